@@ -1,0 +1,171 @@
+"""The one error tree. A class says its code, HTTP status and whether trying again can help.
+
+`views` turns these into the OpenAI error body; `wire.Fault` carries them across the engine link.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class InferenceError(Exception):
+    """Something unexpected went wrong on our side."""
+
+    code: ClassVar[str] = "internal_error"
+    http_status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        """`message` defaults to the class's docstring; `retry_after_s` is in seconds from now."""
+        self.message = message or (type(self).__doc__ or "").strip()
+        self.param = param
+        self.retry_after_s = retry_after_s
+        super().__init__(self.message)
+
+
+class RequestError(InferenceError):
+    """The request is at fault; sending it again changes nothing."""
+
+    code = "invalid_request"
+    http_status = 400
+    type = "invalid_request_error"
+
+
+class InvalidRequest(RequestError):
+    """The request is not valid."""
+
+
+class ContextLengthExceeded(RequestError):
+    """The prompt is longer than the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class InvalidApiKey(RequestError):
+    """Incorrect API key provided."""
+
+    code = "invalid_api_key"
+    http_status = 401
+
+
+class ApiKeyRevoked(InvalidApiKey):
+    """The API key was revoked, or its tenant suspended, while the request ran."""
+
+    code = "api_key_revoked"
+
+
+class PermissionDenied(RequestError):
+    """This API key lacks the scope for this request."""
+
+    code = "insufficient_permissions"
+    http_status = 403
+
+
+class UnknownModel(RequestError):
+    """The model does not exist or this key may not use it."""
+
+    code = "model_not_found"
+    http_status = 404
+
+
+class NotFound(RequestError):
+    """There is nothing at this address."""
+
+    code = "not_found"
+    http_status = 404
+
+
+class MethodNotAllowed(RequestError):
+    """This address does not take that HTTP method."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+
+class RequestTimeout(RequestError):
+    """The request body did not arrive in time."""
+
+    code = "request_timeout"
+    http_status = 408
+
+
+class PayloadTooLarge(RequestError):
+    """The request body is larger than this server takes."""
+
+    code = "payload_too_large"
+    http_status = 413
+
+
+class Overloaded(InferenceError):
+    """Every queue for this model is full."""
+
+    code = "server_is_overloaded"
+    http_status = 503
+    retryable = True
+
+
+class NoEngine(Overloaded):
+    """No engine that serves this model is connected."""
+
+    code = "no_engine_available"
+
+
+class Unavailable(Overloaded):
+    """The database cannot be reached, so the key could not be checked."""
+
+    code = "service_unavailable"
+
+
+class EngineLost(InferenceError):
+    """The engine that was generating this answer was lost."""
+
+    code = "engine_lost"
+    http_status = 502
+    retryable = True
+
+
+class GenerationTimeout(InferenceError):
+    """The request took longer than its time limit."""
+
+    code = "generation_timeout"
+    http_status = 504
+    retryable = True
+
+
+class EngineFailed(InferenceError):
+    """The engine failed while it generated this answer."""
+
+    code = "engine_failed"
+    retryable = True
+
+
+class AdapterLoadFailed(InferenceError):
+    """The adapter could not be loaded on the engine."""
+
+    code = "adapter_load_failed"
+    http_status = 503
+    retryable = True
+
+
+class ProtocolViolation(InferenceError):
+    """The peer of an engine link broke the protocol."""
+
+    code = "protocol_violation"
+
+
+def _family(root: type[InferenceError]) -> dict[str, type[InferenceError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found = _family(child) | found
+    return found
+
+
+BY_CODE: dict[str, type[InferenceError]] = _family(InferenceError)
+"""Each error class by its code, so that an error that crossed the wire is raised as itself."""

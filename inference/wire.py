@@ -1,0 +1,274 @@
+"""The frames of the engine link: one msgpack array per binary websocket message.
+
+Frames are tagged arrays (field names never travel), so a field may be appended with a default but
+never removed, reordered or retyped. Times are seconds, sizes bytes, counts tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from inference.errors import BY_CODE, InferenceError, ProtocolViolation
+
+PROTOCOL_VERSION = 1
+OLDEST_VERSION = 1
+
+MAX_FRAME_BYTES = 32 << 20
+"""A submit frame holds one request body (16 MiB at most); nothing else comes near."""
+
+
+class Value(msgspec.Struct, array_like=True, frozen=True):
+    """A plain value inside frames."""
+
+
+class Frame(msgspec.Struct, array_like=True, frozen=True):
+    """One websocket message."""
+
+
+class AdapterRef(Value):
+    """One immutable adapter version.
+
+    `name` is vLLM's LoRA name, `tenant/adapter@digest`; `digest` is the SHA-256 of its content
+    (`inference.content.digest_of`), by which its files are fetched.
+    """
+
+    name: str
+    digest: str
+
+
+class ModelInfo(Value):
+    """The base model of an engine and what its adapters may look like.
+
+    `modules` maps each module that can carry an adapter, by its dotted path in the Hugging Face
+    model (`model.layers.0.self_attn.q_proj`), to its (out_features, in_features).
+    `kv_tokens` is the capacity of the KV cache in tokens.
+    """
+
+    name: str
+    max_model_len: int
+    max_loras: int
+    max_lora_rank: int
+    kv_tokens: int
+    modules: dict[str, tuple[int, int]]
+    engine: str
+    """Which implementation runs: `vllm` or `synthetic`."""
+
+
+class Fault(Value):
+    """An error on the wire; `code` names its class in `inference.errors`."""
+
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+    @classmethod
+    def of(cls, error: InferenceError) -> Fault:
+        return cls(error.code, error.message, error.param, error.retry_after_s)
+
+    def error(self) -> InferenceError:
+        """The error itself, ready to raise; an unknown code becomes the root of the tree."""
+        kind = BY_CODE.get(self.code, InferenceError)
+        return kind(self.message, param=self.param, retry_after_s=self.retry_after_s)
+
+
+class Usage(Value):
+    """The engine's final figures for one request. Times in seconds from the agent's receipt."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    queue_s: float = 0.0
+    load_s: float = 0.0
+    ttft_s: float | None = None
+    total_s: float = 0.0
+
+
+class Delta(Value):
+    """What one stream gained since its last delta.
+
+    The lean path fills `text`; vLLM's full path (tools, log-probabilities, n > 1) fills `chunks`
+    with finished JSON bodies of stream chunks. `tokens` counts the output tokens in it.
+    """
+
+    id: str
+    text: str = ""
+    tokens: int = 0
+    chunks: list[bytes] = []
+
+    def merged(self, later: Delta) -> Delta:
+        """Both deltas as one; neither is changed."""
+        return Delta(
+            self.id,
+            self.text + later.text,
+            self.tokens + later.tokens,
+            self.chunks + later.chunks if later.chunks else self.chunks,
+        )
+
+
+class EngineStats(Value):
+    """The engine's state at one moment; `running` and `waiting` are the engine core's own counts."""
+
+    running: int = 0
+    waiting: int = 0
+    queued: int = 0
+    """Requests in the agent's own queue, in front of the engine."""
+    kv_usage: float = 0.0
+    """Share of KV blocks in use, 0 to 1."""
+    resident: list[str] = []
+    """LoRA names of the adapters loaded on the engine, least recently used first."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    """Tokens over the engine's life."""
+    cached_tokens: int = 0
+
+
+class Hello(Frame, tag="hello"):
+    """Agent to gateway, first frame: who dials and what it serves."""
+
+    oldest_version: int
+    newest_version: int
+    engine_id: str
+    model: ModelInfo
+    stats: EngineStats = EngineStats()
+
+
+class Welcome(Frame, tag="welcome"):
+    """Gateway to agent, answers hello: the version both speak and the gateways that are alive."""
+
+    version: int
+    gateway_id: str
+    gateways: list[str] = []
+
+
+class Gateways(Frame, tag="gateways"):
+    """Gateway to agent: the list of live gateways changed; base URLs."""
+
+    gateways: list[str]
+
+
+class Heartbeat(Frame, tag="heartbeat"):
+    """Either way, when nothing else was sent for a while."""
+
+
+class Submit(Frame, tag="submit"):
+    """Gateway to agent: generate this.
+
+    `kind` is `chat` or `completion`; `body` the client's JSON as it came, of which the agent takes
+    nothing that says who the client is. `model` is the name shown in the answer, `salt` the
+    tenant's prefix-cache salt.
+    """
+
+    id: str
+    kind: str
+    body: bytes
+    model: str
+    tenant: str
+    salt: str
+    adapter: AdapterRef | None = None
+    weight: float = 1.0
+    timeout_s: float = 600.0
+
+
+class Step(Frame, tag="step"):
+    """Agent to gateway: all deltas of this gateway's streams since the last step."""
+
+    deltas: list[Delta]
+
+
+class Done(Frame, tag="done"):
+    """Agent to gateway: the request ended; nothing more comes for `id`.
+
+    `response` is the whole JSON body of a non-streaming request that took the full path.
+    """
+
+    id: str
+    usage: Usage
+    finish_reason: str | None = None
+    response: bytes | None = None
+    fault: Fault | None = None
+
+
+class Cancel(Frame, tag="cancel"):
+    """Gateway to agent: abort this request; a done frame still follows."""
+
+    id: str
+    reason: str
+
+
+class Stats(Frame, tag="stats"):
+    """Agent to gateway: once a second and on change of residency."""
+
+    stats: EngineStats
+
+
+class Load(Frame, tag="load"):
+    """Gateway to agent: load an adapter; with `probe`, also try whether it changes the output."""
+
+    id: str
+    adapter: AdapterRef
+    probe: bool = False
+
+
+class Loaded(Frame, tag="loaded"):
+    """Agent to gateway, answers load. `report` is `agent.engine.ProbeReport` as a dict."""
+
+    id: str
+    report: dict[str, Any]
+    fault: Fault | None = None
+
+
+class Unload(Frame, tag="unload"):
+    """Gateway to agent: forget this adapter as soon as no request uses it."""
+
+    digest: str
+
+
+class Drain(Frame, tag="drain"):
+    """Either way: take (send) no new work on this link; what runs is finished."""
+
+
+class Error(Frame, tag="error"):
+    """Either way, last frame: why this link is being closed."""
+
+    fault: Fault
+
+
+AnyFrame = (
+    Hello
+    | Welcome
+    | Gateways
+    | Heartbeat
+    | Submit
+    | Step
+    | Done
+    | Cancel
+    | Stats
+    | Load
+    | Loaded
+    | Unload
+    | Drain
+    | Error
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
+
+encode = _encoder.encode
+
+
+def decode(message: bytes) -> AnyFrame:
+    """Decode one message.
+
+    Raises:
+        ProtocolViolation: it is not a frame of this protocol, or larger than MAX_FRAME_BYTES.
+    """
+    if len(message) > MAX_FRAME_BYTES:
+        raise ProtocolViolation(f"frame of {len(message)} bytes is over {MAX_FRAME_BYTES}")
+    try:
+        return _decoder.decode(message)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise ProtocolViolation(f"not a frame: {error}") from error
