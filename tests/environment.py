@@ -1,0 +1,29 @@
+"""The environment of a test run: a real PostgreSQL and fresh secrets, before Django reads them.
+
+A pytest plugin (`-p tests.environment`), because pytest-django reads the settings before conftest
+files are loaded. TEST_DATABASE_URL names a PostgreSQL to use instead of the embedded one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+from gateway.database import start_embedded  # noqa: E402
+
+_var = tempfile.TemporaryDirectory(prefix="lorikeet-tests-", ignore_cleanup_errors=True)
+VAR = Path(_var.name)
+for name in ("REDIS_URL", "ADAPTER_S3_BUCKET", "MODEL", "DEBUG"):
+    os.environ.pop(name, None)
+os.environ |= {
+    "LORIKEET_VAR": str(VAR),
+    "SECRET_KEY": secrets.token_urlsafe(32),
+    "KEY_PEPPER": secrets.token_urlsafe(32),
+    "ENGINE_TOKEN": secrets.token_urlsafe(32),
+    "DATABASE_URL": os.environ.get("TEST_DATABASE_URL") or start_embedded(VAR / "postgres"),
+}
