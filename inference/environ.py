@@ -1,4 +1,4 @@
-"""Typed readers of environment variables. A bad value names the variable, itself and what is allowed."""
+"""Typed readers of environment variables; a refusal names variable, value and what is allowed."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def boolean(name: str, default: bool) -> bool:
     return _read(name, default, parse, "1, true, yes, on, 0, false, no or off")
 
 
-def integer(
-    name: str, default: int | None = None, *, low: int = 0, high: int | None = None
-) -> int:
+def integer(name: str, default: int | None = None, *, low: int = 0, high: int | None = None) -> int:
     """A whole number from `low` to `high`."""
     allowed = f"a whole number from {low}" + (f" to {high}" if high is not None else " up")
 

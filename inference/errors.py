@@ -160,6 +160,12 @@ class ProtocolViolation(InferenceError):
     code = "protocol_violation"
 
 
+class LinkMisuse(InferenceError):
+    """Our own end of an engine link tried something that the protocol forbids."""
+
+    code = "link_misuse"
+
+
 def _family(root: type[InferenceError]) -> dict[str, type[InferenceError]]:
     found = {root.code: root}
     for child in root.__subclasses__():

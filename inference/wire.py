@@ -91,13 +91,16 @@ class Delta(Value):
     """What one stream gained since its last delta.
 
     The lean path fills `text`; vLLM's full path (tools, log-probabilities, n > 1) fills `chunks`
-    with finished JSON bodies of stream chunks. `tokens` counts the output tokens in it.
+    with finished JSON bodies of stream chunks. `tokens` counts the output tokens in it; the first
+    delta of a stream also carries what its prompt cost.
     """
 
     id: str
     text: str = ""
     tokens: int = 0
     chunks: list[bytes] = []
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
 
     def merged(self, later: Delta) -> Delta:
         """Both deltas as one; neither is changed."""
@@ -106,11 +109,13 @@ class Delta(Value):
             self.text + later.text,
             self.tokens + later.tokens,
             self.chunks + later.chunks if later.chunks else self.chunks,
+            self.prompt_tokens + later.prompt_tokens,
+            self.cached_tokens + later.cached_tokens,
         )
 
 
 class EngineStats(Value):
-    """The engine's state at one moment; `running` and `waiting` are the engine core's own counts."""
+    """The engine's state at one moment; `running` and `waiting` are the engine core's counts."""
 
     running: int = 0
     waiting: int = 0

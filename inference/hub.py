@@ -1,0 +1,339 @@
+"""The gateway's end of the engines: their links, and the requests in flight on them.
+
+One Hub per gateway process, on one event loop; no locks. The websocket edge hands each connected
+engine to `serve`; the HTTP edge opens a `Stream` per request with `submit` and reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+
+from inference import wire
+from inference.errors import EngineLost, InferenceError, NoEngine, Overloaded, ProtocolViolation
+from inference.fleet import EngineState, choose
+from inference.grants import Grant, Recorder, Target
+from inference.session import HEARTBEAT_S, Session, Side, State, negotiate
+from inference.stream import Stream
+from inference.wire import AdapterRef, Fault, Frame
+
+log = structlog.get_logger(__name__)
+
+MAX_OUTBOX_FRAMES = 4096
+"""Frames waiting for one engine's socket. An engine that far behind takes no more requests."""
+
+
+class Transport(Protocol):
+    """One websocket of binary messages. Errors of the connection are OSError."""
+
+    async def receive(self) -> bytes | None:
+        """The next message; None when the connection is closed."""
+        ...
+
+    async def send(self, message: bytes) -> None:
+        """Write one message; waits while the peer is slow."""
+        ...
+
+    async def close(self, reason: str) -> None:
+        """Close the connection."""
+        ...
+
+
+class EngineLink:
+    """One connected engine: its session, its outgoing frames, its streams."""
+
+    def __init__(self, hub: Hub, transport: Transport) -> None:
+        self.engine: EngineState
+        self.connected_at = datetime.now(UTC)
+        self._hub, self._transport = hub, transport
+        self._session = Session(Side.GATEWAY, time.monotonic())
+        self._outbox: asyncio.Queue[Frame] = asyncio.Queue()
+        self._streams: dict[str, Stream] = {}
+        self._loads: dict[str, asyncio.Future[wire.Loaded]] = {}
+
+    @property
+    def full(self) -> bool:
+        """Whether the engine is too far behind with reading what it is sent."""
+        return self._outbox.qsize() >= MAX_OUTBOX_FRAMES
+
+    async def run(self) -> None:
+        """Serve the link until it ends, for whatever reason of the peer's."""
+        reason = "closed by the engine"
+        try:
+            await self._greet()
+            self._hub.joined(self)
+            await self._serve()
+        except* (InferenceError, OSError) as errors:
+            reason = str(errors.exceptions[0])
+            await self._say_goodbye(errors.exceptions[0])
+        finally:
+            self._close(reason)
+
+    def post(self, frame: Frame) -> None:
+        """Queue a frame; dropped if the link is closed, for then its streams have ended."""
+        if self._session.state is not State.CLOSED:
+            self._session.sent(frame, time.monotonic())
+            self._outbox.put_nowait(frame)
+
+    def submit(self, stream: Stream, frame: wire.Submit) -> None:
+        """Start a request; the stream is settled by this link from now on."""
+        self.post(frame)
+        self._streams[stream.id] = stream
+        self.engine.dispatched += 1
+
+    async def load(self, frame: wire.Load) -> dict[str, Any]:
+        """Load (and probe) an adapter; waits for the engine's report.
+
+        Raises:
+            InferenceError: what the engine said, or EngineLost.
+        """
+        answer = self._loads[frame.id] = asyncio.get_running_loop().create_future()
+        self.post(frame)
+        loaded = await answer
+        if loaded.fault is not None:
+            raise loaded.fault.error()
+        return loaded.report
+
+    def end_streams(self, key_id: int, error: InferenceError) -> None:
+        """End every stream of this key."""
+        for stream in list(self._streams.values()):
+            if stream.grant.key_id == key_id:
+                stream.end(error)
+
+    async def _greet(self) -> None:
+        async with asyncio.timeout(HEARTBEAT_S):
+            hello = await self._next()
+        if not isinstance(hello, wire.Hello):
+            raise ProtocolViolation("the link was closed before hello")
+        welcome = wire.Welcome(negotiate(hello), self._hub.gateway_id, self._hub.gateways)
+        self.engine = EngineState(hello.engine_id, hello.model, hello.stats)
+        self.post(welcome)
+
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            both = [tasks.create_task(self._write()), tasks.create_task(self._watch())]
+            while (frame := await self._next()) is not None:
+                self._take(frame)
+            for task in both:
+                task.cancel()
+
+    async def _next(self) -> Frame | None:
+        message = await self._transport.receive()
+        if message is None:
+            return None
+        frame = wire.decode(message)
+        self._session.received(frame, time.monotonic())
+        return frame
+
+    async def _write(self) -> None:
+        while True:
+            await self._transport.send(wire.encode(await self._outbox.get()))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S / 2)
+            now = time.monotonic()
+            if self._session.lost(now):
+                raise EngineLost(f"engine {self.engine.id} was silent for too long")
+            if self._session.heartbeat_due(now):
+                self.post(wire.Heartbeat())
+
+    def _take(self, frame: Frame) -> None:
+        match frame:
+            case wire.Step(deltas=deltas):
+                for delta in deltas:
+                    self._streams[delta.id].push(delta)
+            case wire.Done(id=id):
+                self.engine.dispatched -= 1
+                self._streams.pop(id).settle(frame)
+            case wire.Stats(stats=stats):
+                self.engine.stats = stats
+            case wire.Loaded(id=id):
+                if not (answer := self._loads.pop(id)).done():
+                    answer.set_result(frame)
+            case wire.Drain():
+                self.engine.draining = True
+            case wire.Error(fault=fault):
+                raise fault.error()
+            case _:
+                pass
+
+    async def _say_goodbye(self, error: BaseException) -> None:
+        """Tell the peer why, as far as it still listens."""
+        broken = error if isinstance(error, InferenceError) else ProtocolViolation(str(error))
+        try:
+            async with asyncio.timeout(1):
+                await self._transport.send(wire.encode(wire.Error(Fault.of(broken))))
+                await self._transport.close(broken.message)
+        except (OSError, TimeoutError):
+            log.debug("engine_goodbye_unheard", reason=broken.message)
+
+    def _close(self, reason: str) -> None:
+        self._session.close()
+        self._hub.left(self, reason)
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.lose()
+        for answer in self._loads.values():
+            if not answer.done():
+                answer.set_exception(EngineLost(f"The engine was lost: {reason}."))
+
+
+class Hub:
+    """All engines connected to this gateway process, and all its requests in flight."""
+
+    def __init__(self, gateway_id: str, engine_token: str, recorder: Recorder) -> None:
+        """`gateway_id` is the base URL under which engines reach this process."""
+        self.gateway_id = gateway_id
+        self.gateways: list[str] = [gateway_id]
+        self._token = engine_token.encode()
+        self._recorder = recorder
+        self._links: dict[str, EngineLink] = {}
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._model_seen: Callable[[wire.ModelInfo], None] = lambda info: None
+
+    # --- engines ---------------------------------------------------------------------------------
+
+    def token_matches(self, token: str) -> bool:
+        """Whether this is the engines' token; in constant time."""
+        return hmac.compare_digest(token.encode(), self._token)
+
+    def on_model(self, callback: Callable[[wire.ModelInfo], None]) -> None:
+        """Call `callback` with the base model of each engine that connects."""
+        self._model_seen = callback
+
+    async def serve(self, transport: Transport) -> None:
+        """Run one engine's connection to its end."""
+        await EngineLink(self, transport).run()
+
+    def joined(self, link: EngineLink) -> None:
+        """A link is open. An older one of the same engine is dead, noticed or not."""
+        engine = link.engine
+        self._links[engine.id] = link
+        log.info("engine_joined", engine=engine.id, model=engine.info.name, kind=engine.info.engine)
+        self._model_seen(engine.info)
+
+    def left(self, link: EngineLink, reason: str) -> None:
+        """A link ended."""
+        engine = getattr(link, "engine", None)
+        if engine is None:
+            log.warning("engine_refused", reason=reason)
+        elif self._links.get(engine.id) is link:
+            del self._links[engine.id]
+            log.warning("engine_left", engine=engine.id, reason=reason)
+
+    def set_gateways(self, urls: list[str]) -> None:
+        """The live gateways; every engine hears of a change."""
+        if urls != self.gateways:
+            self.gateways = urls
+            for link in self._links.values():
+                link.post(wire.Gateways(urls))
+
+    def unload(self, digest: str) -> None:
+        """Every engine forgets this adapter as soon as nothing uses it."""
+        for link in self._links.values():
+            link.post(wire.Unload(digest))
+
+    async def probe(self, base_model: str, adapter: AdapterRef) -> dict[str, Any]:
+        """Load the adapter on an engine and try it; `agent.engine.ProbeReport` as a dict.
+
+        Raises:
+            NoEngine: none serves this base model.
+            AdapterLoadFailed: it cannot be loaded.
+            EngineLost: the engine went away meanwhile.
+        """
+        link = self._choose(base_model, adapter)
+        return await link.load(wire.Load(new_id(), adapter, probe=True))
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """The connected engines, for display."""
+        return [
+            {
+                "id": link.engine.id,
+                "kind": link.engine.info.engine,
+                "base_model": link.engine.info.name,
+                "max_model_len": link.engine.info.max_model_len,
+                "max_loras": link.engine.info.max_loras,
+                "connected_at": link.connected_at.isoformat(),
+                "draining": link.engine.draining,
+                "running": link.engine.stats.running,
+                "waiting": link.engine.stats.waiting,
+                "queued": link.engine.stats.queued,
+                "kv_usage": link.engine.stats.kv_usage,
+                "resident_adapters": list(link.engine.stats.resident),
+                "prompt_tokens": link.engine.stats.prompt_tokens,
+                "cached_tokens": link.engine.stats.cached_tokens,
+                "completion_tokens": link.engine.stats.completion_tokens,
+            }
+            for link in self._links.values()
+        ]
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def submit(
+        self, grant: Grant, target: Target, *, kind: str, body: bytes, id: str, timeout_s: float
+    ) -> Stream:
+        """Start a request on the engine that suits it best.
+
+        Raises:
+            NoEngine, Overloaded: none can take it; nothing was started.
+        """
+        link = self._choose(target.base_model, target.adapter)
+        stream = Stream(
+            id, grant, target, engine_id=link.engine.id, post=link.post, settled=self._settled
+        )
+        frame = wire.Submit(
+            id=id,
+            kind=kind,
+            body=body,
+            model=target.model,
+            tenant=grant.tenant,
+            salt=grant.salt,
+            adapter=target.adapter,
+            weight=grant.weight,
+            timeout_s=timeout_s,
+        )
+        link.submit(stream, frame)
+        self._in_flight += 1
+        self._idle.clear()
+        return stream
+
+    def end_streams(self, key_id: int, error: InferenceError) -> None:
+        """End every open stream of this key with `error`."""
+        for link in self._links.values():
+            link.end_streams(key_id, error)
+
+    async def drained(self) -> None:
+        """Wait until every request is settled."""
+        await self._idle.wait()
+
+    def _choose(self, base_model: str, adapter: AdapterRef | None) -> EngineLink:
+        ready = [link.engine for link in self._links.values() if not link.full]
+        try:
+            return self._links[choose(ready, base_model, adapter)]
+        except NoEngine:
+            if len(ready) < len(self._links):
+                raise Overloaded(
+                    "The engines are behind with reading requests.", retry_after_s=1
+                ) from None
+            raise
+
+    def _settled(self, stream: Stream) -> None:
+        self._recorder.record(stream.record())
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._idle.set()
+
+
+def new_id() -> str:
+    """A request id: 12 hex digits of time in ms, so that ids sort by time, and 80 random bits."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"

@@ -1,0 +1,205 @@
+"""The OpenAI surface as pure functions: request bodies in, JSON and server-sent events out.
+
+Only what routing and framing need is read here; the engine's agent validates the rest with vLLM's
+own request models. Chunks are put together from encoded pieces: the one part that changes from
+token to token is the text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from inference.errors import InferenceError, InvalidRequest
+from inference.wire import Usage
+
+Kind = Literal["chat", "completion"]
+
+DONE = b"data: [DONE]\n\n"
+
+_json = msgspec.json.Encoder().encode
+
+
+class StreamOptions(msgspec.Struct):
+    """`stream_options` of a request."""
+
+    include_usage: bool | None = None
+
+
+class _Call(msgspec.Struct):
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class _ChatCall(_Call):
+    messages: list[msgspec.Raw] = msgspec.field(default_factory=list)
+
+
+class _CompletionCall(_Call):
+    prompt: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What the gateway needs to know of a request body."""
+
+    kind: Kind
+    model: str
+    stream: bool
+    include_usage: bool
+
+
+_decoders: dict[Kind, msgspec.json.Decoder[Any]] = {
+    "chat": msgspec.json.Decoder(_ChatCall),
+    "completion": msgspec.json.Decoder(_CompletionCall),
+}
+
+
+def parse(kind: Kind, body: bytes) -> Call:
+    """Read a request body of `POST /v1/chat/completions` (`chat`) or `/v1/completions`.
+
+    Raises:
+        InvalidRequest: not UTF-8, not JSON, or a field that routing needs is missing or wrong.
+    """
+    call = _decode(kind, body)
+    if not call.model:
+        raise InvalidRequest("You must provide a model parameter.", param="model")
+    if kind == "chat" and not call.messages:
+        raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+    if kind == "completion" and bytes(call.prompt) == b"null":
+        raise InvalidRequest("You must provide a prompt parameter.", param="prompt")
+    if call.stream_options is not None and not call.stream:
+        raise InvalidRequest(
+            "`stream_options` is only allowed when `stream` is true.", param="stream_options"
+        )
+    options = call.stream_options or StreamOptions()
+    return Call(kind, call.model, bool(call.stream), bool(options.include_usage))
+
+
+def _decode(kind: Kind, body: bytes) -> Any:
+    try:
+        body.decode()  # msgspec skips the text of fields that it doesn't read
+        return _decoders[kind].decode(body)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"The body is not UTF-8: {error.reason} at byte {error.start}."
+        ) from None
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error)) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+
+
+_MISSING = re.compile(r"missing required field `(\w+)`")
+_AT = re.compile(r"(.*) - at `\$\.?(.*)`")
+
+
+def _invalid_field(message: str) -> InvalidRequest:
+    """msgspec's sentence (`Expected `str`, got `int` - at `$.model``) as ours."""
+    if missing := _MISSING.search(message):
+        return InvalidRequest(f"You must provide a {missing[1]} parameter.", param=missing[1])
+    if found := _AT.fullmatch(message):
+        what = found[1][0].lower() + found[1][1:]
+        return InvalidRequest(f"`{found[2]}`: {what}.", param=found[2])
+    return InvalidRequest(f"The body must be a JSON object: {message}.")
+
+
+def error_body(error: InferenceError) -> bytes:
+    """The OpenAI error shape."""
+    return _json(
+        {
+            "error": {
+                "message": error.message,
+                "type": error.type,
+                "param": error.param,
+                "code": error.code,
+            }
+        }
+    )
+
+
+def error_event(error: InferenceError) -> bytes:
+    """An error in mid-stream. No `[DONE]` follows: a stream that failed never looks complete."""
+    return b"data: " + error_body(error) + b"\n\n"
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    """The `usage` object of an answer."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+class Answer:
+    """Everything that is written for one request: chunks while it streams, or the whole body."""
+
+    def __init__(self, call: Call, id: str, created: int) -> None:
+        """`id` is the request's; `created` a unix time in seconds."""
+        self._chat = call.kind == "chat"
+        self._include_usage = call.include_usage
+        self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{id}"
+        self._model, self._created = call.model, created
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        head = _json({"id": self._id, "object": kind, "created": created, "model": call.model})
+        self._head = b"data: " + head[:-1] + b',"choices":['
+        usage = b',"usage":null' if self._include_usage else b""
+        before = b'{"index":0,"delta":{"content":' if self._chat else b'{"index":0,"text":'
+        after = b"}" if self._chat else b""
+        self._before_text = self._head + before
+        self._after_text = after + b',"logprobs":null,"finish_reason":null}]' + usage + b"}\n\n"
+        self._tail = b"]" + usage + b"}\n\n"
+
+    def opening(self) -> bytes:
+        """The chunk that a chat stream begins with; nothing for a completion."""
+        if not self._chat:
+            return b""
+        delta = b'{"index":0,"delta":{"role":"assistant","content":""},'
+        return self._head + delta + b'"logprobs":null,"finish_reason":null}' + self._tail
+
+    def text(self, text: str) -> bytes:
+        """The chunk that adds this text."""
+        return self._before_text + _json(text) + self._after_text
+
+    def chunk(self, chunk: bytes) -> bytes:
+        """A chunk that the engine made whole."""
+        if self._include_usage:
+            chunk = chunk[:-1] + b',"usage":null}'
+        return b"data: " + chunk + b"\n\n"
+
+    def closing(self, finish_reason: str) -> bytes:
+        """The chunk with the finish reason."""
+        choice: dict[str, Any] = {"index": 0}
+        choice |= {"delta": {}} if self._chat else {"text": ""}
+        choice |= {"logprobs": None, "finish_reason": finish_reason}
+        return self._head + _json(choice) + self._tail
+
+    def ending(self, usage: Usage) -> bytes:
+        """The usage chunk, if it was asked for, and the end of the stream."""
+        if not self._include_usage:
+            return DONE
+        return self._head + b'],"usage":' + _json(usage_body(usage)) + b"}\n\n" + DONE
+
+    def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
+        """The answer to a request that does not stream."""
+        choice: dict[str, Any] = {"index": 0}
+        if self._chat:
+            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
+        else:
+            choice["text"] = text
+        return _json(
+            {
+                "id": self._id,
+                "object": "chat.completion" if self._chat else "text_completion",
+                "created": self._created,
+                "model": self._model,
+                "choices": [choice | {"logprobs": None, "finish_reason": finish_reason}],
+                "usage": usage_body(usage),
+                "system_fingerprint": None,
+            }
+        )
