@@ -103,6 +103,13 @@ class PayloadTooLarge(RequestError):
     http_status = 413
 
 
+class ClientDisconnected(RequestError):
+    """The client went away before the answer was complete."""
+
+    code = "cancelled"
+    http_status = 499
+
+
 class Overloaded(InferenceError):
     """Every queue for this model is full."""
 

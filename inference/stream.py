@@ -30,7 +30,7 @@ class Stream:
         post: Callable[[Cancel], None],
         settled: Callable[[Stream], None],
     ) -> None:
-        """`post` sends a frame to the engine; `settled` is called once, when the figures are final."""
+        """`post` sends to the engine; `settled` is called once, when the figures are final."""
         self.id, self.grant, self.target, self.engine_id = id, grant, target, engine_id
         self.done: Done | None = None
         self._post, self._settled = post, settled

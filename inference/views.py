@@ -1,0 +1,328 @@
+"""The OpenAI-compatible HTTP edge, as a plain ASGI application.
+
+Not a Django view: a streamed token costs one `send` here and no thread, middleware or response
+object. Channels' router mounts it beside Django; everything it needs is handed to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import structlog
+
+from inference import openai
+from inference.errors import (
+    ClientDisconnected,
+    InferenceError,
+    InvalidApiKey,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    PayloadTooLarge,
+    PermissionDenied,
+    RequestTimeout,
+    UnknownModel,
+)
+from inference.grants import Directory, Grant, ModelCard
+from inference.hub import Hub, new_id
+from inference.stream import Stream
+from inference.wire import Delta, Done
+
+log = structlog.get_logger(__name__)
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+BODY_TIMEOUT_S = 60.0
+"""A client that takes longer to send its body is cut off."""
+DISCARD_FACTOR = 8
+"""A body this many times over the limit is no longer read to its end before the 413: clients that
+write before they read would miss the answer otherwise."""
+
+JSON: Headers = [(b"content-type", b"application/json")]
+EVENT_STREAM: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Exchange:
+    """One HTTP request and its answer."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.id = new_id()
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.status = 0
+        self.started_at = time.time()
+        self._began = time.monotonic()
+        self._receive, self._send = receive, send
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began
+
+    def bearer(self) -> str:
+        """The API key.
+
+        Raises:
+            InvalidApiKey: there is none.
+        """
+        scheme, _, secret = self._headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not secret.strip():
+            raise InvalidApiKey(
+                "You didn't provide an API key: send it as `Authorization: Bearer lk_...`."
+            )
+        return secret.strip().decode("latin-1")
+
+    async def body(self, limit_bytes: int) -> bytes:
+        """The whole request body.
+
+        Raises:
+            PayloadTooLarge: it is over the limit.
+            RequestTimeout: it did not arrive in time.
+            ClientDisconnected: the client went away in the middle of it.
+        """
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                return await self._body(limit_bytes)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"The request body did not arrive within {BODY_TIMEOUT_S:.0f} s."
+            ) from None
+
+    async def _body(self, limit_bytes: int) -> bytes:
+        parts: list[bytes] = []
+        size, more = 0, True
+        while more and size <= limit_bytes * DISCARD_FACTOR:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            part, more = message.get("body", b""), message.get("more_body", False)
+            size += len(part)
+            if size <= limit_bytes:
+                parts.append(part)
+        if size > limit_bytes:
+            raise PayloadTooLarge(
+                f"The request body is over this server's limit of {limit_bytes} bytes."
+            )
+        return b"".join(parts)
+
+    async def disconnected(self) -> None:
+        """Wait until the client goes away. Only once the body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def begin(self, status: int, headers: Headers) -> None:
+        """Write the status and the headers that every answer has."""
+        self.status = status
+        common = [
+            (b"x-request-id", f"req_{self.id}".encode()),
+            (b"openai-processing-ms", str(round(self.elapsed_s * 1000)).encode()),
+        ]
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*headers, *common]}
+        )
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Write a part of the body; `more=False` ends the answer."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def reply(self, status: int, data: bytes, headers: Headers = ()) -> None:
+        """Write a whole JSON answer."""
+        length = (b"content-length", str(len(data)).encode())
+        await self.begin(status, [*JSON, length, *headers])
+        await self.write(b"" if self.method == "HEAD" else data, more=False)
+
+    async def fail(self, error: InferenceError) -> None:
+        """Answer with an error, as far as an answer can still be given."""
+        if isinstance(error, ClientDisconnected):
+            self.status = self.status or error.http_status
+        elif self.status:
+            await self.write(openai.error_event(error), more=False)
+        else:
+            retry = [] if error.retry_after_s is None else [_retry_after(error.retry_after_s)]
+            await self.reply(error.http_status, openai.error_body(error), retry)
+
+
+def _retry_after(seconds: float) -> tuple[bytes, bytes]:
+    return b"retry-after", str(max(1, math.ceil(seconds))).encode()
+
+
+class OpenAIServer:
+    """The ASGI application under `/v1/`."""
+
+    def __init__(
+        self, hub: Hub, directory: Directory, *, max_body_bytes: int, timeout_s: float
+    ) -> None:
+        """`timeout_s` bounds one request from its arrival at the engine to its last token."""
+        self._hub, self._directory = hub, directory
+        self._max_body_bytes, self._timeout_s = max_body_bytes, timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        error: InferenceError | None = None
+        try:
+            await self._dispatch(exchange)
+        except InferenceError as caught:
+            error = caught
+        except Exception:
+            log.exception("request_crashed", request_id=exchange.id)
+            error = InferenceError("The server had an error while it processed your request.")
+        if error is not None:
+            await exchange.fail(error)
+        log.info(
+            "request",
+            request_id=exchange.id,
+            method=exchange.method,
+            path=exchange.path,
+            status=exchange.status,
+            ms=round(exchange.elapsed_s * 1000, 1),
+            **({"error": error.code} if error else {}),
+        )
+
+    async def _dispatch(self, exchange: Exchange) -> None:
+        path = exchange.path
+        if path == "/v1/chat/completions":
+            await self._generate(exchange, "chat")
+        elif path == "/v1/completions":
+            await self._generate(exchange, "completion")
+        elif path == "/v1/models":
+            await self._list_models(exchange)
+        elif path.startswith("/v1/models/"):
+            await self._show_model(exchange, unquote(path.removeprefix("/v1/models/")))
+        else:
+            raise NotFound(f"Unknown address: {exchange.method} {path}.")
+
+    # --- models ----------------------------------------------------------------------------------
+
+    async def _list_models(self, exchange: Exchange) -> None:
+        _allow(exchange, "GET", "HEAD")
+        grant = await self._grant(exchange)
+        cards = [_card(card) for card in await self._directory.models(grant)]
+        await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))
+
+    async def _show_model(self, exchange: Exchange, name: str) -> None:
+        _allow(exchange, "GET", "HEAD")
+        grant = await self._grant(exchange)
+        await self._directory.resolve(grant, name)
+        cards = {card.id: card for card in await self._directory.models(grant)}
+        base_name = name.partition("@")[0]
+        if base_name not in cards:
+            raise UnknownModel(f"The model `{name}` has no live version.", param="model")
+        card = _card(cards[base_name]) | {"id": name}
+        await exchange.reply(200, msgspec.json.encode(card))
+
+    # --- generation ------------------------------------------------------------------------------
+
+    async def _generate(self, exchange: Exchange, kind: openai.Kind) -> None:
+        _allow(exchange, "POST")
+        grant = await self._grant(exchange)
+        body = await exchange.body(self._max_body_bytes)
+        call = openai.parse(kind, body)
+        target = await self._directory.resolve(grant, call.model)
+        stream = self._hub.submit(
+            grant, target, kind=kind, body=body, id=exchange.id, timeout_s=self._timeout_s
+        )
+        watcher = asyncio.create_task(_end_on_disconnect(exchange, stream))
+        answer = openai.Answer(call, exchange.id, int(exchange.started_at))
+        try:
+            await (_write_stream if call.stream else _write_whole)(exchange, stream, answer)
+        finally:
+            watcher.cancel()
+            stream.cancel(ClientDisconnected.code)
+
+    async def _grant(self, exchange: Exchange) -> Grant:
+        grant = await self._directory.authenticate(exchange.bearer())
+        if "inference" not in grant.scopes:
+            raise PermissionDenied("This API key lacks the scope `inference`.")
+        return grant
+
+
+def _allow(exchange: Exchange, *methods: str) -> None:
+    if exchange.method not in methods:
+        raise MethodNotAllowed(f"{exchange.path} takes {' or '.join(methods)} only.")
+
+
+def _card(card: ModelCard) -> dict[str, Any]:
+    return {
+        "id": card.id,
+        "object": "model",
+        "created": card.created,
+        "owned_by": card.owned_by,
+        "root": card.root,
+    }
+
+
+async def _end_on_disconnect(exchange: Exchange, stream: Stream) -> None:
+    await exchange.disconnected()
+    stream.end(ClientDisconnected())
+
+
+async def _write_whole(exchange: Exchange, stream: Stream, answer: openai.Answer) -> None:
+    parts: list[str] = []
+    while isinstance(news := await stream.read(), Delta):
+        parts.append(news.text)
+    body = news.response or answer.whole("".join(parts), _finish_reason(news), news.usage)
+    await exchange.reply(200, body)
+
+
+async def _write_stream(exchange: Exchange, stream: Stream, answer: openai.Answer) -> None:
+    """Headers go out with the first news, so that an early failure still gets its HTTP status."""
+    news = await stream.read()
+    await exchange.begin(200, EVENT_STREAM)
+    whole_chunks = isinstance(news, Delta) and bool(news.chunks)
+    opening = b"" if whole_chunks else answer.opening()
+    while isinstance(news, Delta):
+        chunks = b"".join(map(answer.chunk, news.chunks)) or (
+            answer.text(news.text) if news.text else b""
+        )
+        if opening or chunks:
+            await exchange.write(opening + chunks)
+        opening = b""
+        news = await stream.read()
+    closing = b"" if whole_chunks else opening + answer.closing(_finish_reason(news))
+    await exchange.write(closing + answer.ending(news.usage), more=False)
+
+
+def _finish_reason(done: Done) -> str:
+    return done.finish_reason or "stop"
+
+
+class Health:
+    """`/healthz`: this process runs. `/readyz`: everything it needs is there, or what is not."""
+
+    def __init__(self, checks: dict[str, Callable[[], Awaitable[bool]]]) -> None:
+        """`checks` by the name of what they check."""
+        self._checks = checks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        if exchange.path == "/healthz":
+            return await exchange.reply(200, b'{"status":"ok"}')
+        found = {name: await check() for name, check in self._checks.items()}
+        ready = all(found.values())
+        body = {"status": "ready" if ready else "not ready", "checks": found}
+        await exchange.reply(200 if ready else 503, msgspec.json.encode(body))
+
+
+def parse_json(kind: type[Any], body: bytes) -> Any:
+    """Decode a small trusted-shape body.
+
+    Raises:
+        InvalidRequest: it is not of that shape.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"The body is not valid: {error}.") from None
