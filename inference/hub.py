@@ -193,6 +193,8 @@ class Hub:
         """`gateway_id` is the base URL under which engines reach this process."""
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
+        self.closing = False
+        """Set to refuse new requests while the open ones finish."""
         self._token = engine_token.encode()
         self._recorder = recorder
         self._links: dict[str, EngineLink] = {}
@@ -287,6 +289,8 @@ class Hub:
         Raises:
             NoEngine, Overloaded: none can take it; nothing was started.
         """
+        if self.closing:
+            raise Overloaded("This gateway is shutting down.", retry_after_s=1)
         link = self._choose(target.base_model, target.adapter)
         stream = Stream(
             id, grant, target, engine_id=link.engine.id, post=link.post, settled=self._settled

@@ -93,3 +93,11 @@ class EngineProbe:
 def _token(scope: Scope) -> str:
     value: bytes = dict(scope["headers"]).get(b"authorization", b"")
     return value.decode("latin-1").removeprefix("Bearer ").strip()
+
+
+class NoSocket:
+    """Any other websocket address: refused."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.close", "code": 4404, "reason": "no such address"})

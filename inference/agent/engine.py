@@ -9,7 +9,7 @@ work uses (the agent's slots see to both). `close` ends the engine; nothing may 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -138,10 +138,10 @@ class Engine(Protocol):
         """
         ...
 
-    def generate(self, work: Work) -> AsyncIterator[Output]:
-        """Run one request; closing the iterator or cancelling its task aborts it in the engine.
+    def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+        """Run one request; closing the generator or cancelling its task aborts it in the engine.
 
-        Mutates `work.meter`. The iterator must be an async generator.
+        Mutates `work.meter`.
 
         Raises:
             RequestError: the request is at fault (bad parameter, prompt too long, ...).

@@ -1,0 +1,59 @@
+"""Structured logs: one JSON object a line, quiet by default, with the request's id.
+
+A request id bound with `structlog.contextvars.bind_contextvars(request_id=...)` appears on every
+line that its task writes, those of libraries included.
+"""
+
+from __future__ import annotations
+
+import logging
+import logging.config
+import sys
+
+import structlog
+
+_QUIET = ("httpx", "httpcore", "websockets", "uvicorn.access", "vllm", "procrastinate", "asyncio")
+
+
+def configure(process: str, level: str = "info") -> None:
+    """Set up logging for this process; lines go to standard error. Call once, at the start.
+
+    `process` names it in each line; `level` is one of debug, info, warning, error.
+    """
+    shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
+            processors=[
+                _named(process),
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    logging.root.handlers[:] = [handler]
+    logging.root.setLevel(level.upper())
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.root.level))
+
+
+def _named(process: str) -> structlog.types.Processor:
+    def add(
+        logger: object, method: str, event: structlog.types.EventDict
+    ) -> structlog.types.EventDict:
+        event["process"] = process
+        return event
+
+    return add

@@ -1,0 +1,145 @@
+"""One gateway process, wired: the token path as plain ASGI beside Django, under Channels' router."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+from asgiref.sync import sync_to_async
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
+django_app = get_asgi_application()
+
+from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from django.conf import settings  # noqa: E402
+from django.db import close_old_connections, connection  # noqa: E402
+from django.db.utils import Error as DatabaseError  # noqa: E402
+from django.urls import path, re_path  # noqa: E402
+from servestatic import ServeStaticASGI  # noqa: E402
+
+from inference.hub import Hub  # noqa: E402
+from inference.sockets import EngineProbe, EngineSocket, NoSocket  # noqa: E402
+from inference.views import Health, OpenAIServer, Receive, Scope, Send  # noqa: E402
+from inference.wire import ModelInfo  # noqa: E402
+from tenants.adapters.files import AdapterFiles  # noqa: E402
+from tenants.adapters.guard import UploadGuard  # noqa: E402
+from tenants.api import engines  # noqa: E402
+from tenants.auth import PostgresDirectory  # noqa: E402
+from tenants.models import BaseModel, GatewayProcess  # noqa: E402
+from tenants.usage import BatchRecorder  # noqa: E402
+
+log = structlog.get_logger(__name__)
+
+BEAT_S = 3.0
+"""How often this process says in PostgreSQL that it lives."""
+
+directory = PostgresDirectory()
+recorder = BatchRecorder()
+hub = Hub(settings.GATEWAY_URL, settings.ENGINE_TOKEN, recorder)
+directory.on_revoked(hub.end_streams)
+directory.on_archived(hub.unload)
+engines.snapshot_source = hub.snapshot
+_tasks: set[asyncio.Task[None]] = set()
+
+
+async def _database_answers() -> bool:
+    def ask() -> bool:
+        close_old_connections()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+        except DatabaseError:
+            return False
+        return True
+
+    return await sync_to_async(ask)()
+
+
+async def _engine_connected() -> bool:
+    return bool(hub.snapshot()) and not hub.closing
+
+
+def _note_model(info: ModelInfo) -> None:
+    task = asyncio.create_task(_upsert_model(info))
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+async def _upsert_model(info: ModelInfo) -> None:
+    try:
+        await sync_to_async(_fresh)(BaseModel.objects.note, info)
+    except DatabaseError as error:
+        log.error("base_model_not_noted", model=info.name, error=str(error))
+
+
+def _fresh(call: Any, *arguments: Any) -> Any:
+    """Run a database call on a connection that isn't stale."""
+    close_old_connections()
+    return call(*arguments)
+
+
+async def _beat() -> None:
+    """Say that this process lives, and pass the list of live gateways on to the engines."""
+    while True:
+        try:
+            await sync_to_async(_fresh)(GatewayProcess.beat, hub.gateway_id)
+            alive = await sync_to_async(_fresh)(GatewayProcess.alive)
+            hub.set_gateways(sorted({*alive, hub.gateway_id}))
+        except DatabaseError as error:
+            log.warning("heartbeat_failed", error=str(error))
+        await asyncio.sleep(BEAT_S)
+
+
+async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
+    """Start what lives as long as the process; stop it when its requests are settled."""
+    await receive()
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(recorder)
+            await stack.enter_async_context(directory)
+        except Exception as error:
+            log.exception("start_failed")
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        hub.on_model(_note_model)
+        beat = asyncio.create_task(_beat())
+        stack.callback(beat.cancel)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+_http = URLRouter(
+    [
+        re_path(
+            r"^v1/",
+            OpenAIServer(
+                hub,
+                directory,
+                max_body_bytes=settings.MAX_REQUEST_BYTES,
+                timeout_s=settings.REQUEST_TIMEOUT_S,
+            ),
+        ),
+        re_path(
+            r"^(healthz|readyz)$",
+            Health({"database": _database_answers, "engine": _engine_connected}),
+        ),
+        path("engine/probe", EngineProbe(hub)),
+        re_path(r"^engine/adapters/", AdapterFiles(settings.ENGINE_TOKEN)),
+        re_path(
+            r"",
+            UploadGuard(
+                ServeStaticASGI(django_app, root=str(settings.STATIC_ROOT), prefix="static")
+            ),
+        ),
+    ]
+)
+_websocket = URLRouter([path("ws/engine", EngineSocket(hub)), re_path(r"", NoSocket())])
+
+application = ProtocolTypeRouter(
+    {"http": _http, "websocket": _websocket, "lifespan": lifespan}
+)
