@@ -1,0 +1,52 @@
+"""What the rules of tenants refuse, whoever asks. The management API answers each with 409."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class Refused(Exception):
+    """The state of things does not allow this."""
+
+    code: ClassVar[str] = "conflict"
+
+    def __init__(self, message: str | None = None) -> None:
+        """`message` defaults to the class's docstring."""
+        self.message = message or (type(self).__doc__ or "").strip()
+        super().__init__(self.message)
+
+
+class LastOwner(Refused):
+    """A tenant keeps at least one owner: make another member owner first."""
+
+    code = "last_owner"
+
+
+class VersionNotReady(Refused):
+    """Only a version that is ready, of the same adapter, can be promoted."""
+
+    code = "version_not_ready"
+
+
+class VersionInUse(Refused):
+    """An alias points at this version: promote another one or delete the alias first."""
+
+    code = "version_in_use"
+
+
+class AdapterInUse(Refused):
+    """An alias of this adapter still points at a version: delete the alias first."""
+
+    code = "adapter_in_use"
+
+
+class NothingToRollBackTo(Refused):
+    """The alias has no earlier version that is still ready."""
+
+    code = "nothing_to_roll_back_to"
+
+
+class IllegalTransition(Refused):
+    """The version's state does not allow this."""
+
+    code = "illegal_transition"

@@ -1,0 +1,168 @@
+"""People, tenants, and who belongs to which."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from typing import TYPE_CHECKING
+
+from django.contrib.auth.models import AbstractUser, AnonymousUser
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models, transaction
+from django.db.models import Q
+
+from tenants.errors import LastOwner
+
+if TYPE_CHECKING:
+    from tenants.models.adapters import AdapterVersion
+
+SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
+"""Shares of an engine; the bounds keep virtual token counters within exact floats."""
+
+
+class User(AbstractUser):
+    """A person. An operator of the installation is a user with `is_staff`."""
+
+
+def new_cache_secret() -> bytes:
+    return secrets.token_bytes(32)
+
+
+class TenantQuerySet(models.QuerySet["Tenant"]):
+    def active(self) -> TenantQuerySet:
+        return self.filter(status=Tenant.Status.ACTIVE)
+
+    def visible_to(self, user: User | AnonymousUser) -> TenantQuerySet:
+        """All tenants for an operator, those one is a member of for anybody else."""
+        if not user.is_active or user.is_anonymous:
+            return self.none()
+        return self.all() if user.is_staff else self.filter(memberships__user=user)
+
+
+class Tenant(models.Model):
+    """One customer: its own keys, adapters, prefix cache, share of the engines and bill."""
+
+    class Status(models.TextChoices):
+        ACTIVE = "active"
+        SUSPENDED = "suspended"
+
+    slug = models.CharField(
+        max_length=63,
+        unique=True,
+        validators=[RegexValidator(SLUG, "Lower-case letters, digits and hyphens, up to 63.")],
+    )
+    name = models.CharField(max_length=200)
+    status = models.CharField(max_length=16, choices=Status, default=Status.ACTIVE)
+    weight = models.FloatField(
+        default=1.0,
+        validators=[MinValueValidator(MIN_WEIGHT), MaxValueValidator(MAX_WEIGHT)],
+        help_text="Share of the engines, relative to the other tenants.",
+    )
+    cache_secret = models.BinaryField(default=new_cache_secret, max_length=32)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = TenantQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["slug"]
+        constraints = [
+            models.CheckConstraint(condition=Q(slug__regex=SLUG), name="tenant_slug_form"),
+            models.CheckConstraint(
+                condition=Q(status__in=["active", "suspended"]), name="tenant_status_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(weight__gte=MIN_WEIGHT, weight__lte=MAX_WEIGHT),
+                name="tenant_weight_in_bounds",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.slug
+
+    @property
+    def active(self) -> bool:
+        return self.status == self.Status.ACTIVE
+
+    @property
+    def salt(self) -> str:
+        """The prefix-cache salt: a keyed hash, so that no tenant can work out another's."""
+        return cache_salt(bytes(self.cache_secret), self.pk)
+
+    def versions(self) -> models.QuerySet[AdapterVersion]:
+        """The versions of all of the tenant's adapters."""
+        from tenants.models.adapters import AdapterVersion
+
+        return AdapterVersion.objects.filter(adapter__tenant=self)
+
+
+def cache_salt(secret: bytes, tenant_id: int) -> str:
+    """HMAC-SHA256 (hex) of the tenant under its cache secret."""
+    return hmac.digest(secret, f"prefix-cache:{tenant_id}".encode(), "sha256").hex()
+
+
+class Role(models.TextChoices):
+    OWNER = "owner"
+    ADMIN = "admin"
+    DEVELOPER = "developer"
+    VIEWER = "viewer"
+
+
+class MembershipQuerySet(models.QuerySet["Membership"]):
+    def owners(self) -> MembershipQuerySet:
+        return self.filter(role=Role.OWNER)
+
+
+class Membership(models.Model):
+    """A user's role in a tenant. A tenant that has an owner keeps one (also a database trigger)."""
+
+    # PROTECT: removing a person must not silently leave a tenant without an owner.
+    user = models.ForeignKey(User, models.PROTECT, related_name="memberships")
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=16, choices=Role)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = MembershipQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(fields=["user", "tenant"], name="membership_once_per_user"),
+            models.CheckConstraint(
+                condition=Q(role__in=["owner", "admin", "developer", "viewer"]),
+                name="membership_role_known",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.tenant} ({self.role})"
+
+    def change_role(self, role: Role) -> None:
+        """Give the member another role.
+
+        Raises:
+            LastOwner: it is the tenant's only owner and would no longer be one.
+        """
+        with transaction.atomic():
+            if role != Role.OWNER:
+                self._require_another_owner()
+            self.role = role
+            self.save(update_fields=["role"])
+
+    def remove(self) -> None:
+        """End the membership.
+
+        Raises:
+            LastOwner: it is the tenant's only owner.
+        """
+        with transaction.atomic():
+            self._require_another_owner()
+            self.delete()
+
+    def _require_another_owner(self) -> None:
+        # The tenant's row is the lock: two owners who demote each other at once take turns.
+        Tenant.objects.select_for_update().get(pk=self.tenant_id)
+        self.refresh_from_db(fields=["role"])
+        others = Membership.objects.owners().filter(tenant=self.tenant_id).exclude(pk=self.pk)
+        if self.role == Role.OWNER and not others.exists():
+            raise LastOwner

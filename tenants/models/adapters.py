@@ -1,0 +1,346 @@
+"""Base models, and tenants' adapters on them: immutable versions and aliases that point at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
+from django.db import IntegrityError, models, transaction
+from django.db.models import Exists, F, OuterRef, Q
+from django.utils import timezone
+
+from inference.wire import ModelInfo
+from tenants.errors import (
+    AdapterInUse,
+    IllegalTransition,
+    NothingToRollBackTo,
+    VersionInUse,
+    VersionNotReady,
+)
+from tenants.models.accounts import Tenant, User
+
+NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
+NAME_RULE = "Lower-case letters, digits, dots, underscores and hyphens, up to 63."
+DIGEST = r"^[0-9a-f]{64}$"
+LOOKS_LIKE_A_VERSION = r"^([0-9]+|[0-9a-f]{8,64})$"
+"""An alias of this form could not be told from a version number or a digest prefix."""
+LIVE = "live"
+"""The alias that a name without `@` means."""
+
+
+class BaseModelQuerySet(models.QuerySet["BaseModel"]):
+    def note(self, info: ModelInfo) -> BaseModel:
+        """Keep what an engine said of its base model; writes only what is new."""
+        told = {
+            "max_model_len": info.max_model_len,
+            "max_lora_rank": info.max_lora_rank,
+            "modules": {path: list(shape) for path, shape in info.modules.items()},
+            "engine": info.engine,
+        }
+        known = self.filter(name=info.name).first()
+        if known is None or any(getattr(known, field) != told[field] for field in told):
+            known, _ = self.update_or_create(name=info.name, defaults=told)
+        return known
+
+
+class BaseModel(models.Model):
+    """A model that engines serve, as they described it.
+
+    `modules` maps the dotted path of each module that can carry an adapter to its
+    [out_features, in_features].
+    """
+
+    name = models.CharField(max_length=255, unique=True)
+    max_model_len = models.PositiveIntegerField()
+    max_lora_rank = models.PositiveIntegerField()
+    modules = models.JSONField(default=dict)
+    engine = models.CharField(max_length=32)
+    created_at = models.DateTimeField(auto_now_add=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    objects = BaseModelQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class AdapterQuerySet(models.QuerySet["Adapter"]):
+    def with_live_version(self) -> AdapterQuerySet:
+        return self.filter(aliases__name=LIVE)
+
+
+class Adapter(models.Model):
+    """A tenant's name for a line of adapter versions on one base model."""
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="adapters")
+    name = models.CharField(max_length=63, validators=[RegexValidator(NAME, NAME_RULE)])
+    base_model = models.ForeignKey(BaseModel, models.PROTECT, related_name="adapters")
+    created_by = models.ForeignKey(
+        User, models.SET_NULL, null=True, editable=False, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = AdapterQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "name"], name="adapter_name_unique"),
+            models.CheckConstraint(condition=Q(name__regex=NAME), name="adapter_name_form"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.name}"
+
+    def clean(self) -> None:
+        if BaseModel.objects.filter(name=self.name).exists():
+            raise ValidationError({"name": "This is the name of a base model."})
+
+    def add_version(self, digest: str, **fields: Any) -> tuple[AdapterVersion, bool]:
+        """The version with this content, and whether it is new.
+
+        A new one gets the adapter's next number and starts as `uploading`; `fields` are its other
+        fields. The adapter's row is locked, so that two uploads at once get two numbers.
+        """
+        with transaction.atomic():
+            Adapter.objects.select_for_update().get(pk=self.pk)
+            known = self.versions.filter(digest=digest).first()
+            if known is not None:
+                return known, False
+            last = self.versions.aggregate(last=models.Max("number"))["last"] or 0
+            return self.versions.create(digest=digest, number=last + 1, **fields), True
+
+    def promote(self, version: AdapterVersion, alias: str = LIVE) -> Alias:
+        """Point the alias at the version, making the alias if need be.
+
+        Raises:
+            VersionNotReady: the version is not ready, or is another adapter's.
+        """
+        try:
+            with transaction.atomic():
+                pointer, made = self.aliases.get_or_create(
+                    name=alias, defaults={"version": version}
+                )
+        except IntegrityError as error:
+            raise VersionNotReady from error
+        if not made:
+            pointer.promote(version)
+        return pointer
+
+    def retire(self) -> None:
+        """Delete the adapter with its versions; what it cost stays in the ledger.
+
+        Raises:
+            AdapterInUse: an alias still points at a version.
+        """
+        with transaction.atomic():
+            Adapter.objects.select_for_update().get(pk=self.pk)
+            if self.aliases.exists():
+                raise AdapterInUse
+            self.delete()
+
+
+class State(models.TextChoices):
+    UPLOADING = "uploading"
+    VALIDATING = "validating"
+    PROBING = "probing"
+    READY = "ready"
+    REJECTED = "rejected"
+    ARCHIVED = "archived"
+
+
+SOURCES: Mapping[State, tuple[State, ...]] = {
+    # A job that is run again after a crash enters its own state once more.
+    State.UPLOADING: (State.UPLOADING,),
+    State.VALIDATING: (State.UPLOADING, State.VALIDATING, State.PROBING),
+    State.PROBING: (State.VALIDATING, State.PROBING),
+    State.READY: (State.PROBING, State.READY),
+    State.REJECTED: (State.UPLOADING, State.VALIDATING, State.PROBING, State.REJECTED),
+    State.ARCHIVED: (State.READY, State.REJECTED, State.ARCHIVED),
+}
+"""From which states each state can be reached."""
+
+
+class AdapterVersionQuerySet(models.QuerySet["AdapterVersion"]):
+    def ready(self) -> AdapterVersionQuerySet:
+        return self.filter(state=State.READY)
+
+    def unused(self) -> AdapterVersionQuerySet:
+        """Versions that no alias points at."""
+        return self.exclude(Exists(Alias.objects.filter(version=OuterRef("pk"))))
+
+
+class AdapterVersion(models.Model):
+    """One immutable content of an adapter, named by its digest (`inference.content.digest_of`).
+
+    `folder` says where its files lie in the `adapters` storage; `report` what validation and the
+    probe found; `config` is its `adapter_config.json`.
+    """
+
+    adapter = models.ForeignKey(Adapter, models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    digest = models.CharField(max_length=64)
+    state = models.CharField(max_length=16, choices=State, default=State.UPLOADING)
+    size_bytes = models.PositiveBigIntegerField(default=0)
+    folder = models.CharField(max_length=255, blank=True)
+    config = models.JSONField(default=dict, blank=True)
+    report = models.JSONField(default=dict, blank=True)
+    created_by = models.ForeignKey(
+        User, models.SET_NULL, null=True, editable=False, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = AdapterVersionQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-number"]
+        constraints = [
+            models.UniqueConstraint(fields=["adapter", "number"], name="version_number_unique"),
+            models.UniqueConstraint(fields=["adapter", "digest"], name="version_digest_unique"),
+            models.CheckConstraint(condition=Q(number__gte=1), name="version_number_positive"),
+            models.CheckConstraint(condition=Q(digest__regex=DIGEST), name="version_digest_form"),
+            models.CheckConstraint(
+                condition=Q(
+                    state__in=[
+                        "uploading",
+                        "validating",
+                        "probing",
+                        "ready",
+                        "rejected",
+                        "archived",
+                    ]
+                ),
+                name="version_state_known",
+            ),
+        ]
+        indexes = [models.Index(fields=["digest"], name="version_by_digest")]
+
+    def __str__(self) -> str:
+        return f"{self.adapter}@{self.number}"
+
+    @property
+    def lora_name(self) -> str:
+        """vLLM's LoRA name of this version: never given to other content."""
+        return lora_name(self.adapter.tenant.slug, self.adapter.name, self.digest)
+
+    def advance(self, state: State, **fields: Any) -> None:
+        """Move to the state and set the other fields, in one statement.
+
+        Raises:
+            IllegalTransition: that state cannot be reached from the one it is in.
+            VersionInUse: an alias points at it, and it would no longer be ready.
+        """
+        here = AdapterVersion.objects.filter(pk=self.pk, state__in=SOURCES[state])
+        try:
+            with transaction.atomic():
+                moved = here.update(state=state, **fields)
+        except IntegrityError as error:  # the database's guard, which also wins races
+            raise VersionInUse from error
+        self.refresh_from_db()
+        if not moved:
+            raise IllegalTransition(f"A version that is {self.state} cannot become {state}.")
+
+    def become_ready(self, **fields: Any) -> None:
+        """It passed: make it ready, and live if the adapter has no live version yet.
+
+        Raises:
+            IllegalTransition: it is not being probed.
+        """
+        with transaction.atomic():
+            self.advance(State.READY, **fields)
+            self.adapter.aliases.get_or_create(name=LIVE, defaults={"version": self})
+
+    def archive(self) -> None:
+        """Take it out of service for good; every engine unloads it.
+
+        Raises:
+            VersionInUse: an alias points at it.
+            IllegalTransition: it is still being checked.
+        """
+        self.advance(State.ARCHIVED)
+
+
+def lora_name(tenant: str, adapter: str, digest: str) -> str:
+    """vLLM's LoRA name of an adapter version."""
+    return f"{tenant}/{adapter}@{digest}"
+
+
+class Alias(models.Model):
+    """A name of an adapter that points at a ready version, and the version it pointed at before.
+
+    A database trigger holds it to ready versions of its own adapter.
+    """
+
+    adapter = models.ForeignKey(Adapter, models.CASCADE, related_name="aliases")
+    name = models.CharField(
+        max_length=63,
+        validators=[
+            RegexValidator(NAME, NAME_RULE),
+            RegexValidator(
+                LOOKS_LIKE_A_VERSION,
+                "This looks like a version number or a digest.",
+                inverse_match=True,
+            ),
+        ],
+    )
+    version = models.ForeignKey(AdapterVersion, models.CASCADE, related_name="aliases")
+    previous = models.ForeignKey(
+        AdapterVersion, models.SET_NULL, null=True, editable=False, related_name="+"
+    )
+    changed_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name_plural = "aliases"
+        constraints = [
+            models.UniqueConstraint(fields=["adapter", "name"], name="alias_name_unique"),
+            models.CheckConstraint(condition=Q(name__regex=NAME), name="alias_name_form"),
+            models.CheckConstraint(
+                condition=~Q(name__regex=LOOKS_LIKE_A_VERSION), name="alias_name_no_version"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.adapter}@{self.name}"
+
+    def promote(self, version: AdapterVersion) -> None:
+        """Point at the version in one UPDATE; no change where it does already.
+
+        Raises:
+            VersionNotReady: the version is not ready, or is another adapter's.
+        """
+        elsewhere = Alias.objects.filter(pk=self.pk).exclude(version=version)
+        self._point(elsewhere, version=version, previous=F("version"))
+
+    def roll_back(self) -> None:
+        """Point at the previous version in one UPDATE.
+
+        There is then no previous one: a second roll back is refused rather than undoing the first,
+        which two people who press the button at once would otherwise do.
+
+        Raises:
+            NothingToRollBackTo: there is no previous version, or it is no longer ready.
+        """
+        here = Alias.objects.filter(pk=self.pk, previous__isnull=False)
+        try:
+            moved = self._point(here, version=F("previous"), previous=None)
+        except VersionNotReady as error:
+            raise NothingToRollBackTo from error
+        if not moved:
+            raise NothingToRollBackTo
+
+    def _point(self, rows: models.QuerySet[Alias], **fields: Any) -> bool:
+        now: datetime = timezone.now()
+        try:
+            with transaction.atomic():
+                moved = rows.update(**fields, changed_at=now)
+        except IntegrityError as error:  # the trigger: not ready, or another adapter's
+            raise VersionNotReady from error
+        self.refresh_from_db()
+        return bool(moved)

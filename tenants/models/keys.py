@@ -1,0 +1,148 @@
+"""API keys: `lk_<prefix>_<secret>`, shown once, stored as the prefix and an HMAC."""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import string
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from tenants.models.accounts import Tenant, User
+
+ALPHABET = string.ascii_letters + string.digits
+PREFIX_LENGTH = 12
+SECRET_LENGTH = 43
+"""43 characters of 62 kinds: 256 bits."""
+KEY_FORM = re.compile(rf"lk_([A-Za-z0-9]{{{PREFIX_LENGTH}}})_[A-Za-z0-9]{{{SECRET_LENGTH}}}")
+TOUCH_INTERVAL = timedelta(minutes=1)
+"""`last_used_at` is written at most this often."""
+
+
+class Scope(models.TextChoices):
+    INFERENCE = "inference"
+    WRITE_ADAPTERS = "adapters:write"
+    READ_USAGE = "usage:read"
+    ADMIN = "admin"
+
+
+def _random(length: int) -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(length))
+
+
+def prefix_of(secret: str) -> str | None:
+    """The lookup prefix of a key's text, None where it does not have a key's form."""
+    found = KEY_FORM.fullmatch(secret)
+    return found[1] if found else None
+
+
+def hmac_of(secret: str) -> bytes:
+    """What is stored of a key: HMAC-SHA256 under the pepper, useless without it."""
+    return hmac.digest(settings.KEY_PEPPER.encode(), secret.encode(), "sha256")
+
+
+class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
+    def issue(
+        self,
+        tenant: Tenant,
+        *,
+        name: str,
+        scopes: Collection[str],
+        allowed_models: Collection[str] | None = None,
+        expires_at: datetime | None = None,
+        created_by: User | None = None,
+    ) -> tuple[ApiKey, str]:
+        """Make a key; returns it and its text, which nobody can find out later."""
+        key = ApiKey(
+            tenant=tenant,
+            name=name,
+            scopes=sorted(scopes),
+            allowed_models=None if allowed_models is None else sorted(allowed_models),
+            expires_at=expires_at,
+            created_by=created_by,
+        )
+        text = key.set_new_secret()
+        key.save()
+        return key, text
+
+    def find(self, secret: str) -> ApiKey | None:
+        """The key with this text, whatever its state; compared in constant time."""
+        prefix = prefix_of(secret)
+        key = self.select_related("tenant").filter(prefix=prefix).first() if prefix else None
+        return key if key is not None and key.matches(secret) else None
+
+    def usable(self, now: datetime) -> ApiKeyQuerySet:
+        """Neither revoked nor expired, and the tenant is active."""
+        live = Q(expires_at__isnull=True) | Q(expires_at__gt=now)
+        return self.filter(live, revoked_at=None, tenant__status=Tenant.Status.ACTIVE)
+
+    def touch(self, now: datetime) -> int:
+        """Note that these keys were used now, unless that was noted within the last minute."""
+        due = Q(last_used_at__isnull=True) | Q(last_used_at__lte=now - TOUCH_INTERVAL)
+        return self.filter(due).update(last_used_at=now)
+
+
+class ApiKey(models.Model):
+    """What a program shows to act for a tenant, within its scopes."""
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="keys")
+    name = models.CharField(max_length=200)
+    prefix = models.CharField(max_length=PREFIX_LENGTH, unique=True, editable=False)
+    secret_hmac = models.BinaryField(max_length=32)
+    scopes = ArrayField(models.CharField(max_length=32, choices=Scope))
+    allowed_models = ArrayField(
+        models.CharField(max_length=255),
+        null=True,
+        blank=True,
+        help_text="Model names (without a version) that this key may use; empty: all.",
+    )
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, editable=False)
+    created_by = models.ForeignKey(
+        User, models.SET_NULL, null=True, editable=False, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    revoked_at = models.DateTimeField(null=True, editable=False)
+
+    objects = ApiKeyQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(scopes__len__gt=0)
+                & Q(scopes__contained_by=["inference", "adapters:write", "usage:read", "admin"]),
+                name="apikey_scopes_known",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} (lk_{self.prefix}…)"
+
+    def set_new_secret(self) -> str:
+        """Give an unsaved key its prefix and secret; returns the text to show once."""
+        self.prefix = _random(PREFIX_LENGTH)
+        text = f"lk_{self.prefix}_{_random(SECRET_LENGTH)}"
+        self.secret_hmac = hmac_of(text)
+        return text
+
+    def matches(self, secret: str) -> bool:
+        return hmac.compare_digest(bytes(self.secret_hmac), hmac_of(secret))
+
+    def usable(self, now: datetime) -> bool:
+        """Neither revoked nor expired, and the tenant is active."""
+        live = self.expires_at is None or self.expires_at > now
+        return live and self.revoked_at is None and self.tenant.active
+
+    def revoke(self) -> None:
+        """End the key for good; the first time counts."""
+        now = timezone.now()
+        ApiKey.objects.filter(pk=self.pk, revoked_at=None).update(revoked_at=now)
+        self.refresh_from_db(fields=["revoked_at"])
