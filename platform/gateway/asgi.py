@@ -1,11 +1,10 @@
-"""One gateway process, wired: the token path as plain ASGI beside Django, under Channels' router."""
+"""One gateway process, wired: the token path as plain ASGI beside Django, in Channels' router."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from contextlib import AsyncExitStack
-from typing import Any
 
 import structlog
 from asgiref.sync import sync_to_async
@@ -70,25 +69,28 @@ def _note_model(info: ModelInfo) -> None:
 
 
 async def _upsert_model(info: ModelInfo) -> None:
+    def note() -> None:
+        close_old_connections()
+        BaseModel.objects.note(info)
+
     try:
-        await sync_to_async(_fresh)(BaseModel.objects.note, info)
+        await sync_to_async(note)()
     except DatabaseError as error:
         log.error("base_model_not_noted", model=info.name, error=str(error))
 
 
-def _fresh(call: Any, *arguments: Any) -> Any:
-    """Run a database call on a connection that isn't stale."""
+def _beat_once() -> set[str]:
+    """Say that this process lives; the URLs of all that do."""
     close_old_connections()
-    return call(*arguments)
+    GatewayProcess.objects.beat(hub.gateway_id)
+    return set(GatewayProcess.objects.alive().values_list("url", flat=True))
 
 
 async def _beat() -> None:
-    """Say that this process lives, and pass the list of live gateways on to the engines."""
+    """Beat, and pass the list of live gateways on to the engines."""
     while True:
         try:
-            await sync_to_async(_fresh)(GatewayProcess.beat, hub.gateway_id)
-            alive = await sync_to_async(_fresh)(GatewayProcess.alive)
-            hub.set_gateways(sorted({*alive, hub.gateway_id}))
+            hub.set_gateways(sorted(await sync_to_async(_beat_once)() | {hub.gateway_id}))
         except DatabaseError as error:
             log.warning("heartbeat_failed", error=str(error))
         await asyncio.sleep(BEAT_S)
@@ -110,6 +112,7 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
         stack.callback(beat.cancel)
         await send({"type": "lifespan.startup.complete"})
         await receive()
+    await sync_to_async(GatewayProcess.objects.forget)(hub.gateway_id)
     await send({"type": "lifespan.shutdown.complete"})
 
 
@@ -140,6 +143,4 @@ _http = URLRouter(
 )
 _websocket = URLRouter([path("ws/engine", EngineSocket(hub)), re_path(r"", NoSocket())])
 
-application = ProtocolTypeRouter(
-    {"http": _http, "websocket": _websocket, "lifespan": lifespan}
-)
+application = ProtocolTypeRouter({"http": _http, "websocket": _websocket, "lifespan": lifespan})

@@ -1,4 +1,4 @@
-"""`manage.py engine`: one engine agent. `manage.py` runs it without Django; this lists it in help."""
+"""`manage.py engine`: one engine agent. It runs without Django; this lists it in `help`."""
 
 from __future__ import annotations
 

@@ -25,8 +25,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-        parser.add_argument("--port", type=int, default=8000, help="port to listen on (%(default)s)")
+        parser.add_argument(
+            "--host", default="127.0.0.1", help="address to listen on (%(default)s)"
+        )
+        parser.add_argument(
+            "--port", type=int, default=8000, help="port to listen on (%(default)s)"
+        )
         parser.add_argument(
             "--url",
             help="base URL under which engines and workers reach this process "

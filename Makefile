@@ -1,0 +1,53 @@
+# `make up` runs Lorikeet; `make test` tests it. Everything else is for those who work on it.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PY := .venv/bin/python
+
+# Settings without meaning, for tools that import the code but serve nobody.
+LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-for-linters-only-for-linters-only \
+	ENGINE_TOKEN=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
+
+.PHONY: up test check format bench lock clean
+
+up: .venv/.ready ## set everything up and run it
+	@exec $(PY) manage.py up
+
+test: .venv/.ready-dev ## run the tests
+	$(PY) -m pytest $(ARGS)
+
+check: .venv/.ready-dev ## linters, types, import arrows, migrations
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(LINT_ENV) PYTHONPATH=platform:. $(PY) -m mypy
+	PYTHONPATH=platform:. .venv/bin/lint-imports
+
+format: .venv/.ready-dev
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: .venv/.ready-dev ## benchmarks, as ratios in one run
+	$(PY) -m tests.bench $(ARGS)
+
+# The locks: exact versions of everything, for --no-deps installs. torchvision, torchaudio and
+# torchcodec stay out: on a CPU machine their builds are CUDA ones and break the import.
+NOT_WANTED := --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec
+COMPILE := .venv/bin/uv pip compile --quiet --no-header --no-annotate --python-version 3.11 $(NOT_WANTED)
+FOUND := $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
+FIND_LINKS = $(if $(FOUND),$(addprefix --find-links ,$(FOUND)),--extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match)
+lock: ## make requirements/*.txt anew (ARGS=--upgrade for newer versions)
+	$(COMPILE) $(ARGS) pyproject.toml --extra cpu $(FIND_LINKS) --no-emit-package triton -o requirements/cpu.txt
+	$(COMPILE) $(ARGS) pyproject.toml --extra gpu --python-platform x86_64-manylinux_2_28 -o requirements/gpu.txt
+	$(COMPILE) $(ARGS) pyproject.toml --extra cpu --extra dev $(FIND_LINKS) --no-emit-package triton -c requirements/cpu.txt -o requirements/.all.txt
+	sort requirements/cpu.txt > requirements/.cpu.txt
+	sort requirements/.all.txt | comm -13 requirements/.cpu.txt - > requirements/dev.txt
+	rm requirements/.all.txt requirements/.cpu.txt
+
+.venv/.ready: requirements/cpu.txt requirements/gpu.txt tools/install.py
+	@$(PYTHON) tools/install.py
+	@touch $@
+
+.venv/.ready-dev: requirements/cpu.txt requirements/gpu.txt requirements/dev.txt tools/install.py
+	@$(PYTHON) tools/install.py --dev
+	@touch $@ .venv/.ready
+
+clean: ## forget the virtual environment and everything that was written
+	rm -rf .venv var

@@ -1,0 +1,223 @@
+"""`python -m inference.agent`: one engine agent process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from inference import environ, logs
+from inference.agent.agent import Agent, default_id
+from inference.agent.engine import Engine
+from inference.agent.profile import BadProfile, EngineProfile
+from inference.agent.store import AdapterStore, HttpFetch
+from inference.environ import BadSetting
+
+log = structlog.get_logger(__name__)
+
+EXIT_ENGINE_DIED = 70
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run until the engine dies or a signal comes; a bad setting ends the process with one line."""
+    try:
+        options = parser().parse_args(arguments)
+        options.token = environ.secret("ENGINE_TOKEN")
+        profile = profile_of(options)
+    except (BadSetting, BadProfile) as error:
+        sys.exit(f"lorikeet engine: {error}")
+    logs.configure(options.id, options.log_level)
+    sys.exit(asyncio.run(serve(options, profile)))
+
+
+def _default(name: str, fallback: str | None = None) -> str | None:
+    return os.environ.get(name) or fallback
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every option; its default comes from the environment where that names one."""
+    whole = argparse.ArgumentParser(
+        prog="manage.py engine",
+        description="Run one engine agent: it embeds vLLM with one base model and dials every "
+        "gateway. The engines' token comes from ENGINE_TOKEN alone. The first SIGTERM or Ctrl-C "
+        "takes no new work and lets what runs finish, the second ends it.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = whole.add_argument
+    add(
+        "--gateway",
+        default=_default("GATEWAY_URL", "http://127.0.0.1:8000"),
+        metavar="URL",
+        help="base URLs of one or more gateways, separated by commas; they name the others "
+        "(GATEWAY_URL)",
+    )
+    add("--id", default=default_id(), help="this engine's name in logs, usage and console")
+    add(
+        "--engine",
+        choices=["vllm", "synthetic"],
+        default="vllm",
+        help="`synthetic` makes text up, for tests and benchmarks of gateways only",
+    )
+    add(
+        "--cache-dir",
+        type=Path,
+        default=Path(_default("ADAPTER_CACHE_DIR", "var/cache") or ""),
+        help="folder of fetched adapters (ADAPTER_CACHE_DIR)",
+    )
+    add(
+        "--cache-bytes",
+        type=environ.parse_size,
+        default=20 << 30,
+        help="disk budget of that folder, such as 20G",
+    )
+    add("--max-queued", type=int, default=1024, help="requests that may wait; more are refused")
+    add(
+        "--patience",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="how long requests of adapters in use may overtake one that waits for a slot",
+    )
+    add(
+        "--drain",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="longest wait for running requests at the end",
+    )
+    add(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        default=_default("LOG_LEVEL", "info"),
+    )
+    _add_profile(whole.add_argument_group("engine profile (passed through to vLLM)").add_argument)
+    _add_synthetic(whole.add_argument_group("synthetic engine").add_argument)
+    return whole
+
+
+def _add_profile(add: Callable[..., Any]) -> None:
+    add("--model", default=_default("MODEL"), help="Hugging Face name or local folder (MODEL)")
+    add(
+        "--served-name",
+        default=_default("MODEL_NAME", ""),
+        help="what clients call it; the last part of the model's name if empty (MODEL_NAME)",
+    )
+    add("--dtype", help="float32, bfloat16, float16 or auto")
+    add("--max-model-len", type=int, help="longest prompt and answer together, in tokens")
+    add("--max-loras", type=int, default=4, help="adapter slots: distinct adapters in one batch")
+    add("--max-cpu-loras", type=int, default=16, help="adapters loaded at once")
+    add("--max-lora-rank", type=int, default=16, help="highest rank that is served")
+    add("--max-num-seqs", type=int, help="requests running at once")
+    add(
+        "--kv-bytes",
+        type=environ.parse_size,
+        dest="kv_cache_memory_bytes",
+        help="size of the KV cache, such as 256M",
+    )
+    add("--tensor-parallel-size", type=int, default=1)
+    add("--pipeline-parallel-size", type=int, default=1)
+    add("--quantization", help="vLLM's name of the method")
+    add("--speculative-config", type=json.loads, help="JSON, as vLLM's")
+    add(
+        "--tool-parser",
+        default=_default("TOOL_PARSER"),
+        help="vLLM's tool call parser; without one, `tools` are refused (TOOL_PARSER)",
+    )
+    add(
+        "--reasoning-parser",
+        default=_default("REASONING_PARSER"),
+        help="vLLM's reasoning parser (REASONING_PARSER)",
+    )
+    add("--chat-template", type=Path, help="file with a chat template instead of the model's own")
+    add("--extra", type=json.loads, default={}, help="JSON object of further vLLM engine arguments")
+
+
+def _add_synthetic(add: Callable[..., Any]) -> None:
+    add("--tokens-per-second", type=float, default=0.0, help="of each stream; 0: no limit")
+
+
+PROFILE_FIELDS = (
+    "served_name dtype max_model_len max_loras max_cpu_loras max_lora_rank max_num_seqs "
+    "kv_cache_memory_bytes tensor_parallel_size pipeline_parallel_size quantization "
+    "speculative_config tool_parser reasoning_parser chat_template extra"
+).split()
+
+
+def profile_of(options: argparse.Namespace) -> EngineProfile:
+    """The engine profile that the options ask for.
+
+    Raises:
+        BadProfile: a value is not allowed.
+    """
+    if not options.model:
+        raise BadProfile("no model: give --model or MODEL")
+    given = {name: getattr(options, name) for name in PROFILE_FIELDS}
+    return EngineProfile.here(options.model, **given)
+
+
+async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> Engine:
+    """The engine that the options ask for; every start says which one runs."""
+    log.info("engine_starting", engine=options.engine, model=profile.model)
+    if options.engine == "synthetic":
+        from inference.agent.synthetic import SyntheticEngine
+
+        return SyntheticEngine.of(profile, tokens_per_second=options.tokens_per_second)
+    from inference.agent.vllm_engine import VLLMEngine
+
+    return await VLLMEngine.start(profile)
+
+
+async def serve(options: argparse.Namespace, profile: EngineProfile) -> int:
+    """Start the engine, serve it, and drain at the first signal. Returns the exit status."""
+    engine = await start_engine(options, profile)
+    log.info("engine_ready", engine=engine.info.engine, model=engine.info.name)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        async with AdapterStore(
+            options.cache_dir, options.cache_bytes, HttpFetch(options.token)
+        ) as store:
+            agent = Agent(
+                engine,
+                store,
+                id=options.id,
+                token=options.token,
+                max_running=profile.max_num_seqs or 256,
+                max_resident=profile.loaded_adapters,
+                max_queued=options.max_queued,
+                patience_s=options.patience,
+            )
+            return await _until(stop, agent, options.gateway.split(","), options.drain)
+    finally:
+        await engine.close()
+
+
+async def _until(stop: asyncio.Event, agent: Agent, gateways: list[str], drain_s: float) -> int:
+    running = asyncio.create_task(agent.run(gateways))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if running.done():
+        running.result()
+        log.error("engine_died")
+        return EXIT_ENGINE_DIED
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().remove_signal_handler(number)
+    await agent.drain(drain_s)
+    running.cancel()
+    await asyncio.wait((running,))
+    return 0
+
+
+if __name__ == "__main__":
+    main()

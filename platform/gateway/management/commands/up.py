@@ -1,0 +1,266 @@
+"""`manage.py up`: the whole of Lorikeet on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+
+from gateway import demo, seed
+from gateway.supervisor import Child, Supervisor
+from inference import environ
+
+READY_S = 900.0
+"""Longest wait for the engine: a big model takes minutes to load."""
+MANAGE = [sys.executable, str(settings.ROOT / "manage.py")]
+QUESTION = "What is the capital of Peru?"
+
+
+class Command(BaseCommand):
+    help = (
+        "Run everything on this machine: embedded PostgreSQL (unless DATABASE_URL is set), "
+        "gateways, worker and engines, with three demo tenants. Each option's default comes from "
+        "the environment variable named with it. Ctrl-C stops everything in order."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add = parser.add_argument
+        add(
+            "--model",
+            default=environ.text("MODEL", ""),
+            help="Hugging Face name or local folder to serve instead of the demo (MODEL)",
+        )
+        add(
+            "--engines",
+            type=int,
+            default=environ.integer("ENGINES", 1, high=64),
+            help="engine agents to start; 0 if they run elsewhere (ENGINES)",
+        )
+        add(
+            "--gateways",
+            type=int,
+            default=environ.integer("GATEWAYS", 1, low=1, high=64),
+            help="gateway processes, on consecutive ports (GATEWAYS)",
+        )
+        add(
+            "--workers",
+            type=int,
+            default=environ.integer("WORKERS", 1, high=64),
+            help="worker processes (WORKERS)",
+        )
+        add("--host", default=environ.text("HOST", "127.0.0.1"), help="address to listen on (HOST)")
+        add(
+            "--port",
+            type=int,
+            default=environ.integer("PORT", 8000, low=1, high=65535),
+            help="port of the first gateway (PORT)",
+        )
+        add(
+            "--engine-options",
+            default=environ.text("ENGINE_OPTIONS", ""),
+            help="further options of `manage.py engine` (ENGINE_OPTIONS)",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            asyncio.run(_Up(options, Console(highlight=False)).run())
+        except seed.SeedFailed as error:
+            raise CommandError(str(error)) from None
+
+
+class _Up:
+    """One run of the command."""
+
+    def __init__(self, options: dict[str, Any], console: Console) -> None:
+        self.options, self.console = options, console
+        self.model = options["model"] or str(demo.BASE)
+        self.is_demo = not options["model"]
+        self.model_name = demo.MODEL_NAME if self.is_demo else Path(self.model).name
+        self.urls = [
+            f"http://{options['host']}:{options['port'] + i}" for i in range(options["gateways"])
+        ]
+        self.logs = settings.VAR / "log"
+        self.facts_file = settings.VAR / "up.json"
+        self.supervisor = Supervisor(lambda text: console.print(text, style="red", markup=False))
+        self.began = time.monotonic()
+
+    async def run(self) -> None:
+        """Start, tell, wait for Ctrl-C, stop."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        stopping = asyncio.create_task(stop.wait())
+        working = asyncio.create_task(self._work())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+                await stopping
+        finally:
+            stopping.cancel()
+            working.cancel()
+            await asyncio.wait((working,))
+            with self._step("stopping"):
+                await self.supervisor.stop()
+
+    async def _work(self) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with self._step("database"):
+            await sync_to_async(call_command)("migrate", verbosity=0)
+        with self._step("static files"):
+            await sync_to_async(call_command)("collectstatic", interactive=False, verbosity=0)
+        known = seed.Facts.read(self.facts_file)
+        with self._step("operator and tenants"):
+            operator = await sync_to_async(seed.operator)(known)
+            keys = await sync_to_async(seed.tenants)(known)
+        async with self._client() as client:
+            with self._step(f"{len(self.urls)} gateway(s), {self.options['workers']} worker(s)"):
+                await self._start_gateways_and_workers(client)
+            if self.options["engines"]:
+                await self._start_engines(client, keys)
+        facts = self._facts(operator, keys)
+        facts.write(self.facts_file)
+        self._tell(facts)
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
+        async with httpx.AsyncClient(base_url=self.urls[0], timeout=120) as client:
+            yield client
+
+    async def _start_gateways_and_workers(self, client: httpx.AsyncClient) -> None:
+        host, port = self.options["host"], self.options["port"]
+        for i, url in enumerate(self.urls):
+            command = [*MANAGE, "gateway", "--host", host, "--port", str(port + i), "--url", url]
+            await self._start(f"gateway-{i + 1}", command)
+        for i in range(self.options["workers"]):
+            await self._start(f"worker-{i + 1}", [*MANAGE, "worker"])
+        for url in self.urls:
+            await self._until(client, f"{url}/healthz")
+
+    async def _start_engines(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
+        with self._step(f"{self.options['engines']} engine(s) with {self.model_name}"):
+            for i in range(self.options["engines"]):
+                await self._start(f"engine-{i + 1}", self._engine_command(i + 1))
+            for url in self.urls:
+                await self._until(client, f"{url}/readyz")
+        if self.is_demo:
+            with self._step("demo adapters: upload, validation, probe"):
+                await seed.adapters(self.urls[0], self.model_name, keys)
+        with self._step("a first completion"):
+            await self._complete(client, keys)
+
+    def _engine_command(self, number: int) -> list[str]:
+        command = [*MANAGE, "engine", "--id", f"engine-{number}"]
+        command += ["--model", self.model, "--served-name", self.model_name]
+        command += ["--gateway", ",".join(self.urls)]
+        command += ["--cache-dir", str(settings.VAR / "cache" / f"engine-{number}")]
+        return command + shlex.split(self.options["engine_options"])
+
+    async def _start(self, name: str, command: list[str]) -> None:
+        environment = {
+            name: getattr(settings, name) for name in ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN")
+        }
+        await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", environment))
+
+    async def _until(self, client: httpx.AsyncClient, url: str) -> None:
+        """Wait until the address answers 200."""
+        async with asyncio.timeout(READY_S):
+            while True:
+                try:
+                    if (await client.get(url)).status_code == 200:
+                        return
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(0.2)
+
+    async def _complete(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
+        """A real completion of a model that the tenants may use."""
+        tenant = demo.TENANTS[0]
+        answer = await client.post(
+            "/v1/chat/completions",
+            headers={"Authorization": f"Bearer {keys[tenant.slug]}"},
+            json={
+                "model": tenant.adapter if self.is_demo else self.model_name,
+                "messages": [{"role": "user", "content": QUESTION}],
+                "max_tokens": 32,
+                "temperature": 0,
+            },
+        )
+        if answer.is_error:
+            raise seed.SeedFailed(f"the first completion failed: {answer.text}")
+        text = answer.json()["choices"][0]["message"]["content"]
+        self.console.print(f"    {QUESTION} -> {text}", style="dim", markup=False)
+
+    def _facts(self, operator: dict[str, str], keys: dict[str, str]) -> seed.Facts:
+        def models(tenant: demo.Tenant) -> list[str]:
+            return [tenant.adapter, self.model_name] if self.is_demo else [self.model_name]
+
+        return seed.Facts(
+            base_url=f"{self.urls[0]}/v1",
+            console_url=f"{self.urls[0]}/",
+            operator=operator,
+            tenants=[
+                {"slug": one.slug, "api_key": keys[one.slug], "models": models(one)}
+                for one in demo.TENANTS
+            ],
+        )
+
+    def _tell(self, facts: seed.Facts) -> None:
+        tenant = facts.tenants[0]
+        key, model = tenant["api_key"], tenant["models"][0]
+        self.console.print(f"\nLorikeet is up after {time.monotonic() - self.began:.0f} s.\n")
+        for name, value in (
+            ("console", facts.console_url),
+            ("operator", f"{facts.operator['username']} / {facts.operator['password']}"),
+            ("API", facts.base_url),
+            ("other gateways", ", ".join(self.urls[1:])),
+            (f"key of {tenant['slug']}", key),
+            ("its models", ", ".join(tenant["models"])),
+            ("all of this", str(self.facts_file)),
+            ("logs", str(self.logs)),
+        ):
+            if value:
+                self.console.print(f"  {name:<16} {value}", markup=False, soft_wrap=True)
+        for title, text in (
+            ("curl", CURL.format(url=facts.base_url, key=key, model=model, question=QUESTION)),
+            ("Python", SDK.format(url=facts.base_url, key=key, model=model, question=QUESTION)),
+        ):
+            self.console.print(f"\n{title}:\n\n{text}", markup=False, soft_wrap=True)
+        self.console.print("\nCtrl-C stops everything.", style="dim")
+
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        with self.console.status(f"{name} ..."):
+            yield
+        took = time.monotonic() - began
+        self.console.print(f"[green]done[/green] {took:6.1f} s  {name}")
+
+
+CURL = """\
+curl -N {url}/chat/completions \\
+  -H "Authorization: Bearer {key}" -H "Content-Type: application/json" \\
+  -d '{{"model": "{model}", "stream": true,
+       "messages": [{{"role": "user", "content": "{question}"}}]}}'\
+"""
+SDK = """\
+from openai import OpenAI
+client = OpenAI(base_url="{url}", api_key="{key}")
+question = [{{"role": "user", "content": "{question}"}}]
+for chunk in client.chat.completions.create(model="{model}", messages=question, stream=True):
+    print(chunk.choices[0].delta.content or "", end="", flush=True)\
+"""

@@ -1,0 +1,126 @@
+"""What a first `up` fills the installation with: an operator, and the demo's tenants and adapters.
+
+Adapters take the way that every tenant's take: uploaded over HTTP with the tenant's own key,
+validated by the worker, probed on the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gateway.demo import ADAPTERS, TENANTS
+from inference.content import FILES
+from tenants.models import ApiKey, Tenant, User
+
+OPERATOR = "operator"
+POLL_S = 0.3
+VALIDATION_S = 180.0
+"""Longest wait for one adapter to be validated and probed."""
+
+
+class SeedFailed(Exception):
+    """The installation could not be filled; the message says with what and why."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `up` tells, and keeps in `up.json` for the next start."""
+
+    base_url: str
+    console_url: str
+    operator: dict[str, str]
+    tenants: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, file: Path) -> dict[str, Any]:
+        """The last start's facts; empty if there was none or the file is broken."""
+        try:
+            facts = json.loads(file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return facts if isinstance(facts, dict) else {}
+
+    def write(self, file: Path) -> None:
+        """Replace the file in one step, readable by its owner alone."""
+        draft = file.with_suffix(".draft")
+        draft.unlink(missing_ok=True)
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as out:
+            json.dump(vars(self), out, indent=2)
+        draft.replace(file)
+
+
+def operator(known: dict[str, Any]) -> dict[str, str]:
+    """The operator's login: made once with a random password, kept as long as it works."""
+    login: dict[str, str] = known.get("operator") or {}
+    user = User.objects.filter(username=login.get("username", OPERATOR)).first()
+    if user is None:
+        user = User(username=OPERATOR, is_staff=True, is_superuser=True)
+    elif user.check_password(login.get("password", "")):
+        return login
+    password = secrets.token_urlsafe(15)
+    user.set_password(password)
+    user.save()
+    return {"username": user.username, "password": password}
+
+
+def tenants(known: dict[str, Any]) -> dict[str, str]:
+    """A key for each demo tenant, by slug: the known one as long as it works, else a new one."""
+    keys = {tenant["slug"]: tenant["api_key"] for tenant in known.get("tenants", [])}
+    return {demo.slug: _key(demo.slug, demo.name, keys.get(demo.slug, "")) for demo in TENANTS}
+
+
+def _key(slug: str, name: str, known: str) -> str:
+    tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": name})
+    key = ApiKey.objects.find(known)
+    if key is not None and key.tenant_id == tenant.pk and key.revoked_at is None:
+        return known
+    scopes = ["inference", "adapters:write", "usage:read", "admin"]
+    _, text = ApiKey.objects.issue(tenant, name="demo", scopes=scopes)
+    return text
+
+
+async def adapters(base_url: str, base_model: str, keys: dict[str, str]) -> None:
+    """Upload each demo tenant's adapter and wait until all are ready.
+
+    Raises:
+        SeedFailed: one was refused, or was not ready in time.
+    """
+    async with httpx.AsyncClient(base_url=base_url, timeout=60) as client, asyncio.TaskGroup() as t:
+        for demo in TENANTS:
+            folder = ADAPTERS[demo.adapter]
+            t.create_task(_adapter(client, keys[demo.slug], demo.adapter, folder, base_model))
+
+
+async def _adapter(
+    client: httpx.AsyncClient, key: str, name: str, folder: Path, base_model: str
+) -> None:
+    headers = {"Authorization": f"Bearer {key}"}
+    files = [("files", (file, (folder / file).read_bytes())) for file in FILES]
+    answer = await client.post(
+        f"/api/v1/adapters/{name}/versions",
+        headers=headers,
+        files=files,
+        data={"base_model": base_model},
+    )
+    if answer.is_error:
+        raise SeedFailed(f"the demo adapter {name} was refused: {answer.text}")
+    version = answer.json()
+    try:
+        async with asyncio.timeout(VALIDATION_S):
+            while version["state"] not in ("ready", "rejected", "archived"):
+                await asyncio.sleep(POLL_S)
+                url = f"/api/v1/adapters/{name}/versions/{version['number']}"
+                version = (await client.get(url, headers=headers)).raise_for_status().json()
+    except TimeoutError:
+        raise SeedFailed(f"the demo adapter {name} is still {version['state']}") from None
+    if version["state"] != "ready":
+        raise SeedFailed(f"the demo adapter {name} was {version['state']}: {version['report']}")

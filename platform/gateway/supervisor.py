@@ -1,0 +1,121 @@
+"""The processes of `up`: started, watched, restarted with back-off, ended in order."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BACKOFF_S = (1.0, 30.0)
+"""Shortest and longest pause before a restart."""
+STEADY_S = 60.0
+"""A process that lived this long starts over with the shortest pause."""
+LAST_LINES = 12
+STOP_S = 45.0
+"""How long a process may take to stop; longer than any of them drains."""
+
+
+@dataclass
+class Child:
+    """One process. It leads a process group of its own, which dies with it."""
+
+    name: str
+    command: list[str]
+    log: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    process: asyncio.subprocess.Process | None = None
+    restarts: int = 0
+
+    async def start(self) -> None:
+        """Start it; its output is appended to its log."""
+        with self.log.open("ab") as out:
+            self.process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=os.environ | self.environment,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    async def stop(self) -> None:
+        """Ask it to stop; end it, and whatever it started, if it doesn't."""
+        if self.process is None:
+            return
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await self.process.wait()
+            except TimeoutError:
+                pass
+        self.kill_group()
+        await self.process.wait()
+
+    def kill_group(self) -> None:
+        """End what is left of its process group."""
+        if self.process is not None:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+    def last_lines(self) -> str:
+        """The end of its log."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - 8192))
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-LAST_LINES:])
+
+
+def _die_with_parent() -> None:
+    """In the child: get SIGTERM when the supervisor dies, however it dies (Linux's prctl)."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+class Supervisor:
+    """Children in the order of their start; they end in the opposite order."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        """`report` shows one message to whoever watches."""
+        self._report = report
+        self._children: list[Child] = []
+        self._watchers: list[asyncio.Task[None]] = []
+
+    async def start(self, child: Child) -> None:
+        """Start a child and watch over it."""
+        await child.start()
+        self._children.append(child)
+        self._watchers.append(asyncio.create_task(self._watch(child)))
+
+    async def stop(self) -> None:
+        """End every child."""
+        for watcher in self._watchers:
+            watcher.cancel()
+        for child in reversed(self._children):
+            await child.stop()
+
+    async def _watch(self, child: Child) -> None:
+        pause = BACKOFF_S[0]
+        while True:
+            began = time.monotonic()
+            assert child.process is not None
+            status = await child.process.wait()
+            child.kill_group()
+            if time.monotonic() - began >= STEADY_S:
+                pause = BACKOFF_S[0]
+            self._report(
+                f"{child.name} ended with status {status}; its log says:\n{child.last_lines()}\n"
+                f"starting it again in {pause:.0f} s"
+            )
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, BACKOFF_S[1])
+            child.restarts += 1
+            await child.start()

@@ -1,0 +1,13 @@
+"""Values that many tests need."""
+
+from __future__ import annotations
+
+from inference.grants import Grant, Target
+from inference.wire import AdapterRef, ModelInfo
+
+MODEL = ModelInfo(
+    "base", 2048, 2, 16, 8192, {"model.layers.0.self_attn.q_proj": (64, 64)}, "synthetic"
+)
+REF = AdapterRef("acme/support@" + "a" * 64, "a" * 64)
+GRANT = Grant(1, 1, "acme", frozenset({"inference"}), None, 1.0, "salt")
+BASE = Target("base", "base")
