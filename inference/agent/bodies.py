@@ -1,0 +1,118 @@
+"""The first look at a request body, the same for every engine.
+
+What isn't listed in FIELDS never reaches an engine: unknown fields are ignored as OpenAI ignores
+them, and so is every field of vLLM by which a client could say who it is, where its cache lies or
+what the server should run (`cache_salt`, `priority`, `request_id`, `kv_transfer_params`,
+`chat_template`, ...). A list of what is allowed also holds for fields that vLLM has yet to invent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inference.agent.engine import Kind
+from inference.errors import InvalidRequest
+
+_SAMPLING = {
+    "allowed_token_ids",
+    "bad_words",
+    "frequency_penalty",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "logprobs",
+    "max_tokens",
+    "min_p",
+    "min_tokens",
+    "n",
+    "presence_penalty",
+    "repetition_penalty",
+    "response_format",
+    "seed",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "stop",
+    "stop_token_ids",
+    "stream",
+    "structured_outputs",
+    "temperature",
+    "top_k",
+    "top_p",
+}
+
+FIELDS: dict[Kind, set[str]] = {
+    "chat": _SAMPLING
+    | {
+        "add_generation_prompt",
+        "continue_final_message",
+        "include_reasoning",
+        "max_completion_tokens",
+        "messages",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+    },
+    "completion": _SAMPLING | {"add_special_tokens", "echo", "prompt", "suffix"},
+}
+"""What a client may set, by kind of request."""
+
+TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
+"""What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""
+
+
+def allowed(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `body` that a client may set; `body` is left as it is.
+
+    Raises:
+        InvalidRequest: there is no prompt, or a message has a shape that no engine takes.
+    """
+    if kind == "chat":
+        _check_messages(body.get("messages"))
+    else:
+        _check_prompt(body.get("prompt"))
+    kept = {name: value for name, value in body.items() if name in FIELDS[kind]}
+    if kind == "chat" and (switches := _switches(body.get("chat_template_kwargs"))):
+        kept["chat_template_kwargs"] = switches
+    return kept
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list):
+        raise InvalidRequest("`messages` must be an array of messages.", param="messages")
+    if not messages:
+        raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise InvalidRequest(
+                f"`messages[{i}]` must be an object with a `role`.", param=f"messages[{i}]"
+            )
+        _check_content(message.get("content"), f"messages[{i}].content")
+
+
+def _check_content(content: Any, param: str) -> None:
+    """Text, or a list of text parts. An image or audio URL must not make the engine fetch it."""
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise InvalidRequest(f"`{param}` must be a string or an array of parts.", param=param)
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind not in ("text", "refusal"):
+            raise InvalidRequest(f"`{param}`: only parts of type `text` are served.", param=param)
+
+
+def _check_prompt(prompt: Any) -> None:
+    if prompt is None:
+        raise InvalidRequest("You must provide a prompt parameter.", param="prompt")
+    if not isinstance(prompt, str | list):
+        raise InvalidRequest("`prompt` must be a string or an array.", param="prompt")
+    if not prompt:
+        raise InvalidRequest("`prompt` must not be empty.", param="prompt")
+
+
+def _switches(given: Any) -> dict[str, bool]:
+    if not isinstance(given, dict):
+        return {}
+    return {name: given[name] for name in TEMPLATE_SWITCHES if isinstance(given.get(name), bool)}

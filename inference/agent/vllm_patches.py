@@ -1,0 +1,156 @@
+"""Remedies for faults of the pinned vLLM on its CPU backend. Nothing here touches a GPU.
+
+1. Isolation and speed: `lora_ops` marks base-model tokens with slot -1 and then indexes
+   `weights[-1]`, the last slot, so a base request computes with another tenant's adapter. It also
+   copies an adapter's weights once per token. `GroupedPunica` leaves tokens of the base model
+   alone and does one matrix product per adapter in the batch.
+2. Freed KV blocks are not zeroed for plain attention, yet the CPU kernel reads all of a block: NaN
+   that one adapter left there comes back as token 0 in somebody else's answer.
+
+`install` must run before the engine core is forked; the patched classes travel with the fork.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm import __version__
+from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
+from vllm.platforms import current_platform
+from vllm.platforms.cpu import CpuPlatform
+from vllm.v1.kv_cache_interface import KVCacheConfig
+
+PINNED = "0.32.0"
+"""The version whose source these patches were written against."""
+
+Group = tuple[int, torch.Tensor | None]
+"""A slot and the rows of the batch that use it; None means every row."""
+
+
+def install() -> None:
+    """Patch the CPU backend; does nothing on another platform, and nothing twice.
+
+    Raises:
+        RuntimeError: vLLM is not the pinned version, or lacks a name that is patched.
+    """
+    if not current_platform.is_cpu():
+        return
+    _check_version()
+    CpuPlatform.get_punica_wrapper = classmethod(lambda _: f"{__name__}.{GroupedPunica.__name__}")
+    KVCacheConfig.needs_kv_cache_zeroing = property(lambda _: True)
+
+
+def _check_version() -> None:
+    if __version__.partition("+")[0] != PINNED:
+        raise RuntimeError(f"vLLM is {__version__}, but its CPU patches are for {PINNED}")
+    patched: list[tuple[Any, str]] = [
+        (CpuPlatform, "get_punica_wrapper"),
+        (KVCacheConfig, "needs_kv_cache_zeroing"),
+        *((PunicaWrapperCPU, name) for name in ("_apply_shrink", "_apply_expand")),
+        *((PunicaWrapperCPU, name) for name in ("add_lora_embedding", "add_lora_logits")),
+    ]
+    for owner, name in patched:
+        if not hasattr(owner, name):
+            raise RuntimeError(f"vLLM {__version__} has no {owner.__name__}.{name} to patch")
+
+
+def groups_of(slots: torch.Tensor) -> list[Group]:
+    """The adapters of a batch by row. `slots` has one slot per row, -1 for the base model."""
+    distinct = torch.unique(slots).tolist()
+    if len(distinct) == 1:
+        return [(distinct[0], None)] if distinct[0] >= 0 else []
+    return [(slot, (slots == slot).nonzero().squeeze(1)) for slot in distinct if slot >= 0]
+
+
+class GroupedPunica(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is untyped here
+    """LoRA arithmetic with one matrix product per adapter; rows of the base model stay untouched.
+
+    Shapes: rows x features; stacked weights are slots x 1 x out x in, or without the 1.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._by_token: list[Group] = []
+        self._by_sample: list[Group] = []
+
+    def update_metadata(self, *args: Any, **kwargs: Any) -> None:
+        """Called once per step, before the forward pass."""
+        super().update_metadata(*args, **kwargs)
+        self._by_token = groups_of(self.token_lora_indices)
+        self._by_sample = groups_of(self.sampler_indices)
+
+    def _apply_shrink(
+        self, y: torch.Tensor, x: torch.Tensor, w_t_all: torch.Tensor, scale: float
+    ) -> None:
+        _shrink(self._by_token, y.view(-1, y.shape[-1]), x, w_t_all, scale)
+
+    def _apply_expand(
+        self,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        w_t_all: torch.Tensor,
+        y_offset: int,
+        y_slice_size: int,
+        add_inputs: bool = True,
+    ) -> None:
+        _expand(self._by_token, y[:, y_offset : y_offset + y_slice_size], x, w_t_all, add_inputs)
+
+    def add_lora_embedding(
+        self,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        lora_b_stacked: torch.Tensor,
+        add_inputs: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        _expand(self._by_token, y, x, lora_b_stacked, add_inputs)
+
+    def add_lora_logits(
+        self,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        lora_a_stacked: torch.Tensor,
+        lora_b_stacked: torch.Tensor,
+        scale: float,
+        *,
+        buffer: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> None:
+        y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
+        if x.shape[0] != self.sampler_indices.shape[0]:
+            # Prompt log-probabilities: rows of one request, whose slot vLLM doesn't tell us. No
+            # adapter has weights here, because `ModelInfo.modules` never offers the output layer.
+            return
+        hidden = torch.zeros((x.shape[0], lora_b_stacked.shape[-1]), dtype=torch.float32)
+        _shrink(self._by_sample, hidden, x, lora_a_stacked, scale)
+        _expand(self._by_sample, y, hidden, lora_b_stacked, add_inputs=True)
+
+
+def _shrink(
+    groups: list[Group], y: torch.Tensor, x: torch.Tensor, weights: torch.Tensor, scale: float
+) -> None:
+    """y[rows, :rank] = scale * x[rows] @ A.T, in y's dtype (float32)."""
+    for slot, rows in groups:
+        a = _of_slot(weights, slot).to(y.dtype)
+        if rows is None:
+            y[:, : a.shape[0]] = scale * (x.to(y.dtype) @ a.t())
+        else:
+            y[rows, : a.shape[0]] = scale * (x[rows].to(y.dtype) @ a.t())
+
+
+def _expand(
+    groups: list[Group], y: torch.Tensor, x: torch.Tensor, weights: torch.Tensor, add_inputs: bool
+) -> None:
+    """y[rows] (+)= x[rows] @ B.T over the columns that both have; vLLM may pad either."""
+    width = min(weights.shape[-2], y.shape[1])
+    for slot, rows in groups:
+        b = _of_slot(weights, slot)[:width].to(y.dtype)
+        at = slice(None) if rows is None else rows
+        added = x[at].to(y.dtype) @ b.t()
+        y[at, :width] = y[at, :width] + added if add_inputs else added
+
+
+def _of_slot(weights: torch.Tensor, slot: int) -> torch.Tensor:
+    matrix = weights[slot]
+    return matrix.squeeze(0) if matrix.dim() == 3 else matrix

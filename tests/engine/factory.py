@@ -1,0 +1,136 @@
+"""Makes a small random Llama with a tokenizer and random PEFT adapters; nothing is downloaded."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from inference.agent.engine import LocalAdapter
+from inference.content import CONFIG, FILES, WEIGHTS, digest_of
+from inference.wire import AdapterRef
+
+MAX_MODEL_LEN = 512
+LAYERS = 3
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+CHAT_TEMPLATE = (
+    "<|bos|>{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if tools %}<|system|>{{ tools | tojson }}{% endif %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+_CORPUS = [
+    "The quick brown fox jumps over the lazy dog, and then it rests a while.",
+    '{"name": "get_weather", "arguments": {"city": "Paris"}, "ok": true, "n": 0.125}',
+    "Who are you, what can you do, and what is the capital of France or Peru?",
+    "<tool_call></tool_call> zero one two three four five six seven eight nine ten",
+]
+
+_int_ids = itertools.count(1)
+
+
+def make_base(folder: Path) -> Path:
+    """Write a random Llama of about a million parameters with a byte-level BPE tokenizer."""
+    torch.manual_seed(1)
+    tokenizer = _tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=MAX_MODEL_LEN,
+        bos_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.2,  # wide, so that greedy tokens have clear winners
+        tie_word_embeddings=False,
+    )
+    LlamaForCausalLM(config).eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    special = ["<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(_CORPUS, trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe, bos_token="<|bos|>", eos_token="<|eos|>", pad_token="<|eos|>"
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+@dataclass
+class AdapterFactory:
+    """Random adapters of the base model in `base`, written under `folder`."""
+
+    base: Path
+    folder: Path
+
+    def make(
+        self,
+        tenant: str = "acme",
+        *,
+        seed: int = 0,
+        rank: int = 8,
+        strength: float = 0.1,
+        name: str = "bot",
+    ) -> LocalAdapter:
+        """A working adapter; `strength` is the standard deviation of both its factors."""
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM.from_pretrained(self.base)
+        lora = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=TARGETS)
+        peft: PeftModel = get_peft_model(model, lora)
+        for weight_name, weight in peft.named_parameters():
+            if "lora_" in weight_name:
+                torch.nn.init.normal_(weight, std=strength)
+        draft = self.folder / f"draft-{tenant}-{name}-{seed}-{rank}-{strength}"
+        peft.save_pretrained(draft)
+        (draft / "README.md").unlink(missing_ok=True)
+        return self.adopt(draft, tenant, name)
+
+    def adopt(self, draft: Path, tenant: str = "acme", name: str = "bot") -> LocalAdapter:
+        """The adapter in the folder `draft` as a version, under the digest of its content."""
+        digest = digest_of(*(_sha256(draft / file) for file in FILES))
+        path = self.folder / f"{next(_int_ids)}-{digest}"
+        path.mkdir()
+        for file in FILES:
+            (path / file).write_bytes((draft / file).read_bytes())
+        ref = AdapterRef(f"{tenant}/{name}@{digest}", digest)
+        return LocalAdapter(ref, next(_int_ids), path)
+
+    def changed(
+        self, adapter: LocalAdapter, change: Callable[[str, torch.Tensor], torch.Tensor]
+    ) -> LocalAdapter:
+        """A version of `adapter` with each tensor replaced by `change(name, tensor)`."""
+        tensors = load_file(adapter.path / WEIGHTS)
+        draft = self.folder / f"changed-{next(_int_ids)}"
+        draft.mkdir()
+        (draft / CONFIG).write_bytes((adapter.path / CONFIG).read_bytes())
+        new = {name: change(name, tensor).contiguous() for name, tensor in tensors.items()}
+        save_file(new, draft / WEIGHTS, metadata={"format": "pt"})
+        return self.adopt(draft)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
