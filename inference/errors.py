@@ -33,13 +33,15 @@ class InferenceError(Exception):
 class RequestError(InferenceError):
     """The request is at fault; sending it again changes nothing."""
 
-    code = "invalid_request"
+    code = "request_error"
     http_status = 400
     type = "invalid_request_error"
 
 
 class InvalidRequest(RequestError):
     """The request is not valid."""
+
+    code = "invalid_request"
 
 
 class ContextLengthExceeded(RequestError):
