@@ -1,0 +1,341 @@
+"""The gateway's end, against an engine that is played frame by frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from inference import wire
+from inference.errors import (
+    AdapterLoadFailed,
+    ApiKeyRevoked,
+    EngineLost,
+    InvalidRequest,
+    NoEngine,
+    Overloaded,
+)
+from inference.grants import UsageRecord
+from inference.hub import MAX_OUTBOX_FRAMES, Hub
+from inference.stream import Stream
+from inference.wire import Delta, Done, Fault, Frame, Usage
+from tests.inference.samples import BASE, GRANT, MODEL, REF
+
+
+class Ledger:
+    """A recorder that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.records: list[UsageRecord] = []
+
+    def record(self, record: UsageRecord) -> None:
+        self.records.append(record)
+
+
+class Played:
+    """An engine's end of a link, in memory: a Transport whose peer is the test."""
+
+    def __init__(self) -> None:
+        self._to_hub: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._from_hub: asyncio.Queue[bytes] = asyncio.Queue()
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.closed_for: str | None = None
+
+    async def receive(self) -> bytes | None:
+        return await self._to_hub.get()
+
+    async def send(self, message: bytes) -> None:
+        await self.writable.wait()
+        self._from_hub.put_nowait(message)
+
+    async def close(self, reason: str) -> None:
+        self.closed_for = reason
+
+    def say(self, frame: Frame) -> None:
+        self._to_hub.put_nowait(wire.encode(frame))
+
+    def say_bytes(self, message: bytes) -> None:
+        self._to_hub.put_nowait(message)
+
+    def hang_up(self) -> None:
+        self._to_hub.put_nowait(None)
+
+    async def hear(self) -> Frame:
+        return wire.decode(await self._from_hub.get())
+
+
+class Bench:
+    """A hub, its ledger, and engines that the test plays."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.hub = Hub("http://gateway", "t" * 32, self.ledger)
+        self.links: list[asyncio.Task[None]] = []
+
+    async def join(self, id: str = "engine-1") -> Played:
+        played = await self.dial()
+        played.say(wire.Hello(1, 1, id, MODEL))
+        assert isinstance(await played.hear(), wire.Welcome)
+        return played
+
+    async def dial(self) -> Played:
+        played = Played()
+        self.links.append(asyncio.create_task(self.hub.serve(played)))
+        return played
+
+    async def end(self) -> None:
+        """Wait until the last link that was dialled has ended."""
+        await self.links[-1]
+
+    def submit(self, id: str = "r1") -> Stream:
+        return self.hub.submit(GRANT, BASE, kind="chat", body=b"{}", id=id, timeout_s=9)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    for link in bench.links:
+        link.cancel()
+    await asyncio.gather(*bench.links, return_exceptions=True)
+
+
+@asynccontextmanager
+async def reading(stream: Stream) -> AsyncIterator[asyncio.Task[Delta | Done]]:
+    task = asyncio.create_task(stream.read())
+    yield task
+    task.cancel()
+
+
+async def test_a_request_from_submit_to_ledger(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    submitted = await engine.hear()
+    assert isinstance(submitted, wire.Submit)
+    assert (submitted.tenant, submitted.salt, submitted.model) == ("acme", "salt", "base")
+    engine.say(wire.Step([Delta("r1", "Hel", 1, [], 7, 2)]))
+    assert await stream.read() == Delta("r1", "Hel", 1, [], 7, 2)
+    usage = Usage(prompt_tokens=7, cached_tokens=2, completion_tokens=2)
+    engine.say(wire.Step([Delta("r1", "lo", 1)]))
+    engine.say(Done("r1", usage, "stop"))
+    assert await stream.read() == Delta("r1", "lo", 1)
+    assert await stream.read() == Done("r1", usage, "stop")
+    (record,) = bench.ledger.records
+    assert (record.id, record.usage, record.finish_reason) == ("r1", usage, "stop")
+    assert (record.tenant_id, record.key_id, record.engine_id) == (1, 1, "engine-1")
+    await bench.hub.drained()
+
+
+async def test_a_slow_reader_gets_merged_deltas_and_holds_nobody_up(bench: Bench) -> None:
+    engine = await bench.join()
+    slow, fast = bench.submit("slow"), bench.submit("fast")
+    for i in range(50):
+        engine.say(wire.Step([Delta("slow", f"{i},", 1), Delta("fast", "x", 1)]))
+        assert await fast.read() == Delta("fast", "x", 1)
+    assert await slow.read() == Delta("slow", "".join(f"{i}," for i in range(50)), 50)
+
+
+async def test_a_request_that_fails_raises_what_the_engine_said(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say(Done("r1", Usage(), fault=Fault.of(InvalidRequest("bad", param="n"))))
+    with pytest.raises(InvalidRequest) as refused:
+        await stream.read()
+    assert refused.value.param == "n"
+    assert bench.ledger.records[0].finish_reason == "invalid_request"
+
+
+async def test_a_client_that_leaves_is_billed_what_the_engine_says(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    await engine.hear()
+    engine.say(wire.Step([Delta("r1", "a", 1, [], 5, 0)]))
+    await stream.read()
+    stream.cancel("cancelled")
+    stream.cancel("cancelled")
+    assert await engine.hear() == wire.Cancel("r1", "cancelled")
+    assert bench.ledger.records == []
+    engine.say(wire.Step([Delta("r1", "b", 1)]))
+    engine.say(Done("r1", Usage(5, 0, 2), "cancelled"))
+    await bench.hub.drained()
+    (record,) = bench.ledger.records
+    assert (record.usage.completion_tokens, record.finish_reason) == (2, "cancelled")
+
+
+async def test_cancelling_what_has_ended_says_nothing(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    await engine.hear()
+    engine.say(Done("r1", Usage(), "stop"))
+    await stream.read()
+    stream.cancel("cancelled")
+    stream.end(ApiKeyRevoked())
+    assert bench.ledger.records[0].finish_reason == "stop"
+    bench.submit("r2")
+    assert isinstance(await engine.hear(), wire.Submit)
+
+
+async def test_an_engine_lost_in_mid_stream_is_billed_what_was_seen(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say(wire.Step([Delta("r1", "a", 3, [], 5, 4)]))
+    await stream.read()
+    engine.hang_up()
+    with pytest.raises(EngineLost, match="engine-1"):
+        await stream.read()
+    (record,) = bench.ledger.records
+    assert (record.usage.prompt_tokens, record.usage.cached_tokens) == (5, 4)
+    assert (record.usage.completion_tokens, record.finish_reason) == (3, "engine_lost")
+    with pytest.raises(NoEngine):
+        bench.submit("r2")
+
+
+async def test_revoking_a_key_ends_its_streams_at_once_and_in_the_engine(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    await engine.hear()
+    async with reading(stream) as read:
+        bench.hub.end_streams(99, ApiKeyRevoked())
+        bench.hub.end_streams(GRANT.key_id, ApiKeyRevoked())
+        with pytest.raises(ApiKeyRevoked):
+            await read
+    assert await engine.hear() == wire.Cancel("r1", "api_key_revoked")
+    engine.say(Done("r1", Usage(5, 0, 2), "cancelled"))
+    await bench.hub.drained()
+    assert bench.ledger.records[0].finish_reason == "api_key_revoked"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"garbage",
+        wire.encode(wire.Welcome(1, "x")),
+        wire.encode(wire.Step([Delta("never submitted", "x", 1)])),
+        wire.encode(Done("never submitted", Usage())),
+    ],
+)
+async def test_a_violation_closes_the_link_with_a_reason_and_nothing_else(
+    bench: Bench, message: bytes
+) -> None:
+    good, bad = await bench.join("good"), await bench.join("bad")
+    bad.say_bytes(message)
+    answer = await bad.hear()
+    await bench.end()
+    assert isinstance(answer, wire.Error)
+    assert answer.fault.code == "protocol_violation"
+    assert bad.closed_for == answer.fault.message
+    stream = bench.submit()
+    good.say(Done("r1", Usage(), "stop"))
+    assert isinstance(await stream.read(), Done)
+
+
+@pytest.mark.parametrize("frame", [wire.Heartbeat(), wire.Hello(7, 9, "e", MODEL)])
+async def test_an_engine_that_cannot_be_greeted_is_refused(bench: Bench, frame: Frame) -> None:
+    engine = await bench.dial()
+    engine.say(frame)
+    assert isinstance(await engine.hear(), wire.Error)
+    await bench.end()
+    assert bench.hub.snapshot() == []
+
+
+async def test_hanging_up_before_hello_harms_nobody(bench: Bench) -> None:
+    engine = await bench.dial()
+    engine.hang_up()
+    await bench.end()
+
+
+async def test_a_draining_engine_gets_nothing_new_and_finishes_the_old(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say(wire.Drain())
+    engine.say(wire.Step([Delta("r1", "x", 1)]))
+    await stream.read()
+    with pytest.raises(NoEngine):
+        bench.submit("r2")
+    engine.say(Done("r1", Usage(), "stop"))
+    assert isinstance(await stream.read(), Done)
+
+
+async def test_an_engine_that_does_not_read_is_given_no_more(bench: Bench) -> None:
+    engine = await bench.join()
+    engine.writable.clear()
+    for i in range(MAX_OUTBOX_FRAMES + 1):
+        bench.submit(f"r{i}")
+        await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as refused:
+        bench.submit("one too many")
+    assert refused.value.retry_after_s
+
+
+async def test_a_gateway_that_closes_takes_nothing_new(bench: Bench) -> None:
+    await bench.join()
+    bench.hub.closing = True
+    with pytest.raises(Overloaded, match="shutting down"):
+        bench.submit()
+
+
+async def test_an_engine_that_comes_back_replaces_its_dead_link(bench: Bench) -> None:
+    old = await bench.join("e")
+    stream = bench.submit()
+    new = await bench.join("e")
+    old.hang_up()
+    with pytest.raises(EngineLost):
+        await stream.read()
+    bench.submit("r2")
+    assert isinstance(await new.hear(), wire.Submit)
+    assert len(bench.hub.snapshot()) == 1
+
+
+async def test_a_probe_returns_the_engines_report_or_its_refusal(bench: Bench) -> None:
+    engine = await bench.join()
+    probe = asyncio.create_task(bench.hub.probe("base", REF))
+    load = await engine.hear()
+    assert isinstance(load, wire.Load) and load.probe and load.adapter == REF
+    engine.say(wire.Loaded(load.id, {"finite": True}))
+    assert await probe == {"finite": True}
+
+    probe = asyncio.create_task(bench.hub.probe("base", REF))
+    load = await engine.hear()
+    assert isinstance(load, wire.Load)
+    engine.say(wire.Loaded(load.id, {}, Fault.of(AdapterLoadFailed("rank"))))
+    with pytest.raises(AdapterLoadFailed, match="rank"):
+        await probe
+
+    probe = asyncio.create_task(bench.hub.probe("base", REF))
+    await engine.hear()
+    engine.hang_up()
+    with pytest.raises(EngineLost):
+        await probe
+
+
+async def test_engines_hear_of_gateways_and_archived_adapters(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.hub.set_gateways(["http://gateway", "http://other"])
+    bench.hub.set_gateways(["http://gateway", "http://other"])
+    bench.hub.unload("d" * 64)
+    assert await engine.hear() == wire.Gateways(["http://gateway", "http://other"])
+    assert await engine.hear() == wire.Unload("d" * 64)
+
+
+async def test_the_base_model_and_statistics_of_an_engine_are_known(bench: Bench) -> None:
+    seen: list[wire.ModelInfo] = []
+    bench.hub.on_model(seen.append)
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say(wire.Stats(wire.EngineStats(running=3, resident=[REF.name])))
+    engine.say(wire.Step([Delta("r1", "x", 1)]))
+    await stream.read()
+    assert seen == [MODEL]
+    (shown,) = bench.hub.snapshot()
+    assert (shown["running"], shown["resident_adapters"]) == (3, [REF.name])
+
+
+def test_the_engines_token_is_compared_whole() -> None:
+    hub = Hub("http://gateway", "t" * 32, Ledger())
+    assert hub.token_matches("t" * 32)
+    assert not hub.token_matches("t" * 31)
+    assert not hub.token_matches("")
+    assert not hub.token_matches("é")
