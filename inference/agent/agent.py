@@ -13,9 +13,15 @@ import itertools
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+)
 from dataclasses import asdict, dataclass, field
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 import msgspec
 import structlog
@@ -25,7 +31,6 @@ from inference.agent.engine import Engine, Kind, LocalAdapter, Meter, Output, Wo
 from inference.agent.link import Link
 from inference.agent.queue import Queue
 from inference.agent.slots import Slots
-from inference.agent.store import AdapterStore
 from inference.errors import (
     AdapterLoadFailed,
     GenerationTimeout,
@@ -38,6 +43,20 @@ from inference.wire import AdapterRef, Delta, Done, EngineStats, Fault, Frame, L
 log = structlog.get_logger(__name__)
 
 STATS_INTERVAL_S = 1.0
+
+
+class Store(Protocol):
+    """The files of adapters on this machine."""
+
+    def pinned(self, ref: AdapterRef, source: str) -> AbstractAsyncContextManager[Path]:
+        """The folder with the checked files of this version, kept while in use.
+
+        Fetched from the gateway `source` (a base URL) if need be.
+
+        Raises:
+            AdapterLoadFailed: they cannot be had.
+        """
+        ...
 
 
 @dataclass(slots=True)
@@ -98,7 +117,7 @@ class Agent:
     def __init__(
         self,
         engine: Engine,
-        store: AdapterStore,
+        store: Store,
         *,
         id: str,
         token: str,

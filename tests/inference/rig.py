@@ -1,0 +1,232 @@
+"""A gateway's token path and an agent in one process, over real sockets, on a synthetic engine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.urls import path, re_path
+
+from inference.agent.agent import Agent
+from inference.agent.engine import Engine
+from inference.agent.synthetic import SyntheticEngine
+from inference.content import FILES
+from inference.errors import InferenceError, InvalidApiKey, UnknownModel
+from inference.grants import Grant, ModelCard, Target, UsageRecord
+from inference.hub import Hub
+from inference.sockets import EngineProbe, EngineSocket, NoSocket
+from inference.views import Health, OpenAIServer
+from inference.wire import AdapterRef
+from tests.inference.samples import MODEL
+
+TOKEN = "t" * 40
+
+
+class Keys:
+    """A Directory in memory: the key is `<tenant>` or `<tenant>:<scope>`, adapters are given."""
+
+    def __init__(self) -> None:
+        self.adapters: dict[tuple[str, str], AdapterRef] = {}
+        self.revoke: Callable[[int, InferenceError], None] = lambda key, error: None
+
+    async def authenticate(self, secret: str) -> Grant:
+        tenant, _, scope = secret.partition(":")
+        if tenant not in ("acme", "globex"):
+            raise InvalidApiKey
+        id = len(tenant)
+        return Grant(id, id, tenant, frozenset({scope or "inference"}), None, 1.0, f"salt-{tenant}")
+
+    async def resolve(self, grant: Grant, name: str) -> Target:
+        if name == MODEL.name:
+            return Target(name, MODEL.name)
+        if ref := self.adapters.get((grant.tenant, name)):
+            return Target(name, MODEL.name, ref, 1)
+        raise UnknownModel(f"The model `{name}` does not exist.", param="model")
+
+    async def models(self, grant: Grant) -> list[ModelCard]:
+        own = [name for tenant, name in self.adapters if tenant == grant.tenant]
+        return [ModelCard(name, 1, grant.tenant, MODEL.name) for name in [MODEL.name, *own]]
+
+    def on_revoked(self, callback: Callable[[int, InferenceError], None]) -> None:
+        self.revoke = callback
+
+
+class Ledger:
+    """A Recorder in memory; `settled` waits for a record."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, UsageRecord] = {}
+        self._news = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def record(self, record: UsageRecord) -> None:
+        assert record.id not in self.records
+        self.records[record.id] = record
+        task = asyncio.ensure_future(self._tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def settled(self, count: int = 1) -> list[UsageRecord]:
+        async with asyncio.timeout(10), self._news:
+            await self._news.wait_for(lambda: len(self.records) >= count)
+        return list(self.records.values())
+
+
+class Folders:
+    """A Store that has every adapter: folders with empty files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.pins: dict[str, int] = {}
+
+    @asynccontextmanager
+    async def pinned(self, ref: AdapterRef, source: str) -> AsyncIterator[Path]:
+        folder = self.root / ref.digest
+        folder.mkdir(exist_ok=True)
+        for name in FILES:
+            (folder / name).touch()
+        self.pins[ref.digest] = self.pins.get(ref.digest, 0) + 1
+        try:
+            yield folder
+        finally:
+            self.pins[ref.digest] -= 1
+
+
+@dataclass
+class Gateway:
+    """One gateway process's token path, listening on loopback."""
+
+    hub: Hub
+    keys: Keys
+    ledger: Ledger
+    server: uvicorn.Server
+    url: str
+
+    def client(self, key: str = "acme") -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=20)
+
+
+@asynccontextmanager
+async def gateway(**options: Any) -> AsyncIterator[Gateway]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    keys, ledger = Keys(), Ledger()
+    hub = Hub(url, TOKEN, ledger)
+    keys.on_revoked(hub.end_streams)
+
+    async def connected() -> bool:
+        return bool(hub.snapshot())
+
+    server = OpenAIServer(hub, keys, **({"max_body_bytes": 100_000, "timeout_s": 30.0} | options))
+    http = URLRouter(
+        [
+            re_path(r"^v1/", server),  # type: ignore[arg-type]
+            re_path(r"^(healthz|readyz)$", Health({"engine": connected})),  # type: ignore[arg-type]
+            path("engine/probe", EngineProbe(hub)),  # type: ignore[arg-type]
+        ]
+    )
+    websocket = URLRouter(
+        [path("ws/engine", EngineSocket(hub)), re_path(r"", NoSocket())]  # type: ignore[arg-type]
+    )
+    config = uvicorn.Config(
+        ProtocolTypeRouter({"http": http, "websocket": websocket}),
+        lifespan="off",
+        log_config=None,
+        ws="websockets-sansio",
+        ws_ping_interval=None,
+        timeout_graceful_shutdown=1,
+    )
+    running = uvicorn.Server(config)
+    task = asyncio.create_task(running.serve(sockets=[listener]))
+    try:
+        yield Gateway(hub, keys, ledger, running, url)
+    finally:
+        running.should_exit = running.force_exit = True
+        with suppress(asyncio.CancelledError):
+            await task
+        listener.close()
+
+
+@dataclass
+class Rig:
+    """Gateways and one agent on one engine."""
+
+    gateways: list[Gateway]
+    engine: Engine
+    agent: Agent
+    store: Folders
+    running: asyncio.Task[None] = field(repr=False)
+
+    @property
+    def gateway(self) -> Gateway:
+        return self.gateways[0]
+
+    def adapter(self, tenant: str, name: str, version: int = 1) -> AdapterRef:
+        """Give the tenant an adapter (or its next version)."""
+        digest = f"{version:064x}"
+        ref = AdapterRef(f"{tenant}/{name}@{digest}", digest)
+        for one in self.gateways:
+            one.keys.adapters[tenant, name] = ref
+        return ref
+
+
+@asynccontextmanager
+async def agent_on(
+    engine: Engine, root: Path, gateways: list[Gateway], **options: Any
+) -> AsyncIterator[Rig]:
+    """An agent that serves the gateways; ready when each of them has it."""
+    store = Folders(root)
+    given: dict[str, Any] = {"id": "engine-1", "token": TOKEN, "max_running": 8, "max_resident": 4}
+    agent = Agent(engine, store, **(given | options))
+    running = asyncio.create_task(agent.run([gateways[0].url]))
+    try:
+        async with asyncio.timeout(10):
+            for one in gateways:
+                await connected(one)
+        yield Rig(gateways, engine, agent, store, running)
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until the condition holds; fails after 10 s."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - a running system has no event for it
+            await asyncio.sleep(0)
+
+
+async def connected(one: Gateway, engines: int = 1) -> None:
+    """Wait until so many engines are connected to the gateway."""
+    async with one.client() as client:
+        while len(one.hub.snapshot()) != engines:
+            await client.get("/healthz")  # a round trip through the loop and the sockets
+
+
+@asynccontextmanager
+async def rig(root: Path, *, engine: Engine | None = None, **options: Any) -> AsyncIterator[Rig]:
+    """One gateway, one agent, a synthetic engine unless another is given."""
+    async with gateway() as one:
+        given = engine or SyntheticEngine(MODEL)
+        async with agent_on(given, root, [one], **options) as made:
+            yield made
+        await given.close()
+
+
+def chat(model: str = MODEL.name, content: str = "Hello there", **fields: Any) -> dict[str, Any]:
+    """A chat request's body."""
+    return {"model": model, "messages": [{"role": "user", "content": content}]} | fields

@@ -1,0 +1,424 @@
+"""The token path over real sockets: HTTP in, engine link, agent, synthetic engine, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI
+
+from inference.agent.synthetic import Behaviour, SyntheticEngine
+from inference.errors import ApiKeyRevoked
+from tests.inference.rig import TOKEN, Rig, agent_on, chat, connected, gateway, rig, until
+from tests.inference.samples import MODEL
+
+LONG = "Tell me everything that you know about parrots, and take your time."
+SLOW = Behaviour(tokens_per_second=200.0)
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with rig(tmp_path) as made:
+        yield made
+
+
+def slow(stack: Rig) -> None:
+    assert isinstance(stack.engine, SyntheticEngine)
+    stack.engine.behaviour = SLOW
+
+
+async def drained(stack: Rig) -> None:
+    """Wait until the engine itself says that nothing runs, told by the agent's statistics."""
+    await until(lambda: not stack.engine.stats().running and not stack.engine.stats().waiting)
+
+
+async def lines(response: httpx.Response) -> AsyncIterator[Any]:
+    async for line in response.aiter_lines():
+        if line:
+            payload = line.removeprefix("data: ")
+            yield payload if payload == "[DONE]" else json.loads(payload)
+
+
+async def test_the_sdk_chats_and_usage_is_recorded(stack: Rig) -> None:
+    async with AsyncOpenAI(base_url=f"{stack.gateway.url}/v1", api_key="acme") as client:
+        answer = await client.chat.completions.create(
+            model=MODEL.name, messages=[{"role": "user", "content": LONG}], max_tokens=8
+        )
+        text = answer.choices[0].message.content
+        streamed = ""
+        final = None
+        stream = await client.chat.completions.create(
+            model=MODEL.name,
+            messages=[{"role": "user", "content": LONG}],
+            max_tokens=8,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        async for chunk in stream:
+            streamed += (chunk.choices[0].delta.content or "") if chunk.choices else ""
+            final = chunk
+        completion = await client.completions.create(model=MODEL.name, prompt=LONG, max_tokens=4)
+        models = [model.id async for model in client.models.list()]
+        assert (await client.models.retrieve(MODEL.name)).id == MODEL.name
+    assert text and text == streamed
+    assert answer.usage is not None and final is not None
+    assert final.usage is not None
+    assert final.usage.completion_tokens == answer.usage.completion_tokens == 8
+    assert completion.choices[0].text
+    assert models == [MODEL.name]
+    records = await stack.gateway.ledger.settled(3)
+    assert [record.usage.completion_tokens for record in records] == [8, 8, 4]
+    assert answer.id == f"chatcmpl-{records[0].id}"
+    assert records[0].usage.ttft_s is not None
+
+
+async def test_adapters_answer_for_their_tenants_alone(stack: Rig) -> None:
+    stack.adapter("acme", "support", 1)
+    stack.adapter("globex", "support", 2)
+    stack.adapter("globex", "secret", 3)
+    async with stack.gateway.client("acme") as acme, stack.gateway.client("globex") as globex:
+        mine = (await acme.post("/v1/chat/completions", json=chat("support"))).json()
+        theirs = (await globex.post("/v1/chat/completions", json=chat("support"))).json()
+        foreign = await acme.post("/v1/chat/completions", json=chat("secret"))
+        nothing = await acme.post("/v1/chat/completions", json=chat("nothing"))
+    assert mine["model"] == "support"
+    assert mine["choices"][0]["message"] != theirs["choices"][0]["message"]
+    assert foreign.status_code == nothing.status_code == 404
+    assert foreign.json()["error"]["code"] == "model_not_found"
+    assert foreign.text.replace("secret", "nothing") == nothing.text
+
+
+async def test_every_answer_has_an_id_and_the_same_one_is_in_the_ledger(stack: Rig) -> None:
+    async with stack.gateway.client() as client:
+        good = await client.post("/v1/chat/completions", json=chat(max_tokens=1))
+        bad = await client.post("/v1/chat/completions", json={})
+        lost = await client.get("/v1/nowhere")
+        health = await client.get("/healthz")
+    for answer in (good, bad, lost, health):
+        assert answer.headers["x-request-id"].startswith("req_")
+        assert int(answer.headers["openai-processing-ms"]) >= 0
+    (record,) = await stack.gateway.ledger.settled()
+    assert good.headers["x-request-id"] == f"req_{record.id}"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("DELETE", "/v1/models", 405, "method_not_allowed"),
+        ("GET", "/v1/models/nothing", 404, "model_not_found"),
+        ("GET", "/v1/nowhere", 404, "not_found"),
+    ],
+)
+async def test_wrong_addresses(stack: Rig, method: str, path: str, status: int, code: str) -> None:
+    async with stack.gateway.client() as client:
+        answer = await client.request(method, path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("key", "status", "code"),
+    [
+        ("", 401, "invalid_api_key"),
+        ("wrong", 401, "invalid_api_key"),
+        ("acme:usage:read", 403, "insufficient_permissions"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/models"])
+async def test_keys_that_may_not_infer(
+    stack: Rig, path: str, key: str, status: int, code: str
+) -> None:
+    async with stack.gateway.client(key) as client:
+        answer = await (
+            client.get(path) if path == "/v1/models" else client.post(path, json=chat())
+        )
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        (b"{", 400, None),
+        (b"\xff", 400, None),
+        (json.dumps(chat(messages=[])).encode(), 400, "messages"),
+        (json.dumps(chat(max_tokens="many")).encode(), 400, "max_tokens"),
+        (json.dumps(chat(content="word " * 15_000)).encode(), 400, "messages"),
+        (b"x" * 100_001, 413, None),
+        (b"x" * 500_000, 413, None),
+    ],
+)
+async def test_bad_bodies_are_a_clear_4xx_and_cost_nothing(
+    stack: Rig, body: bytes, status: int, param: str | None
+) -> None:
+    async with stack.gateway.client() as client:
+        answer = await client.post("/v1/chat/completions", content=body)
+        after = await client.post("/v1/chat/completions", json=chat(max_tokens=1))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (status, param)
+    assert error["message"]
+    assert after.status_code == 200
+    records = await stack.gateway.ledger.settled()
+    assert sum(record.usage.completion_tokens for record in records) == 1
+
+
+async def test_a_half_sent_body_harms_nobody(stack: Rig) -> None:
+    host, port = stack.gateway.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer acme\r\n"
+        b'Content-Length: 1000\r\n\r\n{"model": '
+    )
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+    async with stack.gateway.client() as client:
+        assert (await client.post("/v1/chat/completions", json=chat(max_tokens=1))).is_success
+    assert len(await stack.gateway.ledger.settled()) == 1
+
+
+async def test_a_client_that_leaves_stops_the_engine_and_pays_what_was_made(stack: Rig) -> None:
+    slow(stack)
+    body = chat(max_tokens=1000, stream=True, ignore_eos=True)
+    async with (
+        stack.gateway.client() as client,
+        client.stream("POST", "/v1/chat/completions", json=body) as response,
+    ):
+        received = 0
+        async for chunk in lines(response):
+            received += bool(chunk["choices"][0]["delta"].get("content"))
+            if received == 3:
+                break
+    (record,) = await stack.gateway.ledger.settled()
+    await drained(stack)
+    assert record.finish_reason == "cancelled"
+    assert 3 <= record.usage.completion_tokens < 1000
+    assert record.usage.completion_tokens == stack.engine.stats().completion_tokens
+
+
+async def test_a_client_that_waits_for_a_whole_answer_and_leaves(stack: Rig) -> None:
+    slow(stack)
+    async with stack.gateway.client() as client:
+        body = chat(max_tokens=2000, ignore_eos=True)
+        request = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+        await until(lambda: stack.engine.stats().running)
+        request.cancel()
+        await asyncio.wait([request])
+    (record,) = await stack.gateway.ledger.settled()
+    await drained(stack)
+    assert record.finish_reason == "cancelled"
+
+
+async def test_revoking_a_key_ends_its_streams_with_an_error_chunk(stack: Rig) -> None:
+    slow(stack)
+    body = chat(max_tokens=1000, stream=True, ignore_eos=True)
+    seen: list[Any] = []
+    async with (
+        stack.gateway.client() as client,
+        client.stream("POST", "/v1/chat/completions", json=body) as response,
+    ):
+        async for chunk in lines(response):
+            if not seen:
+                stack.gateway.keys.revoke(len("acme"), ApiKeyRevoked())
+            seen.append(chunk)
+    assert seen[-1]["error"]["code"] == "api_key_revoked"
+    assert "[DONE]" not in seen
+    (record,) = await stack.gateway.ledger.settled()
+    assert record.finish_reason == "api_key_revoked"
+    await drained(stack)
+
+
+async def test_an_agent_that_dies_gives_its_streams_an_error_and_the_next_one_serves(
+    tmp_path: Path,
+) -> None:
+    async with gateway() as one:
+        engine = SyntheticEngine(MODEL, SLOW)
+        async with one.client() as client:
+            async with agent_on(engine, tmp_path, [one]) as first:
+                body = chat(max_tokens=1000, stream=True, ignore_eos=True)
+                async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                    seen: list[Any] = []
+                    async for chunk in lines(response):
+                        if not seen:
+                            first.running.cancel()
+                        seen.append(chunk)
+            assert seen[-1]["error"]["code"] == "engine_lost"
+            refused = await client.post("/v1/chat/completions", json=chat())
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+            assert (await client.get("/readyz")).status_code == 503
+            async with agent_on(SyntheticEngine(MODEL), tmp_path, [one]):
+                again = await client.post("/v1/chat/completions", json=chat(max_tokens=2))
+                assert again.status_code == 200
+                assert (await client.get("/readyz")).json()["status"] == "ready"
+        (lost, good) = await one.ledger.settled(2)
+        assert (lost.finish_reason, good.finish_reason) == ("engine_lost", "length")
+        assert lost.usage.prompt_tokens > 0
+
+
+async def test_a_gateway_that_dies_leaves_nothing_running_in_the_engine(tmp_path: Path) -> None:
+    engine = SyntheticEngine(MODEL, SLOW)
+    async with gateway() as survivor:
+        async with gateway() as doomed:
+            survivor.hub.gateways = [survivor.url, doomed.url]
+            async with agent_on(engine, tmp_path, [survivor, doomed]) as made:
+                async with doomed.client() as client:
+                    body = chat(max_tokens=2000, ignore_eos=True)
+                    request = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+                    await until(lambda: engine.stats().running)
+                    for link in list(doomed.hub._links.values()):
+                        await link._transport.close("killed")
+                    await drained(made)
+                    request.cancel()
+                    await asyncio.wait([request])
+                async with survivor.client() as client:
+                    answer = await client.post("/v1/chat/completions", json=chat(max_tokens=1))
+                    assert answer.status_code == 200
+
+
+async def test_an_agent_dials_every_gateway_that_it_hears_of(tmp_path: Path) -> None:
+    async with gateway() as first, gateway() as second:
+        async with agent_on(SyntheticEngine(MODEL), tmp_path, [first]):
+            assert second.hub.snapshot() == []
+            first.hub.set_gateways([first.url, second.url])
+            async with asyncio.timeout(10):
+                await connected(second)
+            async with second.client() as client:
+                assert (await client.post("/v1/chat/completions", json=chat())).is_success
+
+
+async def test_a_request_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    async with gateway(timeout_s=0.2) as one:
+        async with agent_on(SyntheticEngine(MODEL, SLOW), tmp_path, [one]) as made:
+            async with one.client() as client:
+                answer = await client.post(
+                    "/v1/chat/completions", json=chat(max_tokens=2000, ignore_eos=True)
+                )
+            assert answer.status_code == 504
+            assert answer.json()["error"]["code"] == "generation_timeout"
+            await drained(made)
+            (record,) = await one.ledger.settled()
+            assert record.usage.completion_tokens == made.engine.stats().completion_tokens
+
+
+async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_running=1, max_queued=1) as stack:
+        slow(stack)
+        async with stack.gateway.client() as client:
+            body = chat(max_tokens=2000, ignore_eos=True)
+            waiting = [
+                asyncio.create_task(client.post("/v1/chat/completions", json=body))
+                for _ in range(2)
+            ]
+            await until(lambda: stack.agent.stats().queued and stack.engine.stats().running)
+            refused = await client.post("/v1/chat/completions", json=chat())
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_is_overloaded")
+    assert int(refused.headers["retry-after"]) >= 1
+
+
+async def test_a_failed_load_fails_that_request_alone(stack: Rig) -> None:
+    assert isinstance(stack.engine, SyntheticEngine)
+    bad, good = stack.adapter("acme", "bad", 1), stack.adapter("acme", "good", 2)
+    stack.engine.behaviour = replace(SLOW, fail_loads=frozenset({bad.name}))
+    async with stack.gateway.client() as client:
+        answers = await asyncio.gather(
+            *(
+                client.post("/v1/chat/completions", json=chat(name, max_tokens=20))
+                for name in ("good", "bad", MODEL.name, "good")
+            )
+        )
+    assert [answer.status_code for answer in answers] == [200, 503, 200, 200]
+    assert answers[1].json()["error"]["code"] == "adapter_load_failed"
+    assert stack.agent.stats().resident == [good.name]
+
+
+async def test_adapters_come_and_go_within_the_bound_and_pins_follow(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_resident=2) as stack:
+        refs = [stack.adapter("acme", f"a{i}", i) for i in range(5)]
+        async with stack.gateway.client() as client:
+            for i in range(5):
+                answer = await client.post("/v1/chat/completions", json=chat(f"a{i}", max_tokens=1))
+                assert answer.is_success
+            assert stack.agent.stats().resident == [refs[3].name, refs[4].name]
+            assert [ref.digest for ref in refs if stack.store.pins[ref.digest]] == [
+                refs[3].digest,
+                refs[4].digest,
+            ]
+            stack.gateway.hub.unload(refs[4].digest)
+            async with asyncio.timeout(10):
+                while stack.store.pins[refs[4].digest]:
+                    await client.get("/healthz")
+        assert stack.agent.stats().resident == [refs[3].name]
+
+
+async def test_many_tenants_and_adapters_at_once(stack: Rig) -> None:
+    for i in range(6):
+        stack.adapter("acme", f"a{i}", i)
+    async with stack.gateway.client() as client:
+        answers = await asyncio.gather(
+            *(
+                client.post(
+                    "/v1/chat/completions", json=chat(f"a{i % 6}", f"ask {i}", max_tokens=9)
+                )
+                for i in range(60)
+            )
+        )
+    assert {answer.status_code for answer in answers} == {200}
+    alone = {}
+    async with stack.gateway.client() as client:
+        for i in range(60):
+            body = chat(f"a{i % 6}", f"ask {i}", max_tokens=9)
+            alone[i] = (await client.post("/v1/chat/completions", json=body)).json()
+    for i, answer in enumerate(answers):
+        assert answer.json()["choices"] == alone[i]["choices"]
+    assert len(await stack.gateway.ledger.settled(120)) == 120
+
+
+async def test_a_probe_through_the_gateway(stack: Rig) -> None:
+    ref = stack.adapter("acme", "support")
+    body = {"base_model": MODEL.name, "name": ref.name, "digest": ref.digest}
+    async with stack.gateway.client(TOKEN) as client:
+        good = await client.post("/engine/probe", json=body)
+        missing = await client.post("/engine/probe", json=body | {"base_model": "other"})
+        malformed = await client.post("/engine/probe", json={})
+        wrong_method = await client.get("/engine/probe")
+    async with stack.gateway.client("acme") as client:
+        stranger = await client.post("/engine/probe", json=body)
+    assert good.json()["finite"] is True
+    assert (missing.status_code, stranger.status_code) == (503, 401)
+    assert (malformed.status_code, wrong_method.status_code) == (400, 405)
+
+
+async def test_draining_finishes_what_runs_and_refuses_what_comes(stack: Rig) -> None:
+    slow(stack)
+    async with stack.gateway.client() as client:
+        running = asyncio.create_task(
+            client.post("/v1/chat/completions", json=chat(max_tokens=40, ignore_eos=True))
+        )
+        await until(lambda: stack.engine.stats().running)
+        await stack.agent.drain(10)
+        assert (await running).json()["usage"]["completion_tokens"] == 40
+        assert (await client.post("/v1/chat/completions", json=chat())).status_code == 503
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+async def test_an_engine_without_the_token_is_turned_away(stack: Rig, token: str) -> None:
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import InvalidStatus
+
+    url = stack.gateway.url.replace("http", "ws")
+    headers = {"Authorization": f"Bearer {token}"}
+    with pytest.raises(InvalidStatus, match="403"):
+        await connect(f"{url}/ws/engine", additional_headers=headers)
+    with pytest.raises(InvalidStatus, match="403"):
+        await connect(
+            f"{url}/ws/elsewhere", additional_headers={"Authorization": f"Bearer {TOKEN}"}
+        )
