@@ -96,7 +96,7 @@ class EngineLink:
         """
         answer = self._loads[frame.id] = asyncio.get_running_loop().create_future()
         self.post(frame)
-        loaded = await answer
+        loaded: wire.Loaded = await answer
         if loaded.fault is not None:
             raise loaded.fault.error()
         return loaded.report

@@ -175,7 +175,10 @@ class Answer:
     def closing(self, finish_reason: str) -> bytes:
         """The chunk with the finish reason."""
         choice: dict[str, Any] = {"index": 0}
-        choice |= {"delta": {}} if self._chat else {"text": ""}
+        if self._chat:
+            choice["delta"] = {}
+        else:
+            choice["text"] = ""
         choice |= {"logprobs": None, "finish_reason": finish_reason}
         return self._head + _json(choice) + self._tail
 

@@ -27,7 +27,7 @@ class Frame(msgspec.Struct, array_like=True, frozen=True):
     """One websocket message."""
 
 
-class AdapterRef(Value):
+class AdapterRef(Value, frozen=True):
     """One immutable adapter version.
 
     `name` is vLLM's LoRA name, `tenant/adapter@digest`; `digest` is the SHA-256 of its content
@@ -38,7 +38,7 @@ class AdapterRef(Value):
     digest: str
 
 
-class ModelInfo(Value):
+class ModelInfo(Value, frozen=True):
     """The base model of an engine and what its adapters may look like.
 
     `modules` maps each module that can carry an adapter, by its dotted path in the Hugging Face
@@ -56,7 +56,7 @@ class ModelInfo(Value):
     """Which implementation runs: `vllm` or `synthetic`."""
 
 
-class Fault(Value):
+class Fault(Value, frozen=True):
     """An error on the wire; `code` names its class in `inference.errors`."""
 
     code: str
@@ -74,7 +74,7 @@ class Fault(Value):
         return kind(self.message, param=self.param, retry_after_s=self.retry_after_s)
 
 
-class Usage(Value):
+class Usage(Value, frozen=True):
     """The engine's final figures for one request. Times in seconds from the agent's receipt."""
 
     prompt_tokens: int = 0
@@ -87,7 +87,7 @@ class Usage(Value):
     total_s: float = 0.0
 
 
-class Delta(Value):
+class Delta(Value, frozen=True):
     """What one stream gained since its last delta.
 
     The lean path fills `text`; vLLM's full path (tools, log-probabilities, n > 1) fills `chunks`
@@ -114,7 +114,7 @@ class Delta(Value):
         )
 
 
-class EngineStats(Value):
+class EngineStats(Value, frozen=True):
     """The engine's state at one moment; `running` and `waiting` are the engine core's counts."""
 
     running: int = 0
@@ -131,7 +131,7 @@ class EngineStats(Value):
     cached_tokens: int = 0
 
 
-class Hello(Frame, tag="hello"):
+class Hello(Frame, tag="hello", frozen=True):
     """Agent to gateway, first frame: who dials and what it serves."""
 
     oldest_version: int
@@ -141,7 +141,7 @@ class Hello(Frame, tag="hello"):
     stats: EngineStats = EngineStats()
 
 
-class Welcome(Frame, tag="welcome"):
+class Welcome(Frame, tag="welcome", frozen=True):
     """Gateway to agent, answers hello: the version both speak and the gateways that are alive."""
 
     version: int
@@ -149,17 +149,17 @@ class Welcome(Frame, tag="welcome"):
     gateways: list[str] = []
 
 
-class Gateways(Frame, tag="gateways"):
+class Gateways(Frame, tag="gateways", frozen=True):
     """Gateway to agent: the list of live gateways changed; base URLs."""
 
     gateways: list[str]
 
 
-class Heartbeat(Frame, tag="heartbeat"):
+class Heartbeat(Frame, tag="heartbeat", frozen=True):
     """Either way, when nothing else was sent for a while."""
 
 
-class Submit(Frame, tag="submit"):
+class Submit(Frame, tag="submit", frozen=True):
     """Gateway to agent: generate this.
 
     `kind` is `chat` or `completion`; `body` the client's JSON as it came, of which the agent takes
@@ -178,13 +178,13 @@ class Submit(Frame, tag="submit"):
     timeout_s: float = 600.0
 
 
-class Step(Frame, tag="step"):
+class Step(Frame, tag="step", frozen=True):
     """Agent to gateway: all deltas of this gateway's streams since the last step."""
 
     deltas: list[Delta]
 
 
-class Done(Frame, tag="done"):
+class Done(Frame, tag="done", frozen=True):
     """Agent to gateway: the request ended; nothing more comes for `id`.
 
     `response` is the whole JSON body of a non-streaming request that took the full path.
@@ -197,20 +197,20 @@ class Done(Frame, tag="done"):
     fault: Fault | None = None
 
 
-class Cancel(Frame, tag="cancel"):
+class Cancel(Frame, tag="cancel", frozen=True):
     """Gateway to agent: abort this request; a done frame still follows."""
 
     id: str
     reason: str
 
 
-class Stats(Frame, tag="stats"):
+class Stats(Frame, tag="stats", frozen=True):
     """Agent to gateway: once a second and on change of residency."""
 
     stats: EngineStats
 
 
-class Load(Frame, tag="load"):
+class Load(Frame, tag="load", frozen=True):
     """Gateway to agent: load an adapter; with `probe`, also try whether it changes the output."""
 
     id: str
@@ -218,7 +218,7 @@ class Load(Frame, tag="load"):
     probe: bool = False
 
 
-class Loaded(Frame, tag="loaded"):
+class Loaded(Frame, tag="loaded", frozen=True):
     """Agent to gateway, answers load. `report` is `agent.engine.ProbeReport` as a dict."""
 
     id: str
@@ -226,17 +226,17 @@ class Loaded(Frame, tag="loaded"):
     fault: Fault | None = None
 
 
-class Unload(Frame, tag="unload"):
+class Unload(Frame, tag="unload", frozen=True):
     """Gateway to agent: forget this adapter as soon as no request uses it."""
 
     digest: str
 
 
-class Drain(Frame, tag="drain"):
+class Drain(Frame, tag="drain", frozen=True):
     """Either way: take (send) no new work on this link; what runs is finished."""
 
 
-class Error(Frame, tag="error"):
+class Error(Frame, tag="error", frozen=True):
     """Either way, last frame: why this link is being closed."""
 
     fault: Fault

@@ -224,8 +224,13 @@ class Agent:
     def _begin(self, job: Job, frame: wire.Submit | Load) -> None:
         self._jobs[job.id] = job
         self._idle.clear()
-        run = self._generate if isinstance(frame, wire.Submit) else self._probe
-        task = asyncio.create_task(run(job, frame), name=job.id)  # type: ignore[arg-type]
+        run: Coroutine[Any, Any, Done | Loaded]
+        run = (
+            self._generate(job, frame)
+            if isinstance(frame, wire.Submit)
+            else self._probe(job, frame)
+        )
+        task = asyncio.create_task(run, name=job.id)
         self._tasks[job.id] = task
         task.add_done_callback(lambda ended: self._end(job, ended))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AsyncExitStack
+from typing import Any
 
 import structlog
 from asgiref.sync import sync_to_async
@@ -17,7 +18,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.db import close_old_connections, connection  # noqa: E402
 from django.db.utils import Error as DatabaseError  # noqa: E402
-from django.urls import path, re_path  # noqa: E402
+from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
 from inference.hub import Hub  # noqa: E402
@@ -116,31 +117,34 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "lifespan.shutdown.complete"})
 
 
-_http = URLRouter(
-    [
-        re_path(
-            r"^v1/",
-            OpenAIServer(
-                hub,
-                directory,
-                max_body_bytes=settings.MAX_REQUEST_BYTES,
-                timeout_s=settings.REQUEST_TIMEOUT_S,
-            ),
-        ),
-        re_path(
-            r"^(healthz|readyz)$",
-            Health({"database": _database_answers, "engine": _engine_connected}),
-        ),
-        path("engine/probe", EngineProbe(hub)),
-        re_path(r"^engine/adapters/", AdapterFiles(settings.ENGINE_TOKEN)),
-        re_path(
-            r"",
-            UploadGuard(
-                ServeStaticASGI(django_app, root=str(settings.STATIC_ROOT), prefix="static")
-            ),
-        ),
-    ]
-)
-_websocket = URLRouter([path("ws/engine", EngineSocket(hub)), re_path(r"", NoSocket())])
+def _route(pattern: str, app: Any) -> URLPattern:
+    """Channels' router takes ASGI applications where Django's types expect views."""
+    return re_path(pattern, app)
 
-application = ProtocolTypeRouter({"http": _http, "websocket": _websocket, "lifespan": lifespan})
+
+_inference = OpenAIServer(
+    hub,
+    directory,
+    max_body_bytes=settings.MAX_REQUEST_BYTES,
+    timeout_s=settings.REQUEST_TIMEOUT_S,
+)
+_health = Health({"database": _database_answers, "engine": _engine_connected})
+_console = ServeStaticASGI(django_app, root=str(settings.STATIC_ROOT), prefix="static")
+
+application = ProtocolTypeRouter(
+    {
+        "http": URLRouter(
+            [
+                _route(r"^v1/", _inference),
+                _route(r"^(healthz|readyz)$", _health),
+                _route(r"^engine/probe$", EngineProbe(hub)),
+                _route(r"^engine/adapters/", AdapterFiles(settings.ENGINE_TOKEN)),
+                _route(r"", UploadGuard(_console)),
+            ]
+        ),
+        "websocket": URLRouter(
+            [_route(r"^ws/engine$", EngineSocket(hub)), _route(r"", NoSocket())]
+        ),
+        "lifespan": lifespan,
+    }
+)

@@ -75,7 +75,7 @@ def operator(known: dict[str, Any]) -> dict[str, str]:
 def tenants(known: dict[str, Any]) -> dict[str, str]:
     """A key for each demo tenant, by slug: the known one as long as it works, else a new one."""
     keys = {tenant["slug"]: tenant["api_key"] for tenant in known.get("tenants", [])}
-    return {demo.slug: _key(demo.slug, demo.name, keys.get(demo.slug, "")) for demo in TENANTS}
+    return {demo.slug: _key(demo.slug, demo.company, keys.get(demo.slug, "")) for demo in TENANTS}
 
 
 def _key(slug: str, name: str, known: str) -> str:

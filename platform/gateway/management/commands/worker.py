@@ -29,7 +29,7 @@ class Command(BaseCommand):
 
 
 async def _work(concurrency: int) -> None:
-    worker_app = app.with_connector(app.connector.get_worker_connector())  # type: ignore[attr-defined]
+    worker_app = app.with_connector(app.connector.get_worker_connector())
     async with worker_app.open_async():
         await worker_app.run_worker_async(
             concurrency=concurrency, install_signal_handlers=True, shutdown_graceful_timeout=10
