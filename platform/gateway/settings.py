@@ -35,7 +35,7 @@ REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
 # --- Adapters ------------------------------------------------------------------------------------
 MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
 FILE_UPLOAD_TEMP_DIR = str(VAR / "uploads")
-FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.TemporaryFileUploadHandler"]
+FILE_UPLOAD_HANDLERS = ["tenants.adapters.receiving.HashingUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 _S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
 STORAGES = {
@@ -47,6 +47,7 @@ STORAGES = {
             "endpoint_url": environ.text("ADAPTER_S3_ENDPOINT", "") or None,
             "region_name": environ.text("ADAPTER_S3_REGION", "") or None,
             "file_overwrite": False,
+            "max_memory_size": 1 << 20,  # larger files are read through a temporary file
         },
     }
     if _S3_BUCKET

@@ -158,7 +158,8 @@ class State(models.TextChoices):
 SOURCES: Mapping[State, tuple[State, ...]] = {
     # A job that is run again after a crash enters its own state once more.
     State.UPLOADING: (State.UPLOADING,),
-    State.VALIDATING: (State.UPLOADING, State.VALIDATING, State.PROBING),
+    # Uploading the content of an archived version brings it back.
+    State.VALIDATING: (State.UPLOADING, State.VALIDATING, State.PROBING, State.ARCHIVED),
     State.PROBING: (State.VALIDATING, State.PROBING),
     State.READY: (State.PROBING, State.READY),
     State.REJECTED: (State.UPLOADING, State.VALIDATING, State.PROBING, State.REJECTED),
@@ -257,7 +258,7 @@ class AdapterVersion(models.Model):
             self.adapter.aliases.get_or_create(name=LIVE, defaults={"version": self})
 
     def archive(self) -> None:
-        """Take it out of service for good; every engine unloads it.
+        """Take it out of service; every engine unloads it. An upload of its content brings it back.
 
         Raises:
             VersionInUse: an alias points at it.

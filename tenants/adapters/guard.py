@@ -1,0 +1,140 @@
+"""Stands before Django on the upload address: Django's handler would first spool the whole body.
+
+So who is not let in, and what is too large, is answered here, before the body is read. A body that
+does not say its length is counted as it arrives and cut off at the limit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from importlib import import_module
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.db import close_old_connections
+from django.http import parse_cookie
+
+from inference.errors import InferenceError, InvalidApiKey, PermissionDenied
+from inference.grants import Directory
+from tenants.adapters.refusals import STATUS, Refusal, too_large
+from tenants.models import Scope as KeyScope
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+UPLOAD_PATH = re.compile(r"/api/v1/adapters/[^/]+/versions/?")
+FRAMING_BYTES = 64 << 10
+"""What multipart's boundaries, headers and small fields may add to the files."""
+UPLOADERS = {KeyScope.WRITE_ADAPTERS, KeyScope.ADMIN}
+
+
+class UploadGuard:
+    """Passes requests on to `app`; refuses uploads early.
+
+    With a `directory`, a key is checked in full before its body is read, else only for its form.
+    """
+
+    def __init__(self, app: App, directory: Directory | None = None) -> None:
+        self._app, self._directory = app, directory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST" or not UPLOAD_PATH.fullmatch(scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        limit = settings.MAX_ADAPTER_BYTES + FRAMING_BYTES
+        try:
+            await self._authorise(headers)
+        except InferenceError as error:
+            await _refuse(send, error.http_status, error.code, error.message)
+            return
+        if _content_length(headers) > limit:
+            await _refuse_size(send)
+        else:
+            await _Counted(limit, receive, send).run(self._app, scope)
+
+    async def _authorise(self, headers: dict[bytes, bytes]) -> None:
+        scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if scheme.lower() == "bearer" and secret.strip().startswith("lk_"):
+            if self._directory is not None:
+                grant = await self._directory.authenticate(secret.strip())
+                if not grant.scopes & UPLOADERS:
+                    raise PermissionDenied("This API key lacks the scope `adapters:write`.")
+        elif not await _has_session(headers):
+            raise InvalidApiKey("Send an API key as `Authorization: Bearer lk_...`.")
+
+
+async def _has_session(headers: dict[bytes, bytes]) -> bool:
+    """Whether the request has the cookie of a session that exists; Django judges the rest."""
+    cookies = parse_cookie(headers.get(b"cookie", b"").decode("latin-1"))
+    key = cookies.get(settings.SESSION_COOKIE_NAME)
+
+    def exists() -> bool:
+        close_old_connections()
+        return bool(import_module(settings.SESSION_ENGINE).SessionStore().exists(key))
+
+    return key is not None and await sync_to_async(exists)()
+
+
+def _content_length(headers: dict[bytes, bytes]) -> int:
+    text = headers.get(b"content-length", b"")
+    return int(text) if text.isdigit() else 0
+
+
+class _Counted:
+    """One request whose body is counted on its way to the application."""
+
+    def __init__(self, limit: int, receive: Receive, send: Send) -> None:
+        self._left, self._receive, self._send = limit, receive, send
+        self._answered = False
+
+    @property
+    def _cut(self) -> bool:
+        return self._left < 0
+
+    async def run(self, app: App, scope: Scope) -> None:
+        await app(scope, self._counting, self._passing)
+        if self._cut and not self._answered:
+            await _refuse_size(self._send)
+
+    async def _counting(self) -> Message:
+        if not self._cut:
+            message = await self._receive()
+            self._left -= len(message.get("body", b""))
+        # Beyond the limit the client is as good as gone: the application drops what it has.
+        return {"type": "http.disconnect"} if self._cut else message
+
+    async def _passing(self, message: Message) -> None:
+        self._answered = True
+        await self._send(message)
+
+
+async def _refuse_size(send: Send) -> None:
+    error = too_large(settings.MAX_ADAPTER_BYTES)
+    await _refuse(send, STATUS[Refusal.PAYLOAD_TOO_LARGE], error.code, str(error.detail))
+
+
+async def _refuse(send: Send, status: int, code: str, detail: str) -> None:
+    """RFC 9457. The connection closes: nobody reads the rest of the body."""
+    problem = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
+    body = json.dumps(problem).encode()
+    headers = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,207 @@
+"""Background jobs: judging uploaded versions, and tidying up.
+
+The version's state says what is left to do, so a job may be run again at any time: each step
+starts from the state, and moves it on in one statement. A job whose worker was killed stays `doing`
+with a worker that no longer beats (every 10 s); `tend_queue`, each minute on whichever worker gets
+it, puts such jobs back. `resume` covers the rest: a version that waits for a job which no longer
+exists gets a new one.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import procrastinate
+import structlog
+from django.conf import settings
+from django.db.models.signals import post_delete
+from django.dispatch import receiver
+from django.utils import timezone
+from procrastinate.contrib.django import app
+from procrastinate.contrib.django.models import ProcrastinateJob
+from procrastinate.jobs import Job
+
+from tenants.adapters import probe, store
+from tenants.adapters.findings import Code, Finding, shown
+from tenants.errors import IllegalTransition
+from tenants.models import AdapterVersion, GatewayProcess, State
+
+log = structlog.get_logger(__name__)
+
+LONGEST_WAIT_S = 60
+LOAD_ATTEMPTS = 3
+"""Failed loads before a version is rejected: one may be the engine's fault (memory, a restart)."""
+ABANDONED_AFTER = timedelta(days=1)
+KEEP_JOBS_HOURS = 24 * 7
+
+
+class Backoff(procrastinate.BaseRetryStrategy):
+    """Try again for ever: after 2, 4, 8, ... seconds, at most LONGEST_WAIT_S.
+
+    A job fails for a fault of ours alone; a fault of the adapter's ends in `rejected`.
+    """
+
+    def get_retry_decision(
+        self, *, exception: BaseException, job: Job
+    ) -> procrastinate.RetryDecision:
+        seconds = min(2 ** min(job.attempts + 1, 10), LONGEST_WAIT_S)
+        return procrastinate.RetryDecision(retry_in={"seconds": seconds})
+
+
+def judge_later(version: AdapterVersion) -> None:
+    """Have a worker judge the version, once the current transaction commits.
+
+    The lock lets only one job of a version run at a time.
+    """
+    judge_version.configure(lock=_lock(version.pk)).defer(version_id=version.pk)
+
+
+def _lock(version_id: int) -> str:
+    return f"adapter-version-{version_id}"
+
+
+@app.task(name="judge_version", retry=Backoff())
+def judge_version(version_id: int) -> None:
+    """Take a version as far as it goes: statically checked, probed, ready or rejected.
+
+    Raises:
+        ProbeUnavailable, StoredFileDamaged, OSError: it cannot be judged now; the state stays, and
+            the report says what it waits for.
+    """
+    versions = AdapterVersion.objects.select_related("adapter__tenant", "adapter__base_model")
+    version = versions.filter(pk=version_id).first()
+    if version is None:  # deleted with its adapter meanwhile
+        return
+    try:
+        if version.state == State.VALIDATING:
+            _check(version)
+        if version.state == State.PROBING:
+            _probe(version)
+    except IllegalTransition:  # another run, or a person, was faster
+        log.info("adapter_judged_elsewhere", version=str(version), state=version.state)
+    except Exception as error:
+        _note(version, waiting_for=shown(str(error) or type(error).__name__))
+        raise
+
+
+def _check(version: AdapterVersion) -> None:
+    verdict = store.check(version)
+    report = verdict.report()
+    if verdict.accepted and verdict.config is not None:
+        version.advance(State.PROBING, report=report, config=verdict.config.as_json())
+    else:
+        version.advance(State.REJECTED, report=report)
+    log.info("adapter_checked", version=str(version), state=version.state)
+
+
+def _probe(version: AdapterVersion) -> None:
+    try:
+        found = probe.ask(
+            list(GatewayProcess.objects.alive().values_list("url", flat=True)),
+            settings.ENGINE_TOKEN,
+            base_model=version.adapter.base_model.name,
+            name=version.lora_name,
+            digest=version.digest,
+        )
+    except probe.LoadFailed as error:
+        _note_failed_load(version, error)
+        return
+    report = {**_settled(version.report), "probe": found.as_json()}
+    if finding := found.verdict():
+        _reject(version, report, finding)
+    else:
+        version.become_ready(report=report)
+    log.info("adapter_probed", version=str(version), state=version.state)
+
+
+def _note_failed_load(version: AdapterVersion, error: probe.LoadFailed) -> None:
+    failed = version.report.get("failed_loads", 0) + 1
+    if failed < LOAD_ATTEMPTS:
+        _note(version, failed_loads=failed)
+        raise error
+    message = f"The engine could not load the adapter ({failed} attempts): {shown(str(error))}"
+    _reject(version, _settled(version.report), Finding(Code.LOAD_FAILED, message))
+
+
+def _reject(version: AdapterVersion, report: dict[str, Any], finding: Finding) -> None:
+    version.advance(State.REJECTED, report={**report, "findings": [finding.as_json()]})
+
+
+def _settled(report: dict[str, Any]) -> dict[str, Any]:
+    """The report without what was only true while the version waited."""
+    return {name: value for name, value in report.items() if name not in ("waiting_for",)}
+
+
+def _note(version: AdapterVersion, **facts: Any) -> None:
+    """Add to the report of a version that stays as it is; no error if it moved on."""
+    version.report = {**version.report, **facts}
+    here = AdapterVersion.objects.filter(pk=version.pk, state=version.state)
+    here.update(report=version.report)
+
+
+# --- Tidying up ----------------------------------------------------------------------------------
+
+
+@app.periodic(cron="* * * * *")
+@app.task(name="tend_queue", queueing_lock="tend_queue", pass_context=True)
+async def tend_queue(context: procrastinate.JobContext, timestamp: int) -> None:
+    """Put back the jobs of killed workers, and forget jobs that ended a while ago."""
+    jobs = context.app.job_manager
+    for job in await jobs.get_stalled_jobs():
+        await jobs.retry_job(job)
+    await jobs.delete_old_jobs(nb_hours=KEEP_JOBS_HOURS, include_failed=True)
+
+
+@app.periodic(cron="*/10 * * * *")
+@app.task(name="clean_up", queueing_lock="clean_up")
+def clean_up(timestamp: int) -> None:
+    """Remove what nobody will come back for, and restart what was left lying."""
+    remove_abandoned()
+    remove_archived()
+    resume()
+
+
+def remove_abandoned() -> None:
+    """Uploads that ended in the middle, more than ABANDONED_AFTER ago: files, rows, temp files."""
+    before = timezone.now() - ABANDONED_AFTER
+    for version in AdapterVersion.objects.filter(state=State.UPLOADING, created_at__lt=before):
+        version.delete()
+    oldest = time.time() - ABANDONED_AFTER.total_seconds()
+    for path in Path(settings.FILE_UPLOAD_TEMP_DIR).glob("*.upload*"):
+        if path.stat().st_mtime < oldest:
+            path.unlink(missing_ok=True)
+
+
+def remove_archived() -> None:
+    """The files of archived versions; an upload of the same content brings one back."""
+    for version in AdapterVersion.objects.filter(state=State.ARCHIVED).exclude(folder=""):
+        folder = version.folder
+        here = AdapterVersion.objects.filter(pk=version.pk, state=State.ARCHIVED, folder=folder)
+        if here.update(folder=""):
+            store.remove(folder)
+
+
+def resume() -> None:
+    """Give each version that waits to be judged, and has no job, a new one."""
+    for version in AdapterVersion.objects.filter(state__in=[State.VALIDATING, State.PROBING]):
+        waiting = ProcrastinateJob.objects.filter(
+            lock=_lock(version.pk), status__in=["todo", "doing"]
+        )
+        if not waiting.exists():
+            judge_later(version)
+
+
+@receiver(post_delete, sender=AdapterVersion)
+def _remove_files_later(instance: AdapterVersion, **kwargs: Any) -> None:
+    # After the commit, by a worker: files cannot be rolled back.
+    if instance.folder:
+        remove_files.defer(folder=instance.folder)
+
+
+@app.task(name="remove_files", retry=Backoff())
+def remove_files(folder: str) -> None:
+    """Delete the files of a version whose row is gone."""
+    store.remove(folder)

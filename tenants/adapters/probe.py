@@ -1,0 +1,116 @@
+"""The behaviour probe: an engine loads the adapter; its output must change and be finite."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import msgspec
+
+from inference.errors import AdapterLoadFailed
+from tenants.adapters.findings import Code, Finding
+
+MIN_LOGPROB_DELTA = 1e-3
+"""The least change of a log-probability that counts as an effect, in nats.
+
+An adapter with lora_B = 0 changes nothing but rounding: about 1e-6 in float32 on the same prompt. A
+trained one moves some log-probability by more than 0.1.
+"""
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 300.0
+"""The engine may first have to fetch gigabytes and to wait for a free slot."""
+
+
+class ProbeReport(msgspec.Struct):
+    """What the engine found (`inference.agent.engine.ProbeReport`).
+
+    `max_logprob_delta` is None where it is not finite: JSON has no such number.
+    """
+
+    load_s: float
+    weight_bytes: int
+    max_logprob_delta: float | None
+    finite: bool
+    base_text: str
+    adapter_text: str
+
+    def verdict(self) -> Finding | None:
+        """Why the adapter is rejected; None if it passed."""
+        delta = self.max_logprob_delta
+        if not self.finite or delta is None or not math.isfinite(delta):
+            return Finding(
+                Code.NOT_FINITE_OUTPUT, "With this adapter the engine's output is not finite."
+            )
+        if delta <= MIN_LOGPROB_DELTA:
+            return Finding(
+                Code.NO_EFFECT,
+                f"The adapter changes no log-probability by more than {MIN_LOGPROB_DELTA} "
+                f"(the largest change is {delta:.2g}): it would answer as the base model does.",
+            )
+        return None
+
+    def as_json(self) -> dict[str, Any]:
+        """For the version's report; PostgreSQL's JSON takes no NUL."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return {
+            name: value.replace("\0", "\N{REPLACEMENT CHARACTER}")
+            if isinstance(value, str)
+            else value
+            for name, value in fields.items()
+        }
+
+
+class _Error(msgspec.Struct):
+    code: str
+    message: str
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error
+
+
+class ProbeUnavailable(Exception):
+    """No engine could try the adapter now; nothing is known of the adapter."""
+
+
+class LoadFailed(Exception):
+    """An engine tried and could not load the adapter; the message is the engine's."""
+
+
+def ask(
+    gateways: Sequence[str], token: str, *, base_model: str, name: str, digest: str
+) -> ProbeReport:
+    """Have an engine that serves `base_model` try the adapter. Asks one gateway after the other.
+
+    Raises:
+        ProbeUnavailable: no gateway has an engine that could try it.
+        LoadFailed: an engine could not load it.
+    """
+    if not gateways:
+        raise ProbeUnavailable("no gateway is alive")
+    body = {"base_model": base_model, "name": name, "digest": digest}
+    reasons = []
+    timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+    with httpx.Client(timeout=timeout, headers={"Authorization": f"Bearer {token}"}) as client:
+        # Each gateway sees every engine; in random order none of them gets all the probes.
+        for url in random.sample(list(gateways), len(gateways)):
+            try:
+                return _answer(client.post(f"{url}/engine/probe", json=body))
+            except (httpx.HTTPError, ProbeUnavailable) as error:
+                reasons.append(f"{url}: {error or type(error).__name__}")
+    raise ProbeUnavailable("; ".join(reasons))
+
+
+def _answer(response: httpx.Response) -> ProbeReport:
+    try:
+        if response.is_success:
+            return msgspec.json.decode(response.content, type=ProbeReport)
+        error = msgspec.json.decode(response.content, type=_ErrorBody).error
+    except msgspec.MsgspecError as problem:
+        raise ProbeUnavailable(f"answered {response.status_code}, not understood") from problem
+    if error.code == AdapterLoadFailed.code:
+        raise LoadFailed(error.message)
+    raise ProbeUnavailable(f"{error.code}: {error.message}")

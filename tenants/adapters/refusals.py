@@ -1,0 +1,52 @@
+"""Why an upload is refused before anything of it is kept: a stable code and a 4xx status."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from rest_framework.exceptions import APIException
+
+
+class Refusal(StrEnum):
+    """Part of the API: a code is never renamed or reused."""
+
+    NOT_MULTIPART = "not_multipart"
+    FILE_MISSING = "file_missing"
+    FILE_UNEXPECTED = "file_unexpected"
+    FILE_DUPLICATE = "file_duplicate"
+    PICKLE_REFUSED = "pickle_refused"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    ARCHIVE_INVALID = "archive_invalid"
+    ARCHIVE_UNSUPPORTED = "archive_unsupported"
+    ARCHIVE_ENCRYPTED = "archive_encrypted"
+    ARCHIVE_PATH_REFUSED = "archive_path_refused"
+    ARCHIVE_MEMBER_REFUSED = "archive_member_refused"
+    ARCHIVE_BOMB = "archive_bomb"
+    NAME_INVALID = "name_invalid"
+    BASE_MODEL_UNKNOWN = "base_model_unknown"
+    BASE_MODEL_AMBIGUOUS = "base_model_ambiguous"
+    BASE_MODEL_MISMATCH = "base_model_mismatch"
+    TENANT_SUSPENDED = "tenant_suspended"
+
+
+STATUS = {
+    Refusal.NOT_MULTIPART: 415,
+    Refusal.PAYLOAD_TOO_LARGE: 413,
+    Refusal.TENANT_SUSPENDED: 403,
+}
+"""HTTP status by code; 400 where it is not here."""
+
+
+class UploadRefused(APIException):
+    """The upload is at fault. The message names the value and what is allowed."""
+
+    def __init__(self, code: Refusal, message: str) -> None:
+        self.code = code
+        self.status_code = STATUS.get(code, 400)
+        super().__init__(message, code.value)
+
+
+def too_large(max_bytes: int) -> UploadRefused:
+    return UploadRefused(
+        Refusal.PAYLOAD_TOO_LARGE, f"The adapter is over this server's limit of {max_bytes} bytes."
+    )

@@ -1,0 +1,92 @@
+"""Where adapter files lie: any Django storage, one folder for each upload that was kept.
+
+A folder is never written to again, so whoever reads from it needs no lock; two uploads of the same
+content have two folders, and the one that came second removes its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import closing
+from uuid import uuid4
+
+from django.core.files import File
+from django.core.files.storage import Storage, storages
+
+from inference.content import CONFIG, FILES, WEIGHTS, digest_of
+from tenants.adapters import checks
+from tenants.adapters.checks import Verdict
+from tenants.adapters.pools import Pool
+from tenants.adapters.receiving import COPY_BYTES, Upload
+from tenants.models import Adapter, AdapterVersion, BaseModel
+
+
+class StoredFileDamaged(Exception):
+    """A stored file is no longer what was uploaded."""
+
+
+def storage() -> Storage:
+    return storages["adapters"]
+
+
+def new_folder(adapter: Adapter, digest: str) -> str:
+    """A folder name that nobody else gets; readable for whoever looks into the storage."""
+    return f"{adapter.tenant.slug}/{adapter.name}/{digest[:16]}-{uuid4().hex[:16]}"
+
+
+def save(folder: str, upload: Upload) -> None:
+    """Keep the two files. A local storage moves them, another copies them in chunks."""
+    try:
+        for name, file in upload.files():
+            storage().save(f"{folder}/{name}", file)
+    except BaseException:
+        remove(folder)
+        raise
+
+
+def remove(folder: str) -> None:
+    """Delete the folder's files; no error if they are gone."""
+    if folder:
+        for name in FILES:
+            storage().delete(f"{folder}/{name}")
+        storage().delete(folder)
+
+
+def open_file(folder: str, name: str) -> File[bytes]:
+    """Open one of FILES for reading. Raises FileNotFoundError."""
+    file: File[bytes] = storage().open(f"{folder}/{name}", "rb")
+    return file
+
+
+def size(folder: str, name: str) -> int:
+    """The file's size in bytes. Raises FileNotFoundError."""
+    return storage().size(f"{folder}/{name}")
+
+
+def sha256(folder: str, name: str) -> str:
+    """The file's SHA-256 (hex), read in chunks."""
+    found = hashlib.sha256()
+    with closing(open_file(folder, name)) as file:
+        for chunk in file.chunks(COPY_BYTES):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+def pool_of(base_model: BaseModel) -> Pool:
+    return Pool(base_model.modules, base_model.max_lora_rank)
+
+
+def check(version: AdapterVersion) -> Verdict:
+    """The static validation of the stored files.
+
+    Raises:
+        StoredFileDamaged: they are not what was uploaded, which is no fault of the adapter's.
+        OSError: they cannot be read.
+    """
+    folder = version.folder
+    if digest_of(sha256(folder, CONFIG), sha256(folder, WEIGHTS)) != version.digest:
+        raise StoredFileDamaged(f"{version} in {folder} is not what was uploaded")
+    with closing(open_file(folder, CONFIG)) as config, closing(open_file(folder, WEIGHTS)) as rest:
+        return checks.check(
+            config, rest, size(folder, WEIGHTS), pool_of(version.adapter.base_model)
+        )
