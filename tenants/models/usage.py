@@ -2,11 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
 from django.db import models
+from django.db.models import Case, Count, F, Func, Q, Sum, Value, When
+from django.db.models.functions import TruncDay, TruncHour
 
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
 from tenants.models.keys import ApiKey
+
+ADAPTER = Case(
+    # The name, not the version's row: a bill keeps its lines when an adapter is deleted.
+    When(
+        ~Q(model=F("base_model")),
+        then=Func(F("model"), Value("@"), Value(1), function="split_part"),
+    ),
+    default=None,
+    output_field=models.CharField(),
+)
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "day": ("day",),
+    "hour": ("hour",),
+    "key": ("key_id", "key__name"),
+    "adapter": ("adapter",),
+    "model": ("model",),
+}
+"""What usage can be summed by, and the columns of each; days and hours are UTC's."""
+COLUMNS = {"day": TruncDay("started_at"), "hour": TruncHour("started_at"), "adapter": ADAPTER}
+TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+
+
+class UsageEventQuerySet(models.QuerySet["UsageEvent"]):
+    def between(self, start: datetime | None, end: datetime | None) -> UsageEventQuerySet:
+        """Requests that started from `start` up to, not including, `end`."""
+        found = self.filter(started_at__gte=start) if start else self
+        return found.filter(started_at__lt=end) if end else found
+
+    def sums(self, by: Collection[str]) -> models.QuerySet[UsageEvent, dict[str, Any]]:
+        """Requests and tokens per group, in order; `by` has at least one of GROUPS."""
+        columns = [column for group in by for column in GROUPS[group]]
+        made = {name: COLUMNS[name] for name in columns if name in COLUMNS}
+        totals = {name: Sum(name) for name in TOKENS}
+        groups: models.QuerySet[UsageEvent, dict[str, Any]]
+        groups = self.annotate(**made).order_by().values(*columns)
+        groups = groups.annotate(requests=Count("id"), **totals)
+        return groups.order_by(*columns)
 
 
 class UsageEvent(models.Model):
@@ -37,6 +80,8 @@ class UsageEvent(models.Model):
     load_s = models.FloatField()
     ttft_s = models.FloatField(null=True)
     total_s = models.FloatField()
+
+    objects = UsageEventQuerySet.as_manager()
 
     class Meta:
         ordering = ["-started_at"]

@@ -1,0 +1,122 @@
+"""Listens to what the database tells about changes (`migrations/0003_notices.py`).
+
+A connection of its own LISTENs; a query every KEEPALIVE_S proves that it still hears. Lost, it is
+made again with back-off. LISTEN needs a session: not through a pooler in transaction mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn
+
+import msgspec
+import psycopg
+import structlog
+from django.db import connections
+from psycopg.conninfo import make_conninfo
+
+log = structlog.get_logger(__name__)
+
+CHANNEL = "lorikeet"
+LISTENER = "lorikeet-listener"
+"""The application name of the listening connection, as `pg_stat_activity` shows it."""
+KEEPALIVE_S = 1.5
+ANSWER_S = 2.0
+"""Together they are under `fresh.FRESH_S`: one slow answer does not empty the caches."""
+MAX_BACKOFF_S = 5.0
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """One change. `digest` is that of an adapter version which left service."""
+
+    kind: Literal["key", "tenant", "adapters", "base_models", "archived"]
+    tenant_id: int | None = None
+    key_id: int | None = None
+    digest: str | None = None
+
+
+_decoder = msgspec.json.Decoder(Notice)
+
+
+def parse(payload: str) -> Notice | None:
+    """The notice, None where it is not one that this release knows."""
+    try:
+        return _decoder.decode(payload)
+    except msgspec.MsgspecError:
+        return None
+
+
+def conninfo(application: str) -> str:
+    """How libpq reaches Django's default database; `application` names the connection there."""
+    configured = connections["default"].settings_dict
+    parts: dict[str, Any] = {
+        "dbname": configured["NAME"],
+        "user": configured["USER"],
+        "password": configured["PASSWORD"],
+        "host": configured["HOST"],
+        "port": configured["PORT"],
+    }
+    options = {key: value for key, value in configured["OPTIONS"].items() if key != "pool"}
+    given = {key: value for key, value in parts.items() if value}
+    return make_conninfo("", **given, **options, application_name=application)
+
+
+class Listener:
+    """Calls back, in the order of the events:
+
+    `on_connected()`: it listens again; what happened before was perhaps missed.
+    `on_notice(notice)`: a change; None for one that is not understood.
+    `on_alive(now)`: each change committed before the monotonic time `now` is told or about to be.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_connected: Callable[[], None],
+        on_notice: Callable[[Notice | None], None],
+        on_alive: Callable[[float], None],
+    ) -> None:
+        self._on_connected = on_connected
+        self._on_notice = on_notice
+        self._on_alive = on_alive
+        self._failures = 0
+
+    async def run(self) -> NoReturn:
+        """Listen until cancelled."""
+        while True:
+            try:
+                await self._listen()
+            except (psycopg.Error, TimeoutError, OSError) as error:
+                log.warning("listener_lost", error=str(error) or type(error).__name__)
+            except Exception:  # a callback failed: what it missed is made good on the return
+                log.exception("listener_failed")
+            await asyncio.sleep(self._backoff_s())
+
+    def _backoff_s(self) -> float:
+        # Jitter, so that many gateways do not all return to a restarted database at once.
+        longest = min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(self._failures, 10))
+        self._failures += 1
+        return longest * random.uniform(0.5, 1.0)
+
+    async def _listen(self) -> None:
+        async with asyncio.timeout(ANSWER_S):
+            connection = await psycopg.AsyncConnection.connect(conninfo(LISTENER), autocommit=True)
+        async with connection:
+            async with asyncio.timeout(ANSWER_S):
+                await connection.execute(f"LISTEN {CHANNEL}")
+            self._on_connected()
+            while True:
+                await self._prove(connection)
+                async for notify in connection.notifies(timeout=KEEPALIVE_S):
+                    self._on_notice(parse(notify.payload))
+
+    async def _prove(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        # The answer comes after every notice sent before the question.
+        asked_at = time.monotonic()
+        async with asyncio.timeout(ANSWER_S):
+            await connection.execute("SELECT 1")
+        self._failures = 0
+        self._on_alive(asked_at)
