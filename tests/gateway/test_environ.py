@@ -1,0 +1,88 @@
+"""Typed readers: good values, and refusals that name variable, value and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.database import parse_url
+from inference import environ
+from inference.environ import BadSetting
+
+
+@pytest.mark.parametrize(
+    ("read", "raw", "value"),
+    [
+        (lambda: environ.text("X"), " a ", "a"),
+        (lambda: environ.text("X", "d"), "", "d"),
+        (lambda: environ.text("X", ""), "", ""),
+        (lambda: environ.boolean("X", False), "Yes", True),
+        (lambda: environ.boolean("X", True), "off", False),
+        (lambda: environ.boolean("X", True), "", True),
+        (lambda: environ.integer("X", low=1, high=5), "5", 5),
+        (lambda: environ.integer("X", 3), "", 3),
+        (lambda: environ.choice("X", ["a", "b"]), "b", "b"),
+        (lambda: environ.size("X", 1), "1048576", 1 << 20),
+        (lambda: environ.size("X", 1), "512M", 512 << 20),
+        (lambda: environ.size("X", 1), "2GiB", 2 << 30),
+        (lambda: environ.size("X", 1), "3 kb", 3 << 10),
+        (lambda: environ.words("X"), "a, b,,c ", ["a", "b", "c"]),
+        (lambda: environ.words("X", ["d"]), "", ["d"]),
+        (lambda: environ.secret("X"), "s" * 32, "s" * 32),
+    ],
+)
+def test_good_values(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any], raw: str, value: Any
+) -> None:
+    monkeypatch.setenv("X", raw)
+    assert read() == value
+
+
+@pytest.mark.parametrize(
+    ("read", "raw", "says"),
+    [
+        (lambda: environ.text("X"), "", "X is not set: it must be a text"),
+        (
+            lambda: environ.boolean("X", False),
+            "maybe",
+            "X='maybe' is not allowed: it must be 1, true",
+        ),
+        (lambda: environ.integer("X", low=1, high=5), "6", "X='6' .* a whole number from 1 to 5"),
+        (lambda: environ.integer("X", low=1), "0", "from 1 up"),
+        (lambda: environ.integer("X"), "five", "X='five'"),
+        (
+            lambda: environ.choice("X", ["a", "b"]),
+            "c",
+            "X='c' is not allowed: it must be one of a, b",
+        ),
+        (lambda: environ.size("X", 1), "big", "a size such as"),
+        (lambda: environ.secret("X"), "", "X is not set: it must be a secret of 32"),
+        (lambda: environ.secret("X"), "hunter2", "X has 7 characters"),
+    ],
+)
+def test_refusals(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any], raw: str, says: str
+) -> None:
+    monkeypatch.setenv("X", raw)
+    with pytest.raises(BadSetting, match=says):
+        read()
+
+
+def test_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("X", "hunter2")
+    with pytest.raises(BadSetting) as refused:
+        environ.secret("X")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_database_urls() -> None:
+    parsed = parse_url("postgresql://me:p%40ss@db:5433/lorikeet?sslmode=require")
+    assert (parsed["USER"], parsed["PASSWORD"], parsed["HOST"]) == ("me", "p@ss", "db")
+    assert (parsed["PORT"], parsed["NAME"]) == ("5433", "lorikeet")
+    assert parsed["OPTIONS"] == {"sslmode": "require"}
+    socket = parse_url("postgresql://postgres:@/postgres?host=/tmp/pg")
+    assert (socket["HOST"], socket["NAME"], socket["OPTIONS"]) == ("/tmp/pg", "postgres", {})
+    with pytest.raises(BadSetting, match="'mysql'"):
+        parse_url("mysql://x/y")

@@ -1,0 +1,96 @@
+"""Children that crash, hang and leave grandchildren behind."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import psutil
+
+from gateway.supervisor import Child, Supervisor
+
+FOREVER = "import time, sys; print('ready', flush=True); time.sleep(600)"
+
+
+def child(tmp_path: Path, code: str, name: str = "one") -> Child:
+    return Child(name, [sys.executable, "-c", code], tmp_path / f"{name}.log", {"COLOUR": "green"})
+
+
+async def said(one: Child, text: str) -> None:
+    async with asyncio.timeout(20):
+        while text not in one.last_lines():  # noqa: ASYNC110 - a file of another process
+            await asyncio.sleep(0.01)
+
+
+async def test_a_child_runs_with_its_environment_and_its_log(tmp_path: Path) -> None:
+    one = child(tmp_path, f"import os; print(os.environ['COLOUR'], flush=True); {FOREVER}")
+    await one.start()
+    await said(one, "ready")
+    assert one.last_lines() == "green\nready"
+    await one.stop()
+    assert one.process is not None and one.process.returncode is not None
+
+
+async def test_a_crash_is_reported_with_the_last_lines_and_the_child_starts_again(
+    tmp_path: Path,
+) -> None:
+    reports: asyncio.Queue[str] = asyncio.Queue()
+    boss = Supervisor(reports.put_nowait)
+    once = tmp_path / "once"
+    code = (
+        f"import pathlib, sys; p = pathlib.Path({str(once)!r})\n"
+        "if not p.exists(): p.touch(); sys.exit('out of luck')\n" + FOREVER
+    )
+    one = child(tmp_path, code)
+    await boss.start(one)
+    async with asyncio.timeout(20):
+        report = await reports.get()
+    assert "one ended with status 1" in report
+    assert "out of luck" in report
+    assert "again in 1 s" in report
+    await said(one, "ready")
+    assert one.restarts == 1
+    await boss.stop()
+
+
+async def test_a_crash_takes_the_grandchildren_along(tmp_path: Path) -> None:
+    reports: asyncio.Queue[str] = asyncio.Queue()
+    boss = Supervisor(reports.put_nowait)
+    one = child(
+        tmp_path,
+        "import subprocess, sys, os\n"
+        f"p = subprocess.Popen([sys.executable, '-c', {FOREVER!r}], stdout=subprocess.PIPE)\n"
+        "p.stdout.readline(); print('pid', p.pid, flush=True); os._exit(3)",
+    )
+    await boss.start(one)
+    async with asyncio.timeout(20):
+        report = await reports.get()
+    grandchild = int(report.split("pid ")[1].split()[0])
+    await boss.stop()
+    assert not psutil.pid_exists(grandchild) or (
+        psutil.Process(grandchild).status() == psutil.STATUS_ZOMBIE
+    )
+
+
+async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    one = child(tmp_path, "import signal; signal.signal(15, signal.SIG_IGN)\n" + FOREVER)
+    await one.start()
+    await said(one, "ready")
+    await one.stop(patience_s=0.1)
+    assert one.process is not None and one.process.returncode == -9
+
+
+async def test_children_stop_in_the_opposite_order(tmp_path: Path) -> None:
+    boss = Supervisor(print)
+    note = (
+        f"import signal, sys, time\n"
+        f"def bye(*_):\n    open({str(tmp_path / 'order')!r}, 'a').write(NAME); sys.exit()\n"
+        "signal.signal(15, bye); print('ready', flush=True); time.sleep(600)"
+    )
+    for name in "abc":
+        one = child(tmp_path, f"NAME = {name!r}\n{note}", name)
+        await boss.start(one)
+        await said(one, "ready")
+    await boss.stop()
+    assert (tmp_path / "order").read_text() == "cba"
