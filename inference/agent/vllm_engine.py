@@ -11,6 +11,7 @@ from __future__ import annotations
 from inference.agent import vllm_environment as _environment  # isort: skip  # noqa: F401
 
 import asyncio
+import gc
 import logging
 import math
 import time
@@ -37,7 +38,6 @@ from inference.errors import (
     ContextLengthExceeded,
     EngineFailed,
     InferenceError,
-    InvalidRequest,
 )
 from inference.wire import EngineStats, ModelInfo
 
@@ -61,6 +61,8 @@ class VLLMEngine:
         self.info = info
         self._profile, self._llm, self._load = profile, llm, load
         self._serving = Serving(llm, profile)
+        self._max_choices = llm.vllm_config.scheduler_config.max_num_seqs
+        self._has_tools = profile.tool_parser is not None
         self._loaded: dict[int, tuple[LoRARequest, int]] = {}
         self._loading = asyncio.Lock()
         self._totals = Meter()
@@ -124,8 +126,7 @@ class VLLMEngine:
         """As the contract says."""
         try:
             lora = self._lora_of(work)
-            request = request_of(work)
-            self._check(request)
+            request = request_of(work, max_choices=self._max_choices, tools=self._has_tools)
             lean = is_lean(request) and not self._profile.reasoning_parser
             path = self._lean if lean else self._full
             async with aclosing(path(request, work, lora)) as outputs:
@@ -152,6 +153,9 @@ class VLLMEngine:
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_S)
+            # AsyncLLM shuts down again when it is collected, which fails at interpreter exit.
+            del self._llm, self._serving
+            gc.collect()
 
     async def _add(self, adapter: LocalAdapter) -> tuple[LoRARequest, int]:
         """Load into vLLM and see that it has an effect, else remove what may be left of it."""
@@ -214,15 +218,6 @@ class VLLMEngine:
             raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
         return loaded[0]
 
-    def _check(self, request: Request) -> None:
-        limit = self._llm.vllm_config.scheduler_config.max_num_seqs
-        if (request.n or 1) > limit:
-            raise InvalidRequest(f"`n` is {request.n}: it must be at most {limit}.", param="n")
-        if not isinstance(request, ChatCompletionRequest) or not request.tools:
-            return
-        if self._profile.tool_parser is None and request.tool_choice != "none":
-            raise InvalidRequest("`tools` is not supported by this model.", param="tools")
-
     async def _lean(
         self, request: Request, work: Work, lora: LoRARequest | None
     ) -> AsyncGenerator[Output, None]:
@@ -247,13 +242,13 @@ class VLLMEngine:
     async def _rendered(self, request: Request) -> tuple[Any, SamplingParams]:
         """The tokenized prompt and its sampling parameters, which always ask for deltas."""
         endpoint = self._serving.endpoint(request)
+        wanted = vars(request)["max_tokens"]  # as an attribute it warns that it is deprecated
         if isinstance(request, ChatCompletionRequest):
             rendered = await endpoint.render_chat_request(request)
-            wanted = request.max_completion_tokens
-            wanted = request.max_tokens if wanted is None else wanted
+            if request.max_completion_tokens is not None:
+                wanted = request.max_completion_tokens
         else:
             rendered = await endpoint.render_completion_request(request)
-            wanted = request.max_tokens
         if isinstance(rendered, ErrorResponse):
             raise of_info(rendered.error)
         prompt = rendered[1][0] if isinstance(rendered, tuple) else rendered[0]

@@ -32,12 +32,23 @@ CONTEXT_PARAMETERS = {"input_tokens", "input_text"}
 """What vLLM names as the wrong parameter when a prompt is longer than the context."""
 
 
-def request_of(work: Work) -> Request:
+def request_of(work: Work, *, max_choices: int, tools: bool) -> Request:
     """Read the body with vLLM's model; what identifies the client comes from `work` alone.
+
+    `max_choices` bounds `n`; `tools` says whether the model has a tool-call parser.
 
     Raises:
         InvalidRequest: a field has a wrong type or value.
     """
+    request = _read(work)
+    if (request.n or 1) > max_choices:
+        raise InvalidRequest(f"`n` is {request.n}: it must be at most {max_choices}.", param="n")
+    if isinstance(request, ChatCompletionRequest) and request.tools and not tools:
+        raise InvalidRequest("`tools` is not supported by this model.", param="tools")
+    return request
+
+
+def _read(work: Work) -> Request:
     fields = allowed(work.kind, work.body)
     fields |= {"request_id": work.id, "priority": work.priority, "cache_salt": work.salt or None}
     if fields.get("stream"):

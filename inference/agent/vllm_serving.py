@@ -84,7 +84,7 @@ class RequestClient:
         self._llm, self._lora, self._totals = llm, lora, totals
         self._ids: list[str] = []
         self.error: InferenceError | None = None
-        """Why the engine failed; the serving layer turns it into text and goes on."""
+        """Why the engine failed or refused; the serving layer only saw the deltas end."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
@@ -110,8 +110,9 @@ class RequestClient:
                 else:
                     whole.add(delta, aggregate=True)
         except Exception as error:
+            # Not raised through the serving layer, which logs a traceback of it and goes on.
             self.error = as_error(error)
-            raise
+            return
         if whole is not None:
             whole.outputs.sort(key=lambda completion: completion.index)
             yield whole
@@ -173,9 +174,11 @@ class Serving:
         endpoint.engine_client = client
         events: AsyncGenerator[str, None] | None = None
         try:
-            result = await _create(endpoint, request)
+            result = await _create(endpoint, request, client)
+            if client.error is not None:
+                raise client.error
             if isinstance(result, ErrorResponse):
-                raise _failure(client, result.error)
+                raise of_info(result.error)
             if not request.stream:
                 yield _response(result.model_dump(mode="json"), client)
                 return
@@ -189,11 +192,16 @@ class Serving:
                 await events.aclose()
 
 
-async def _create(endpoint: Any, request: Request) -> Any:
-    if isinstance(request, ChatCompletionRequest):
-        result = await endpoint.create_chat_completion(request)
-    else:
-        result = await endpoint.create_completion(request)
+async def _create(endpoint: Any, request: Request, client: RequestClient) -> Any:
+    try:
+        if isinstance(request, ChatCompletionRequest):
+            result = await endpoint.create_chat_completion(request)
+        else:
+            result = await endpoint.create_completion(request)
+    except AssertionError:
+        if client.error is None:  # else vLLM has only found that no output came
+            raise
+        raise client.error from None
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         # vLLM answers a cancellation with an error body instead of letting it through.
@@ -211,7 +219,7 @@ async def _chunks(
             break
         chunk = _decode(data)
         if "error" in chunk:
-            raise _failure(client, ErrorInfo.model_validate(chunk["error"]["error"]))
+            raise client.error or of_info(ErrorInfo.model_validate(chunk["error"]))
         if usage := chunk.pop("usage", None):
             meter.reasoning_tokens = _reasoning_tokens(usage)
         if not chunk["choices"]:
@@ -220,6 +228,8 @@ async def _chunks(
         body = _encode(_openai(chunk) | client.identity())
         tokens, counted = meter.completion_tokens - counted, meter.completion_tokens
         yield Output(chunks=(body,), tokens=tokens)
+    if client.error is not None:
+        raise client.error
     yield Output(finish_reason=reason or "stop")
 
 
@@ -254,7 +264,3 @@ def usage_of(meter: Meter) -> dict[str, Any]:
 
 def _reasoning_tokens(usage: dict[str, Any]) -> int:
     return int((usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0)
-
-
-def _failure(client: RequestClient, info: ErrorInfo) -> InferenceError:
-    return client.error or of_info(info)

@@ -1,0 +1,69 @@
+"""One real engine per session, a synthetic one, and a random model with its adapters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from inference.agent import vllm_environment  # noqa: F401  sets variables before torch is imported
+from inference.agent.engine import Engine
+from inference.agent.profile import EngineProfile
+from inference.agent.synthetic import SyntheticEngine
+from tests.engine.factory import MAX_MODEL_LEN, AdapterFactory, make_base
+
+SLOTS, PLACES = 4, 6
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random Llama."""
+    return make_base(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="session")
+def factory(base: Path, tmp_path_factory: pytest.TempPathFactory) -> AdapterFactory:
+    """Makes adapters for `base`."""
+    return AdapterFactory(base, tmp_path_factory.mktemp("adapters"))
+
+
+@pytest.fixture(scope="session")
+def profile(base: Path) -> EngineProfile:
+    """What both engines serve."""
+    return EngineProfile.on_cpu(
+        str(base),
+        served_name="tiny",
+        max_model_len=MAX_MODEL_LEN,
+        max_loras=SLOTS,
+        max_cpu_loras=PLACES,
+        max_num_seqs=32,
+        kv_cache_memory_bytes=16 << 20,
+        tool_parser="hermes",
+    )
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def vllm(profile: EngineProfile) -> AsyncIterator[Engine]:
+    """The real engine of this session. A test leaves no adapter loaded."""
+    from inference.agent.vllm_engine import VLLMEngine
+
+    engine = await VLLMEngine.start(profile)
+    yield engine
+    await engine.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def synthetic(profile: EngineProfile) -> AsyncIterator[Engine]:
+    """The synthetic engine of this session."""
+    engine = SyntheticEngine.of(profile)
+    yield engine
+    await engine.close()
+
+
+@pytest.fixture(scope="session", params=["synthetic", pytest.param("vllm", marks=pytest.mark.vllm)])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Both engines, one after the other."""
+    found: Engine = request.getfixturevalue(request.param)
+    return found

@@ -1,0 +1,101 @@
+"""Runs one request on an engine and keeps all that came of it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from inference.agent.engine import Engine, Kind, LocalAdapter, Meter, Output, Work
+
+CREATED = 1_700_000_000
+QUESTION = [{"role": "user", "content": "Who are you, and what can you do?"}]
+
+_ids = count(1)
+
+
+@dataclass
+class Answer:
+    """A finished request."""
+
+    work: Work
+    outputs: list[Output] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(output.text for output in self.outputs)
+
+    @property
+    def tokens(self) -> int:
+        return sum(output.tokens for output in self.outputs)
+
+    @property
+    def meter(self) -> Meter:
+        return self.work.meter
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.outputs[-1].finish_reason
+
+    @property
+    def chunks(self) -> list[dict[str, Any]]:
+        return [json.loads(chunk) for output in self.outputs for chunk in output.chunks]
+
+    @property
+    def response(self) -> dict[str, Any]:
+        (body,) = [output.response for output in self.outputs if output.response is not None]
+        response: dict[str, Any] = json.loads(body)
+        return response
+
+
+def work_of(
+    kind: Kind = "chat",
+    *,
+    adapter: LocalAdapter | None = None,
+    salt: str = "salt-of-acme",
+    **body: Any,
+) -> Work:
+    """A request; greedy and eight tokens long unless `body` says otherwise."""
+    prompt = {"messages": QUESTION} if kind == "chat" else {"prompt": "Who are you?"}
+    defaults = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
+    return Work(
+        id=f"request-{next(_ids)}",
+        kind=kind,
+        body=prompt | defaults | body,
+        model="shown-name",
+        salt=salt,
+        adapter=adapter,
+        created=CREATED,
+    )
+
+
+async def run(engine: Engine, work: Work) -> Answer:
+    """Run `work` to its end."""
+    answer = Answer(work)
+    async for output in engine.generate(work):
+        answer.outputs.append(output)
+    return answer
+
+
+async def ask(engine: Engine, kind: Kind = "chat", **given: Any) -> Answer:
+    """Run what `work_of` makes of `given`."""
+    return await run(engine, work_of(kind, **given))
+
+
+async def cut_after(engine: Engine, work: Work, tokens: int) -> Answer:
+    """Run `work` and close the iterator once `tokens` have come."""
+    answer = Answer(work)
+    async with aclosing(engine.generate(work)) as outputs:  # type: ignore[type-var]
+        async for output in outputs:
+            answer.outputs.append(output)
+            if work.meter.completion_tokens >= tokens:
+                break
+    return answer
+
+
+async def running_after_a_step(engine: Engine) -> int:
+    """The engine's running count, reported by a step taken after now."""
+    await ask(engine, max_tokens=1)
+    return engine.stats().running

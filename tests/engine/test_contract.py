@@ -1,0 +1,310 @@
+"""What every engine does; each test runs on the synthetic engine and on vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from inference.agent.engine import Engine, LocalAdapter
+from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
+from tests.engine.conftest import PLACES
+from tests.engine.driving import (
+    CREATED,
+    QUESTION,
+    ask,
+    cut_after,
+    run,
+    running_after_a_step,
+    work_of,
+)
+from tests.engine.factory import MAX_MODEL_LEN, TARGETS, AdapterFactory
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LONG = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 12}]
+
+
+@pytest.fixture(scope="module")
+def adapter(factory: AdapterFactory) -> LocalAdapter:
+    return factory.make(seed=1)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def loaded(engine: Engine, adapter: LocalAdapter) -> AsyncIterator[LocalAdapter]:
+    await engine.load(adapter)
+    yield adapter
+    await engine.unload(adapter)
+
+
+async def test_it_says_what_it_serves(engine: Engine) -> None:
+    info = engine.info
+    assert info.name == "tiny"
+    assert info.max_model_len == MAX_MODEL_LEN
+    assert info.kv_tokens > MAX_MODEL_LEN
+    assert engine.alive
+    assert {name.rpartition(".")[2] for name in info.modules} == set(TARGETS)
+    assert info.modules["model.layers.2.mlp.down_proj"] == (128, 256)
+    assert info.modules["model.layers.0.self_attn.k_proj"] == (64, 128)
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+async def test_a_stream_brings_each_token_and_ends_with_the_reason(
+    engine: Engine, kind: Any
+) -> None:
+    answer = await ask(engine, kind, stream=True)
+    *before, _last = [output.finish_reason for output in answer.outputs]
+    assert before, "not all at once"
+    assert not any(before)
+    assert answer.finish_reason == "length"
+    assert answer.tokens == answer.meter.completion_tokens == 8
+    assert answer.meter.prompt_tokens > 0
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+async def test_without_streaming_the_text_is_the_same(engine: Engine, kind: Any) -> None:
+    streamed, whole = await ask(engine, kind, stream=True), await ask(engine, kind)
+    assert whole.text == streamed.text
+    assert len(whole.outputs) == 2, "the first token, then the rest"
+    assert (whole.tokens, whole.finish_reason) == (8, "length")
+    assert whole.meter == replace(streamed.meter, cached_tokens=whole.meter.cached_tokens)
+
+
+async def test_a_prompt_may_be_token_ids(engine: Engine) -> None:
+    answer = await ask(engine, "completion", prompt=[20, 30, 40])
+    assert answer.meter.prompt_tokens == 3
+    assert answer.tokens == 8
+
+
+async def test_max_completion_tokens_goes_before_max_tokens(engine: Engine) -> None:
+    answer = await ask(engine, max_tokens=7, max_completion_tokens=3)
+    assert (answer.tokens, answer.finish_reason) == (3, "length")
+
+
+async def test_it_ends_before_a_stop_string(engine: Engine) -> None:
+    text = (await ask(engine, max_tokens=24)).text
+    stop = text[6:9]
+    stopped = await ask(engine, max_tokens=24, stop=[stop], stream=True)
+    assert stopped.finish_reason == "stop"
+    assert stopped.text == text[: text.index(stop)]
+    assert stopped.tokens == stopped.meter.completion_tokens
+
+
+async def test_several_choices_stream_as_whole_chunks(engine: Engine) -> None:
+    answer = await ask(engine, n=2, stream=True, temperature=1.0, seed=3)
+    assert answer.text == ""
+    assert {choice["index"] for chunk in answer.chunks for choice in chunk["choices"]} == {0, 1}
+    for chunk in answer.chunks:
+        assert chunk["id"] == f"chatcmpl-{answer.work.id}"
+        assert (chunk["created"], chunk["model"]) == (CREATED, "shown-name")
+        assert "usage" not in chunk
+    assert answer.tokens == answer.meter.completion_tokens == 16
+    assert answer.finish_reason == "length"
+
+
+@pytest.mark.parametrize(("kind", "prefix"), [("chat", "chatcmpl"), ("completion", "cmpl")])
+async def test_several_choices_come_as_one_response(engine: Engine, kind: Any, prefix: str) -> None:
+    answer = await ask(engine, kind, n=2, temperature=1.0, seed=3)
+    body = answer.response
+    assert body["id"] == f"{prefix}-{answer.work.id}"
+    assert (body["created"], body["model"]) == (CREATED, "shown-name")
+    assert [choice["index"] for choice in body["choices"]] == [0, 1]
+    assert body["usage"]["prompt_tokens"] == answer.meter.prompt_tokens
+    assert body["usage"]["completion_tokens"] == answer.meter.completion_tokens == 16
+    assert answer.tokens == 16
+
+
+@pytest.mark.parametrize("body", [{}, {"n": 2, "temperature": 1.0}], ids=["lean", "full"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_closing_the_iterator_aborts_in_the_engine(
+    engine: Engine, body: dict[str, Any], stream: bool
+) -> None:
+    work = work_of(max_tokens=400, stream=stream, **body)
+    task = asyncio.create_task(run(engine, work))
+    while work.meter.completion_tokens < 5:
+        await ask(engine, max_tokens=1)  # the engine steps on
+    assert engine.stats().running >= 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    counted = replace(work.meter)
+    assert await running_after_a_step(engine) == 0
+    assert work.meter == counted
+    assert counted.prompt_tokens > 0
+    assert 5 <= counted.completion_tokens < 400 * body.get("n", 1)
+
+
+async def test_what_was_cut_costs_what_came(engine: Engine) -> None:
+    before = engine.stats().completion_tokens
+    answer = await cut_after(engine, work_of(max_tokens=400, stream=True), 5)
+    assert answer.tokens == answer.meter.completion_tokens < 400
+    assert engine.stats().completion_tokens - before == answer.meter.completion_tokens
+    assert await running_after_a_step(engine) == 0
+
+
+async def test_running_requests_are_seen(engine: Engine) -> None:
+    async with aclosing(engine.generate(work_of(max_tokens=400, stream=True))) as outputs:  # type: ignore[type-var]
+        await anext(outputs)
+        await anext(outputs)
+        assert engine.stats().running == 1
+
+
+def wrong_bodies() -> Iterator[Any]:
+    image = [{"type": "image_url", "image_url": {"url": "http://localhost/x.png"}}]
+    for field, value, param in [
+        ("messages", None, "messages"),
+        ("messages", [], "messages"),
+        ("messages", "hello", "messages"),
+        ("messages", ["hello"], "messages[0]"),
+        ("messages", [{"content": "hello"}], "messages[0]"),
+        ("messages", [{"role": "user", "content": 7}], "messages[0].content"),
+        ("messages", [{"role": "user", "content": image}], "messages[0].content"),
+        ("temperature", "hot", "temperature"),
+        ("max_tokens", "many", "max_tokens"),
+        ("max_tokens", 0, "max_tokens"),
+        ("n", "two", "n"),
+        ("stop", {"a": 1}, "stop"),
+        ("stream", "perhaps", "stream"),
+    ]:
+        yield pytest.param({field: value}, param, id=f"{field}={value!r}"[:40])
+
+
+@pytest.mark.parametrize(("body", "param"), [*wrong_bodies()])
+async def test_a_wrong_field_is_named(engine: Engine, body: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await ask(engine, **body)
+    assert caught.value.param == param
+    assert param.split("[")[0] in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("prompt", [None, "", [], 7])
+async def test_a_completion_needs_a_prompt(engine: Engine, prompt: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await ask(engine, "completion", prompt=prompt)
+    assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+async def test_a_prompt_longer_than_the_context(engine: Engine, kind: Any) -> None:
+    text = "quick brown fox " * MAX_MODEL_LEN
+    body = {"messages": [{"role": "user", "content": text}], "prompt": text}
+    with pytest.raises(ContextLengthExceeded, match=str(MAX_MODEL_LEN)):
+        await ask(engine, kind, **body)
+
+
+async def test_fields_that_are_not_the_clients_are_ignored(engine: Engine) -> None:
+    plain = await ask(engine)
+    foreign = await ask(
+        engine,
+        unheard_of={"a": 1},
+        user="somebody",
+        cache_salt=7,
+        priority="high",
+        request_id=["x"],
+        session_id=1,
+        kv_transfer_params=1,
+        ec_transfer_params=1,
+        vllm_xargs=1,
+        mm_processor_kwargs=1,
+        media_io_kwargs=1,
+        chat_template="{{ 1 / 0 }}",
+        chat_template_kwargs={"chat_template": "{{ 1 / 0 }}", "tokenize": True},
+        stream_options=7,
+        use_beam_search=True,
+        model=7,
+    )
+    assert foreign.text == plain.text
+
+
+async def test_a_prefix_is_cached_for_its_salt_alone(engine: Engine) -> None:
+    first = await ask(engine, salt="red", messages=LONG)
+    again = await ask(engine, salt="red", messages=LONG)
+    other = await ask(engine, salt="blue", messages=LONG)
+    assert first.meter.cached_tokens == other.meter.cached_tokens == 0
+    assert 0 < again.meter.cached_tokens < again.meter.prompt_tokens
+    assert again.text == first.text == other.text
+
+
+async def test_a_client_cannot_choose_its_salt(engine: Engine) -> None:
+    await ask(engine, salt="green", messages=LONG)
+    thief = await ask(engine, salt="violet", messages=LONG, cache_salt="green")
+    assert thief.meter.cached_tokens == 0
+
+
+async def test_the_cache_is_the_adapters_own(engine: Engine, loaded: LocalAdapter) -> None:
+    await ask(engine, salt="yellow", messages=LONG)
+    adapted = await ask(engine, salt="yellow", messages=LONG, adapter=loaded)
+    assert adapted.meter.cached_tokens == 0
+
+
+async def test_an_adapter_changes_the_answer(engine: Engine, loaded: LocalAdapter) -> None:
+    assert (await ask(engine, adapter=loaded)).text != (await ask(engine)).text
+
+
+async def test_an_adapter_comes_and_goes(engine: Engine, adapter: LocalAdapter) -> None:
+    first = await engine.load(adapter)
+    assert first.weight_bytes > 0
+    assert (await engine.load(adapter)).weight_bytes == first.weight_bytes
+    answer = await ask(engine, adapter=adapter)
+    await engine.unload(adapter)
+    await engine.unload(adapter)
+    with pytest.raises(AdapterLoadFailed):
+        await ask(engine, adapter=adapter)
+    await engine.load(adapter)
+    assert (await ask(engine, adapter=adapter)).text == answer.text
+    await engine.unload(adapter)
+
+
+async def test_an_adapter_without_files_fails_alone(
+    engine: Engine, adapter: LocalAdapter, tmp_path: Path
+) -> None:
+    missing = replace(adapter, int_id=10_000, path=tmp_path / "nothing")
+    with pytest.raises(AdapterLoadFailed, match=adapter.ref.name):
+        await engine.load(missing)
+    with pytest.raises(AdapterLoadFailed):
+        await ask(engine, adapter=missing)
+    assert (await ask(engine)).tokens == 8
+    assert engine.alive
+
+
+async def test_no_more_adapters_than_places(engine: Engine, factory: AdapterFactory) -> None:
+    adapters = [factory.make(seed=seed) for seed in range(20, 21 + PLACES)]
+    for adapter in adapters[:PLACES]:
+        await engine.load(adapter)
+    with pytest.raises(AdapterLoadFailed, match="places"):
+        await engine.load(adapters[PLACES])
+    texts = {(await ask(engine, adapter=adapter)).text for adapter in adapters[:PLACES]}
+    assert len(texts) == PLACES, "each loaded adapter answers as itself"
+    for adapter in adapters:
+        await engine.unload(adapter)
+
+
+async def test_a_probe_sees_a_working_adapter(engine: Engine, adapter: LocalAdapter) -> None:
+    report = await engine.probe(adapter)
+    assert report.finite
+    assert report.max_logprob_delta > 0.01
+    assert report.weight_bytes > 0
+    assert report.base_text != report.adapter_text
+    await engine.unload(adapter)
+
+
+async def test_the_totals_are_the_sum_of_the_meters(engine: Engine) -> None:
+    before = engine.stats()
+    answers = await asyncio.gather(*(ask(engine, messages=LONG) for _ in range(4)))
+    after = engine.stats()
+    for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+        counted = sum(getattr(answer.meter, name) for answer in answers)
+        assert getattr(after, name) - getattr(before, name) == counted
+
+
+async def test_two_messages_are_told_apart_by_their_answers(engine: Engine) -> None:
+    other = [{"role": "user", "content": "Count from one to five."}]
+    one, two = await asyncio.gather(ask(engine, messages=QUESTION), ask(engine, messages=other))
+    assert one.text != two.text

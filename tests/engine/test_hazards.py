@@ -1,0 +1,223 @@
+"""What vLLM does wrong when left alone, each on the real engine; see the patches and `load`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import shutil
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inference.agent.engine import Engine, LocalAdapter
+from inference.content import CONFIG, WEIGHTS
+from inference.errors import AdapterLoadFailed
+from tests.engine.conftest import PLACES, SLOTS
+from tests.engine.driving import Answer, ask, work_of
+from tests.engine.factory import AdapterFactory
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
+
+
+@asynccontextmanager
+async def loaded(engine: Engine, adapters: list[LocalAdapter]) -> AsyncIterator[None]:
+    for adapter in adapters:
+        await engine.load(adapter)
+    try:
+        yield
+    finally:
+        for adapter in adapters:
+            await engine.unload(adapter)
+
+
+def logprobs(answer: Answer) -> list[tuple[str, float]]:
+    content = answer.response["choices"][0]["logprobs"]["content"]
+    return [(token["token"], token["logprob"]) for token in content]
+
+
+async def beside(engine: Engine, others: list[LocalAdapter | None]) -> list[tuple[str, float]]:
+    """The base model's tokens and log-probabilities while `others` run beside it all the time."""
+    streams = [
+        engine.generate(work_of(adapter=adapter, max_tokens=300, stream=True, salt=f"salt-{i}"))
+        for i, adapter in enumerate(others)
+    ]
+    for stream in streams:
+        await anext(stream)
+    answer = await ask(engine, logprobs=True, max_tokens=24, salt="alone")
+    assert engine.stats().running == len(others), "the others outlast it"
+    for stream in streams:
+        await stream.aclose()  # type: ignore[attr-defined]
+    return logprobs(answer)
+
+
+async def test_the_base_model_is_itself_while_all_slots_serve_adapters(
+    vllm: Engine, factory: AdapterFactory
+) -> None:
+    adapters = [factory.make(seed=seed, strength=0.3) for seed in range(SLOTS)]
+    async with loaded(vllm, adapters):
+        expected = await beside(vllm, [None] * SLOTS)
+        assert await beside(vllm, [*adapters]) == expected, "bit for bit"
+
+
+async def test_blocks_that_held_nan_are_clean_for_the_next(
+    vllm: Engine, factory: AdapterFactory
+) -> None:
+    long = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 12}]
+    expected = await ask(vllm, messages=long, max_tokens=24, salt="before", logprobs=True)
+    whole = factory.make(seed=3)
+    broken = factory.changed(whole, lambda _, tensor: tensor * math.nan)
+    async with loaded(vllm, [broken]):
+        # Enough requests to go through every block of the cache.
+        tokens = vllm.info.kv_tokens // 200 + 1
+        await asyncio.gather(
+            *(ask(vllm, adapter=broken, messages=long, salt=f"nan-{i}") for i in range(tokens))
+        )
+    answers = await asyncio.gather(
+        *(
+            ask(vllm, messages=long, max_tokens=24, salt=f"after-{i}", logprobs=True)
+            for i in range(16)
+        )
+    )
+    for answer in answers:
+        for (token, logprob), (wanted, its_logprob) in zip(
+            logprobs(answer), logprobs(expected), strict=True
+        ):
+            assert token == wanted
+            assert math.isclose(logprob, its_logprob, abs_tol=1e-4)
+
+
+def _missing(adapter: LocalAdapter) -> None:
+    shutil.rmtree(adapter.path)
+
+
+def _truncated(adapter: LocalAdapter) -> None:
+    weights = adapter.path / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+
+
+def _garbage(adapter: LocalAdapter) -> None:
+    (adapter.path / WEIGHTS).write_bytes(b"not safetensors at all")
+
+
+def _no_config(adapter: LocalAdapter) -> None:
+    (adapter.path / CONFIG).unlink()
+
+
+def _rank_too_high(adapter: LocalAdapter) -> None:
+    config = adapter.path / CONFIG
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"r": 512}))
+
+
+@pytest.mark.parametrize("spoil", [_missing, _truncated, _garbage, _no_config, _rank_too_high])
+async def test_an_adapter_that_cannot_be_loaded_ends_nobodys_stream(
+    vllm: Engine, factory: AdapterFactory, spoil: Any
+) -> None:
+    good, bad = factory.make(seed=4), factory.make(seed=5)
+    spoil(bad)
+    expected = await expected_text(vllm, good)
+    async with loaded(vllm, [good]):
+        running = asyncio.create_task(ask(vllm, adapter=good, max_tokens=200))
+        with pytest.raises(AdapterLoadFailed):
+            await vllm.load(bad)
+        with pytest.raises(AdapterLoadFailed):
+            await ask(vllm, adapter=bad)
+        assert (await running).text == expected
+    assert vllm.alive
+
+
+async def expected_text(engine: Engine, adapter: LocalAdapter) -> str:
+    async with loaded(engine, [adapter]):
+        return (await ask(engine, adapter=adapter, max_tokens=200)).text
+
+
+async def test_weights_of_no_module_here_are_not_served_as_the_base(
+    vllm: Engine, factory: AdapterFactory
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    stray = factory.make(seed=6)
+    tensors = load_file(stray.path / WEIGHTS)
+    moved = {name.replace("layers.", "layers.9"): tensor for name, tensor in tensors.items()}
+    save_file(moved, stray.path / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(AdapterLoadFailed):
+        await vllm.load(stray)
+
+
+async def test_files_deleted_after_loading_matter_no_more(
+    vllm: Engine, factory: AdapterFactory
+) -> None:
+    """Also while more adapters are loaded than there are slots, so that some leave their slot."""
+    adapters = [factory.make(seed=30 + i) for i in range(PLACES)]
+    async with loaded(vllm, adapters):
+        texts = [(await ask(vllm, adapter=adapter)).text for adapter in adapters]
+        for adapter in adapters:
+            shutil.rmtree(adapter.path)
+        extra = factory.make(seed=50)
+        with pytest.raises(AdapterLoadFailed, match="places"):
+            await vllm.load(extra)
+        assert [(await ask(vllm, adapter=adapter)).text for adapter in adapters] == texts
+    with pytest.raises(AdapterLoadFailed):
+        await vllm.load(adapters[0])
+    assert vllm.alive
+    assert len(set(texts)) == PLACES
+
+
+async def test_a_failed_load_leaves_its_place_free(vllm: Engine, factory: AdapterFactory) -> None:
+    bad = factory.make(seed=7)
+    _truncated(bad)
+    for attempt in range(PLACES + 2):
+        with pytest.raises(AdapterLoadFailed):
+            await vllm.load(replace(bad, int_id=20_000 + attempt))
+    good = factory.make(seed=8)
+    async with loaded(vllm, [good]):
+        assert (await ask(vllm, adapter=good)).tokens == 8
+
+
+async def test_a_new_version_meets_no_old_weights_and_no_old_cache(
+    vllm: Engine, factory: AdapterFactory
+) -> None:
+    """100 swaps of an adapter under load: each version answers as it does on a fresh engine.
+
+    Versions alternate between two contents, so that a stale answer is a wrong one. All share one
+    salt and one long prompt; each has its own name, path and integer id, as the agent gives them.
+    """
+    long = [{"role": "user", "content": "The quick brown fox jumps over the lazy dog. " * 8}]
+    drafts = [factory.make(seed=60), factory.make(seed=61)]
+    expected = []
+    for draft in drafts:
+        async with loaded(vllm, [draft]):
+            expected.append((await ask(vllm, adapter=draft, messages=long, salt="cold")).text)
+    assert expected[0] != expected[1]
+
+    neighbour = factory.make(seed=62)
+    async with loaded(vllm, [neighbour]), aclosing(_endless(vllm, neighbour)) as noise:
+        for swap in range(100):
+            version = swapped(factory, drafts[swap % 2], swap)
+            async with loaded(vllm, [version]):
+                await anext(noise)
+                answers = await asyncio.gather(
+                    *(ask(vllm, adapter=version, messages=long, salt="acme") for _ in range(2))
+                )
+            assert {answer.text for answer in answers} == {expected[swap % 2]}, swap
+
+
+async def _endless(engine: Engine, adapter: LocalAdapter) -> AsyncGenerator[None, None]:
+    while True:
+        async with aclosing(
+            engine.generate(work_of(adapter=adapter, max_tokens=400, stream=True))  # type: ignore[type-var]
+        ) as outputs:
+            async for _ in outputs:
+                yield
+
+
+def swapped(factory: AdapterFactory, draft: LocalAdapter, swap: int) -> LocalAdapter:
+    """The content of `draft` as a version of its own; a note in its config changes the digest."""
+    folder = factory.folder / f"swap-{swap}"
+    shutil.copytree(draft.path, folder)
+    config = json.loads((folder / CONFIG).read_text()) | {"revision": str(swap)}
+    (folder / CONFIG).write_text(json.dumps(config))
+    return factory.adopt(folder)

@@ -1,0 +1,243 @@
+"""What only the real engine does: vLLM's full path, its errors, and its death."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import multiprocessing
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from inference.agent.engine import Engine, LocalAdapter
+from inference.errors import EngineFailed, InvalidRequest, RequestError
+from tests.engine.driving import QUESTION, ask, running_after_a_step, work_of
+from tests.engine.factory import AdapterFactory
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"open": {"type": "boolean"}},
+    "required": ["open"],
+    "additionalProperties": False,
+}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "Weather", "parameters": SCHEMA},
+}
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def adapter(vllm: Engine, factory: AdapterFactory) -> AsyncIterator[LocalAdapter]:
+    adapter = factory.make(seed=2)
+    await vllm.load(adapter)
+    yield adapter
+    await vllm.unload(adapter)
+
+
+async def test_log_probabilities_of_a_chat(vllm: Engine) -> None:
+    plain = await ask(vllm)
+    answer = await ask(vllm, logprobs=True, top_logprobs=3)
+    (choice,) = answer.response["choices"]
+    assert choice["message"]["content"] == plain.text
+    content = choice["logprobs"]["content"]
+    assert len(content) == answer.meter.completion_tokens == 8
+    for token in content:
+        assert math.isfinite(token["logprob"])
+        assert len(token["top_logprobs"]) == 3
+        assert token["logprob"] == max(top["logprob"] for top in token["top_logprobs"])
+
+
+async def test_log_probabilities_stream(vllm: Engine) -> None:
+    whole = await ask(vllm, logprobs=True)
+    streamed = await ask(vllm, logprobs=True, stream=True)
+    found = [
+        token["token"]
+        for chunk in streamed.chunks
+        for choice in chunk["choices"]
+        if choice.get("logprobs")
+        for token in choice["logprobs"]["content"]
+    ]
+    content = whole.response["choices"][0]["logprobs"]["content"]
+    assert found == [token["token"] for token in content]
+    assert streamed.tokens == 8
+
+
+async def test_a_completion_echoes_its_prompt_with_log_probabilities(
+    vllm: Engine, adapter: LocalAdapter
+) -> None:
+    answer = await ask(vllm, "completion", echo=True, logprobs=1, adapter=adapter)
+    (choice,) = answer.response["choices"]
+    assert choice["text"].startswith("Who are you?")
+    assert len(choice["logprobs"]["tokens"]) == answer.meter.prompt_tokens + 8
+
+
+async def test_prompts_in_one_completion_are_counted_together(vllm: Engine) -> None:
+    answer = await ask(vllm, "completion", prompt=[[5, 6, 7], [8, 9]])
+    assert [choice["index"] for choice in answer.response["choices"]] == [0, 1]
+    assert answer.meter.prompt_tokens == 5
+    assert answer.meter.completion_tokens == 16
+
+
+async def test_a_seed_repeats_and_another_differs(vllm: Engine) -> None:
+    one, two = [await ask(vllm, temperature=1.0, seed=5, max_tokens=16) for _ in range(2)]
+    other = await ask(vllm, temperature=1.0, seed=6, max_tokens=16)
+    assert one.text == two.text != other.text
+
+
+async def test_choices_differ_and_a_cut_costs_what_came(vllm: Engine) -> None:
+    answer = await ask(vllm, n=3, temperature=1.0, seed=5, max_tokens=16)
+    assert len({choice["message"]["content"] for choice in answer.response["choices"]}) == 3
+    assert answer.meter.completion_tokens == 48
+
+
+async def test_logit_bias_forces_and_forbids(vllm: Engine) -> None:
+    forced = await ask(vllm, "completion", logit_bias={"77": 100}, max_tokens=4, logprobs=0)
+    tokens = forced.response["choices"][0]["logprobs"]["tokens"]
+    assert len(set(tokens)) == 1
+    forbidden = await ask(vllm, "completion", logit_bias={"77": -100}, max_tokens=4, logprobs=0)
+    assert tokens[0] not in forbidden.response["choices"][0]["logprobs"]["tokens"]
+
+
+async def test_a_frequency_penalty_changes_the_answer(vllm: Engine) -> None:
+    bias = {"77": 30, "78": 29}
+    plain = await ask(vllm, "completion", logit_bias=bias, max_tokens=6)
+    answer = await ask(vllm, "completion", logit_bias=bias, max_tokens=6, frequency_penalty=2.0)
+    assert len(set(plain.text)) == 1
+    assert len(set(answer.text)) == 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_follows_a_json_schema(vllm: Engine, stream: bool) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "shop", "schema": SCHEMA}}
+    answer = await ask(vllm, response_format=form, max_tokens=60, ignore_eos=False, stream=stream)
+    assert answer.finish_reason == "stop"
+    assert isinstance(json.loads(answer.text)["open"], bool)
+
+
+async def test_an_answer_is_a_json_object(vllm: Engine) -> None:
+    answer = await ask(vllm, response_format={"type": "json_object"}, max_tokens=30)
+    assert answer.text.lstrip().startswith("{")
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_tool_is_called_as_its_schema_says(vllm: Engine, choice: Any, stream: bool) -> None:
+    body = {"tools": [WEATHER], "tool_choice": choice, "stream": stream}
+    answer = await ask(vllm, max_tokens=150, ignore_eos=False, **body)
+    name, arguments = _called(answer.chunks if stream else [answer.response])
+    assert name == "get_weather"
+    assert isinstance(json.loads(arguments)["open"], bool)
+    assert answer.tokens == answer.meter.completion_tokens
+
+
+def _called(bodies: list[dict[str, Any]]) -> tuple[str, str]:
+    parts = [
+        call["function"]
+        for body in bodies
+        for choice in body["choices"]
+        for call in choice.get("delta", choice.get("message")).get("tool_calls") or []
+    ]
+    names = [part["name"] for part in parts if part.get("name")]
+    return names[0], "".join(part.get("arguments") or "" for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"top_p": 7}, "top_p"),
+        ({"n": 1000}, "n"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias"),
+        ({"max_tokens": 10_000}, "max_tokens"),
+        ({"tools": []}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": "all"}, None),
+        ({"tools": [WEATHER], "tool_choice": "perhaps"}, "tool_choice"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 10_000}, None),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "poem"}}, None),
+        ({"structured_outputs": {"regex": "("}}, None),
+        ({"seed": 2**70}, "seed"),
+        ({"stop_token_ids": ["x"]}, "stop_token_ids[0]"),
+    ],
+)
+async def test_what_vllm_refuses_is_the_requests_fault(
+    vllm: Engine, body: dict[str, Any], param: str | None
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        await ask(vllm, **body)
+    if param is not None:
+        assert caught.value.param == param
+    assert caught.value.http_status == 400
+    assert "pydantic" not in caught.value.message
+    assert (await ask(vllm)).tokens == 8
+
+
+async def test_a_bad_schema_is_the_requests_fault(vllm: Engine) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+    with pytest.raises(InvalidRequest, match="nonsense"):
+        await ask(vllm, response_format=form)
+
+
+async def test_an_error_on_the_full_path_is_the_engines_own(vllm: Engine) -> None:
+    wrong: dict[str, Any] = {"n": 2, "temperature": 1.0, "logit_bias": {"999999": 1}}
+    for kind in ("chat", "completion"):
+        for stream in (True, False):
+            with pytest.raises(InvalidRequest) as caught:
+                await ask(vllm, kind, stream=stream, **wrong)
+            assert caught.value.param == "logit_bias"
+    assert await running_after_a_step(vllm) == 0
+
+
+async def test_a_request_in_each_lane_is_served(vllm: Engine) -> None:
+    answers = await asyncio.gather(*(ask(vllm, messages=QUESTION, max_tokens=4) for _ in range(40)))
+    assert {answer.tokens for answer in answers} == {4}
+
+
+async def test_the_probe_finds_an_adapter_that_does_nothing(
+    vllm: Engine, factory: AdapterFactory, adapter: LocalAdapter
+) -> None:
+    inert = factory.changed(adapter, lambda name, t: t * 0 if "lora_B" in name else t)
+    report = await vllm.probe(inert)
+    assert report.finite
+    assert report.max_logprob_delta < 1e-5
+    assert report.adapter_text == report.base_text
+    await vllm.unload(inert)
+
+
+async def test_the_probe_finds_an_adapter_of_nan(
+    vllm: Engine, factory: AdapterFactory, adapter: LocalAdapter
+) -> None:
+    broken = factory.changed(adapter, lambda _, tensor: tensor * math.nan)
+    report = await vllm.probe(broken)
+    assert not report.finite
+    assert math.isnan(report.max_logprob_delta)
+    await vllm.unload(broken)
+
+
+async def test_a_dead_engine_core_fails_its_requests(profile: Any) -> None:
+    from inference.agent.vllm_engine import VLLMEngine
+
+    others = set(multiprocessing.active_children())
+    engine = await VLLMEngine.start(profile)
+    core = set(multiprocessing.active_children()) - others
+    try:
+        async with aclosing(engine.generate(work_of(max_tokens=400, stream=True))) as outputs:
+            await anext(outputs)
+            for process in core:
+                process.kill()
+            with pytest.raises(EngineFailed):
+                async for _ in outputs:
+                    pass
+        assert not engine.alive
+        with pytest.raises(EngineFailed):
+            await ask(engine)
+    finally:
+        await engine.close()
