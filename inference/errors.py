@@ -163,6 +163,12 @@ class AdapterLoadFailed(InferenceError):
     retryable = True
 
 
+class AdapterUnavailable(AdapterLoadFailed):
+    """The adapter's files could not be brought to the engine: no fault of the adapter."""
+
+    code = "adapter_unavailable"
+
+
 class ProtocolViolation(InferenceError):
     """The peer of an engine link broke the protocol."""
 

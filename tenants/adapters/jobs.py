@@ -32,7 +32,7 @@ from tenants.models import AdapterVersion, GatewayProcess, State
 log = structlog.get_logger(__name__)
 
 LONGEST_WAIT_S = 60
-LOAD_ATTEMPTS = 3
+LOAD_ATTEMPTS = 5
 """Failed loads before a version is rejected: one may be the engine's fault (memory, a restart)."""
 ABANDONED_AFTER = timedelta(days=1)
 KEEP_JOBS_HOURS = 24 * 7

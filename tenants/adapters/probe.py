@@ -94,7 +94,8 @@ def ask(
     body = {"base_model": base_model, "name": name, "digest": digest}
     reasons = []
     timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-    with httpx.Client(timeout=timeout, headers={"Authorization": f"Bearer {token}"}) as client:
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.Client(timeout=timeout, headers=headers, trust_env=False) as client:
         # Each gateway sees every engine; in random order none of them gets all the probes.
         for url in random.sample(list(gateways), len(gateways)):
             try:

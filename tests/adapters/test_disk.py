@@ -1,0 +1,95 @@
+"""The adapter cache's bookkeeping: the budget holds, pins hold, the oldest goes first."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from inference.agent.disk import DiskIndex, NoRoom
+
+
+def test_least_recently_used_goes_first() -> None:
+    index = DiskIndex(100)
+    for digest in "abc":
+        assert index.reserve(digest, 30) == []
+    index.touch("a")
+    assert index.digests == ["b", "c", "a"]
+    assert index.reserve("d", 50) == ["b", "c"]
+    assert index.digests == ["a", "d"]
+    assert index.used_bytes == 80
+
+
+def test_pinned_is_passed_over() -> None:
+    index = DiskIndex(100)
+    index.pin("a")
+    index.pin("a")
+    index.reserve("a", 60)
+    index.reserve("b", 40)
+    index.unpin("a")
+    assert index.reserve("c", 40) == ["b"]
+    with pytest.raises(NoRoom, match="60 bytes do not fit"):
+        index.reserve("d", 60)
+    assert index.digests == ["a", "c"]
+    index.unpin("a")
+    assert not index.pinned("a")
+    assert index.reserve("d", 60) == ["a"]
+
+
+def test_reserving_again_replaces_what_it_had() -> None:
+    index = DiskIndex(100)
+    index.reserve("a", 10)
+    assert index.reserve("a", 100) == []
+    assert index.size_of("a") == 100
+    index.drop("a")
+    index.drop("a")
+    assert "a" not in index
+    assert index.used_bytes == 0
+
+
+class Budget(RuleBasedStateMachine):
+    """Whatever happens, the budget holds and a pinned adapter stays until it is dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = DiskIndex(100)
+        self.pins: list[str] = []
+
+    @rule(digest=st.sampled_from("abcdef"), size=st.integers(0, 120))
+    def reserve(self, digest: str, size: int) -> None:
+        before = set(self.index.digests)
+        try:
+            victims = self.index.reserve(digest, size)
+        except NoRoom:
+            assert set(self.index.digests) == before
+            held = sum(self.index.size_of(d) for d in before if d in self.pins and d != digest)
+            assert held + size > 100
+            return
+        assert not set(victims) & set(self.pins)
+        assert set(self.index.digests) == (before - set(victims)) | {digest}
+        assert self.index.digests[-1] == digest
+
+    @rule(digest=st.sampled_from("abcdef"))
+    def pin(self, digest: str) -> None:
+        self.index.pin(digest)
+        self.pins.append(digest)
+
+    @precondition(lambda self: self.pins)
+    @rule(data=st.data())
+    def unpin(self, data: st.DataObject) -> None:
+        digest = data.draw(st.sampled_from(self.pins))
+        self.index.unpin(digest)
+        self.pins.remove(digest)
+
+    @rule(digest=st.sampled_from("abcdef"))
+    def drop(self, digest: str) -> None:
+        self.index.drop(digest)
+
+    @invariant()
+    def within_budget(self) -> None:
+        assert self.index.used_bytes <= 100
+
+
+TestBudget = Budget.TestCase
+TestBudget.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

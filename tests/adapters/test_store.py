@@ -1,0 +1,258 @@
+"""The agent's adapter files: fetched once, checked, kept while used, evicted, mended."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from inference.agent.store import AdapterStore, Download, FetchFailed, HttpFetch
+from inference.content import CONFIG, FILES, WEIGHTS, digest_of
+from inference.errors import AdapterLoadFailed, AdapterUnavailable
+from inference.wire import AdapterRef
+from tests.adapters.servers import Responder, serving
+
+SOURCE = "http://gateway"
+
+
+def content(seed: str, size: int = 100) -> dict[str, bytes]:
+    return {CONFIG: f"config {seed}".encode(), WEIGHTS: (seed * size).encode()[:size]}
+
+
+def ref_of(files: dict[str, bytes]) -> AdapterRef:
+    digest = digest_of(*(hashlib.sha256(files[name]).hexdigest() for name in FILES))
+    return AdapterRef(f"acme/one@{digest}", digest)
+
+
+@dataclass
+class Gateway:
+    """The Fetch of tests: serves from memory; `hold` keeps downloads waiting, `spoil` edits."""
+
+    adapters: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    fetched: list[str] = field(default_factory=list)
+    hold: asyncio.Event | None = None
+    spoil: Callable[[str, bytes], tuple[int, list[bytes]]] | None = None
+    asked: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    """Released once for each download that was begun."""
+
+    def add(self, files: dict[str, bytes]) -> AdapterRef:
+        ref = ref_of(files)
+        self.adapters[ref.digest] = files
+        return ref
+
+    @asynccontextmanager
+    async def __call__(self, url: str) -> AsyncIterator[Download]:
+        assert url.startswith(f"{SOURCE}/engine/adapters/")
+        digest, name = url.split("/")[-2:]
+        self.fetched.append(f"{digest[:4]}/{name}")
+        self.asked.release()
+        if digest not in self.adapters:
+            raise FetchFailed(f"{url} answered 404")
+        data = self.adapters[digest][name]
+        size, chunks = self.spoil(name, data) if self.spoil else (len(data), [data])
+        yield Download(size, self._chunks(chunks))
+
+    async def _chunks(self, chunks: list[bytes]) -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            if self.hold:
+                await self.hold.wait()
+            yield chunk
+
+
+def on_disk(folder: Path) -> set[str]:
+    """The adapters in the cache folder; fails if anything is left under way."""
+    assert not list((folder / ".incoming").iterdir())
+    return {path.name for path in folder.iterdir()} - {".incoming"}
+
+
+async def test_fetched_once_and_read_only(tmp_path: Path) -> None:
+    gateway = Gateway()
+    ref = gateway.add(content("a"))
+    async with AdapterStore(tmp_path, 1000, gateway) as store:
+        path = await store.get(ref, SOURCE)
+        assert path == tmp_path / ref.digest
+        assert {f.name: f.read_bytes() for f in path.iterdir()} == content("a")
+        assert all(f.stat().st_mode & 0o222 == 0 for f in [path, *path.iterdir()])
+        assert await store.get(ref, SOURCE) == path
+        assert len(gateway.fetched) == 2
+        assert on_disk(tmp_path) == {ref.digest}
+
+
+async def test_many_ask_at_once_one_download(tmp_path: Path) -> None:
+    gateway = Gateway(hold=asyncio.Event())
+    ref = gateway.add(content("a"))
+    async with AdapterStore(tmp_path, 1000, gateway) as store:
+        asking = [asyncio.create_task(store.get(ref, SOURCE)) for _ in range(5)]
+        await gateway.asked.acquire()
+        asking[0].cancel()
+        assert gateway.hold
+        gateway.hold.set()
+        done = await asyncio.gather(*asking, return_exceptions=True)
+        assert isinstance(done[0], asyncio.CancelledError)
+        assert set(done[1:]) == {tmp_path / ref.digest}
+        assert len(gateway.fetched) == 2
+
+
+async def test_least_recently_used_is_evicted_unless_pinned(tmp_path: Path) -> None:
+    gateway = Gateway()
+    a, b, c = (gateway.add(content(seed)) for seed in "abc")
+    async with AdapterStore(tmp_path, 250, gateway) as store:
+        async with store.pinned(a, SOURCE) as path:
+            await store.get(b, SOURCE)
+            await store.get(c, SOURCE)
+            assert on_disk(tmp_path) == {a.digest, c.digest}
+            assert (path / WEIGHTS).read_bytes() == content("a")[WEIGHTS]
+        await store.get(b, SOURCE)
+        assert on_disk(tmp_path) == {b.digest, c.digest}
+
+
+async def test_no_room_beside_what_is_pinned(tmp_path: Path) -> None:
+    gateway = Gateway()
+    a, b = (gateway.add(content(seed)) for seed in "ab")
+    async with AdapterStore(tmp_path, 150, gateway) as store:
+        async with store.pinned(a, SOURCE):
+            with pytest.raises(AdapterUnavailable, match="do not fit"):
+                await store.get(b, SOURCE)
+            assert on_disk(tmp_path) == {a.digest}
+        await store.get(b, SOURCE)
+
+
+async def test_downloads_under_way_do_not_evict_each_other(tmp_path: Path) -> None:
+    gateway = Gateway(hold=asyncio.Event())
+    a, b = (gateway.add(content(seed)) for seed in "ab")
+    async with AdapterStore(tmp_path, 150, gateway) as store:
+        asking = [asyncio.create_task(store.get(ref, SOURCE)) for ref in (a, b)]
+        await gateway.asked.acquire()
+        await gateway.asked.acquire()
+        assert gateway.hold
+        gateway.hold.set()
+        done = await asyncio.gather(*asking, return_exceptions=True)
+        assert sorted(type(one).__name__ for one in done) == ["AdapterUnavailable", "PosixPath"]
+        assert len(on_disk(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda name, data: (len(data), [data[:-1] + b"!"]), "is not the content"),
+        (lambda name, data: (len(data), [data[:5]]), "did not come with"),
+        (lambda name, data: (5, [data]), "did not come with"),
+    ],
+)
+async def test_wrong_content_is_refused_and_leaves_nothing(
+    tmp_path: Path, spoil: Callable[[str, bytes], tuple[int, list[bytes]]], reason: str
+) -> None:
+    gateway = Gateway(spoil=spoil)
+    ref = gateway.add(content("a"))
+    async with AdapterStore(tmp_path, 1000, gateway) as store:
+        with pytest.raises(AdapterLoadFailed, match=reason) as failed:
+            await store.get(ref, SOURCE)
+        assert failed.value.retryable
+        assert on_disk(tmp_path) == set()
+        gateway.spoil = None
+        await store.get(ref, SOURCE)
+
+
+async def test_unknown_to_the_gateway(tmp_path: Path) -> None:
+    async with AdapterStore(tmp_path, 1000, Gateway()) as store:
+        with pytest.raises(AdapterUnavailable, match="answered 404"):
+            await store.get(ref_of(content("a")), SOURCE)
+
+
+async def test_disk_error_is_a_load_failure(tmp_path: Path) -> None:
+    gateway = Gateway()
+    ref = gateway.add(content("a"))
+    async with AdapterStore(tmp_path, 1000, gateway) as store:
+        (tmp_path / ".incoming").rmdir()
+        (tmp_path / ".incoming").write_bytes(b"")
+        with pytest.raises(AdapterUnavailable, match="Not a directory"):
+            await store.get(ref, SOURCE)
+        (tmp_path / ".incoming").unlink()
+        await store.get(ref, SOURCE)
+
+
+async def test_vanished_and_cut_files_are_fetched_again(tmp_path: Path) -> None:
+    gateway = Gateway()
+    ref = gateway.add(content("a"))
+    async with AdapterStore(tmp_path, 1000, gateway) as store:
+        path = await store.get(ref, SOURCE)
+        path.chmod(0o755)
+        (path / CONFIG).unlink()
+        await store.get(ref, SOURCE)
+        (path / WEIGHTS).chmod(0o644)
+        os.truncate(path / WEIGHTS, 10)
+        assert await store.get(ref, SOURCE) == path
+        assert (path / WEIGHTS).read_bytes() == content("a")[WEIGHTS]
+        assert len(gateway.fetched) == 6
+
+
+async def test_next_process_takes_over_what_is_sound(tmp_path: Path) -> None:
+    gateway = Gateway()
+    a, b, c = (gateway.add(content(seed)) for seed in "abc")
+    async with AdapterStore(tmp_path, 1000, gateway) as store:
+        for age, ref in enumerate((a, b, c)):
+            os.utime(await store.get(ref, SOURCE), (age, age))
+    (tmp_path / b.digest).chmod(0o755)
+    (tmp_path / b.digest / CONFIG).unlink()  # a crash of another kind
+    half = tmp_path / ".incoming" / "half"
+    half.mkdir()
+    (half / CONFIG).write_bytes(b"{")
+    weights = tmp_path / c.digest / WEIGHTS
+    weights.chmod(0o644)
+    weights.write_bytes(b"x" * 100)  # the size is right, the content is not
+    gateway.fetched.clear()
+    async with AdapterStore(tmp_path, 1000, gateway) as store:
+        assert on_disk(tmp_path) == {a.digest, c.digest}
+        await store.get(a, SOURCE)
+        assert not gateway.fetched
+        await store.get(c, SOURCE)
+        assert len(gateway.fetched) == 2
+        assert weights.read_bytes() == content("c")[WEIGHTS]
+
+
+async def test_next_process_with_a_smaller_budget_keeps_the_newest(tmp_path: Path) -> None:
+    gateway = Gateway()
+    refs = [gateway.add(content(seed)) for seed in "abc"]
+    async with AdapterStore(tmp_path, 1000, gateway) as store:
+        for age, ref in enumerate(refs):
+            os.utime(await store.get(ref, SOURCE), (age, age))
+    async with AdapterStore(tmp_path, 120, gateway) as store:
+        assert on_disk(tmp_path) == {refs[-1].digest}
+
+
+async def test_closing_ends_downloads(tmp_path: Path) -> None:
+    gateway = Gateway(hold=asyncio.Event())
+    ref = gateway.add(content("a"))
+    async with AdapterStore(tmp_path, 1000, gateway) as store:
+        asking = asyncio.create_task(store.get(ref, SOURCE))
+        await gateway.asked.acquire()
+    assert isinstance((await asyncio.gather(asking, return_exceptions=True))[0], BaseException)
+    assert on_disk(tmp_path) == set()
+
+
+async def test_over_http(tmp_path: Path) -> None:
+    files = content("a", 3_000_000)
+    ref = ref_of(files)
+    paths = {f"/engine/adapters/{ref.digest}/{name}": data for name, data in files.items()}
+    server = Responder(
+        lambda scope, body: (200, paths[scope["path"]]) if scope["path"] in paths else (404, b"")
+    )
+    fetch = HttpFetch("the-token")
+    async with serving(server) as url, AdapterStore(tmp_path, 1 << 23, fetch) as store:
+        path = await store.get(ref, url + "/")
+        assert (path / WEIGHTS).read_bytes() == files[WEIGHTS]
+        assert {headers[b"authorization"] for _, headers, _ in server.requests} == {
+            b"Bearer the-token"
+        }
+        with pytest.raises(AdapterUnavailable, match="answered 404"):
+            await store.get(ref_of(content("b")), url)
+    async with AdapterStore(tmp_path, 1 << 23, fetch) as store:
+        with pytest.raises(AdapterUnavailable, match="onnect"):
+            await store.get(ref_of(content("b")), url)
+    await fetch.aclose()
