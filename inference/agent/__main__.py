@@ -24,6 +24,8 @@ from inference.environ import BadSetting
 log = structlog.get_logger(__name__)
 
 EXIT_ENGINE_DIED = 70
+DEFAULT_RUNNING = 256
+"""Requests on the engine at once where the profile leaves vLLM its own default."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -97,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
         "--log-level",
         choices=["debug", "info", "warning", "error"],
         default=_default("LOG_LEVEL", "info"),
+        help="least severe lines that are logged (LOG_LEVEL)",
     )
     _add_profile(whole.add_argument_group("engine profile (passed through to vLLM)").add_argument)
     _add_synthetic(whole.add_argument_group("synthetic engine").add_argument)
@@ -122,8 +125,10 @@ def _add_profile(add: Callable[..., Any]) -> None:
         dest="kv_cache_memory_bytes",
         help="size of the KV cache, such as 256M",
     )
-    add("--tensor-parallel-size", type=int, default=1)
-    add("--pipeline-parallel-size", type=int, default=1)
+    add("--tensor-parallel-size", type=int, default=1, help="GPUs that share each layer")
+    add(
+        "--pipeline-parallel-size", type=int, default=1, help="groups of GPUs that share the layers"
+    )
     add("--quantization", help="vLLM's name of the method")
     add("--speculative-config", type=json.loads, help="JSON, as vLLM's")
     add(
@@ -183,22 +188,22 @@ async def serve(options: argparse.Namespace, profile: EngineProfile) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    fetch = HttpFetch(options.token)
     try:
-        async with AdapterStore(
-            options.cache_dir, options.cache_bytes, HttpFetch(options.token)
-        ) as store:
+        async with AdapterStore(options.cache_dir, options.cache_bytes, fetch) as store:
             agent = Agent(
                 engine,
                 store,
                 id=options.id,
                 token=options.token,
-                max_running=profile.max_num_seqs or 256,
+                max_running=profile.max_num_seqs or DEFAULT_RUNNING,
                 max_resident=profile.loaded_adapters,
                 max_queued=options.max_queued,
                 patience_s=options.patience,
             )
             return await _until(stop, agent, options.gateway.split(","), options.drain)
     finally:
+        await fetch.aclose()
         await engine.close()
 
 
