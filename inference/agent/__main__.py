@@ -174,7 +174,7 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
     if options.engine == "synthetic":
         from inference.agent.synthetic import SyntheticEngine
 
-        return SyntheticEngine.of(profile, tokens_per_second=options.tokens_per_second)
+        return SyntheticEngine.of(profile, tokens_per_second=options.tokens_per_second or None)
     from inference.agent.vllm_engine import VLLMEngine
 
     return await VLLMEngine.start(profile)
