@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from tenants.adapters import config as config_file
 from tenants.adapters import safetensors_header, weights
 from tenants.adapters.config import LoraConfig
 from tenants.adapters.findings import Findings
 from tenants.adapters.pools import Pool
+from tenants.adapters.streams import Readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Verdict:
         }
 
 
-def check(config: BinaryIO, adapter: BinaryIO, adapter_bytes: int, pool: Pool) -> Verdict:
+def check(config: Readable, adapter: Readable, adapter_bytes: int, pool: Pool) -> Verdict:
     """Check the two files of an adapter for the base model that `pool` describes.
 
     `adapter` is the safetensors file, seekable and at its start, of `adapter_bytes` bytes. A later

@@ -20,7 +20,7 @@ from django.conf import settings
 from django.db.models.signals import post_delete
 from django.dispatch import receiver
 from django.utils import timezone
-from procrastinate.contrib.django import app
+from procrastinate.contrib.django import app as django_app
 from procrastinate.contrib.django.models import ProcrastinateJob
 from procrastinate.jobs import Job
 
@@ -30,6 +30,7 @@ from tenants.errors import IllegalTransition
 from tenants.models import AdapterVersion, GatewayProcess, State
 
 log = structlog.get_logger(__name__)
+app: procrastinate.App = django_app
 
 LONGEST_WAIT_S = 60
 LOAD_ATTEMPTS = 5

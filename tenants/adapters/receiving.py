@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -38,10 +38,16 @@ class HashedFile(TemporaryUploadedFile):
         super().__init__(name, "application/octet-stream", 0, None)
         self._hash = hashlib.sha256()
 
+    @property
+    def disk(self) -> IO[bytes]:
+        """The file itself."""
+        assert self.file is not None, "a temporary file has a file"
+        return self.file
+
     def write(self, chunk: bytes) -> int:  # type: ignore[override]
         self._hash.update(chunk)
         self.size = (self.size or 0) + len(chunk)
-        return self.file.write(chunk)
+        return self.disk.write(chunk)
 
     @property
     def sha256(self) -> str:
@@ -49,9 +55,9 @@ class HashedFile(TemporaryUploadedFile):
 
     def seal(self) -> None:
         """Everything is written: make it durable, and go back to the start for readers."""
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.seek(0)
+        self.disk.flush()
+        os.fsync(self.disk.fileno())
+        self.disk.seek(0)
 
 
 class HashingUploadHandler(FileUploadHandler):
@@ -110,14 +116,14 @@ class Upload:
         self.weights.close()
 
 
-def collect(files: list[UploadedFile]) -> Upload:
+def collect(files: Sequence[UploadedFile[bytes]]) -> Upload:
     """The adapter among a request's files: the two of them, or one archive that holds them.
 
     Raises:
         UploadRefused: they are anything else, or the archive is not one to trust.
     """
     if len(files) == 1 and is_archive_name(name := str(files[0].name)):
-        held = unpacked(files[0].file, name, settings.MAX_ADAPTER_BYTES)
+        held = unpacked(_hashed(files[0]).disk, name, settings.MAX_ADAPTER_BYTES)
     else:
         names = named(str(file.name) for file in files)
         held = dict(zip(names, map(_hashed, files), strict=True))
@@ -132,7 +138,7 @@ def collect(files: list[UploadedFile]) -> Upload:
     return upload
 
 
-def _hashed(file: UploadedFile) -> HashedFile:
+def _hashed(file: UploadedFile[bytes]) -> HashedFile:
     assert isinstance(file, HashedFile), "FILE_UPLOAD_HANDLERS lacks HashingUploadHandler"
     return file
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from tenants.adapters.findings import Code, Findings, shown
+from tenants.adapters.streams import Readable
 from tenants.adapters.strict_json import BadJson, DuplicateKey, load_object
 
 MAX_HEADER_BYTES = 8 << 20
@@ -32,7 +33,7 @@ class Tensor:
 
 
 def read(
-    stream: BinaryIO, file_bytes: int, *, max_tensors: int, findings: Findings
+    stream: Readable, file_bytes: int, *, max_tensors: int, findings: Findings
 ) -> list[Tensor] | None:
     """The tensors in the order of their bytes, or None with the reasons in `findings`.
 
@@ -60,7 +61,7 @@ def read(
     return None if findings.total > before else ordered
 
 
-def _header_length(stream: BinaryIO, file_bytes: int, findings: Findings) -> int | None:
+def _header_length(stream: Readable, file_bytes: int, findings: Findings) -> int | None:
     prefix = stream.read(8)
     if len(prefix) < 8:
         findings.add(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ from tenants.adapters.config import LoraConfig
 from tenants.adapters.findings import Code, Findings, shown
 from tenants.adapters.pools import PREFIX, Pool
 from tenants.adapters.safetensors_header import Tensor
+from tenants.adapters.streams import Readable
 
 CHUNK_BYTES = 256 << 10
 MAX_VALUE = 65504.0
@@ -101,7 +101,7 @@ def _check_targets(with_tensors: Collection[str], config: LoraConfig, findings: 
 
 
 def check_values(
-    stream: BinaryIO, tensors: list[Tensor], config: LoraConfig, findings: Findings
+    stream: Readable, tensors: list[Tensor], config: LoraConfig, findings: Findings
 ) -> None:
     """Every value is finite and within MAX_VALUE, lora_B also after scaling. Reads in chunks."""
     for tensor in tensors:
@@ -118,7 +118,7 @@ def check_values(
             )
 
 
-def largest_magnitude(stream: BinaryIO, tensor: Tensor) -> float:
+def largest_magnitude(stream: Readable, tensor: Tensor) -> float:
     """The largest absolute value; infinity where any value is not finite."""
     bits_dtype, unsigned, infinity = _UNSIGNED[tensor.dtype]
     stream.seek(tensor.begin)

@@ -1,0 +1,13 @@
+"""What the checks need of a file, whoever stores it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Readable(Protocol):
+    """A seekable file open for reading; `read` answers with less only at the file's end."""
+
+    def read(self, size: int = ..., /) -> bytes: ...
+
+    def seek(self, offset: int, whence: int = ..., /) -> int: ...

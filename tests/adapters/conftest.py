@@ -1,0 +1,134 @@
+"""A tenant, a base model, each kind of storage, and a gateway that answers probes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.files.storage import InMemoryStorage, storages
+from django.db import connection
+from pytest_django import Settings
+
+from tenants.models import BaseModel, GatewayProcess, Tenant
+from tests.adapters.builder import modules
+
+
+@pytest.fixture(params=["local folder", "object storage"])
+def storage(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Any:
+    """Adapter files in a local folder, or in a storage that has no paths; and an upload folder."""
+    backend = "django.core.files.storage.FileSystemStorage"
+    options: dict[str, Any] = {"location": str(tmp_path / "adapters")}
+    if request.param == "object storage":
+        backend, options = "django.core.files.storage.InMemoryStorage", {}
+    adapters = {"BACKEND": backend, "OPTIONS": options}
+    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
+    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    return storages["adapters"]
+
+
+def stored_files(storage: Any, folder: str = "") -> list[str]:
+    """The paths of all files in the storage."""
+    try:
+        folders, files = storage.listdir(folder)
+    except FileNotFoundError:
+        return []
+    found = [f"{folder}/{name}".lstrip("/") for name in files]
+    for name in folders:
+        found += stored_files(storage, f"{folder}/{name}".lstrip("/"))
+    return sorted(found)
+
+
+@pytest.fixture
+def object_storage(settings: Settings, tmp_path: Path) -> InMemoryStorage:
+    adapters = {"BACKEND": "django.core.files.storage.InMemoryStorage"}
+    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
+    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    found = storages["adapters"]
+    assert isinstance(found, InMemoryStorage)
+    return found
+
+
+@pytest.fixture
+def tenant(db: None) -> Tenant:
+    return Tenant.objects.create(slug="acme", name="Acme")
+
+
+@pytest.fixture
+def base_model(db: None) -> BaseModel:
+    return BaseModel.objects.create(
+        name="tiny",
+        max_model_len=512,
+        max_lora_rank=16,
+        modules=modules(),
+        engine="synthetic",
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_jobs(request: pytest.FixtureRequest) -> None:
+    """Procrastinate's tables are not Django's to flush between tests."""
+    if "transactional_db" in request.fixturenames:
+        with connection.cursor() as cursor:
+            cursor.execute("TRUNCATE procrastinate_jobs, procrastinate_workers CASCADE")
+
+
+GOOD = {
+    "load_s": 0.25,
+    "weight_bytes": 4096,
+    "max_logprob_delta": 1.5,
+    "finite": True,
+    "base_text": "hello",
+    "adapter_text": "ahoy\0",
+}
+
+
+class FakeGateway:
+    """Speaks `POST /engine/probe` over real HTTP: `answers` in turn, then the last one again."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, bytes]] = [(200, json.dumps(GOOD).encode())]
+        self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
+        gateway = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                gateway.asked.append((self.path, self.headers["Authorization"], body))
+                several = len(gateway.answers) > 1
+                status, content = gateway.answers.pop(0) if several else gateway.answers[0]
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def say(self, *answers: dict[str, Any]) -> None:
+        """What to answer: reports, or `{"code": ..., "status": ...}` for an error."""
+        self.answers = [
+            (answer["status"], json.dumps({"error": {**answer, "message": "the reason"}}).encode())
+            if "code" in answer
+            else (200, json.dumps({**GOOD, **answer}).encode())
+            for answer in answers
+        ]
+
+
+@pytest.fixture
+def gateway(db: None) -> Iterator[FakeGateway]:
+    found = FakeGateway()
+    thread = threading.Thread(target=found.server.serve_forever)
+    thread.start()
+    GatewayProcess.objects.beat(found.url)
+    yield found
+    found.server.shutdown()
+    thread.join()
+    found.server.server_close()
