@@ -92,11 +92,11 @@ class KeyRow:
 class Reader:
     """Each query raises `Unavailable` within ANSWER_S where the database does not answer."""
 
-    async def open(self) -> None:
+    async def open(self, timeout_s: float = START_S) -> None:
         """Connect.
 
         Raises:
-            psycopg.OperationalError: the database cannot be reached within START_S.
+            psycopg.OperationalError: the database cannot be reached in that time.
         """
         self._pool = AsyncConnectionPool(
             conninfo("lorikeet"),
@@ -111,7 +111,7 @@ class Reader:
             open=False,
         )
         try:
-            await self._pool.open(wait=True, timeout=START_S)
+            await self._pool.open(wait=True, timeout=timeout_s)
         except psycopg.OperationalError:
             await self._pool.close()
             raise

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import structlog
-from django.db import DataError, IntegrityError, close_old_connections, connection, models
+from django.db import DataError, IntegrityError, close_old_connections, connections, models
 
 from inference.grants import UsageRecord
 from tenants.models import AdapterVersion, ApiKey, UsageEvent
@@ -99,9 +99,11 @@ class BatchRecorder:
         write: Callable[[Sequence[UsageRecord]], None] = write,
         *,
         capacity: int = CAPACITY,
+        last_attempts: int = LAST_ATTEMPTS,
     ) -> None:
         self._write = write
         self._capacity = capacity
+        self._last_attempts = last_attempts
         self._buffer: deque[UsageRecord] = deque()
         self._dropped = 0
         self._full = asyncio.Event()
@@ -125,7 +127,7 @@ class BatchRecorder:
         self._closing.set()
         self._full.set()
         await self._task
-        await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
+        await asyncio.get_running_loop().run_in_executor(self._thread, connections.close_all)
         self._thread.shutdown()
 
     async def _run(self) -> None:
@@ -137,10 +139,10 @@ class BatchRecorder:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), timeout_s)
             failures = 0 if await self._flush() else failures + 1
-        for attempt in range(1, LAST_ATTEMPTS):
+        for attempt in range(self._last_attempts):
+            await asyncio.sleep(_backoff_s(attempt) if attempt else 0)
             if await self._flush():
                 return
-            await asyncio.sleep(_backoff_s(attempt))
         self._dropped += len(self._buffer)
         self._buffer.clear()
         self._report_dropped()

@@ -1,0 +1,56 @@
+"""Makes tenants and what is theirs."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+from tenants.models import (
+    Adapter,
+    AdapterVersion,
+    ApiKey,
+    BaseModel,
+    Membership,
+    State,
+    Tenant,
+    User,
+)
+
+_numbers = itertools.count(1)
+
+
+def make_user(name: str = "", **fields: object) -> User:
+    return User.objects.create_user(name or f"user{next(_numbers)}", password="p", **fields)
+
+
+def make_tenant(slug: str = "") -> Tenant:
+    slug = slug or f"tenant{next(_numbers)}"
+    return Tenant.objects.create(slug=slug, name=slug.title())
+
+
+def make_member(tenant: Tenant, role: str) -> User:
+    user = make_user()
+    Membership.objects.create(user=user, tenant=tenant, role=role)
+    return user
+
+
+def make_base(name: str = "base") -> BaseModel:
+    defaults = {"max_model_len": 512, "max_lora_rank": 16, "engine": "vllm"}
+    return BaseModel.objects.get_or_create(name=name, defaults=defaults)[0]
+
+
+def make_adapter(tenant: Tenant, name: str = "support") -> Adapter:
+    return Adapter.objects.create(tenant=tenant, name=name, base_model=make_base())
+
+
+def make_version(adapter: Adapter, digest: str = "", state: State = State.READY) -> AdapterVersion:
+    """A version in this state; no alias points at it."""
+    digest = digest or hashlib.sha256(str(next(_numbers)).encode()).hexdigest()
+    version, _ = adapter.add_version(digest, size_bytes=1000, folder=digest)
+    AdapterVersion.objects.filter(pk=version.pk).update(state=state)
+    version.refresh_from_db()
+    return version
+
+
+def make_key(tenant: Tenant, *scopes: str, **fields: object) -> tuple[ApiKey, str]:
+    return ApiKey.objects.issue(tenant, name="a key", scopes=scopes or ["inference"], **fields)

@@ -1,0 +1,222 @@
+"""What changes in PostgreSQL reaches a directory, whoever changed it and whatever was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection
+
+from inference.errors import InferenceError, InvalidApiKey, UnknownModel
+from inference.wire import ModelInfo
+from tenants.auth import PostgresDirectory
+from tenants.models import Adapter, AdapterVersion, Alias, ApiKey, BaseModel, Tenant
+from tenants.notices import CHANNEL, LISTENER, Notice, conninfo, parse
+from tenants.reader import Reader
+from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def notices_of(*changes: Any) -> list[Notice | None]:
+    """What a listener hears of the changes, each in a transaction of its own."""
+    with psycopg.connect(conninfo("test"), autocommit=True) as listening:
+        listening.execute(f"LISTEN {CHANNEL}")
+        for change in changes:
+            change()
+        connection.cursor().execute(f"NOTIFY {CHANNEL}, 'end'")
+        heard = []
+        for notify in listening.notifies(timeout=30):
+            if notify.payload == "end":
+                return heard
+            heard.append(parse(notify.payload))
+    raise AssertionError("the last notice did not arrive")
+
+
+def test_keys_and_tenants(tenant: Tenant) -> None:
+    key, _ = make_key(tenant)
+    changed = Notice("key", tenant.pk, key.pk)
+    keys = ApiKey.objects.filter(pk=key.pk)
+    assert notices_of(key.revoke) == [changed]
+    assert notices_of(lambda: keys.update(scopes=["admin"])) == [changed]
+    assert notices_of(lambda: keys.update(last_used_at=datetime.now(UTC))) == []
+    assert notices_of(lambda: keys.update(scopes=["admin"])) == []
+    assert notices_of(key.delete) == [changed]
+    suspend = Tenant.objects.filter(pk=tenant.pk)
+    assert notices_of(lambda: suspend.update(status="suspended")) == [Notice("tenant", tenant.pk)]
+
+
+def test_adapters(tenant: Tenant) -> None:
+    adapters = Notice("adapters", tenant.pk)
+    assert notices_of(lambda: make_adapter(tenant)) == [Notice("base_models"), adapters]
+    adapter = Adapter.objects.get()
+    version = make_version(adapter)
+    archived = Notice("archived", digest=version.digest)
+    assert notices_of(lambda: adapter.promote(version)) == [adapters]
+    assert notices_of(Alias.objects.get().delete) == [adapters]
+    assert notices_of(version.archive) == [archived, adapters]
+    assert notices_of(version.delete) == [archived, adapters]
+    assert notices_of(adapter.delete) == [adapters]
+
+
+def test_a_rejected_version_leaves_the_engines(adapter: Adapter) -> None:
+    version = make_version(adapter)
+    probing = AdapterVersion.objects.filter(pk=version.pk)
+    probing.update(state="probing")
+    assert Notice("archived", digest=version.digest) in notices_of(
+        lambda: probing.update(state="rejected")
+    )
+
+
+def test_a_base_model_that_was_known_is_no_news() -> None:
+    info = ModelInfo("base", 512, 8, 16, 4096, {}, "vllm")
+    notices = notices_of(*[lambda: BaseModel.objects.note(info)] * 3)
+    assert notices == [Notice("base_models")]
+
+
+# --- The whole way -------------------------------------------------------------------------------
+
+
+class Gateway:
+    """A directory as a gateway runs it, and what it was told."""
+
+    def __init__(self, directory: PostgresDirectory) -> None:
+        self.directory = directory
+        self.revoked: asyncio.Queue[tuple[int, InferenceError]] = asyncio.Queue()
+        self.archived: asyncio.Queue[str] = asyncio.Queue()
+        directory.on_revoked(lambda *told: self.revoked.put_nowait(told))
+        directory.on_archived(self.archived.put_nowait)
+
+    async def next_revoked(self) -> int:
+        return (await asyncio.wait_for(self.revoked.get(), 30))[0]
+
+
+@pytest.fixture
+async def gateway(async_db: None) -> AsyncIterator[Gateway]:
+    async with PostgresDirectory() as directory:
+        yield Gateway(directory)
+
+
+@sync_to_async
+def given_key(**fields: Any) -> tuple[ApiKey, str]:
+    return make_key(Tenant.objects.first() or make_tenant("acme"), **fields)
+
+
+@sync_to_async
+def execute(statement: str, *values: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+
+
+async def test_a_key_and_its_end(gateway: Gateway) -> None:
+    key, text = await given_key(allowed_models=["base"])
+    grant = await gateway.directory.authenticate(text)
+    stored = await Tenant.objects.aget()
+    assert (grant.key_id, grant.tenant, grant.salt) == (key.pk, "acme", stored.salt)
+    assert grant.models == {"base"}
+    await sync_to_async(key.revoke)()
+    assert await gateway.next_revoked() == key.pk
+    with pytest.raises(InvalidApiKey, match="revoked"):
+        await gateway.directory.authenticate(text)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE tenants_tenant SET status = 'suspended'",
+        "UPDATE tenants_apikey SET scopes = '{admin}'",
+        "UPDATE tenants_apikey SET expires_at = now()",
+        "DELETE FROM tenants_apikey",
+    ],
+)
+async def test_psql_ends_a_key_as_well(gateway: Gateway, statement: str) -> None:
+    key, text = await given_key()
+    await gateway.directory.authenticate(text)
+    await execute(statement)
+    assert await gateway.next_revoked() == key.pk
+
+
+async def test_a_notice_that_was_missed_is_made_good_on_return(gateway: Gateway) -> None:
+    key, text = await given_key()
+    await gateway.directory.authenticate(text)
+    silent = "SET session_replication_role = replica; {}; RESET session_replication_role"
+    await execute(silent.format("UPDATE tenants_apikey SET revoked_at = now()"))
+    terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+    await execute(terminate, LISTENER)
+    assert await gateway.next_revoked() == key.pk
+    with pytest.raises(InvalidApiKey, match="revoked"):
+        await gateway.directory.authenticate(text)
+
+
+async def test_a_restart_of_the_database_is_survived(gateway: Gateway) -> None:
+    _, text = await given_key()
+    await gateway.directory.authenticate(text)
+    await execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name LIKE 'lorikeet%%' AND datname = current_database()"
+    )
+    _, other = await given_key()
+    assert (await gateway.directory.authenticate(other)).tenant == "acme"
+    key, text = await given_key()
+    await gateway.directory.authenticate(text)
+    await sync_to_async(key.revoke)()
+    assert await gateway.next_revoked() == key.pk
+
+
+async def test_names_follow_the_aliases(gateway: Gateway) -> None:
+    @sync_to_async
+    def versions() -> tuple[Adapter, AdapterVersion, AdapterVersion]:
+        adapter = make_adapter(Tenant.objects.get())
+        first, second = make_version(adapter), make_version(adapter)
+        adapter.promote(first)
+        return adapter, first, second
+
+    _, text = await given_key()
+    grant = await gateway.directory.authenticate(text)
+    adapter, first, second = await versions()
+
+    async def names_mean(**expected: int | None) -> None:
+        # Notices come in the order of the commits: a key that ends is heard after what was before.
+        key, marker = await given_key()
+        await gateway.directory.authenticate(marker)
+        await sync_to_async(key.revoke)()
+        assert await gateway.next_revoked() == key.pk
+        for name, version_id in expected.items():
+            target = await gateway.directory.resolve(grant, name.replace("_at_", "@"))
+            assert target.version_id == version_id
+
+    await names_mean(support=first.pk, support_at_2=second.pk, base=None)
+    target = await gateway.directory.resolve(grant, "support@" + first.digest[:8])
+    assert target.adapter is not None and target.adapter.digest == first.digest
+    await sync_to_async(adapter.promote)(second)
+    await names_mean(support=second.pk, support_at_1=first.pk)
+    await sync_to_async(first.archive)()
+    assert await asyncio.wait_for(gateway.archived.get(), 30) == first.digest
+    await names_mean(support=second.pk)
+    with pytest.raises(UnknownModel):
+        await gateway.directory.resolve(grant, "support@1")
+    cards = await gateway.directory.models(grant)
+    assert [(card.id, card.owned_by, card.root) for card in cards] == [
+        ("base", "lorikeet", "base"),
+        ("support", "acme", "base"),
+    ]
+
+
+async def test_last_use_is_written(async_db: None) -> None:
+    key, text = await given_key()
+    async with PostgresDirectory() as directory:
+        await directory.authenticate(text)
+    await key.arefresh_from_db()
+    assert key.last_used_at is not None
+
+
+async def test_a_database_that_is_away_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+    monkeypatch.setitem(connection.settings_dict, "PORT", "1")
+    with pytest.raises(psycopg.OperationalError):
+        await Reader().open(timeout_s=0.1)
