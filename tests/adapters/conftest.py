@@ -69,12 +69,11 @@ def base_model(db: None) -> BaseModel:
     )
 
 
-@pytest.fixture(autouse=True)
-def no_jobs(request: pytest.FixtureRequest) -> None:
+@pytest.fixture
+def no_jobs(transactional_db: None) -> None:
     """Procrastinate's tables are not Django's to flush between tests."""
-    if "transactional_db" in request.fixturenames:
-        with connection.cursor() as cursor:
-            cursor.execute("TRUNCATE procrastinate_jobs, procrastinate_workers CASCADE")
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE procrastinate_jobs, procrastinate_workers CASCADE")
 
 
 GOOD = {

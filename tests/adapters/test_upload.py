@@ -24,14 +24,14 @@ from tests.adapters.uploading import KEY, chunked, files, sound, upload
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.urls("tests.adapters.uploading"),
-    pytest.mark.usefixtures("tenant", "base_model"),
+    pytest.mark.usefixtures("no_jobs", "tenant", "base_model"),
 ]
 
 
 def assert_nothing_left(storage: Any, settings: Settings) -> None:
     assert not Adapter.objects.exists()
     assert not AdapterVersion.objects.exists()
-    assert not ProcrastinateJob.objects.exists()
+    assert not ProcrastinateJob.objects.filter(task_name="judge_version").exists()
     assert not stored_files(storage)
     folder = Path(settings.FILE_UPLOAD_TEMP_DIR)
     assert not folder.exists() or not list(folder.iterdir())
@@ -171,7 +171,7 @@ def test_base_model_is_chosen_where_there_are_several(
     ("sent", "options", "expected"),
     [
         (None, {"json": {}}, (415, "not_multipart")),
-        (None, {"content": b"", "headers": KEY | {"Content-Type": "multipart/form-data"}},
+        (None, {"content": b"x", "headers": KEY | {"Content-Type": "multipart/form-data"}},
          (415, "not_multipart")),
         (files(("a.txt", b"x")), {}, (400, "file_unexpected")),
         (files((CONFIG, b"{}")), {}, (400, "file_missing")),
@@ -225,8 +225,7 @@ def test_full_disk_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
     adapters = {"BACKEND": f"{__name__}.FullStorage", "OPTIONS": location}
     settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
-    with pytest.raises(OSError, match="No space"):
-        upload(sound())
+    assert upload(sound())[0] == 500
     assert_nothing_left(store.storage(), settings)
 
 
