@@ -121,6 +121,8 @@ class _Up:
         self.logs.mkdir(parents=True, exist_ok=True)
         with self._step("database"):
             await sync_to_async(call_command)("migrate", verbosity=0)
+        for i in range(self.options["engines"]):  # first, because they take longest
+            await self._start(f"engine-{i + 1}", self._engine_command(i + 1))
         with self._step("static files"):
             await sync_to_async(call_command)("collectstatic", interactive=False, verbosity=0)
         known = seed.Facts.read(self.facts_file)
@@ -131,7 +133,7 @@ class _Up:
             with self._step(f"{len(self.urls)} gateway(s), {self.options['workers']} worker(s)"):
                 await self._start_gateways_and_workers(client)
             if self.options["engines"]:
-                await self._start_engines(client, keys)
+                await self._await_engines(client, keys)
         facts = self._facts(operator, keys)
         facts.write(self.facts_file)
         self._tell(facts)
@@ -151,10 +153,8 @@ class _Up:
         for url in self.urls:
             await self._until(client, f"{url}/healthz")
 
-    async def _start_engines(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
+    async def _await_engines(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
         with self._step(f"{self.options['engines']} engine(s) with {self.model_name}"):
-            for i in range(self.options["engines"]):
-                await self._start(f"engine-{i + 1}", self._engine_command(i + 1))
             for url in self.urls:
                 await self._until(client, f"{url}/readyz")
         if self.is_demo:
