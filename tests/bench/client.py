@@ -1,0 +1,134 @@
+"""A raw HTTP/1.1 client: one keep-alive connection, no parsing beyond where an answer ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+Address = tuple[str, int]
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
+"""Ends a chunked body, and is in none before: JSON holds no bare carriage return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer. A chunked body keeps its framing."""
+
+    status: int
+    body: bytes
+
+    @property
+    def completion_tokens(self) -> int:
+        """The usage that the answer, or the last chunk of a stream, states."""
+        found = _COMPLETION_TOKENS.findall(self.body)
+        return int(found[-1]) if found else 0
+
+    @property
+    def events(self) -> int:
+        """Server-sent events in the body, `[DONE]` included."""
+        return self.body.count(b"data: ")
+
+
+class Refused(Exception):
+    """An answer other than 200."""
+
+
+def post(path: str, body: dict[str, Any], key: str = "") -> bytes:
+    """A whole POST request with a JSON body; `key` is sent as the bearer."""
+    content = json.dumps(body).encode()
+    authorization = f"Authorization: Bearer {key}\r\n" if key else ""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: bench\r\n{authorization}"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one request at a time."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport
+        self._answer: asyncio.Future[Reply]
+        self._reset()
+
+    @classmethod
+    async def open(cls, address: Address) -> Self:
+        """Connect.
+
+        Raises:
+            OSError: nobody listens there.
+        """
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(cls, *address)
+        return connection
+
+    async def send(self, request: bytes) -> Reply:
+        """Send a request as `post` made it and wait for the whole answer.
+
+        Raises:
+            ConnectionError: the connection was closed before it was complete.
+            Refused: the status is not 200.
+        """
+        self._reset()
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        reply = await self._answer
+        if reply.status != 200:
+            raise Refused(f"{reply.status}: {reply.body.decode(errors='replace')[:500]}")
+        return reply
+
+    def close(self) -> None:
+        """Hang up."""
+        self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio calls it."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+
+    def data_received(self, data: bytes) -> None:
+        """As asyncio calls it."""
+        self._parts.append(data)
+        self._size += len(data)
+        if self._body_at is None:
+            self._read_head()
+        if self._body_at is not None and self._complete():
+            whole = b"".join(self._parts)
+            self._answer.set_result(Reply(int(whole[9:12]), whole[self._body_at :]))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """As asyncio calls it."""
+        answer = getattr(self, "_answer", None)
+        if answer is not None and not answer.done():
+            answer.set_exception(error or ConnectionResetError("closed by the server"))
+
+    def _reset(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._body_at: int | None = None
+        self._end_at: int | None = None
+        """None while unknown: the body is chunked."""
+
+    def _read_head(self) -> None:
+        head, found, _ = b"".join(self._parts).partition(b"\r\n\r\n")
+        if found:
+            self._body_at = len(head) + len(found)
+            if length := _LENGTH.search(head):
+                self._end_at = self._body_at + int(length[1])
+            elif not _CHUNKED.search(head):
+                self._answer.set_exception(ConnectionError("an answer without a length"))
+
+    def _complete(self) -> bool:
+        if self._end_at is not None:
+            return self._size >= self._end_at
+        last = self._parts[-1]
+        if len(last) < len(_LAST_CHUNK):
+            last = b"".join(self._parts[-len(_LAST_CHUNK) :])
+        return last.endswith(_LAST_CHUNK)

