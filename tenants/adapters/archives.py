@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from tenants.adapters.findings import shown
+from tenants.adapters.findings import shown, told
 from tenants.adapters.refusals import Refusal, UploadRefused
 
 MAX_MEMBERS = 16
@@ -237,4 +237,4 @@ def _damage_as_refusal() -> Iterator[None]:
         NotImplementedError,
         RuntimeError,
     ) as error:
-        raise _invalid(shown(str(error))) from error
+        raise _invalid(told(error)) from error

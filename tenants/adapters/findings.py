@@ -10,6 +10,8 @@ MAX_FINDINGS = 20
 """Findings kept of one adapter; more of them help nobody and a file can cause millions."""
 MAX_SHOWN = 80
 """Characters shown of a value that a client chose."""
+MAX_TOLD = 300
+"""Characters told of another program's error message."""
 
 
 class Code(StrEnum):
@@ -97,3 +99,8 @@ def shown(value: object) -> str:
     except ValueError:  # an integer of thousands of digits
         text = f"a huge {type(value).__name__}"
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+
+
+def told(error: BaseException) -> str:
+    """An error's message as part of ours, made safe as by `shown`."""
+    return ascii(str(error) or type(error).__name__)[1:-1][:MAX_TOLD]

@@ -25,7 +25,7 @@ from procrastinate.contrib.django.models import ProcrastinateJob
 from procrastinate.jobs import Job
 
 from tenants.adapters import probe, store
-from tenants.adapters.findings import Code, Finding, shown
+from tenants.adapters.findings import Code, Finding, told
 from tenants.errors import IllegalTransition
 from tenants.models import AdapterVersion, GatewayProcess, State
 
@@ -84,7 +84,7 @@ def judge_version(version_id: int) -> None:
     except IllegalTransition:  # another run, or a person, was faster
         log.info("adapter_judged_elsewhere", version=str(version), state=version.state)
     except Exception as error:
-        _note(version, waiting_for=shown(str(error) or type(error).__name__))
+        _note(version, waiting_for=told(error))
         raise
 
 
@@ -123,7 +123,7 @@ def _note_failed_load(version: AdapterVersion, error: probe.LoadFailed) -> None:
     if failed < LOAD_ATTEMPTS:
         _note(version, failed_loads=failed)
         raise error
-    message = f"The engine could not load the adapter ({failed} attempts): {shown(str(error))}"
+    message = f"The engine could not load the adapter ({failed} attempts): {told(error)}"
     _reject(version, _settled(version.report), Finding(Code.LOAD_FAILED, message))
 
 

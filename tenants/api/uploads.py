@@ -15,7 +15,7 @@ from rest_framework.response import Response
 
 from tenants.adapters import jobs, store
 from tenants.adapters.config import MAX_CONFIG_BYTES
-from tenants.adapters.findings import shown
+from tenants.adapters.findings import shown, told
 from tenants.adapters.receiving import Upload, collect
 from tenants.adapters.refusals import Refusal, UploadRefused
 from tenants.adapters.strict_json import BadJson, load_object
@@ -73,7 +73,7 @@ def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], str]:
     try:
         files, base_name = request.FILES, request.POST.get("base_model", "")
     except (ParseError, SuspiciousOperation) as error:
-        raise UploadRefused(Refusal.NOT_MULTIPART, shown(str(error))) from error
+        raise UploadRefused(Refusal.NOT_MULTIPART, told(error)) from error
     return [file for _, several in files.lists() for file in several], base_name
 
 
