@@ -80,6 +80,7 @@ INSTALLED_APPS = [
     "gateway",
 ]
 MIDDLEWARE = [
+    "gateway.middleware.RequestId",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
