@@ -152,6 +152,9 @@ class VLLMEngine:
         """As the contract says."""
         if not self._closed:
             self._closed = True
+            await self._llm.abort(list(self._llm.output_processor.request_states), internal=True)
+            if (handler := self._llm.output_handler) is not None:
+                handler.cancel()  # else it reports the end of the core as a failure
             await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_S)
             # AsyncLLM shuts down again when it is collected, which fails at interpreter exit.
             del self._llm, self._serving
@@ -232,8 +235,6 @@ class VLLMEngine:
             async for delta in deltas:
                 (completion,) = delta.outputs
                 tokens = counter.count(delta)
-                if completion.finish_reason in ("error", "abort"):
-                    raise EngineFailed
                 held, held_tokens = held + completion.text, held_tokens + tokens
                 if request.stream or first or completion.finish_reason:
                     yield Output(held, held_tokens, finish_reason=completion.finish_reason)

@@ -36,14 +36,19 @@ def install() -> None:
     """
     if not current_platform.is_cpu():
         return
-    _check_version()
+    check_version(__version__)
     CpuPlatform.get_punica_wrapper = classmethod(lambda _: f"{__name__}.{GroupedPunica.__name__}")
     KVCacheConfig.needs_kv_cache_zeroing = property(lambda _: True)
 
 
-def _check_version() -> None:
-    if __version__.partition("+")[0] != PINNED:
-        raise RuntimeError(f"vLLM is {__version__}, but its CPU patches are for {PINNED}")
+def check_version(version: str) -> None:
+    """See that `version` is the pinned one and has every name that is patched.
+
+    Raises:
+        RuntimeError: it isn't, or hasn't.
+    """
+    if version.partition("+")[0] != PINNED:
+        raise RuntimeError(f"vLLM is {version}, but its CPU patches are for {PINNED}")
     patched: list[tuple[Any, str]] = [
         (CpuPlatform, "get_punica_wrapper"),
         (KVCacheConfig, "needs_kv_cache_zeroing"),
@@ -52,7 +57,7 @@ def _check_version() -> None:
     ]
     for owner, name in patched:
         if not hasattr(owner, name):
-            raise RuntimeError(f"vLLM {__version__} has no {owner.__name__}.{name} to patch")
+            raise RuntimeError(f"vLLM {version} has no {owner.__name__}.{name} to patch")
 
 
 def groups_of(slots: torch.Tensor) -> list[Group]:
@@ -83,7 +88,7 @@ class GroupedPunica(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is untyped 
     def _apply_shrink(
         self, y: torch.Tensor, x: torch.Tensor, w_t_all: torch.Tensor, scale: float
     ) -> None:
-        _shrink(self._by_token, y.view(-1, y.shape[-1]), x, w_t_all, scale)
+        shrink(self._by_token, y.view(-1, y.shape[-1]), x, w_t_all, scale)
 
     def _apply_expand(
         self,
@@ -94,7 +99,7 @@ class GroupedPunica(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is untyped 
         y_slice_size: int,
         add_inputs: bool = True,
     ) -> None:
-        _expand(self._by_token, y[:, y_offset : y_offset + y_slice_size], x, w_t_all, add_inputs)
+        expand(self._by_token, y[:, y_offset : y_offset + y_slice_size], x, w_t_all, add_inputs)
 
     def add_lora_embedding(
         self,
@@ -104,7 +109,7 @@ class GroupedPunica(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is untyped 
         add_inputs: bool = True,
         **kwargs: Any,
     ) -> None:
-        _expand(self._by_token, y, x, lora_b_stacked, add_inputs)
+        expand(self._by_token, y, x, lora_b_stacked, add_inputs)
 
     def add_lora_logits(
         self,
@@ -123,11 +128,11 @@ class GroupedPunica(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is untyped 
             # adapter has weights here, because `ModelInfo.modules` never offers the output layer.
             return
         hidden = torch.zeros((x.shape[0], lora_b_stacked.shape[-1]), dtype=torch.float32)
-        _shrink(self._by_sample, hidden, x, lora_a_stacked, scale)
-        _expand(self._by_sample, y, hidden, lora_b_stacked, add_inputs=True)
+        shrink(self._by_sample, hidden, x, lora_a_stacked, scale)
+        expand(self._by_sample, y, hidden, lora_b_stacked, add_inputs=True)
 
 
-def _shrink(
+def shrink(
     groups: list[Group], y: torch.Tensor, x: torch.Tensor, weights: torch.Tensor, scale: float
 ) -> None:
     """y[rows, :rank] = scale * x[rows] @ A.T, in y's dtype (float32)."""
@@ -139,7 +144,7 @@ def _shrink(
             y[rows, : a.shape[0]] = scale * (x[rows].to(y.dtype) @ a.t())
 
 
-def _expand(
+def expand(
     groups: list[Group], y: torch.Tensor, x: torch.Tensor, weights: torch.Tensor, add_inputs: bool
 ) -> None:
     """y[rows] (+)= x[rows] @ B.T over the columns that both have; vLLM may pad either."""

@@ -28,7 +28,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from inference.agent.engine import Meter, Output, Work
 from inference.agent.profile import EngineProfile
 from inference.agent.vllm_requests import Request, as_error, of_info
-from inference.errors import InferenceError
+from inference.errors import EngineFailed, InferenceError
 
 VLLM_ONLY = (
     "prompt_logprobs",
@@ -42,6 +42,9 @@ VLLM_ONLY = (
 
 VLLM_ONLY_IN_CHOICE = ("prompt_logprobs", "prompt_token_ids", "routed_experts", "token_ids")
 """The same for one choice."""
+
+GIVEN_UP = ("abort", "error")
+"""Finish reasons that no client asked for: the engine is closing, or failed on the request."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -60,6 +63,9 @@ class Counter:
         """Count what `output` (a delta) adds; its new output tokens are returned.
 
         The prompt counts once, when its first token appears, whatever n is.
+
+        Raises:
+            EngineFailed: the engine gave the request up.
         """
         if not self._prompt_counted and output.prompt_token_ids is not None:
             self._prompt_counted = True
@@ -69,6 +75,8 @@ class Counter:
         tokens = sum(len(completion.token_ids) for completion in output.outputs)
         self._meter.completion_tokens += tokens
         self._totals.completion_tokens += tokens
+        if any(completion.finish_reason in GIVEN_UP for completion in output.outputs):
+            raise EngineFailed
         return tokens
 
 

@@ -87,7 +87,7 @@ async def ask(engine: Engine, kind: Kind = "chat", **given: Any) -> Answer:
 async def cut_after(engine: Engine, work: Work, tokens: int) -> Answer:
     """Run `work` and close the iterator once `tokens` have come."""
     answer = Answer(work)
-    async with aclosing(engine.generate(work)) as outputs:  # type: ignore[type-var]
+    async with aclosing(engine.generate(work)) as outputs:
         async for output in outputs:
             answer.outputs.append(output)
             if work.meter.completion_tokens >= tokens:

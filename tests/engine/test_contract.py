@@ -149,7 +149,7 @@ async def test_what_was_cut_costs_what_came(engine: Engine) -> None:
 
 
 async def test_running_requests_are_seen(engine: Engine) -> None:
-    async with aclosing(engine.generate(work_of(max_tokens=400, stream=True))) as outputs:  # type: ignore[type-var]
+    async with aclosing(engine.generate(work_of(max_tokens=400, stream=True))) as outputs:
         await anext(outputs)
         await anext(outputs)
         assert engine.stats().running == 1

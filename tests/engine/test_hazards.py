@@ -50,7 +50,7 @@ async def beside(engine: Engine, others: list[LocalAdapter | None]) -> list[tupl
     answer = await ask(engine, logprobs=True, max_tokens=24, salt="alone")
     assert engine.stats().running == len(others), "the others outlast it"
     for stream in streams:
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()
     return logprobs(answer)
 
 
@@ -208,7 +208,7 @@ async def test_a_new_version_meets_no_old_weights_and_no_old_cache(
 async def _endless(engine: Engine, adapter: LocalAdapter) -> AsyncGenerator[None, None]:
     while True:
         async with aclosing(
-            engine.generate(work_of(adapter=adapter, max_tokens=400, stream=True))  # type: ignore[type-var]
+            engine.generate(work_of(adapter=adapter, max_tokens=400, stream=True))
         ) as outputs:
             async for _ in outputs:
                 yield

@@ -222,6 +222,23 @@ async def test_the_probe_finds_an_adapter_of_nan(
     await vllm.unload(broken)
 
 
+async def test_closing_the_engine_fails_its_requests(profile: Any) -> None:
+    from inference.agent.vllm_engine import VLLMEngine
+
+    engine = await VLLMEngine.start(profile)
+    bodies: list[dict[str, Any]] = [{}, {"n": 2, "temperature": 1.0}]
+    streams = [engine.generate(work_of(max_tokens=400, stream=True, **body)) for body in bodies]
+    for stream in streams:
+        await anext(stream)
+    await engine.close()
+    for stream in streams:
+        with pytest.raises(EngineFailed):
+            async for _ in stream:
+                pass
+    assert not engine.alive
+    await engine.close()
+
+
 async def test_a_dead_engine_core_fails_its_requests(profile: Any) -> None:
     from inference.agent.vllm_engine import VLLMEngine
 

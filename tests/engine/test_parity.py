@@ -1,0 +1,141 @@
+"""Adapters on vLLM answer as PEFT and transformers do with the same weights, in float32.
+
+The greedy text must be equal and each log-probability within TOLERANCE.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from gateway import demo
+from inference.agent.engine import Engine, LocalAdapter
+from inference.agent.profile import EngineProfile
+from tests.engine.driving import Answer, ask
+from tests.engine.factory import AdapterFactory
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
+
+TOLERANCE = 1e-3
+"""Largest difference of a log-probability: both sum float32 products, in different orders."""
+
+TOKENS = 24
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An engine with adapters loaded, and what they were made of."""
+
+    engine: Engine
+    base: Path
+    adapters: list[LocalAdapter | None]
+    """None is the base model."""
+    prompts: list[list[int]]
+
+    def expected(self, adapter: LocalAdapter | None, prompt: list[int]) -> tuple[str, list[float]]:
+        """The greedy text of transformers and PEFT, and its tokens' log-probabilities."""
+        model: Any = AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32)
+        if adapter is not None:
+            model = PeftModel.from_pretrained(model, adapter.path)
+        ids, logprobs = list(prompt), []
+        with torch.no_grad():
+            for _ in range(TOKENS):
+                logits = model.eval()(input_ids=torch.tensor([ids])).logits[0, -1]
+                best = torch.log_softmax(logits, dim=-1).max(dim=-1)
+                ids.append(int(best.indices))
+                logprobs.append(float(best.values))
+        tokenizer = AutoTokenizer.from_pretrained(self.base)
+        return tokenizer.decode(ids[len(prompt) :], skip_special_tokens=True), logprobs
+
+    async def serve(self, adapter: LocalAdapter | None, prompt: list[int]) -> Answer:
+        """The same from the engine."""
+        body: dict[str, Any] = {"prompt": prompt, "max_tokens": TOKENS, "logprobs": 0}
+        return await ask(self.engine, "completion", adapter=adapter, **body)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def random_model(vllm: Engine, base: Path, factory: AdapterFactory) -> AsyncIterator[Subject]:
+    """The random Llama with three random adapters."""
+    adapters = [
+        factory.make("acme", seed=70, rank=4, strength=0.1),
+        factory.make("bolt", seed=71, rank=8, strength=0.15),
+        factory.make("cask", seed=72, rank=16, strength=0.05),
+    ]
+    for adapter in adapters:
+        await vllm.load(adapter)
+    prompts = [[9, 30, 77, 120, 41], [200, 13, 55, 54, 53, 52, 300, 21], [5, 6, 7, 8] * 20]
+    yield Subject(vllm, base, [None, *adapters], prompts)
+    for adapter in adapters:
+        await vllm.unload(adapter)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def demo_model(factory: AdapterFactory) -> AsyncIterator[Subject]:
+    """The demo's model with its tenants' adapters."""
+    from inference.agent.vllm_engine import VLLMEngine
+
+    engine = await VLLMEngine.start(EngineProfile.on_cpu(str(demo.BASE)))
+    adapters = [factory.adopt(folder, name) for name, folder in demo.ADAPTERS.items()]
+    for adapter in adapters:
+        await engine.load(adapter)
+    tokenizer = AutoTokenizer.from_pretrained(demo.BASE)
+    prompts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
+        )
+        for question, _ in demo.QUESTIONS[::3]
+    ]
+    yield Subject(engine, demo.BASE, [None, *adapters], prompts)
+    await engine.close()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "random_model",
+        pytest.param(
+            "demo_model",
+            marks=pytest.mark.skipif(not demo.BASE.is_dir(), reason="the demo is not made"),
+        ),
+    ],
+)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    """Each model in turn."""
+    found: Subject = request.getfixturevalue(request.param)
+    return found
+
+
+async def test_each_alone(subject: Subject) -> None:
+    for adapter in subject.adapters:
+        for prompt in subject.prompts:
+            compare(await subject.serve(adapter, prompt), subject.expected(adapter, prompt))
+
+
+async def test_all_in_one_batch(subject: Subject) -> None:
+    asked = [(adapter, prompt) for prompt in subject.prompts for adapter in subject.adapters]
+    answers = await asyncio.gather(*(subject.serve(*each) for each in asked))
+    for each, answer in zip(asked, answers, strict=True):
+        compare(answer, subject.expected(*each))
+
+
+async def test_the_adapters_differ(subject: Subject) -> None:
+    """Else equality with PEFT would say little."""
+    texts = {subject.expected(adapter, subject.prompts[0])[0] for adapter in subject.adapters}
+    assert len(texts) > 1
+
+
+def compare(answer: Answer, expected: tuple[str, list[float]]) -> None:
+    text, logprobs = expected
+    (choice,) = answer.response["choices"]
+    # An answer may end within a character; vLLM leaves its bytes out, transformers marks them.
+    assert choice["text"].rstrip("\ufffd") == text.rstrip("\ufffd")
+    assert choice["logprobs"]["token_logprobs"] == pytest.approx(logprobs, abs=TOLERANCE)

@@ -1,0 +1,56 @@
+"""The grouped LoRA arithmetic against the plain one, row by row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference.agent import vllm_environment  # noqa: F401
+
+pytestmark = pytest.mark.vllm
+
+SLOTS, RANK, WIDTH_IN, WIDTH_OUT = 3, 4, 6, 10
+
+
+def weights(rows: int, columns: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(SLOTS, 1, rows, columns, generator=generator)
+
+
+@settings(deadline=None)  # the first example imports vLLM
+@given(st.lists(st.integers(-1, SLOTS - 1), min_size=1, max_size=12), st.integers(0, 1000))
+def test_each_row_gets_its_own_adapter_and_the_base_none(slots: list[int], seed: int) -> None:
+    from inference.agent.vllm_patches import expand, shrink, groups_of
+
+    a, b = weights(RANK, WIDTH_IN, seed), weights(WIDTH_OUT, RANK, seed + 1)
+    x = torch.randn(len(slots), WIDTH_IN, generator=torch.Generator().manual_seed(seed))
+    hidden, y = torch.zeros(len(slots), RANK), torch.ones(len(slots), WIDTH_OUT)
+    groups = groups_of(torch.tensor(slots))
+    shrink(groups, hidden, x, a, 2.0)
+    expand(groups, y, hidden, b, add_inputs=True)
+    for row, slot in enumerate(slots):
+        if slot < 0:
+            assert torch.equal(y[row], torch.ones(WIDTH_OUT)), "not a bit of the base moves"
+        else:
+            expected = 1 + 2.0 * (b[slot, 0] @ (a[slot, 0] @ x[row]))
+            torch.testing.assert_close(y[row], expected)
+
+
+def test_padded_columns_are_left_alone() -> None:
+    from inference.agent.vllm_patches import expand, groups_of
+
+    y = torch.zeros(2, WIDTH_OUT + 3)
+    x = torch.ones(2, RANK)
+    expand(groups_of(torch.tensor([0, 1])), y, x, weights(WIDTH_OUT, RANK, 1), add_inputs=False)
+    assert y[:, :WIDTH_OUT].abs().min() > 0
+    assert torch.equal(y[:, WIDTH_OUT:], torch.zeros(2, 3))
+
+
+def test_another_version_of_vllm_is_not_patched() -> None:
+    from inference.agent.vllm_patches import check_version
+
+    check_version("0.32.0+cpu")
+    with pytest.raises(RuntimeError, match=r"vLLM is 0\.33\.0\+cpu"):
+        check_version("0.33.0+cpu")

@@ -1,0 +1,64 @@
+"""A bad engine profile is refused with the field, the value and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from inference.agent.profile import LORA_RANKS, BadProfile, EngineProfile
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": ""}, "model is empty"),
+        ({"max_lora_rank": 24}, "max_lora_rank is 24: it must be one of 1, 8, 16, 32"),
+        ({"dtype": "int4"}, "dtype is 'int4': it must be one of auto"),
+        ({"max_loras": 0}, "max_loras is 0: it must be at least 1"),
+        ({"max_model_len": -5}, "max_model_len is -5"),
+        ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes is 0"),
+        ({"max_loras": 4, "max_cpu_loras": 2}, "max_cpu_loras is 2: it must be at least max_loras"),
+        ({"chat_template": Path("/nowhere.jinja")}, "no such file"),
+        ({"extra": {"dtype": "half", "seed": 1}}, "extra may not hold dtype"),
+        ({"extra": {"enable_prefix_caching": False}}, "enable_prefix_caching"),
+        ({"extra": {"worker_extension_cls": "x.Y"}}, "worker_extension_cls"),
+    ],
+)
+def test_a_bad_setting_is_named(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadProfile, match=message):
+        EngineProfile(**({"model": "a/b"} | given))
+
+
+def test_the_cpu_has_defaults_that_what_is_given_replaces() -> None:
+    profile = EngineProfile.on_cpu("a/b", dtype="bfloat16", max_num_seqs=None)
+    assert (profile.dtype, profile.max_num_seqs, profile.block_size) == ("bfloat16", 64, 32)
+    assert profile.executor == "uni"
+
+
+def test_a_gpu_gets_vllms_defaults() -> None:
+    profile = EngineProfile.on_gpu("a/b", max_loras=8)
+    assert (profile.dtype, profile.executor, profile.kv_cache_memory_bytes) == (None, None, None)
+    assert profile.max_loras == profile.loaded_adapters == 8
+
+
+def test_the_name_is_the_served_one_or_the_models_last_part() -> None:
+    assert EngineProfile(model="org/Tiny-1B").name == "Tiny-1B"
+    assert EngineProfile(model="/models/tiny", served_name="house").name == "house"
+
+
+@pytest.mark.vllm
+def test_vllm_takes_exactly_these_ranks() -> None:
+    from vllm.config.lora import MaxLoRARanks
+
+    assert get_args(MaxLoRARanks) == LORA_RANKS
+
+
+@pytest.mark.vllm
+def test_an_extra_that_vllm_does_not_know() -> None:
+    from inference.agent.vllm_start import engine_args
+
+    with pytest.raises(BadProfile, match="extra holds nonsense: vLLM has no such setting"):
+        engine_args(EngineProfile(model="a/b", extra={"nonsense": 1}))
+    assert engine_args(EngineProfile(model="a/b", extra={"seed": 7})).seed == 7
