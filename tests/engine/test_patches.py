@@ -22,7 +22,7 @@ def weights(rows: int, columns: int, seed: int) -> torch.Tensor:
 @settings(deadline=None)  # the first example imports vLLM
 @given(st.lists(st.integers(-1, SLOTS - 1), min_size=1, max_size=12), st.integers(0, 1000))
 def test_each_row_gets_its_own_adapter_and_the_base_none(slots: list[int], seed: int) -> None:
-    from inference.agent.vllm_patches import expand, shrink, groups_of
+    from inference.agent.vllm_patches import expand, groups_of, shrink
 
     a, b = weights(RANK, WIDTH_IN, seed), weights(WIDTH_OUT, RANK, seed + 1)
     x = torch.randn(len(slots), WIDTH_IN, generator=torch.Generator().manual_seed(seed))
