@@ -32,9 +32,12 @@ _PATH = re.compile(r"/engine/adapters/([0-9a-f]{64})/(" + "|".join(map(re.escape
 
 def locate(digest: str) -> str | None:
     """The folder of a version with this content that engines may have."""
-    close_old_connections()
-    versions = AdapterVersion.objects.filter(digest=digest, state__in=SERVED).exclude(folder="")
-    return versions.values_list("folder", flat=True).first()
+    close_old_connections()  # as Django does around a request
+    try:
+        versions = AdapterVersion.objects.filter(digest=digest, state__in=SERVED)
+        return versions.exclude(folder="").values_list("folder", flat=True).first()
+    finally:
+        close_old_connections()
 
 
 class AdapterFiles:

@@ -77,8 +77,11 @@ async def _has_session(headers: dict[bytes, bytes]) -> bool:
     key = cookies.get(settings.SESSION_COOKIE_NAME)
 
     def exists() -> bool:
-        close_old_connections()
-        return bool(import_module(settings.SESSION_ENGINE).SessionStore().exists(key))
+        close_old_connections()  # as Django does around a request
+        try:
+            return bool(import_module(settings.SESSION_ENGINE).SessionStore().exists(key))
+        finally:
+            close_old_connections()
 
     return key is not None and await sync_to_async(exists)()
 
@@ -122,7 +125,8 @@ async def _refuse_size(send: Send) -> None:
 
 
 async def _refuse(send: Send, status: int, code: str, detail: str) -> None:
-    """RFC 9457. The connection closes: nobody reads the rest of the body."""
+    """RFC 9457. The connection stays open, and the server discards what still comes of the body:
+    closing it now would reset it, and many clients would lose this answer."""
     problem = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
@@ -134,7 +138,6 @@ async def _refuse(send: Send, status: int, code: str, detail: str) -> None:
     headers = [
         (b"content-type", b"application/problem+json"),
         (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

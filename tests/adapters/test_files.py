@@ -1,0 +1,97 @@
+"""Engines get the files of versions that they may serve, with their token, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection
+
+from inference.agent.store import AdapterStore, HttpFetch
+from inference.content import CONFIG, FILES, WEIGHTS
+from inference.errors import AdapterUnavailable
+from inference.wire import AdapterRef
+from tenants.adapters import store
+from tenants.adapters.files import CHUNK_BYTES, AdapterFiles
+from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant
+from tests.adapters.servers import serving
+from tests.adapters.test_jobs import kept
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TOKEN = "t" * 40
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+CONTENT = {CONFIG: b'{"r": 1}', WEIGHTS: bytes(range(256)) * (CHUNK_BYTES // 100)}
+
+
+@pytest.fixture
+def version(tenant: Tenant, base_model: BaseModel, storage: Any) -> AdapterVersion:
+    adapter = Adapter.objects.create(tenant=tenant, name="pirate", base_model=base_model)
+    version = kept(adapter, CONTENT[CONFIG], CONTENT[WEIGHTS])
+    version.advance(State.PROBING)
+    return AdapterVersion.objects.select_related("adapter__tenant").get(pk=version.pk)
+
+
+def _move(version: AdapterVersion, state: State) -> None:
+    AdapterVersion.objects.filter(pk=version.pk).update(state=state)
+    connection.close()
+
+
+def path_of(version: AdapterVersion, name: str) -> str:
+    return f"/engine/adapters/{version.digest}/{name}"
+
+
+async def test_served_while_it_may_be(version: AdapterVersion) -> None:
+    async with (
+        serving(AdapterFiles(TOKEN)) as url,
+        httpx.AsyncClient(base_url=url, headers=BEARER) as client,
+    ):
+        for state in State:
+            await sync_to_async(_move)(version, state)
+            answer = await client.get(path_of(version, WEIGHTS))
+            if state in (State.PROBING, State.READY):
+                assert (answer.status_code, answer.content) == (200, CONTENT[WEIGHTS])
+            else:
+                assert answer.status_code == 404, state
+
+
+async def test_only_what_is_asked_for_rightly(version: AdapterVersion) -> None:
+    async with (
+        serving(AdapterFiles(TOKEN)) as url,
+        httpx.AsyncClient(base_url=url, headers=BEARER) as client,
+    ):
+        config = path_of(version, CONFIG)
+        head = await client.head(config)
+        assert (head.status_code, head.headers["content-length"]) == (200, "8")
+        assert (await client.post(config)).status_code == 405
+        for token in ("", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN):
+            answer = await client.get(config, headers={"Authorization": token})
+            assert answer.status_code == 401, token
+        for path in (
+            path_of(version, "adapter_model.bin"),
+            path_of(version, "../" + CONFIG),
+            path_of(version, CONFIG).upper(),
+            config + "/",
+            config.replace(version.digest, "0" * 64),
+            config.replace(version.digest, version.digest[:63]),
+            config.replace(version.digest, f"%2e%2e/{version.adapter.tenant.slug}"),
+        ):
+            assert (await client.get(path)).status_code == 404, path
+        await sync_to_async(store.remove)(version.folder)
+        assert (await client.get(config)).status_code == 404, "its file is gone"
+
+
+async def test_agent_fetches_it(version: AdapterVersion, tmp_path: Path) -> None:
+    ref = AdapterRef(version.lora_name, version.digest)
+    fetch, stranger = HttpFetch(TOKEN), HttpFetch("other")
+    async with serving(AdapterFiles(TOKEN)) as url:
+        async with AdapterStore(tmp_path / "cache", 1 << 24, fetch) as cache:
+            folder = await cache.get(ref, url)
+            assert {name: (folder / name).read_bytes() for name in FILES} == CONTENT
+        async with AdapterStore(tmp_path / "cache2", 1 << 24, stranger) as cache:
+            with pytest.raises(AdapterUnavailable, match="answered 401"):
+                await cache.get(ref, url)
+    await fetch.aclose()
+    await stranger.aclose()
