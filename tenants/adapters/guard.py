@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from http import HTTPStatus
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +20,7 @@ from django.http import parse_cookie
 from inference.errors import InferenceError, InvalidApiKey, PermissionDenied
 from inference.grants import Directory
 from tenants.adapters.refusals import STATUS, Refusal, too_large
+from tenants.api.problems import MEDIA_TYPE, problem
 from tenants.models import Scope as KeyScope
 
 Scope = MutableMapping[str, Any]
@@ -127,16 +127,9 @@ async def _refuse_size(send: Send) -> None:
 async def _refuse(send: Send, status: int, code: str, detail: str) -> None:
     """RFC 9457. The connection stays open, and the server discards what still comes of the body:
     closing it now would reset it, and many clients would lose this answer."""
-    problem = {
-        "type": "about:blank",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": detail,
-        "code": code,
-    }
-    body = json.dumps(problem).encode()
+    body = json.dumps(problem(status, detail, code)).encode()
     headers = [
-        (b"content-type", b"application/problem+json"),
+        (b"content-type", MEDIA_TYPE.encode()),
         (b"content-length", str(len(body)).encode()),
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})

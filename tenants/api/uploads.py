@@ -19,6 +19,7 @@ from tenants.adapters.findings import shown, told
 from tenants.adapters.receiving import Upload, collect
 from tenants.adapters.refusals import Refusal, UploadRefused
 from tenants.adapters.strict_json import BadJson, load_object
+from tenants.api.serializers import VersionSerializer
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant, User
 
 WITHOUT_FILES = (State.UPLOADING, State.ARCHIVED)
@@ -32,8 +33,6 @@ def receive(request: Request, tenant: Tenant, name: str) -> Response:
     Raises:
         UploadRefused: see `take_in`.
     """
-    from tenants.api.serializers import VersionSerializer
-
     version, kept = take_in(request, tenant, name)
     body = VersionSerializer(version, context={"request": request}).data
     return Response(body, status.HTTP_201_CREATED if kept else status.HTTP_200_OK)

@@ -65,12 +65,18 @@ def upload(
     if sent is not None:
         options["files"] = sent
 
-    async def post() -> httpx.Response:
+    return ask("POST", f"/api/v1/adapters/{name}/versions", **options)
+
+
+def ask(method: str, address: str, **options: Any) -> tuple[int, dict[str, Any]]:
+    """Status and JSON of the answer to any request."""
+
+    async def send() -> httpx.Response:
         transport = httpx.ASGITransport(UploadGuard(get_asgi_application()))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            return await client.post(f"/api/v1/adapters/{name}/versions", **options)
+            return await client.request(method, address, **options)
 
-    answer = async_to_sync(post)()
+    answer = async_to_sync(send)()
     return answer.status_code, answer.json() if "json" in answer.headers["content-type"] else {}
 
 
