@@ -50,3 +50,9 @@ class IllegalTransition(Refused):
     """The version's state does not allow this."""
 
     code = "illegal_transition"
+
+
+class KeyRevoked(Refused):
+    """A revoked key stays as it was."""
+
+    code = "key_revoked"

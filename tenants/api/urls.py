@@ -1,5 +1,57 @@
-"""The management API under `/api/v1/`."""
+"""The management API under `/api/v1/`.
 
-from django.urls import URLPattern, URLResolver
+Every address is about one tenant: a key's own; for a person the one that `?tenant=<slug>` names, or
+the only one.
+"""
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from __future__ import annotations
+
+from typing import Any
+
+from django.urls import URLPattern, URLResolver, path, re_path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+
+from tenants.api.adapters import Adapters, Aliases, Versions
+from tenants.api.engines import BaseModels, Engines
+from tenants.api.keys import Keys
+from tenants.api.problems import not_found
+from tenants.api.tenants import Members, OneTenant, Tenants
+from tenants.api.usage import Usage
+
+Actions = dict[str, Any]
+READ: Actions = {"get": "retrieve"}
+LIST: Actions = {"get": "list"}
+CREATE: Actions = {"post": "create"}
+EDIT: Actions = {"patch": "partial_update"}
+DELETE: Actions = {"delete": "destroy"}
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("tenants", Tenants.as_view(LIST | CREATE)),
+    path("tenants/<str:slug>", OneTenant.as_view(READ | EDIT)),
+    path("members", Members.as_view(LIST | CREATE)),
+    path("members/<int:pk>", Members.as_view(READ | EDIT | DELETE)),
+    path("keys", Keys.as_view(LIST | CREATE)),
+    path("keys/<int:pk>", Keys.as_view(READ | EDIT | DELETE)),
+    path("adapters", Adapters.as_view(LIST)),
+    path("adapters/<str:name>", Adapters.as_view(READ | DELETE)),
+    path("adapters/<str:name>/versions", Versions.as_view(LIST | CREATE)),
+    path("adapters/<str:name>/versions/<int:number>", Versions.as_view(READ | DELETE)),
+    path(
+        "adapters/<str:name>/versions/<int:number>/archive", Versions.as_view({"post": "archive"})
+    ),
+    path("adapters/<str:name>/aliases", Aliases.as_view(LIST)),
+    path(
+        "adapters/<str:name>/aliases/<str:alias>",
+        Aliases.as_view(READ | {"put": "promote"} | DELETE),
+    ),
+    path(
+        "adapters/<str:name>/aliases/<str:alias>/roll_back", Aliases.as_view({"post": "roll_back"})
+    ),
+    path("base-models", BaseModels.as_view(LIST)),
+    path("base-models/<path:name>", BaseModels.as_view(READ)),
+    path("engines", Engines.as_view()),
+    path("usage", Usage.as_view()),
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
+    re_path(r"", not_found),
+]

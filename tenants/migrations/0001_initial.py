@@ -114,7 +114,7 @@ class Migration(migrations.Migration):
                 ('changed_at', models.DateTimeField(auto_now=True)),
                 ('adapter', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='aliases', to='tenants.adapter')),
                 ('previous', models.ForeignKey(editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='tenants.adapterversion')),
-                ('version', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='aliases', to='tenants.adapterversion')),
+                ('version', models.ForeignKey(on_delete=django.db.models.deletion.RESTRICT, related_name='aliases', to='tenants.adapterversion')),
             ],
             options={
                 'verbose_name_plural': 'aliases',

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import IntegrityError, models, transaction
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, RestrictedError
 from django.utils import timezone
 
 from inference.wire import ModelInfo
@@ -266,6 +266,19 @@ class AdapterVersion(models.Model):
         """
         self.advance(State.ARCHIVED)
 
+    def remove(self) -> None:
+        """Delete the version with its files; what it cost stays in the ledger.
+
+        Raises:
+            VersionInUse: an alias points at it.
+        """
+        try:
+            with transaction.atomic():
+                AdapterVersion.objects.select_for_update().filter(pk=self.pk).first()
+                self.delete()
+        except RestrictedError as error:
+            raise VersionInUse from error
+
 
 def lora_name(tenant: str, adapter: str, digest: str) -> str:
     """vLLM's LoRA name of an adapter version."""
@@ -290,7 +303,8 @@ class Alias(models.Model):
             ),
         ],
     )
-    version = models.ForeignKey(AdapterVersion, models.CASCADE, related_name="aliases")
+    # RESTRICT: a version in use is not deleted, but all of a tenant or adapter may go together.
+    version = models.ForeignKey(AdapterVersion, models.RESTRICT, related_name="aliases")
     previous = models.ForeignKey(
         AdapterVersion, models.SET_NULL, null=True, editable=False, related_name="+"
     )

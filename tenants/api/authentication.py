@@ -1,0 +1,49 @@
+"""API keys for programs; people use Django's session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils import timezone
+from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+
+from tenants.models import ApiKey
+from tenants.models.keys import TOUCH_INTERVAL
+
+
+@dataclass(frozen=True)
+class KeyHolder:
+    """`request.user` of a request with a key: whoever holds it, no person that we know."""
+
+    key: ApiKey
+    is_authenticated: bool = True
+    is_active: bool = True
+    is_anonymous: bool = False
+    is_staff: bool = False
+    pk: None = None
+
+
+class ApiKeyAuthentication(BaseAuthentication):
+    """`Authorization: Bearer lk_...`; `request.auth` is the ApiKey."""
+
+    def authenticate(self, request: Request) -> tuple[KeyHolder, ApiKey] | None:
+        scheme, _, secret = get_authorization_header(request).decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        now = timezone.now()
+        key = ApiKey.objects.find(secret.strip())
+        if key is None:
+            raise AuthenticationFailed("Incorrect API key provided.", "invalid_api_key")
+        if not key.usable(now):
+            raise AuthenticationFailed(
+                "This API key is revoked or expired, or its tenant is suspended.",
+                "invalid_api_key",
+            )
+        if key.last_used_at is None or key.last_used_at <= now - TOUCH_INTERVAL:
+            ApiKey.objects.filter(pk=key.pk).touch(now)
+        return KeyHolder(key), key
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"

@@ -1,0 +1,74 @@
+"""What serves: the connected engines and their base models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import mixins
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet
+
+from tenants.api.authentication import KeyHolder
+from tenants.api.permissions import TABLE, Permission
+from tenants.api.serializers import BaseModelSerializer, EngineSerializer
+from tenants.models import BaseModel, Tenant
+
+
+def _no_engines() -> list[dict[str, Any]]:
+    return []
+
+
+snapshot_source: Callable[[], list[dict[str, Any]]] = _no_engines
+"""Tells the engines connected to this process; the gateway's wiring sets it."""
+
+OPERATORS_FIELDS = {
+    "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
+    "completion_tokens",
+}  # fmt: skip
+
+
+class MaySeeEngines(BasePermission):
+    """People who are signed in, and keys that see adapters."""
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        user = request.user
+        if isinstance(user, KeyHolder):
+            return not TABLE[Permission.READ_ADAPTERS][1].isdisjoint(user.key.scopes)
+        return bool(user.is_authenticated)
+
+
+def _own(engine: dict[str, Any], slugs: set[str]) -> dict[str, Any]:
+    """The engine without what it does for other tenants."""
+    resident = [name for name in engine["resident_adapters"] if name.split("/")[0] in slugs]
+    shown = {name: value for name, value in engine.items() if name not in OPERATORS_FIELDS}
+    return shown | {"resident_adapters": resident}
+
+
+class Engines(APIView):
+    permission_classes = [MaySeeEngines]
+
+    @extend_schema(responses=EngineSerializer(many=True), operation_id="engines_list")
+    def get(self, request: Request) -> Response:
+        """The engines connected to the gateway process that answers."""
+        engines, user = snapshot_source(), request.user
+        if isinstance(user, KeyHolder):
+            engines = [_own(engine, {user.key.tenant.slug}) for engine in engines]
+        elif not user.is_staff:
+            slugs = set(Tenant.objects.visible_to(user).values_list("slug", flat=True))
+            engines = [_own(engine, slugs) for engine in engines]
+        return Response({"count": len(engines), "results": engines})
+
+
+class BaseModels(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[BaseModel]):
+    """The models that engines serve and adapters sit on."""
+
+    permission_classes = [MaySeeEngines]
+    queryset = BaseModel.objects.all()
+    serializer_class = BaseModelSerializer
+    filter_backends = []
+    lookup_field = "name"

@@ -1,0 +1,111 @@
+"""Errors as RFC 9457 problem details: one shape for whatever goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from django.db import OperationalError
+from django.http import HttpRequest, JsonResponse
+from rest_framework import serializers
+from rest_framework.exceptions import APIException, ErrorDetail, ValidationError
+from rest_framework.response import Response
+from rest_framework.views import exception_handler
+
+from tenants.errors import Refused
+
+log = structlog.get_logger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Conflict(APIException):
+    """The state of things does not allow the request."""
+
+    status_code = HTTPStatus.CONFLICT
+
+
+class DatabaseAway(APIException):
+    status_code = HTTPStatus.SERVICE_UNAVAILABLE
+    default_detail = "The database cannot be reached. Try again in a moment."
+    default_code = "service_unavailable"
+    wait = 1
+
+
+class FieldErrorSerializer(serializers.Serializer[Any]):
+    field = serializers.CharField(help_text="Dotted path in the body, or a query parameter.")
+    message = serializers.CharField()
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    """RFC 9457."""
+
+    type = serializers.CharField(default="about:blank")
+    title = serializers.CharField(help_text="The status in words.")
+    status = serializers.IntegerField()
+    detail = serializers.CharField(help_text="What went wrong, for people.")
+    code = serializers.CharField(help_text="What went wrong, for programs.")
+    errors = FieldErrorSerializer(many=True, required=False)  # type: ignore[assignment]
+
+
+def problem(status: int, detail: str, code: str, errors: list[Any] | None = None) -> dict[str, Any]:
+    """The body of an error."""
+    body = {
+        "type": "about:blank",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+        "code": code,
+    }
+    return body | ({"errors": errors} if errors else {})
+
+
+def handle(error: Exception, context: dict[str, Any]) -> Response | None:
+    """DRF's EXCEPTION_HANDLER; None for an error that is nobody's but ours."""
+    if isinstance(error, Refused):
+        error = Conflict(error.message, error.code)
+    if isinstance(error, OperationalError):
+        log.error("database_unavailable", error=str(error))
+        error = DatabaseAway()
+    response = exception_handler(error, context)
+    if response is None:
+        return None
+    response.data = _body(error, response)
+    response.content_type = MEDIA_TYPE
+    return response
+
+
+def _body(error: Exception, response: Response) -> dict[str, Any]:
+    if isinstance(error, ValidationError):
+        errors = list(_fields(error.detail))
+        return problem(response.status_code, _summary(errors), "invalid", errors)
+    detail = response.data.get("detail", "") if isinstance(response.data, dict) else ""
+    code = (detail.code or "error") if isinstance(detail, ErrorDetail) else "error"
+    return problem(response.status_code, str(detail), code)
+
+
+def _summary(errors: list[dict[str, str]]) -> str:
+    first = errors[0] if errors else {"field": "", "message": "The request is not valid."}
+    return f"{first['field']}: {first['message']}" if first["field"] else first["message"]
+
+
+def _fields(detail: Any, path: tuple[str, ...] = ()) -> Iterator[dict[str, str]]:
+    """DRF's tree of errors as a list."""
+    if isinstance(detail, dict):
+        for name, inner in detail.items():
+            here = () if name == "non_field_errors" else (str(name),)
+            yield from _fields(inner, path + here)
+    elif isinstance(detail, list):
+        for index, inner in enumerate(detail):
+            nested = isinstance(inner, dict | list)
+            yield from _fields(inner, (*path, str(index)) if nested else path)
+    else:
+        yield {"field": ".".join(path), "message": str(detail)}
+
+
+def not_found(request: HttpRequest) -> JsonResponse:
+    """For an address under the API that there is not."""
+    body = problem(HTTPStatus.NOT_FOUND, "There is nothing at this address.", "not_found")
+    return JsonResponse(body, status=HTTPStatus.NOT_FOUND, content_type=MEDIA_TYPE)

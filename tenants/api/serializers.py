@@ -1,0 +1,250 @@
+"""What goes in and out of the management API. An unknown field in a body is refused by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from tenants.api.permissions import Caller
+from tenants.models import (
+    Adapter,
+    AdapterVersion,
+    Alias,
+    ApiKey,
+    BaseModel,
+    Membership,
+    Role,
+    Scope,
+    Tenant,
+    User,
+)
+
+MODEL_NAME = re.compile(r"[^@\s\x00]{1,255}")
+
+
+class StrictMixin:
+    """Refuses what the serializer would otherwise leave aside without a word."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        fields: Mapping[str, serializers.Field[Any, Any, Any, Any]] = self.fields  # type: ignore[attr-defined]
+        errors = {
+            name: "This field cannot be set." if name in fields else "There is no such field."
+            for name in (data if isinstance(data, Mapping) else ())
+            if name not in fields or fields[name].read_only
+        }
+        if errors:
+            raise ValidationError(errors)
+        return super().to_internal_value(data)  # type: ignore[misc]
+
+
+class TenantSerializer(StrictMixin, serializers.ModelSerializer[Tenant]):
+    class Meta:
+        model = Tenant
+        fields = ["slug", "name", "status", "weight", "created_at"]
+
+    def validate_slug(self, slug: str) -> str:
+        if self.instance is not None and slug != self.instance.slug:
+            raise ValidationError("A tenant keeps its slug: adapters are named by it.")
+        return slug
+
+
+class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
+    username = serializers.SlugRelatedField(
+        slug_field="username",
+        source="user",
+        queryset=User.objects.filter(is_active=True),
+        error_messages={"does_not_exist": "There is no user `{value}`."},
+    )
+
+    class Meta:
+        model = Membership
+        fields = ["id", "username", "role", "created_at"]
+
+    def validate_role(self, role: str) -> Role:
+        return Role(role)
+
+    def validate_username(self, user: User) -> User:
+        if self.instance is not None and user != self.instance.user:
+            raise ValidationError("A membership keeps its user.")
+        tenant = self.context["caller"].tenant
+        if self.instance is None and tenant.memberships.filter(user=user).exists():
+            raise ValidationError(f"`{user}` is a member already.")
+        return user
+
+
+class KeySerializer(StrictMixin, serializers.ModelSerializer[ApiKey]):
+    """A key without its text, which nobody can find out later."""
+
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(choices=Scope.choices), allow_empty=False
+    )
+    models = serializers.ListField(
+        child=serializers.RegexField(
+            rf"^{MODEL_NAME.pattern}\Z",
+            error_messages={"invalid": "Not a model's name; the version is not part of it."},
+        ),
+        source="allowed_models",
+        allow_null=True,
+        allow_empty=False,
+        max_length=1000,
+        required=False,
+        help_text="The models that this key may use, without a version; null: all.",
+    )
+    created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
+
+    class Meta:
+        model = ApiKey
+        fields = [
+            "id", "name", "prefix", "scopes", "models", "expires_at", "last_used_at",
+            "created_by", "created_at", "revoked_at",
+        ]  # fmt: skip
+        read_only_fields = ["prefix", "last_used_at", "created_at", "revoked_at"]
+
+    def validate_scopes(self, scopes: list[str]) -> list[str]:
+        caller: Caller = self.context["caller"]
+        beyond = sorted(set(scopes) - caller.key_scopes)
+        if beyond:
+            raise ValidationError(f"You cannot give the scope {', '.join(beyond)}.")
+        return sorted(set(scopes))
+
+    def validate_models(self, models: list[str] | None) -> list[str] | None:
+        return None if models is None else sorted(set(models))
+
+    def validate_expires_at(self, at: datetime | None) -> datetime | None:
+        if at is not None and at <= timezone.now():
+            raise ValidationError("This is in the past.")
+        return at
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """A key that manages keys hands on neither more models nor more time than it has."""
+        key = self.context["caller"].key
+        if key is not None:
+            _require_within(key, {**_limits(self.instance), **attrs})
+        return attrs
+
+
+def _limits(key: Any) -> dict[str, Any]:
+    return {"allowed_models": key.allowed_models, "expires_at": key.expires_at} if key else {}
+
+
+def _require_within(key: ApiKey, attrs: dict[str, Any]) -> None:
+    models, expires_at = attrs.get("allowed_models"), attrs.get("expires_at")
+    if key.allowed_models is not None and not set(models or ["*"]) <= set(key.allowed_models):
+        allowed = ", ".join(key.allowed_models)
+        raise ValidationError({"models": f"Only of those that this key may use: {allowed}."})
+    if key.expires_at is not None and (expires_at is None or expires_at > key.expires_at):
+        latest = key.expires_at.isoformat()
+        raise ValidationError({"expires_at": f"Not later than this key's own: {latest}."})
+
+
+class NewKeySerializer(KeySerializer):
+    """A key with its text, shown this once."""
+
+    secret = serializers.CharField(read_only=True, help_text="The key's text: keep it now.")
+
+    class Meta(KeySerializer.Meta):
+        fields = [*KeySerializer.Meta.fields, "secret"]
+
+
+class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
+    modules = serializers.DictField(
+        child=serializers.ListField(child=serializers.IntegerField()),
+        help_text="[out_features, in_features] of each module that can carry an adapter.",
+    )
+
+    class Meta:
+        model = BaseModel
+        fields = [
+            "name", "max_model_len", "max_lora_rank", "modules", "engine", "created_at",
+            "updated_at",
+        ]  # fmt: skip
+
+
+class AliasSerializer(serializers.ModelSerializer[Alias]):
+    version = serializers.SlugRelatedField[AdapterVersion](slug_field="number", read_only=True)
+    previous = serializers.SlugRelatedField[AdapterVersion](slug_field="number", read_only=True)
+
+    class Meta:
+        model = Alias
+        fields = ["name", "version", "previous", "changed_at"]
+
+
+class AdapterSerializer(serializers.ModelSerializer[Adapter]):
+    base_model = serializers.SlugRelatedField[BaseModel](slug_field="name", read_only=True)
+    created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
+    aliases = AliasSerializer(many=True, read_only=True)
+
+    class Meta:
+        model = Adapter
+        fields = ["name", "base_model", "aliases", "created_by", "created_at"]
+
+
+class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
+    adapter = serializers.SlugRelatedField[Adapter](slug_field="name", read_only=True)
+    aliases = serializers.SerializerMethodField()
+    config = serializers.DictField(help_text="Its adapter_config.json.")
+    report = serializers.DictField(help_text="What validation and the probe found.")
+    created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
+
+    class Meta:
+        model = AdapterVersion
+        fields = [
+            "adapter", "number", "digest", "state", "aliases", "size_bytes", "config", "report",
+            "created_by", "created_at",
+        ]  # fmt: skip
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
+    def get_aliases(self, version: AdapterVersion) -> list[str]:
+        return [alias.name for alias in version.aliases.all()]
+
+
+class PromotionSerializer(StrictMixin, serializers.Serializer[Any]):
+    version = serializers.IntegerField(min_value=1, help_text="The number of a ready version.")
+
+
+class EngineSerializer(serializers.Serializer[Any]):
+    """An engine that is connected to the gateway process which answers.
+
+    What all tenants do together is for operators; `resident_adapters` are the caller's own.
+    """
+
+    id = serializers.CharField()
+    kind = serializers.CharField(help_text="The implementation: `vllm` or `synthetic`.")
+    base_model = serializers.CharField()
+    max_model_len = serializers.IntegerField()
+    max_loras = serializers.IntegerField()
+    connected_at = serializers.DateTimeField()
+    draining = serializers.BooleanField()
+    resident_adapters = serializers.ListField(child=serializers.CharField())
+    running = serializers.IntegerField(required=False)
+    waiting = serializers.IntegerField(required=False)
+    queued = serializers.IntegerField(required=False)
+    kv_usage = serializers.FloatField(
+        required=False, help_text="Share of KV blocks in use, 0 to 1."
+    )
+    prompt_tokens = serializers.IntegerField(required=False)
+    cached_tokens = serializers.IntegerField(required=False)
+    completion_tokens = serializers.IntegerField(required=False)
+
+
+class UsageLineSerializer(serializers.Serializer[Any]):
+    """Requests and tokens of one group; of the first fields only those asked for by `by`."""
+
+    day = serializers.DateTimeField(required=False)
+    hour = serializers.DateTimeField(required=False)
+    key = serializers.IntegerField(source="key_id", required=False, allow_null=True)
+    key_name = serializers.CharField(source="key__name", required=False, allow_null=True)
+    adapter = serializers.CharField(required=False, allow_null=True)
+    model = serializers.CharField(required=False)
+    requests = serializers.IntegerField()
+    prompt_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField()
+    completion_tokens = serializers.IntegerField()
+    reasoning_tokens = serializers.IntegerField()

@@ -1,0 +1,112 @@
+"""Tenants and their members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from rest_framework import mixins
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.serializers import BaseSerializer
+from rest_framework.viewsets import GenericViewSet
+
+from tenants.api.authentication import KeyHolder
+from tenants.api.filters import MemberFilter, TenantFilter
+from tenants.api.permissions import Permission, TenantView
+from tenants.api.schema import Schema
+from tenants.api.serializers import MemberSerializer, TenantSerializer
+from tenants.models import Membership, Role, Tenant
+
+OPERATORS_FIELDS = {"status", "weight"}
+
+
+class Tenants(mixins.ListModelMixin, mixins.CreateModelMixin, GenericViewSet[Tenant]):
+    """The caller's tenants: all of them for an operator, who alone makes new ones."""
+
+    schema = Schema()
+    permission_classes = [IsAuthenticated]
+    queryset = Tenant.objects.none()
+    serializer_class = TenantSerializer
+    filterset_class = TenantFilter
+
+    def get_queryset(self) -> models.QuerySet[Tenant]:
+        user = self.request.user
+        if isinstance(user, KeyHolder):
+            return Tenant.objects.filter(pk=user.key.tenant_id)
+        return Tenant.objects.visible_to(user)
+
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        if not request.user.is_staff:
+            raise PermissionDenied("Only operators make tenants.", "insufficient_permissions")
+        return super().create(request, *args, **kwargs)
+
+
+class OneTenant(
+    TenantView, mixins.RetrieveModelMixin, mixins.UpdateModelMixin, GenericViewSet[Tenant]
+):
+    """One tenant. Its status and weight are the operator's to change."""
+
+    schema = Schema()
+    needs = {"retrieve": Permission.READ_TENANT, "partial_update": Permission.EDIT_TENANT}
+    queryset = Tenant.objects.none()
+    serializer_class = TenantSerializer
+    lookup_field = "slug"
+
+    def get_object(self) -> Tenant:
+        return self.caller.tenant
+
+    def perform_update(self, serializer: BaseSerializer[Tenant]) -> None:
+        if OPERATORS_FIELDS & serializer.validated_data.keys():
+            self.caller.require(Permission.OPERATE)
+        serializer.save()
+
+
+class Members(
+    TenantView,
+    mixins.ListModelMixin,
+    mixins.CreateModelMixin,
+    mixins.RetrieveModelMixin,
+    mixins.UpdateModelMixin,
+    mixins.DestroyModelMixin,
+    GenericViewSet[Membership],
+):
+    """Who belongs to the tenant, and as what. Owners are made and removed by owners."""
+
+    schema = Schema()
+    needs = {
+        "list": Permission.READ_MEMBERS,
+        "retrieve": Permission.READ_MEMBERS,
+        "create": Permission.EDIT_MEMBERS,
+        "partial_update": Permission.EDIT_MEMBERS,
+        "destroy": Permission.EDIT_MEMBERS,
+    }
+    queryset = Membership.objects.none()
+    serializer_class = MemberSerializer
+    filterset_class = MemberFilter
+
+    def get_queryset(self) -> models.QuerySet[Membership]:
+        return self.caller.tenant.memberships.select_related("user")
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "caller": getattr(self, "caller", None)}
+
+    def perform_create(self, serializer: BaseSerializer[Membership]) -> None:
+        self._require_may_touch(serializer.validated_data["role"])
+        serializer.save(tenant=self.caller.tenant)
+
+    def perform_update(self, serializer: BaseSerializer[Membership]) -> None:
+        member = serializer.instance
+        assert member is not None
+        role = serializer.validated_data.get("role", Role(member.role))
+        self._require_may_touch(Role(member.role), role)
+        member.change_role(role)
+
+    def perform_destroy(self, instance: Membership) -> None:
+        self._require_may_touch(Role(instance.role))
+        instance.remove()
+
+    def _require_may_touch(self, *roles: Role) -> None:
+        if Role.OWNER in roles:
+            self.caller.require(Permission.EDIT_OWNERS)
