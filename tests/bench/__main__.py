@@ -19,7 +19,7 @@ from tests import environment
 django.setup()
 from tests.bench import latency, lorikeet, throughput, vllm  # noqa: E402
 from tests.bench.processes import Failed  # noqa: E402
-from tests.bench.scale import Scale  # noqa: E402
+from tests.bench.scale import QUICK, Scale  # noqa: E402
 
 BENCHMARKS = {"latency": latency.run, "throughput": throughput.run, "vllm": vllm.run}
 
@@ -29,12 +29,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BENCHMARKS)}; all if none")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--model", help="what vLLM serves instead of the demo; no adapters then")
     options = parser.parse_args()
     if unknown := set(options.names) - set(BENCHMARKS):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
     call_command("migrate", verbosity=0)
     key = lorikeet.issue_key()
-    scale = Scale.quick(key) if options.quick else Scale(key=key)
+    scale = Scale(key=key, model=options.model, **(QUICK if options.quick else {}))
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(options.names or list(BENCHMARKS), scale))

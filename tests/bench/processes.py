@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -22,9 +23,8 @@ READY_S = 300.0
 POLL_S = 0.1
 PYTHON = [sys.executable]
 MANAGE = [sys.executable, str(ROOT / "manage.py")]
-ENGINE_CORE = "EngineCore"
-"""Part of the name that vLLM gives to the process of its engine core."""
-
+ENGINE = re.compile(r"VLLM::(EngineCore|Worker)")
+"""The titles that vLLM gives to the processes that run the model."""
 CpuTime = Callable[[], float]
 """Reads the CPU seconds, user and system, used so far."""
 
@@ -90,40 +90,36 @@ def cpu_of(child: Child) -> CpuTime:
     return partial(cpu_s, [_family(child)[0]])
 
 
-def core_cpu_of(child: Child) -> CpuTime:
-    """Reads the CPU seconds of the vLLM engine core that the process started.
+def engine_cpu_of(child: Child) -> CpuTime:
+    """Reads the CPU seconds of vLLM's engine core, and its workers if it has any, of the process.
 
     Raises:
-        Failed: there is not exactly one, so figures would be wrong.
+        Failed: it has none.
     """
-    return partial(cpu_s, [_core(child)])
+    return partial(cpu_s, _engine(child))
 
 
 def front_cpu_of(child: Child) -> CpuTime:
-    """Reads the CPU seconds of the process and all that it started, but for the engine core.
+    """Reads the CPU seconds of the process and all that it started but the engine.
 
     Raises:
-        Failed: as `core_cpu_of`.
+        Failed: as `engine_cpu_of`.
     """
-    core = _core(child)
-    return partial(cpu_s, [member for member in _family(child) if member != core])
+    engine = _engine(child)
+    return partial(cpu_s, [member for member in _family(child) if member not in engine])
 
 
-def _core(child: Child) -> psutil.Process:
-    cores = [member for member in _family(child) if ENGINE_CORE in _title(member)]
-    if len(cores) != 1:
-        raise Failed(f"{child.name} has {len(cores)} engine cores: expected one")
-    return cores[0]
+def _engine(child: Child) -> list[psutil.Process]:
+    found = [member for member in _family(child) if ENGINE.search(" ".join(member.cmdline()))]
+    if not found:
+        raise Failed(f"no engine core is among the processes of {child.name}")
+    return found
 
 
 def _family(child: Child) -> list[psutil.Process]:
     assert child.process is not None
     process = psutil.Process(child.process.pid)
     return [process, *process.children(recursive=True)]
-
-
-def _title(process: psutil.Process) -> str:
-    return f"{process.name()} {' '.join(process.cmdline())}"
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:

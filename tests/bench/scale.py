@@ -7,25 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """`key` is a tenant's, with the scope `inference`; the rest are counts."""
+    """`key` is a tenant's, with the scope `inference`; `model` what vLLM serves instead of the
+    demo; the rest are counts."""
 
     key: str
+    model: str | None = None
     rounds: int = 7
     single_requests: int = 500
     requests: int = 3_000
     streams: int = 320
-    engine_rounds: int = 5
+    paced_streams: int = 192
+    engine_rounds: int = 7
     engine_streams: int = 96
 
-    @classmethod
-    def quick(cls, key: str) -> Scale:
-        """Enough to see that it works and where the figures are: about two minutes."""
-        return cls(
-            key=key,
-            rounds=3,
-            single_requests=200,
-            requests=1_000,
-            streams=128,
-            engine_rounds=2,
-            engine_streams=64,
-        )
+
+QUICK = {
+    "rounds": 3,
+    "single_requests": 200,
+    "requests": 1_000,
+    "streams": 128,
+    "paced_streams": 64,
+    "engine_rounds": 2,
+    "engine_streams": 64,
+}
+"""Enough to see that it works and where the figures are: about two minutes."""

