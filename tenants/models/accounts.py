@@ -7,6 +7,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from django.contrib.auth.models import AbstractUser, AnonymousUser
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models, transaction
 from django.db.models import Q
@@ -137,6 +138,16 @@ class Membership(models.Model):
     def __str__(self) -> str:
         return f"{self.user} in {self.tenant} ({self.role})"
 
+    def clean(self) -> None:
+        """Says in a form what the database would refuse at the commit."""
+        if self.pk and self.role != Role.OWNER and self.is_last_owner():
+            raise ValidationError({"role": LastOwner().message})
+
+    def is_last_owner(self) -> bool:
+        """Whether this member, as stored, is the tenant's only owner."""
+        owners = Membership.objects.owners().filter(tenant=self.tenant_id)
+        return [owner.pk for owner in owners[:2]] == [self.pk]
+
     def change_role(self, role: Role) -> None:
         """Give the member another role.
 
@@ -162,7 +173,5 @@ class Membership(models.Model):
     def _require_another_owner(self) -> None:
         # The tenant's row is the lock: two owners who demote each other at once take turns.
         Tenant.objects.select_for_update().get(pk=self.tenant_id)
-        self.refresh_from_db(fields=["role"])
-        others = Membership.objects.owners().filter(tenant=self.tenant_id).exclude(pk=self.pk)
-        if self.role == Role.OWNER and not others.exists():
+        if self.is_last_owner():
             raise LastOwner
