@@ -27,7 +27,7 @@ import msgspec
 import structlog
 
 from inference import wire
-from inference.agent.engine import Engine, Kind, LocalAdapter, Meter, Output, Work
+from inference.agent.engine import Engine, Kind, LoadReport, LocalAdapter, Meter, Output, Work
 from inference.agent.link import Link
 from inference.agent.queue import Queue
 from inference.agent.slots import Slots
@@ -107,7 +107,7 @@ class Resident:
     """An adapter on the engine; `pin` keeps its files on disk for as long."""
 
     adapter: LocalAdapter
-    name: str
+    report: LoadReport
     pin: AsyncExitStack
 
 
@@ -216,7 +216,11 @@ class Agent:
         return msgspec.structs.replace(
             self._engine.stats(),
             queued=len(self._queue),
-            resident=[self._resident[d].name for d in self._slots.resident if d in self._resident],
+            resident=[
+                self._resident[d].adapter.ref.name
+                for d in self._slots.resident
+                if d in self._resident
+            ],
         )
 
     # --- requests --------------------------------------------------------------------------------
@@ -289,8 +293,9 @@ class Agent:
     async def _probe(self, job: Job, frame: Load) -> Loaded:
         async with self._turn(job) as adapter:
             assert adapter is not None
-            run = self._engine.probe if frame.probe else self._engine.load
-            return Loaded(job.id, asdict(await run(adapter)))
+            loaded = asdict(self._resident[adapter.ref.digest].report)
+            probed = asdict(await self._engine.probe(adapter)) if frame.probe else {}
+            return Loaded(job.id, probed | loaded)
 
     # --- turns and adapters ----------------------------------------------------------------------
 
@@ -337,7 +342,7 @@ class Agent:
             path = await stack.enter_async_context(self._store.pinned(ref, source))
             adapter = LocalAdapter(ref, next(self._int_ids), path)
             report = await self._engine.load(adapter)
-            resident = Resident(adapter, ref.name, stack.pop_all())
+            resident = Resident(adapter, report, stack.pop_all())
         self._resident[ref.digest] = resident
         self._slots.loaded(ref.digest)
         log.info("adapter_loaded", adapter=ref.name, load_s=round(report.load_s, 3))
@@ -355,7 +360,7 @@ class Agent:
         if resident := self._resident.pop(digest, None):
             await self._engine.unload(resident.adapter)
             await resident.pin.aclose()
-            log.info("adapter_unloaded", adapter=resident.name)
+            log.info("adapter_unloaded", adapter=resident.adapter.ref.name)
 
     # --- links -----------------------------------------------------------------------------------
 
