@@ -9,6 +9,7 @@ exists gets a new one.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -133,7 +134,7 @@ def _reject(version: AdapterVersion, report: dict[str, Any], finding: Finding) -
 
 def _settled(report: dict[str, Any]) -> dict[str, Any]:
     """The report without what was only true while the version waited."""
-    return {name: value for name, value in report.items() if name not in ("waiting_for",)}
+    return {name: value for name, value in report.items() if name != "waiting_for"}
 
 
 def _note(version: AdapterVersion, **facts: Any) -> None:
@@ -172,8 +173,9 @@ def remove_abandoned() -> None:
         version.delete()
     oldest = time.time() - ABANDONED_AFTER.total_seconds()
     for path in Path(settings.FILE_UPLOAD_TEMP_DIR).glob("*.upload*"):
-        if path.stat().st_mtime < oldest:
-            path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # its upload ended just now
+            if path.stat().st_mtime < oldest:
+                path.unlink()
 
 
 def remove_archived() -> None:

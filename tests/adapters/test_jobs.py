@@ -24,6 +24,7 @@ from tenants.adapters import jobs, store
 from tenants.adapters.jobs import Backoff, clean_up, judge_later, judge_version
 from tenants.adapters.probe import LoadFailed, ProbeUnavailable
 from tenants.adapters.receiving import HashedFile, Upload
+from tenants.errors import IllegalTransition
 from tenants.models import LIVE, Adapter, AdapterVersion, BaseModel, GatewayProcess, State, Tenant
 from tests.adapters.builder import config_bytes, lora
 from tests.adapters.conftest import FakeGateway, stored_files
@@ -276,7 +277,7 @@ def test_another_run_was_faster(version: AdapterVersion, gateway: FakeGateway) -
     slow = AdapterVersion.objects.get(pk=version.pk)
     assert judged(version).state == State.READY
     gateway.say({"max_logprob_delta": 0.0})
-    with pytest.raises(jobs.IllegalTransition):
+    with pytest.raises(IllegalTransition):
         jobs._probe(slow)
     version.refresh_from_db()
     assert version.state == State.READY

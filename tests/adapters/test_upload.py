@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -186,19 +188,19 @@ def test_base_model_is_chosen_where_there_are_several(
     ],
 )  # fmt: skip
 def test_refused(
-    sent: Any, options: dict[str, Any], expected: Any, storage: Any, settings: Settings
+    sent: Any, options: dict[str, Any], expected: Any, object_storage: Any, settings: Settings
 ) -> None:
     status, body = upload(sent, **options)
     assert (status, body["code"]) == expected
-    assert_nothing_left(storage, settings)
+    assert_nothing_left(object_storage, settings)
 
 
-def test_suspended_tenant(tenant: Tenant, storage: Any, settings: Settings) -> None:
+def test_suspended_tenant(tenant: Tenant, object_storage: Any, settings: Settings) -> None:
     tenant.status = Tenant.Status.SUSPENDED
     tenant.save()
     status, body = upload(sound())
     assert (status, body["code"]) == (403, "tenant_suspended")
-    assert_nothing_left(storage, settings)
+    assert_nothing_left(object_storage, settings)
 
 
 @pytest.mark.parametrize("sent", [sound(), files(("a.zip", make_zip()))], ids=["files", "archive"])
@@ -233,3 +235,42 @@ def test_uploader_is_noted(object_storage: InMemoryStorage) -> None:
     assert User.objects.count() == 0
     upload(sound())
     assert AdapterVersion.objects.get().created_by is None
+
+
+def large_body(weights_bytes: int) -> tuple[str, AsyncIterator[bytes]]:
+    """Content type and body of an upload that is never whole in memory."""
+
+    def part(name: str) -> bytes:
+        line = f'--border\r\nContent-Disposition: form-data; name="f"; filename="{name}"\r\n\r\n'
+        return line.encode()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield part(CONFIG) + config_bytes() + b"\r\n" + part(WEIGHTS)
+        for _ in range(0, weights_bytes, 1 << 16):
+            yield bytes(1 << 16)
+        yield b"\r\n--border--\r\n"
+
+    return "multipart/form-data; boundary=border", body()
+
+
+def test_memory_of_a_64_mib_upload(settings: Settings, tmp_path: Path) -> None:
+    adapters = {
+        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": {"location": str(tmp_path / "adapters")},
+    }
+    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
+    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    upload(sound(), name="first")  # what is imported and cached at the first request stays out
+    content_type, body = large_body(64 << 20)
+    tracemalloc.start()
+    try:
+        status, _ = upload(content=body, headers=KEY | {"Content-Type": content_type})
+        version = AdapterVersion.objects.get(adapter__name="pirate")
+        verdict = store.check(version)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert status == 201
+    assert version.size_bytes > 64 << 20
+    assert [finding.code for finding in verdict.findings] == ["header_invalid"]
+    assert peak < 10 << 20
