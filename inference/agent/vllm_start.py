@@ -16,7 +16,7 @@ from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerBase
 from vllm.v1.metrics.stats import SchedulerStats
 
 from inference.agent import vllm_patches
@@ -75,6 +75,9 @@ def start_llm(profile: EngineProfile) -> tuple[AsyncLLM, Load]:
 
     llm = AsyncLLM.from_vllm_config(config, stat_loggers=[observe], disable_log_stats=True)
     llm.log_stats = llm.output_processor.log_stats = False
+    # vLLM adds a Prometheus logger unasked, at a tenth of a millisecond per step.
+    loggers = llm.logger_manager.stat_loggers
+    loggers[:] = [each for each in loggers if not isinstance(each, PrometheusStatLogger)]
     return llm, loads[0]
 
 

@@ -65,7 +65,8 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
-    special = ["<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>", "<|system|>", "<|tool|>"]
+    special = ["<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>", "<|system|>"]
+    special += ["<think>", "</think>"]
     trainer = trainers.BpeTrainer(
         vocab_size=400,
         special_tokens=special,

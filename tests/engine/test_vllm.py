@@ -8,6 +8,8 @@ import math
 import multiprocessing
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,9 +108,9 @@ async def test_logit_bias_forces_and_forbids(vllm: Engine) -> None:
 
 
 async def test_a_frequency_penalty_changes_the_answer(vllm: Engine) -> None:
-    bias = {"77": 30, "78": 29}
-    plain = await ask(vllm, "completion", logit_bias=bias, max_tokens=6)
-    answer = await ask(vllm, "completion", logit_bias=bias, max_tokens=6, frequency_penalty=2.0)
+    body: dict[str, Any] = {"logit_bias": {"77": 100, "78": 90}, "max_tokens": 20}
+    plain = await ask(vllm, "completion", **body)
+    answer = await ask(vllm, "completion", frequency_penalty=2.0, **body)
     assert len(set(plain.text)) == 1
     assert len(set(answer.text)) == 2
 
@@ -135,6 +137,35 @@ async def test_a_tool_is_called_as_its_schema_says(vllm: Engine, choice: Any, st
     assert name == "get_weather"
     assert isinstance(json.loads(arguments)["open"], bool)
     assert answer.tokens == answer.meter.completion_tokens
+
+
+async def test_a_tool_may_be_left_alone(vllm: Engine) -> None:
+    answer = await ask(vllm, tools=[WEATHER], tool_choice="auto")
+    assert answer.response["choices"][0]["message"]["content"]
+    assert answer.finish_reason == "length"
+
+
+async def test_reasoning_is_told_apart(profile: Any, tmp_path: Path) -> None:
+    from inference.agent.vllm_engine import VLLMEngine
+
+    template = tmp_path / "template.jinja"
+    template.write_text("<|bos|>{% for m in messages %}{{ m.content }}{% endfor %}")
+    given = {"reasoning_parser": "deepseek_r1", "chat_template": template, "tool_parser": None}
+    engine = await VLLMEngine.start(replace(profile, **given))
+    try:
+        whole = await ask(engine)
+        streamed = await ask(engine, stream=True)
+        with pytest.raises(InvalidRequest) as caught:
+            await ask(engine, tools=[WEATHER])
+    finally:
+        await engine.close()
+    message = whole.response["choices"][0]["message"]
+    assert message["reasoning"] and not message["content"], "it never ends its thought"
+    parts = [chunk["choices"][0]["delta"].get("reasoning") or "" for chunk in streamed.chunks]
+    assert "".join(parts) == message["reasoning"]
+    for answer in (whole, streamed):
+        assert answer.tokens == answer.meter.completion_tokens == 8
+    assert caught.value.param == "tools"
 
 
 def _called(bodies: list[dict[str, Any]]) -> tuple[str, str]:

@@ -1,0 +1,105 @@
+"""The agent on a real engine: slots that are all busy, loads that fail, aborts that arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from inference.agent.engine import Engine
+from tests.engine.conftest import PLACES, SLOTS
+from tests.engine.factory import AdapterFactory
+from tests.inference.rig import Rig, chat, rig, until
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
+CHAT = "/v1/chat/completions"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stack(vllm: Engine, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with rig(tmp_path, engine=vllm, max_running=32, max_resident=PLACES) as made:
+        yield made
+        for resident in list(made.agent._resident.values()):
+            await vllm.unload(resident.adapter)
+
+
+def ask(model: str, **fields: Any) -> dict[str, Any]:
+    return chat(model, **({"max_tokens": 30, "ignore_eos": True, "temperature": 0} | fields))
+
+
+async def test_slots_that_are_all_busy_starve_nobody(stack: Rig, factory: AdapterFactory) -> None:
+    """A flood keeps every slot busy for as long as the newcomer waits: only closing one ends it."""
+    for i in range(SLOTS):
+        stack.real_adapter("acme", f"busy{i}", factory.make(seed=50 + i))
+    stack.real_adapter("globex", "newcomer", factory.make("globex", seed=60))
+    served = asyncio.Event()
+
+    async def flood(model: str) -> None:
+        async with stack.gateway.client("acme") as client:
+            while not served.is_set():
+                assert (await client.post(CHAT, json=ask(model))).is_success
+
+    async with asyncio.TaskGroup() as tasks:
+        for i in range(SLOTS):
+            for _ in range(3):
+                tasks.create_task(flood(f"busy{i}"))
+        await until(lambda: len(stack.agent._slots.in_use) == SLOTS)
+        async with stack.gateway.client("globex") as client, asyncio.timeout(30):
+            answer = await client.post(CHAT, json=ask("newcomer"))
+        served.set()
+    assert answer.is_success
+
+
+async def test_a_client_that_leaves_frees_its_place_in_vllm(stack: Rig) -> None:
+    """Read from the engine core's own count of running requests."""
+    body = ask("tiny", max_tokens=400, stream=True)
+    async with stack.gateway.client() as client:
+        async with client.stream("POST", CHAT, json=body) as response:
+            async for line in response.aiter_lines():
+                if "content" in line:
+                    break
+            await until(lambda: stack.engine.stats().running == 1)
+        (record,) = await stack.gateway.ledger.settled()
+        await client.post(CHAT, json=ask("tiny", max_tokens=1))  # one more step, to be counted in
+        await until(lambda: not stack.engine.stats().running)
+    assert record.finish_reason == "cancelled"
+    assert 0 < record.usage.completion_tokens < 400
+
+
+async def test_an_adapter_whose_files_are_broken_fails_alone(
+    stack: Rig, factory: AdapterFactory
+) -> None:
+    stack.real_adapter("acme", "good", factory.make(seed=70))
+    broken = factory.make(seed=71)
+    weights = broken.path / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    stack.real_adapter("acme", "broken", broken)
+    async with stack.gateway.client() as client:
+        names = ["good", "broken", "tiny", "good", "broken"]
+        answers = await asyncio.gather(*(client.post(CHAT, json=ask(name)) for name in names))
+        assert [answer.status_code for answer in answers] == [200, 503, 200, 200, 503]
+        assert answers[1].json()["error"]["code"] == "adapter_load_failed"
+        again = await client.post(CHAT, json=ask("good"))
+    assert again.json()["choices"] == answers[0].json()["choices"]
+
+
+async def test_more_adapters_than_places_take_turns(stack: Rig, factory: AdapterFactory) -> None:
+    """Twice as many adapters as fit: each answers as it did when it was alone."""
+    count = PLACES * 2
+    for i in range(count):
+        stack.real_adapter("acme", f"a{i}", factory.make(seed=80 + i))
+    async with stack.gateway.client() as client:
+        alone = [(await client.post(CHAT, json=ask(f"a{i}", max_tokens=8))) for i in range(count)]
+        mixed = await asyncio.gather(
+            *(client.post(CHAT, json=ask(f"a{i % count}", max_tokens=8)) for i in range(count * 3))
+        )
+    texts = [json.dumps(answer.json()["choices"]) for answer in alone]
+    assert len(set(texts)) > count // 2
+    for i, answer in enumerate(mixed):
+        assert json.dumps(answer.json()["choices"]) == texts[i % count]
+    assert len(stack.agent.stats().resident) == PLACES
