@@ -1,7 +1,7 @@
 """What the agent needs of an engine. Two implementations pass the same contract tests.
 
 `vllm_engine.VLLMEngine` is the product; `synthetic.SyntheticEngine` is for unit tests and gateway
-benchmarks only. Only the former (and its `vllm_patches`) imports vLLM.
+benchmarks only. Only modules named `vllm_*` import vLLM.
 
 Call order: `load` an adapter and await it before `generate` uses it; `unload` only what no running
 work uses (the agent's slots see to both). `close` ends the engine; nothing may follow it.
@@ -122,7 +122,8 @@ class Engine(Protocol):
         """Load the adapter; returns at once if it is loaded already.
 
         Raises:
-            AdapterLoadFailed: it cannot be served; nothing of it stays registered.
+            AdapterLoadFailed: it cannot be served, or the profile's `loaded_adapters` are loaded
+                already; nothing of it stays registered.
         """
         ...
 
@@ -141,11 +142,12 @@ class Engine(Protocol):
     def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """Run one request; closing the generator or cancelling its task aborts it in the engine.
 
-        Mutates `work.meter`.
+        Mutates `work.meter`; the prompt counts once its first token is generated.
 
         Raises:
             RequestError: the request is at fault (bad parameter, prompt too long, ...).
             EngineFailed: the engine failed on it.
+            AdapterLoadFailed: its adapter is not loaded.
         """
         ...
 
