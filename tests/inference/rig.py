@@ -16,7 +16,7 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.urls import path, re_path
 
 from inference.agent.agent import Agent
-from inference.agent.engine import Engine
+from inference.agent.engine import Engine, LocalAdapter
 from inference.agent.synthetic import SyntheticEngine
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
@@ -34,6 +34,7 @@ class Keys:
     """A Directory in memory: the key is `<tenant>` or `<tenant>:<scope>`, adapters are given."""
 
     def __init__(self) -> None:
+        self.base_model = MODEL.name
         self.adapters: dict[tuple[str, str], AdapterRef] = {}
         self.revoke: Callable[[int, InferenceError], None] = lambda key, error: None
 
@@ -45,15 +46,16 @@ class Keys:
         return Grant(id, id, tenant, frozenset({scope or "inference"}), None, 1.0, f"salt-{tenant}")
 
     async def resolve(self, grant: Grant, name: str) -> Target:
-        if name == MODEL.name:
-            return Target(name, MODEL.name)
+        if name == self.base_model:
+            return Target(name, name)
         if ref := self.adapters.get((grant.tenant, name)):
-            return Target(name, MODEL.name, ref, 1)
+            return Target(name, self.base_model, ref, 1)
         raise UnknownModel(f"The model `{name}` does not exist.", param="model")
 
     async def models(self, grant: Grant) -> list[ModelCard]:
         own = [name for tenant, name in self.adapters if tenant == grant.tenant]
-        return [ModelCard(name, 1, grant.tenant, MODEL.name) for name in [MODEL.name, *own]]
+        names = [self.base_model, *own]
+        return [ModelCard(name, 1, grant.tenant, self.base_model) for name in names]
 
     def on_revoked(self, callback: Callable[[int, InferenceError], None]) -> None:
         self.revoke = callback
@@ -85,18 +87,21 @@ class Ledger:
 
 
 class Folders:
-    """A Store that has every adapter: folders with empty files."""
+    """A Store that has every adapter, with empty files unless its folder is given."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.pins: dict[str, int] = {}
+        self.given: dict[str, Path] = {}
+        """Folders of adapters that lie elsewhere, by digest."""
 
     @asynccontextmanager
     async def pinned(self, ref: AdapterRef, source: str) -> AsyncIterator[Path]:
-        folder = self.root / ref.digest
-        folder.mkdir(exist_ok=True)
-        for name in FILES:
-            (folder / name).touch()
+        if (folder := self.given.get(ref.digest)) is None:
+            folder = self.root / ref.digest
+            folder.mkdir(exist_ok=True)
+            for name in FILES:
+                (folder / name).touch()
         self.pins[ref.digest] = self.pins.get(ref.digest, 0) + 1
         try:
             yield folder
@@ -175,9 +180,16 @@ class Rig:
         return self.gateways[0]
 
     def adapter(self, tenant: str, name: str, version: int = 1) -> AdapterRef:
-        """Give the tenant an adapter (or its next version)."""
+        """Give the tenant an adapter (or its next version) with empty files."""
         digest = f"{version:064x}"
-        ref = AdapterRef(f"{tenant}/{name}@{digest}", digest)
+        return self._give(tenant, name, AdapterRef(f"{tenant}/{name}@{digest}", digest))
+
+    def real_adapter(self, tenant: str, name: str, local: LocalAdapter) -> AdapterRef:
+        """Give the tenant this adapter."""
+        self.store.given[local.ref.digest] = local.path
+        return self._give(tenant, name, local.ref)
+
+    def _give(self, tenant: str, name: str, ref: AdapterRef) -> AdapterRef:
         for one in self.gateways:
             one.keys.adapters[tenant, name] = ref
         return ref
@@ -222,9 +234,11 @@ async def rig(root: Path, *, engine: Engine | None = None, **options: Any) -> As
     """One gateway, one agent, a synthetic engine unless another is given."""
     async with gateway() as one:
         given = engine or SyntheticEngine(MODEL)
+        one.keys.base_model = given.info.name
         async with agent_on(given, root, [one], **options) as made:
             yield made
-        await given.close()
+        if engine is None:
+            await given.close()
 
 
 def chat(model: str = MODEL.name, content: str = "Hello there", **fields: Any) -> dict[str, Any]:
