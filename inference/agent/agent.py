@@ -32,7 +32,6 @@ from inference.agent.link import Link
 from inference.agent.queue import Queue
 from inference.agent.slots import Slots
 from inference.errors import (
-    AdapterLoadFailed,
     GenerationTimeout,
     InferenceError,
     InvalidRequest,
@@ -98,7 +97,7 @@ class Job:
     ) -> Done | Loaded:
         """What the gateway hears of a job that did not end by itself."""
         if self.is_probe:
-            return Loaded(self.id, {}, fault or Fault.of(AdapterLoadFailed("cancelled")))
+            return Loaded(self.id, {}, fault or Fault.of(Overloaded("The probe was cancelled.")))
         return Done(self.id, self.usage(), finish_reason, None, fault)
 
 

@@ -139,7 +139,7 @@ application = ProtocolTypeRouter(
                 _route(r"^(healthz|readyz)$", _health),
                 _route(r"^engine/probe$", EngineProbe(hub)),
                 _route(r"^engine/adapters/", AdapterFiles(settings.ENGINE_TOKEN)),
-                _route(r"", UploadGuard(_console)),
+                _route(r"", UploadGuard(_console, directory)),
             ]
         ),
         "websocket": URLRouter(

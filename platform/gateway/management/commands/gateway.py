@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from types import FrameType
 from typing import Any
 
@@ -48,6 +49,7 @@ class Command(BaseCommand):
         _require_migrated_schema()
         url = options["url"] or os.environ.get("GATEWAY_URL")
         settings.GATEWAY_URL = url or f"http://{options['host']}:{options['port']}"
+        tempfile.tempdir = settings.FILE_UPLOAD_TEMP_DIR  # where Django spools request bodies
         configure(f"gateway:{options['port']}", settings.LOG_LEVEL)
         _serve(options["host"], options["port"], options["drain"])
 
