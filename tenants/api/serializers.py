@@ -248,3 +248,8 @@ class UsageLineSerializer(serializers.Serializer[Any]):
     cached_tokens = serializers.IntegerField()
     completion_tokens = serializers.IntegerField()
     reasoning_tokens = serializers.IntegerField()
+
+    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
+        # DRF would show an allowed null for a column that was not asked for.
+        shown = super().to_representation(instance)
+        return {name: shown[name] for name in shown if self.fields[name].source in instance}

@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 
 
 def make_user(name: str = "", **fields: object) -> User:
-    return User.objects.create_user(name or f"user{next(_numbers)}", password="p", **fields)
+    return User.objects.create_user(name or f"user{next(_numbers)}", **fields)
 
 
 def make_tenant(slug: str = "") -> Tenant:

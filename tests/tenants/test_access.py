@@ -1,0 +1,242 @@
+"""Owner, member, outsider, operator, each kind of key, nobody: on every endpoint.
+
+A new endpoint without a row here fails `test_every_endpoint_has_a_row`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from tenants.api.urls import urlpatterns
+from tenants.models import AdapterVersion, Alias, ApiKey, Membership, Tenant
+from tests.tenants.callers import EVERYBODY, KEYS, ROLES, STRANGERS, Api, everybody
+from tests.tenants.making import make_key, make_member, make_user, make_version
+
+pytestmark = pytest.mark.django_db
+
+STAFF = {"operator"}
+ADMINS = {"owner", "admin", "admin key", *STAFF}
+READERS = {*ROLES, *STAFF}
+SEE_ADAPTERS = {*READERS, "admin key", "writing key", "inference key"}
+WRITE_ADAPTERS = {"owner", "admin", "developer", "admin key", "writing key", *STAFF}
+
+
+@dataclass(frozen=True)
+class Row:
+    """Who gets `status`; of the others, nobody gets 401, strangers 404 and the rest 403."""
+
+    endpoint: str
+    allowed: set[str]
+    status: int = 200
+    body: Any = None
+    strangers: int = 404
+
+    def expected(self, name: str) -> int:
+        if name in self.allowed:
+            return self.status
+        if name == "nobody":
+            return 401
+        return self.strangers if name in STRANGERS else 403
+
+
+ANYBODY = EVERYBODY - {"nobody"}
+NEW_KEY = {"name": "new", "scopes": ["inference"]}
+ROWS = [
+    Row("GET tenants", ANYBODY),
+    Row("POST tenants", STAFF, 201, {"slug": "new", "name": "New"}, strangers=403),
+    Row("GET tenants/<slug>", {*READERS, *KEYS}),
+    Row("PATCH tenants/<slug>", ADMINS, body={"name": "Renamed"}),
+    Row("GET members", {*READERS, "admin key"}),
+    Row("POST members", ADMINS, 201, {"username": "joiner", "role": "viewer"}),
+    Row("GET members/<pk>", {*READERS, "admin key"}),
+    Row("PATCH members/<pk>", ADMINS, body={"role": "developer"}),
+    Row("DELETE members/<pk>", ADMINS, 204),
+    Row("GET keys", {*READERS, "admin key"}),
+    # An admin key has no inference to give: 400, but it may make keys.
+    Row("POST keys", {"owner", "admin", "developer", *STAFF}, 201, NEW_KEY),
+    Row("GET keys/<pk>", {*READERS, "admin key"}),
+    Row("PATCH keys/<pk>", ADMINS, body={"name": "renamed"}),
+    Row("DELETE keys/<pk>", ADMINS, 204),
+    Row("GET adapters", SEE_ADAPTERS),
+    Row("GET adapters/<name>", SEE_ADAPTERS),
+    Row("DELETE adapters/<name>", WRITE_ADAPTERS, 409),
+    Row("GET adapters/<name>/versions", SEE_ADAPTERS),
+    Row("POST adapters/<name>/versions", WRITE_ADAPTERS, 415, {}),
+    Row("GET adapters/<name>/versions/<number>", SEE_ADAPTERS),
+    Row("DELETE adapters/<name>/versions/<number>", WRITE_ADAPTERS, 204),
+    Row("POST adapters/<name>/versions/<number>/archive", WRITE_ADAPTERS),
+    Row("GET adapters/<name>/aliases", SEE_ADAPTERS),
+    Row("GET adapters/<name>/aliases/<alias>", SEE_ADAPTERS),
+    Row("PUT adapters/<name>/aliases/<alias>", WRITE_ADAPTERS, body={"version": 2}),
+    Row("DELETE adapters/<name>/aliases/<alias>", WRITE_ADAPTERS, 204),
+    Row("POST adapters/<name>/aliases/<alias>/roll_back", WRITE_ADAPTERS, 409),
+    Row("GET base-models", ANYBODY - {"usage key"}),
+    Row("GET base-models/<name>", ANYBODY - {"usage key"}),
+    Row("GET engines", ANYBODY - {"usage key"}),
+    Row("GET usage", {*READERS, "admin key", "usage key"}),
+]
+OPEN_TO_ALL = {"GET schema/", "GET docs/"}
+
+
+@pytest.fixture
+def path_of(live: AdapterVersion) -> dict[str, str]:
+    """What stands in the placeholders of the paths."""
+    acme = live.adapter.tenant
+    make_version(live.adapter)
+    make_user("joiner")
+    member = Membership.objects.get(user=make_member(acme, "viewer"))
+    key = make_key(acme, "inference")[0]
+    return {
+        "GET base-models/<name>": "base",
+        "<slug>": "acme",
+        "members/<pk>": f"members/{member.pk}",
+        "keys/<pk>": f"keys/{key.pk}",
+        "<name>": "support",
+        "<number>": "2",
+        "<alias>": "live",
+    }
+
+
+def concrete(row: Row, path_of: dict[str, str]) -> tuple[str, str]:
+    method, path = row.endpoint.split(" ")
+    if path.startswith("base-models/"):
+        return method, "base-models/base"
+    for placeholder, value in path_of.items():
+        path = path.replace(placeholder, value)
+    return method, path
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.endpoint)
+def test_who_gets_what(row: Row, tenant: Tenant, path_of: dict[str, str]) -> None:
+    method, path = concrete(row, path_of)
+    answers = {}
+    for name, ask in everybody(tenant).items():
+        with transaction.atomic():
+            response = ask(method, path, row.body)
+            answers[name] = response.status_code
+            transaction.set_rollback(True)
+        if response.status_code >= 400:
+            assert response["Content-Type"] == "application/problem+json", name
+            assert response.json()["status"] == response.status_code
+        if response.status_code == 401:
+            assert response["WWW-Authenticate"] == "Bearer"
+    expected = {name: row.expected(name) for name in EVERYBODY}
+    if row.endpoint == "POST keys":
+        expected["admin key"] = 400
+    assert answers == expected
+
+
+def test_every_endpoint_has_a_row() -> None:
+    found = set()
+    for pattern in urlpatterns:
+        route = str(pattern.pattern)
+        view = getattr(pattern.callback, "cls", None) or pattern.callback
+        actions = getattr(pattern.callback, "actions", None)
+        methods = actions or [name for name in ("get", "post", "put") if hasattr(view, name)]
+        for converter in ("str:", "int:", "path:"):
+            route = route.replace(converter, "")
+        found |= {f"{method.upper()} {route}" for method in methods if method != "head"}
+    rows = [row.endpoint for row in ROWS]
+    assert len(rows) == len(set(rows))
+    assert found == {*rows, *OPEN_TO_ALL}
+
+
+@pytest.mark.parametrize("stranger", sorted(STRANGERS))
+def test_without_naming_a_tenant_a_stranger_sees_his_own(
+    live: AdapterVersion, stranger: str
+) -> None:
+    """And what is acme's looks exactly like what does not exist."""
+    acme = live.adapter.tenant
+    ask = everybody(acme)[stranger]
+    ask.tenant = None
+    key = make_key(acme)[0]
+    member = Membership.objects.get(user=make_member(acme, "viewer"))
+    for path in ("adapters", "keys", "members", "usage", "tenants"):
+        text = ask("GET", path).content.decode()
+        assert "acme" not in text and "support" not in text, path
+    pairs = [
+        ("GET", "adapters/support", "adapters/nothing"),
+        ("DELETE", "adapters/support", "adapters/nothing"),
+        ("GET", "adapters/support/versions", "adapters/nothing/versions"),
+        ("GET", "adapters/support/versions/1", "adapters/nothing/versions/1"),
+        ("PUT", "adapters/support/aliases/live", "adapters/nothing/aliases/live"),
+        ("GET", f"keys/{key.pk}", "keys/99999999"),
+        ("DELETE", f"keys/{key.pk}", "keys/99999999"),
+        ("PATCH", f"members/{member.pk}", "members/99999999"),
+        ("GET", "tenants/acme", "tenants/nothing"),
+        ("PATCH", "tenants/acme", "tenants/nothing"),
+    ]
+    for method, real, invented in pairs:
+        answers = [ask(method, path, {"version": 1}) for path in (real, invented)]
+        assert [answer.status_code for answer in answers] == [404, 404], real
+        assert answers[0].content == answers[1].content, real
+    assert not ApiKey.objects.exclude(revoked_at=None).exists()
+    assert Alias.objects.get().version == live
+
+
+def test_a_session_needs_a_csrf_token(tenant: Tenant) -> None:
+    ask = Api(make_member(tenant, "owner"))
+    ask.client.handler.enforce_csrf_checks = True
+    answer = ask("POST", "keys", NEW_KEY)
+    assert answer.status_code == 403 and "CSRF" in answer.json()["detail"]
+    assert not ApiKey.objects.exists()
+
+
+@pytest.mark.parametrize("end", ["revoke", "expire", "suspend", "wrong"])
+def test_a_key_that_ended_is_nobody(tenant: Tenant, end: str) -> None:
+    key, text = make_key(tenant, "admin")
+    assert Api(text)("GET", "keys").status_code == 200
+    if end == "revoke":
+        key.revoke()
+    elif end == "expire":
+        ApiKey.objects.update(expires_at=key.created_at)
+    elif end == "suspend":
+        Tenant.objects.update(status="suspended")
+    else:
+        text = text[:-1] + ("a" if text[-1] != "a" else "b")
+    answer = Api(text)("GET", "keys")
+    assert (answer.status_code, answer.json()["code"]) == (401, "invalid_api_key")
+
+
+def test_a_suspended_tenant_is_read_only_for_its_members(tenant: Tenant) -> None:
+    owner, operator = Api(make_member(tenant, "owner")), Api(make_user(is_staff=True), "acme")
+    Tenant.objects.update(status="suspended")
+    assert owner("GET", "keys").status_code == 200
+    answer = owner("POST", "keys", NEW_KEY)
+    assert (answer.status_code, answer.json()["code"]) == (403, "tenant_suspended")
+    assert operator("PATCH", "tenants/acme", {"status": "active"}).status_code == 200
+    assert owner("POST", "keys", NEW_KEY).status_code == 201
+
+
+def test_a_member_of_two_tenants_says_which(tenant: Tenant) -> None:
+    user = make_member(tenant, "owner")
+    ask = Api(user)
+    assert ask("GET", "keys").status_code == 200
+    second = Tenant.objects.create(slug="second", name="Second")
+    Membership.objects.create(user=user, tenant=second, role="viewer")
+    answer = ask("GET", "keys")
+    assert answer.status_code == 400
+    assert answer.json()["errors"] == [{"field": "tenant", "message": "Say which: acme, second."}]
+    assert ask("GET", "keys", tenant="second").status_code == 200
+    assert ask("POST", "keys", NEW_KEY, tenant="second").status_code == 403
+
+
+def test_somebody_without_a_tenant_is_told(db: None) -> None:
+    answer = Api(make_user())("GET", "keys")
+    assert answer.status_code == 400 and "not a member of any tenant" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["nothing", "keys/abc", "keys/1/", "adapters/a/b/c/d", "tenants/"])
+def test_an_unknown_address_is_a_problem(db: None, path: str) -> None:
+    answer = Api()("GET", path)
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+    assert answer["Content-Type"] == "application/problem+json"
+
+
+def test_a_method_that_is_not_taken(tenant: Tenant) -> None:
+    answer = Api(make_member(tenant, "owner"))("PUT", "keys", {})
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
