@@ -44,6 +44,10 @@ log = structlog.get_logger(__name__)
 STATS_INTERVAL_S = 1.0
 
 
+Task = asyncio.Task[Done | Loaded]
+"""What runs a job; its result is the job's last word."""
+
+
 class Store(Protocol):
     """The files of adapters on this machine."""
 
@@ -136,7 +140,7 @@ class Agent:
         self._links: dict[str, tuple[Link, asyncio.Task[None]]] = {}
         self._bootstrap: frozenset[str] = frozenset()
         self._jobs: dict[str, Job] = {}
-        self._tasks: dict[str, asyncio.Task[Done | Loaded]] = {}
+        self._tasks: dict[str, Task] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._resident: dict[str, Resident] = {}
         self._residency = asyncio.Lock()
@@ -227,17 +231,17 @@ class Agent:
     def _begin(self, job: Job, frame: wire.Submit | Load) -> None:
         self._jobs[job.id] = job
         self._idle.clear()
-        run: Coroutine[Any, Any, Done | Loaded]
-        run = (
-            self._generate(job, frame)
-            if isinstance(frame, wire.Submit)
-            else self._probe(job, frame)
-        )
-        task = asyncio.create_task(run, name=job.id)
+        task = asyncio.create_task(self._run(job, frame), name=job.id)
         self._tasks[job.id] = task
         task.add_done_callback(lambda ended: self._end(job, ended))
 
-    def _end(self, job: Job, task: asyncio.Task[Done | Loaded]) -> None:
+    async def _run(self, job: Job, frame: wire.Submit | Load) -> Done | Loaded:
+        structlog.contextvars.bind_contextvars(request_id=job.id)
+        if isinstance(frame, wire.Submit):
+            return await self._generate(job, frame)
+        return await self._probe(job, frame)
+
+    def _end(self, job: Job, task: Task) -> None:
         """However a job ended, and be it before it began: free its place, say the last word."""
         del self._jobs[job.id], self._tasks[job.id]
         self._queue.finish(job.id)
@@ -249,7 +253,7 @@ class Agent:
         if not self._jobs:
             self._idle.set()
 
-    def _last_word(self, job: Job, task: asyncio.Task[Done | Loaded]) -> Done | Loaded:
+    def _last_word(self, job: Job, task: Task) -> Done | Loaded:
         if task.cancelled():
             return job.last_word(finish_reason="cancelled")
         if (error := task.exception()) is None:
@@ -259,7 +263,6 @@ class Agent:
         return job.last_word(fault=_fault_of(error))
 
     async def _generate(self, job: Job, frame: wire.Submit) -> Done:
-        structlog.contextvars.bind_contextvars(request_id=job.id)
         last = Output()
         async with asyncio.timeout(frame.timeout_s), self._turn(job) as adapter:
             job.submitted_at = time.monotonic()

@@ -119,7 +119,8 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
 
 def _route(pattern: str, app: Any) -> URLPattern:
     """Channels' router takes ASGI applications where Django's types expect views."""
-    return re_path(pattern, app)
+    route: URLPattern = re_path(pattern, app)
+    return route
 
 
 _inference = OpenAIServer(
