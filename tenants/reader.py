@@ -90,7 +90,10 @@ class KeyRow:
 
 
 class Reader:
-    """Each query raises `Unavailable` within ANSWER_S where the database does not answer."""
+    """Each query raises `Unavailable` after `answer_s` where the database does not answer."""
+
+    def __init__(self, answer_s: float = ANSWER_S) -> None:
+        self._answer_s = answer_s
 
     async def open(self, timeout_s: float = START_S) -> None:
         """Connect.
@@ -104,7 +107,7 @@ class Reader:
             min_size=1,
             max_size=MAX_CONNECTIONS,
             max_waiting=MAX_WAITING,
-            timeout=ANSWER_S,
+            timeout=self._answer_s,
             # A restarted database leaves dead connections in the pool: not the caller's problem.
             check=AsyncConnectionPool.check_connection,
             name="directory",
@@ -140,7 +143,7 @@ class Reader:
 
     async def _rows(self, kind: type[R] | None, query: str, values: Sequence[Any] = ()) -> list[R]:
         try:
-            async with asyncio.timeout(ANSWER_S), self._pool.connection() as connection:
+            async with asyncio.timeout(self._answer_s), self._pool.connection() as connection:
                 if kind is None:
                     await connection.execute(query, values)
                     return []

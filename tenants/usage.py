@@ -10,7 +10,15 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import structlog
-from django.db import DataError, IntegrityError, close_old_connections, connections, models
+from django.db import (
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+    connection,
+    connections,
+    models,
+)
 
 from inference.grants import UsageRecord
 from tenants.models import AdapterVersion, ApiKey, UsageEvent
@@ -56,9 +64,8 @@ def write(records: Sequence[UsageRecord]) -> None:
     never take (its tenant is gone, a value is out of range) is logged and does not stop the others.
 
     Raises:
-        django.db.Error: PostgreSQL is away; try all of them again.
+        OperationalError, InterfaceError: PostgreSQL is away; try all of them again.
     """
-    close_old_connections()
     events = [event_of(record) for record in records]
     try:
         UsageEvent.objects.bulk_create(events, ignore_conflicts=True)
@@ -66,6 +73,9 @@ def write(records: Sequence[UsageRecord]) -> None:
         _forget_deleted(events)
         for event in events:
             _write_alone(event)
+    except (OperationalError, InterfaceError):
+        connection.close()  # the next attempt connects anew
+        raise
 
 
 def _write_alone(event: UsageEvent) -> None:

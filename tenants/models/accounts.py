@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from typing import TYPE_CHECKING
 
 from django.contrib.auth.models import AbstractUser, AnonymousUser
 from django.core.exceptions import ValidationError
@@ -13,9 +12,6 @@ from django.db import models, transaction
 from django.db.models import Q
 
 from tenants.errors import LastOwner
-
-if TYPE_CHECKING:
-    from tenants.models.adapters import AdapterVersion
 
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
@@ -31,9 +27,6 @@ def new_cache_secret() -> bytes:
 
 
 class TenantQuerySet(models.QuerySet["Tenant"]):
-    def active(self) -> TenantQuerySet:
-        return self.filter(status=Tenant.Status.ACTIVE)
-
     def visible_to(self, user: User | AnonymousUser) -> TenantQuerySet:
         """All tenants for an operator, those one is a member of for anybody else."""
         if not user.is_active or user.is_anonymous:
@@ -89,12 +82,6 @@ class Tenant(models.Model):
     def salt(self) -> str:
         """The prefix-cache salt: a keyed hash, so that no tenant can work out another's."""
         return cache_salt(bytes(self.cache_secret), self.pk)
-
-    def versions(self) -> models.QuerySet[AdapterVersion]:
-        """The versions of all of the tenant's adapters."""
-        from tenants.models.adapters import AdapterVersion
-
-        return AdapterVersion.objects.filter(adapter__tenant=self)
 
 
 def cache_salt(secret: bytes, tenant_id: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import IntegrityError, models, transaction
-from django.db.models import Exists, F, OuterRef, Q, RestrictedError
+from django.db.models import F, Q, RestrictedError
 from django.utils import timezone
 
 from inference.wire import ModelInfo
@@ -70,11 +70,6 @@ class BaseModel(models.Model):
         return self.name
 
 
-class AdapterQuerySet(models.QuerySet["Adapter"]):
-    def with_live_version(self) -> AdapterQuerySet:
-        return self.filter(aliases__name=LIVE)
-
-
 class Adapter(models.Model):
     """A tenant's name for a line of adapter versions on one base model."""
 
@@ -85,8 +80,6 @@ class Adapter(models.Model):
         User, models.SET_NULL, null=True, editable=False, related_name="+"
     )
     created_at = models.DateTimeField(auto_now_add=True)
-
-    objects = AdapterQuerySet.as_manager()
 
     class Meta:
         ordering = ["name"]
@@ -168,15 +161,6 @@ SOURCES: Mapping[State, tuple[State, ...]] = {
 """From which states each state can be reached."""
 
 
-class AdapterVersionQuerySet(models.QuerySet["AdapterVersion"]):
-    def ready(self) -> AdapterVersionQuerySet:
-        return self.filter(state=State.READY)
-
-    def unused(self) -> AdapterVersionQuerySet:
-        """Versions that no alias points at."""
-        return self.exclude(Exists(Alias.objects.filter(version=OuterRef("pk"))))
-
-
 class AdapterVersion(models.Model):
     """One immutable content of an adapter, named by its digest (`inference.content.digest_of`).
 
@@ -196,8 +180,6 @@ class AdapterVersion(models.Model):
         User, models.SET_NULL, null=True, editable=False, related_name="+"
     )
     created_at = models.DateTimeField(auto_now_add=True)
-
-    objects = AdapterVersionQuerySet.as_manager()
 
     class Meta:
         ordering = ["-number"]

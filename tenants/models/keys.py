@@ -78,11 +78,6 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         key = self.select_related("tenant").filter(prefix=prefix).first() if prefix else None
         return key if key is not None and key.matches(secret) else None
 
-    def usable(self, now: datetime) -> ApiKeyQuerySet:
-        """Neither revoked nor expired, and the tenant is active."""
-        live = Q(expires_at__isnull=True) | Q(expires_at__gt=now)
-        return self.filter(live, revoked_at=None, tenant__status=Tenant.Status.ACTIVE)
-
     def touch(self, now: datetime) -> int:
         """Note that these keys were used now, unless that was noted within the last minute."""
         due = Q(last_used_at__isnull=True) | Q(last_used_at__lte=now - TOUCH_INTERVAL)

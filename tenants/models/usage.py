@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime
 from typing import Any
 
 from django.db import models
@@ -36,11 +35,6 @@ TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_toke
 
 
 class UsageEventQuerySet(models.QuerySet["UsageEvent"]):
-    def between(self, start: datetime | None, end: datetime | None) -> UsageEventQuerySet:
-        """Requests that started from `start` up to, not including, `end`."""
-        found = self.filter(started_at__gte=start) if start else self
-        return found.filter(started_at__lt=end) if end else found
-
     def sums(self, by: Collection[str]) -> models.QuerySet[UsageEvent, dict[str, Any]]:
         """Requests and tokens per group, in order; `by` has at least one of GROUPS."""
         columns = [column for group in by for column in GROUPS[group]]

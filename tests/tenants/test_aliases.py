@@ -118,12 +118,14 @@ class TestManyAtOnce:
         assert sum(isinstance(result, NothingToRollBackTo) for result in results) == 3
         assert Alias.objects.get().version == live
 
-    @pytest.mark.parametrize("attempt", range(10))
-    def test_archive_against_promote(self, live: AdapterVersion, attempt: int) -> None:
-        """One of them wins; an alias never points at an archived version."""
+    @pytest.mark.parametrize("end", ["archive", "remove"] * 5)
+    def test_the_end_of_a_version_against_its_promotion(
+        self, live: AdapterVersion, end: str
+    ) -> None:
+        """One of them wins; an alias never points at what is no longer ready."""
         other = make_version(live.adapter)
-        archive = AdapterVersion.objects.get(pk=other.pk).archive
-        results = together(archive, lambda: Alias.objects.get().promote(other))
+        ending = getattr(AdapterVersion.objects.get(pk=other.pk), end)
+        results = together(ending, lambda: Alias.objects.get().promote(other))
         kinds = [type(result) for result in results]
         assert kinds in ([VersionInUse, type(None)], [type(None), VersionNotReady])
         assert Alias.objects.get().version.state == State.READY

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import OperationalError
 from django.test import Client
 from django.utils import timezone
 
 from tenants.api import engines
+from tenants.api.problems import handle
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -90,6 +92,14 @@ def test_an_error_is_an_rfc_9457_problem(owner: Api) -> None:
         "name": "This field is required.",
         "scopes.1": '"root" is not a valid choice.',
     }
+
+
+def test_a_database_that_is_away_is_a_503() -> None:
+    answer = handle(OperationalError("connection refused"), {})
+    assert answer is not None
+    assert (answer.status_code, answer["Retry-After"]) == (503, "1")
+    assert answer.data["code"] == "service_unavailable" and "refused" not in str(answer.data)
+    assert handle(ZeroDivisionError(), {}) is None
 
 
 @pytest.mark.parametrize("body", ["{", "[]", '"x"', "null", '{"name": "\\u0000"}', "\ud800"])

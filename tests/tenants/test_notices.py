@@ -12,7 +12,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
 
-from inference.errors import InferenceError, InvalidApiKey, UnknownModel
+from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
 from inference.wire import ModelInfo
 from tenants.auth import PostgresDirectory
 from tenants.models import Adapter, AdapterVersion, Alias, ApiKey, BaseModel, Tenant
@@ -213,6 +213,19 @@ async def test_last_use_is_written(async_db: None) -> None:
         await directory.authenticate(text)
     await key.arefresh_from_db()
     assert key.last_used_at is not None
+
+
+async def test_a_database_that_does_not_answer_is_unavailable(async_db: None) -> None:
+    reader = Reader(answer_s=0.2)
+    await reader.open()
+    async with await psycopg.AsyncConnection.connect(conninfo("test")) as other:
+        await other.execute("LOCK TABLE tenants_apikey IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(Unavailable):
+            await reader.key("a" * 12)
+    assert await reader.key("a" * 12) is None
+    await reader.close()
+    with pytest.raises(Unavailable):
+        await reader.key("a" * 12)
 
 
 async def test_a_database_that_is_away_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
