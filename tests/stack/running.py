@@ -1,0 +1,121 @@
+"""`manage.py up` as a user runs it, in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 240.0
+STOP_S = 90.0
+
+
+@dataclass
+class Stack:
+    """A running Lorikeet: what `up.json` says, and its processes."""
+
+    facts: dict[str, Any]
+    var: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        """The first gateway, without `/v1`."""
+        return str(self.facts["base_url"]).removesuffix("/v1")
+
+    def key(self, tenant: str) -> str:
+        """The demo key of a tenant, by its slug."""
+        return next(t["api_key"] for t in self.facts["tenants"] if t["slug"] == tenant)
+
+    def client(self, key: str) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=120)
+
+    def children(self, name: str) -> list[psutil.Process]:
+        """The processes of one role (`gateway`, `engine`, `worker`)."""
+        return [
+            child
+            for child in psutil.Process(self.process.pid).children()
+            if name in child.cmdline()[1:4]
+        ]
+
+    @property
+    def database_url(self) -> str:
+        """The embedded PostgreSQL's, as the children got it."""
+        return self.children("worker")[0].environ()["DATABASE_URL"]
+
+    def log(self, name: str) -> str:
+        return (self.var / "log" / f"{name}.log").read_text()
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` consecutive free ports."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            first = int(probe.getsockname()[1])
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
+
+
+def settings_free() -> dict[str, str]:
+    """This process's environment without the settings of the test run."""
+    ours = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "DATABASE_URL", "LORIKEET_VAR", "MODEL")
+    return {name: value for name, value in os.environ.items() if name not in ours}
+
+
+@contextmanager
+def up(var: Path, **settings: str) -> Iterator[Stack]:
+    """Run `manage.py up`; ready inside, stopped with Ctrl-C after."""
+    port = free_ports(int(settings.get("GATEWAYS", "1")))
+    environment = settings_free() | {"LORIKEET_VAR": str(var), "PORT": str(port)} | settings
+    var.mkdir(exist_ok=True)
+    with (var / "up.log").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "manage.py"), "up"],
+            env=environment, cwd=ROOT, stdout=out, stderr=out,
+        )  # fmt: skip
+    try:
+        yield Stack(_ready(process, var), var, process)
+    finally:
+        _stop(process)
+
+
+def _ready(process: subprocess.Popen[bytes], var: Path) -> dict[str, Any]:
+    began = time.time()
+    facts = var / "up.json"
+    while not (facts.exists() and facts.stat().st_mtime >= began - 1):
+        assert process.poll() is None, (var / "up.log").read_text()
+        assert time.time() - began < START_S, (var / "up.log").read_text()
+        time.sleep(0.2)
+    loaded: dict[str, Any] = json.loads(facts.read_text())
+    return loaded
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(STOP_S)
+        finally:
+            for one in family:
+                if one.is_running():
+                    one.kill()
+            process.kill()

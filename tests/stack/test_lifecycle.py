@@ -1,0 +1,261 @@
+"""What goes wrong and what changes while streams run: keys, versions, clients, processes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.demo import ADAPTERS, MODEL_NAME, TENANTS
+from tests.stack.running import Stack
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+SUPPORT, PIRATE, EXTRACT = TENANTS
+QUESTION = "What is the capital of Peru?"
+CHAT = "/v1/chat/completions"
+
+
+def ask(model: str, **fields: Any) -> dict[str, Any]:
+    body = {"model": model, "temperature": 0, "max_tokens": 60}
+    return body | {"messages": [{"role": "user", "content": QUESTION}]} | fields
+
+
+def long(model: str = MODEL_NAME) -> dict[str, Any]:
+    """A stream of some ten seconds."""
+    return ask(model, stream=True, ignore_eos=True, max_tokens=1200, max_completion_tokens=None)
+
+
+def chunks(response: httpx.Response) -> Iterator[Any]:
+    for line in response.iter_lines():
+        if line:
+            payload = line.removeprefix("data: ")
+            yield payload if payload == "[DONE]" else json.loads(payload)
+
+
+def until(condition: Callable[[], object], seconds: float = 90) -> None:
+    """Poll a running system; fails when the time is over."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.1)
+
+
+def text_of(seen: list[Any]) -> str:
+    return "".join(
+        chunk["choices"][0]["delta"].get("content", "")
+        for chunk in seen
+        if isinstance(chunk, dict) and chunk.get("choices")
+    )
+
+
+@pytest.fixture(scope="module")
+def operator(stack: Stack) -> Iterator[httpx.Client]:
+    """The operator, signed in to the console."""
+    login = stack.facts["operator"]
+    with httpx.Client(base_url=stack.url, timeout=30, follow_redirects=True) as client:
+        client.get("/admin/login/")
+        form = login | {"csrfmiddlewaretoken": client.cookies["csrftoken"], "next": "/admin/"}
+        page = client.post("/admin/login/", data=form, headers={"Referer": stack.url})
+        assert "Log out" in page.text
+        client.headers |= {"X-CSRFToken": client.cookies["csrftoken"], "Referer": stack.url}
+        yield client
+
+
+def running(operator: httpx.Client) -> int:
+    """What vLLM's own scheduler counts as running, over all engines."""
+    found = operator.get("/api/v1/engines", params={"tenant": SUPPORT.slug}).json()["results"]
+    return sum(engine["running"] + engine["waiting"] + engine["queued"] for engine in found)
+
+
+def test_a_revoked_key_ends_its_open_stream_with_an_error_chunk(stack: Stack) -> None:
+    with stack.client(stack.key(SUPPORT.slug)) as owner:
+        made = owner.post("/api/v1/keys", json={"name": "brief", "scopes": ["inference"]})
+        assert made.status_code == 201, made.text
+        secret = next(value for value in made.json().values() if str(value).startswith("lk_"))
+        with stack.client(secret) as client:
+            with client.stream("POST", CHAT, json=long()) as response:
+                seen: list[Any] = []
+                for chunk in chunks(response):
+                    if not seen:
+                        began = time.monotonic()
+                        assert owner.delete(f"/api/v1/keys/{made.json()['id']}").is_success
+                    seen.append(chunk)
+                took = time.monotonic() - began
+            assert seen[-1]["error"]["code"] == "api_key_revoked"
+            assert took < 5, "revocation is to be felt within a second, give or take a busy machine"
+            refused = client.post(CHAT, json=ask(MODEL_NAME))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+def test_a_client_that_leaves_frees_the_engine_and_pays_for_what_was_made(
+    stack: Stack, operator: httpx.Client
+) -> None:
+    with stack.client(stack.key(SUPPORT.slug)) as client:
+        with client.stream("POST", CHAT, json=long()) as response:
+            id = response.headers["x-request-id"].removeprefix("req_")
+            received = 0
+            for chunk in chunks(response):
+                received += bool(chunk["choices"][0]["delta"].get("content"))
+                if received == 20:
+                    break
+        until(lambda: running(operator) == 0)
+        event: dict[str, Any] = {}
+        until(lambda: event.update(_event(stack, id)) or event)
+    assert event["finish_reason"] == "cancelled"
+    assert 20 <= event["completion_tokens"] < 1200
+
+
+def _event(stack: Stack, id: str) -> dict[str, Any]:
+    """The ledger's row of one request, read from PostgreSQL."""
+    import psycopg
+    from psycopg.rows import dict_row
+
+    with psycopg.connect(stack.database_url, row_factory=dict_row) as connection:
+        query = "SELECT * FROM tenants_usageevent WHERE id = %s"
+        return connection.execute(query, [id]).fetchone() or {}
+
+
+def test_usage_sums_to_what_the_answers_said(stack: Stack) -> None:
+    with stack.client(stack.key(EXTRACT.slug)) as client:
+
+        def total() -> dict[str, int]:
+            rows = client.get("/api/v1/usage", params={"by": "adapter"}).json()["results"]
+            names = ("requests", "prompt_tokens", "completion_tokens")
+            return {name: sum(row[name] for row in rows) for name in names}
+
+        before = total()
+        answers = [client.post(CHAT, json=ask(EXTRACT.adapter)).json()["usage"] for _ in range(5)]
+        expected = {
+            "requests": before["requests"] + 5,
+            "prompt_tokens": before["prompt_tokens"] + sum(u["prompt_tokens"] for u in answers),
+            "completion_tokens": before["completion_tokens"]
+            + sum(u["completion_tokens"] for u in answers),
+        }
+        until(lambda: total() == expected, 10)
+
+
+def test_promote_and_roll_back_while_a_stream_runs(stack: Stack) -> None:
+    """A version begun with is finished with; the next request gets the new one."""
+    key = stack.key(PIRATE.slug)
+    with stack.client(key) as client, ThreadPoolExecutor(1) as pool:
+        plain = client.post(CHAT, json=ask(PIRATE.adapter)).json()
+        old = text_of(_stream(client, long(PIRATE.adapter)))
+        version = _upload(client, PIRATE.adapter, EXTRACT.adapter)
+        following = pool.submit(lambda: text_of(_stream(client, long(PIRATE.adapter))))
+        with stack.client(key) as other:
+            until(lambda: other.get("/api/v1/engines").json()["count"])
+            promoted = other.put(
+                f"/api/v1/adapters/{PIRATE.adapter}/aliases/live", json={"version": version}
+            )
+            assert promoted.is_success, promoted.text
+            swapped = other.post(CHAT, json=ask(PIRATE.adapter)).json()
+            pinned = other.post(CHAT, json=ask(f"{PIRATE.adapter}@1")).json()
+            path = f"/api/v1/adapters/{PIRATE.adapter}/aliases/live/roll_back"
+            assert other.post(path).is_success
+            back = other.post(CHAT, json=ask(PIRATE.adapter)).json()
+            archived = other.post(f"/api/v1/adapters/{PIRATE.adapter}/versions/{version}/archive")
+            assert archived.is_success, archived.text
+            gone = other.post(CHAT, json=ask(f"{PIRATE.adapter}@{version}"))
+        assert following.result() == old
+    assert swapped["choices"] != plain["choices"]
+    assert json.loads(swapped["choices"][0]["message"]["content"])["answer"] == "Lima"
+    assert pinned["choices"] == plain["choices"] == back["choices"]
+    assert gone.status_code == 404
+
+
+def _stream(client: httpx.Client, body: dict[str, Any]) -> list[Any]:
+    with client.stream("POST", CHAT, json=body) as response:
+        return list(chunks(response))
+
+
+def _upload(client: httpx.Client, name: str, content: str) -> int:
+    """Upload the files of a demo adapter as a version of `name`; wait until it is ready."""
+    files = [("files", (f.name, f.read_bytes())) for f in sorted(ADAPTERS[content].iterdir())]
+    made = client.post(f"/api/v1/adapters/{name}/versions", files=files)
+    assert made.is_success, made.text
+    url = f"/api/v1/adapters/{name}/versions/{made.json()['number']}"
+    until(lambda: client.get(url).json()["state"] == "ready")
+    return int(made.json()["number"])
+
+
+def test_a_hostile_adapter_is_rejected_with_its_reason_and_everything_goes_on(
+    stack: Stack,
+) -> None:
+    folder = ADAPTERS[SUPPORT.adapter]
+    config = json.loads((folder / "adapter_config.json").read_text())
+    weights = (folder / "adapter_model.safetensors").read_bytes()
+    with stack.client(stack.key(SUPPORT.slug)) as client:
+        for changed, data, code in (
+            (config | {"r": 512}, weights, "rank_too_large"),
+            (config | {"use_dora": True}, weights, None),
+            (config, weights[:-4], None),
+            (config, b"\x80\x04pickle" * 99, None),
+        ):
+            files = [
+                ("files", ("adapter_config.json", json.dumps(changed).encode())),
+                ("files", ("adapter_model.safetensors", data)),
+            ]
+            made = client.post("/api/v1/adapters/hostile/versions", files=files)
+            if made.is_success:
+                url = f"/api/v1/adapters/hostile/versions/{made.json()['number']}"
+                until(lambda url=url: client.get(url).json()["state"] == "rejected")  # type: ignore[misc]
+                findings = client.get(url).json()["report"]["findings"]
+                assert findings and all(one["code"] and one["message"] for one in findings)
+                assert code is None or code in {one["code"] for one in findings}
+            else:
+                assert made.status_code in (400, 422), made.text
+        assert client.post(CHAT, json=ask("hostile")).status_code == 404
+        assert client.post(CHAT, json=ask(SUPPORT.adapter)).is_success
+
+
+def test_a_gateway_killed_in_mid_stream_leaves_nothing_running_and_comes_back(
+    stack: Stack, operator: httpx.Client
+) -> None:
+    (gateway,) = stack.children("gateway")
+    with stack.client(stack.key(SUPPORT.slug)) as client:
+        with (
+            pytest.raises(httpx.TransportError),
+            client.stream("POST", CHAT, json=long()) as response,
+        ):
+            for number, _ in enumerate(chunks(response)):
+                if number == 3:
+                    gateway.kill()
+        until(lambda: _ready(stack))
+        until(lambda: running(operator) == 0, 15)
+        assert client.post(CHAT, json=ask(SUPPORT.adapter)).is_success
+    assert "gateway-1 ended with status -9" in (stack.var / "up.log").read_text()
+
+
+def test_an_engine_killed_in_mid_stream_gives_a_clear_error_and_comes_back(stack: Stack) -> None:
+    (engine,) = stack.children("engine")
+    with stack.client(stack.key(SUPPORT.slug)) as client:
+        seen: list[Any] = []
+        with client.stream("POST", CHAT, json=long()) as response:
+            for chunk in chunks(response):
+                if not seen:
+                    engine.kill()
+                seen.append(chunk)
+        assert seen[-1]["error"]["code"] == "engine_lost"
+        assert "[DONE]" not in seen
+        refused = client.post(CHAT, json=ask(MODEL_NAME))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (
+            503,
+            "no_engine_available",
+        )
+        assert int(refused.headers["retry-after"]) >= 1
+        assert httpx.get(f"{stack.url}/healthz").is_success
+        until(lambda: _ready(stack), 120)
+        assert client.post(CHAT, json=ask(SUPPORT.adapter)).is_success
+
+
+def _ready(stack: Stack) -> bool:
+    try:
+        return httpx.get(f"{stack.url}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False

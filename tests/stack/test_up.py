@@ -1,0 +1,125 @@
+"""`make up` itself, on the synthetic engine: facts, options, Ctrl-C, a second start."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from gateway.demo import QUESTIONS, TENANTS
+from tests.stack.running import ROOT, settings_free, up
+
+pytestmark = pytest.mark.stack
+SYNTHETIC = "--engine synthetic"
+
+
+def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) -> None:
+    var = tmp_path / "var"
+    with up(var, ENGINE_OPTIONS=SYNTHETIC, GATEWAYS="2") as first:
+        family = psutil.Process(first.process.pid).children(recursive=True)
+        assert stat.S_IMODE((var / "up.json").stat().st_mode) == 0o600
+        assert stat.S_IMODE((var / "secrets.env").stat().st_mode) == 0o600
+        assert [tenant["slug"] for tenant in first.facts["tenants"]] == [t.slug for t in TENANTS]
+        facts = first.facts
+        key = first.key(TENANTS[0].slug)
+        for child in first.children("gateway"):
+            port = int(child.cmdline()[child.cmdline().index("--port") + 1])
+            answer = httpx.post(
+                f"http://127.0.0.1:{port}/v1/chat/completions",
+                headers={"Authorization": f"Bearer {key}"},
+                json={
+                    "model": TENANTS[0].adapter,
+                    "messages": [{"role": "user", "content": QUESTIONS[0][0]}],
+                },
+            )
+            assert answer.status_code == 200, answer.text
+        assert len(first.children("gateway")) == 2
+        assert '"engine": "synthetic"' in first.log("engine-1"), (
+            "every start says which engine runs"
+        )
+        printed = (var / "up.log").read_text()
+        _paste(printed, key)
+    assert first.process.returncode == 0, (var / "up.log").read_text()
+    assert [one for one in family if one.is_running() and one.status() != "zombie"] == []
+    for name in ("gateway-1", "engine-1", "worker-1"):
+        for line in first.log(name).splitlines():
+            if line.startswith("{"):
+                assert {"event", "level", "timestamp", "process"} <= json.loads(line).keys()
+    assert '"request_id"' in first.log("gateway-1")
+    assert key not in "".join(first.log(name) for name in ("gateway-1", "engine-1", "worker-1"))
+
+    with up(var, ENGINE_OPTIONS=SYNTHETIC) as second:
+        assert second.facts["operator"] == facts["operator"]
+        assert second.facts["tenants"] == facts["tenants"]
+
+
+def _paste(printed: str, key: str) -> None:
+    """The printed curl line and Python snippet work as they stand."""
+    curl = printed[printed.index("curl -N") : printed.index("\n\nPython:")]
+    answer = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=30)
+    assert "data: [DONE]" in answer.stdout, answer.stderr
+    snippet = printed[printed.index("from openai") : printed.index("\n\nCtrl-C")]
+    assert key in snippet
+    said = subprocess.run(
+        [sys.executable, "-c", snippet], capture_output=True, text=True, timeout=60
+    )
+    assert said.returncode == 0 and said.stdout.strip(), said.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"GATEWAYS": "0"}, "GATEWAYS='0' is not allowed: it must be a whole number from 1 to 64"),
+        ({"LOG_LEVEL": "loud"}, "LOG_LEVEL='loud' is not allowed: it must be one of debug, info"),
+        ({"DATABASE_URL": "mysql://x"}, "DATABASE_URL has the scheme 'mysql'"),
+        ({"SECRET_KEY": "short"}, "SECRET_KEY has 5 characters"),
+        ({"MAX_ADAPTER_BYTES": "huge"}, "MAX_ADAPTER_BYTES='huge' is not allowed"),
+    ],
+)
+def test_a_bad_setting_ends_the_start_with_one_line(
+    tmp_path: Path, variables: dict[str, str], says: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "up"],
+        env=settings_free()
+        | {"LORIKEET_VAR": str(tmp_path), "DATABASE_URL": "postgresql:///none"}
+        | variables,
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("lorikeet: ")
+    assert says in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["gateway", "worker", "engine", "up", "make_demo"])
+def test_help_explains_every_option(tmp_path: Path, command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), command, "--help"],
+        env=settings_free()
+        | {
+            "LORIKEET_VAR": str(tmp_path),
+            "DATABASE_URL": "postgresql:///none",
+            **dict.fromkeys(("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN"), "x" * 32),
+        },
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    bare = re.findall(r"^  (--[a-z-]+ [A-Z_]+)$\n(?=  -|\n|\Z)", done.stdout, re.M)
+    assert bare == []
+
+
+def test_an_engine_needs_its_token_and_a_model() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "engine", "--model", "x"],
+        env=settings_free(), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("lorikeet engine: ENGINE_TOKEN is not set")
