@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -72,19 +73,15 @@ def _serve(host: str, port: int, drain_s: float) -> None:
         """Lets open streams finish before the engines' sockets are closed."""
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            if hub.closing:
-                super().handle_exit(sig, frame)
-                return
+            self.force_exit = self.should_exit = hub.closing  # the second time
             hub.closing = True
-            loop.call_soon_threadsafe(lambda: drains.append(loop.create_task(self.drain(sig))))
+            loop.call_soon_threadsafe(lambda: drains.append(loop.create_task(self.drain())))
 
-        async def drain(self, sig: int) -> None:
-            try:
+        async def drain(self) -> None:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(drain_s):
                     await hub.drained()
-            except TimeoutError:
-                pass
-            super().handle_exit(sig, None)
+            self.should_exit = True
 
     drains: list[asyncio.Task[None]] = []
     server = Server(
