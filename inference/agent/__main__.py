@@ -34,10 +34,11 @@ def main(arguments: list[str] | None = None) -> None:
         options = parser().parse_args(arguments)
         options.token = environ.secret("ENGINE_TOKEN")
         profile = profile_of(options)
+        logs.configure(options.id, options.log_level)
+        status = asyncio.run(serve(options, profile))
     except (BadSetting, BadProfile) as error:
         sys.exit(f"lorikeet engine: {error}")
-    logs.configure(options.id, options.log_level)
-    sys.exit(asyncio.run(serve(options, profile)))
+    sys.exit(status)
 
 
 def _default(name: str, fallback: str | None = None) -> str | None:

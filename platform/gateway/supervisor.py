@@ -15,6 +15,8 @@ BACKOFF_S = (1.0, 30.0)
 """Shortest and longest pause before a restart."""
 STEADY_S = 60.0
 """A process that lived this long starts over with the shortest pause."""
+HOPELESS_AFTER = 2
+"""Restarts after which a start is given up: whatever is wrong will not mend itself."""
 LAST_LINES = 12
 STOP_S = 45.0
 """How long a process may take to stop; longer than any of them drains."""
@@ -88,6 +90,11 @@ class Supervisor:
         self._report = report
         self._children: list[Child] = []
         self._watchers: list[asyncio.Task[None]] = []
+
+    @property
+    def hopeless(self) -> Child | None:
+        """A child that ended again and again; only worth asking during a start."""
+        return next((one for one in self._children if one.restarts >= HOPELESS_AFTER), None)
 
     async def start(self, child: Child) -> None:
         """Start a child and watch over it."""

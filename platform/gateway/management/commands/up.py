@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import shlex
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 from asgiref.sync import sync_to_async
@@ -119,6 +121,7 @@ class _Up:
 
     async def _work(self) -> None:
         self.logs.mkdir(parents=True, exist_ok=True)
+        self._require_free_ports()
         with self._step("database"):
             await sync_to_async(call_command)("migrate", verbosity=0)
         for i in range(self.options["engines"]):  # first, because they take longest
@@ -137,6 +140,17 @@ class _Up:
         facts = self._facts(operator, keys)
         facts.write(self.facts_file)
         self._tell(facts)
+
+    def _require_free_ports(self) -> None:
+        for url in self.urls:
+            host, port = str(urlsplit(url).hostname), int(urlsplit(url).port or 0)
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((host, port))
+                except OSError as error:
+                    reason = f"{host}:{port} cannot be listened on ({error.strerror})"
+                    raise seed.SeedFailed(f"{reason}: choose other ports with PORT") from None
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -185,6 +199,8 @@ class _Up:
                         return
                 except httpx.TransportError:
                     pass
+                if child := self.supervisor.hopeless:
+                    raise seed.SeedFailed(f"{child.name} does not start: see {child.log}")
                 await asyncio.sleep(0.2)
 
     async def _complete(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
