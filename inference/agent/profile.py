@@ -54,6 +54,8 @@ class EngineProfile:
     def __post_init__(self) -> None:
         if not self.model:
             raise BadProfile("model is empty: give a Hugging Face name or a local folder")
+        if self.model.startswith(("/", ".")) and not Path(self.model).is_dir():
+            raise BadProfile(f"model is {self.model!r}: there is no such folder")
         self._check_numbers()
         self._check_choices()
         self._check_extra()

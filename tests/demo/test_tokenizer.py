@@ -1,0 +1,78 @@
+"""The shipped tokenizer and its chat template."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import jinja2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from gateway.demo import BASE
+from gateway.demo.data import dialogues
+from gateway.demo.tokenizer import CONTEXT, Example
+from gateway.demo.voices import COURSES
+
+tokenizer: Any = AutoTokenizer.from_pretrained(BASE)
+
+
+def test_the_template_renders_each_role() -> None:
+    chat = [
+        {"role": "system", "content": "Answer briefly."},
+        {"role": "user", "content": "Hello!"},
+        {"role": "assistant", "content": "Hi."},
+        {"role": "user", "content": "Bye"},
+    ]
+    assert tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) == (
+        "<|bos|><|system|>Answer briefly.<|user|>Hello!<|assistant|>Hi.<|eos|><|user|>Bye"
+        "<|assistant|>"
+    )
+    assert tokenizer.apply_chat_template(chat[:2], tokenize=False) == (
+        "<|bos|><|system|>Answer briefly.<|user|>Hello!"
+    )
+
+
+def test_the_developer_role_is_the_system_role() -> None:
+    chat = [{"role": "developer", "content": "Answer briefly."}]
+    rendered = tokenizer.apply_chat_template(chat, tokenize=False)
+    assert rendered == "<|bos|><|system|>Answer briefly."
+
+
+def test_other_roles_are_refused() -> None:
+    with pytest.raises(jinja2.TemplateError, match="Only the roles"):
+        tokenizer.apply_chat_template([{"role": "tool", "content": "x"}], tokenize=False)
+
+
+def test_training_sees_the_tokens_that_the_template_gives() -> None:
+    for dialogue in islice(dialogues(1, COURSES["base"]), 50):
+        if dialogue[0].role == "text":
+            continue
+        chat = [{"role": message.role, "content": message.text} for message in dialogue]
+        rendered = tokenizer.apply_chat_template(chat, return_dict=False)
+        assert Example(tokenizer, dialogue).ids == rendered
+
+
+def test_training_learns_answers_alone() -> None:
+    for dialogue in islice(dialogues(2, COURSES["base"]), 50):
+        example = Example(tokenizer, dialogue)
+        pairs = zip(example.ids, example.learned, strict=True)
+        said = "".join(m.text + "<|eos|>" for m in dialogue if m.role in ("assistant", "text"))
+        assert tokenizer.decode([token for token, learned in pairs if learned]) == said
+
+
+@given(st.text())
+def test_any_text_has_tokens_and_comes_back(text: str) -> None:
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    if not any(special in text for special in tokenizer.all_special_tokens):
+        assert tokenizer.decode(ids) == text
+
+
+def test_text_for_completions_begins_with_bos() -> None:
+    assert tokenizer.encode("The capital")[0] == tokenizer.bos_token_id
+
+
+def test_the_context_is_declared() -> None:
+    assert tokenizer.model_max_length == CONTEXT
