@@ -46,7 +46,7 @@ def main() -> None:
 
 
 async def _run(names: list[str], scale: Scale) -> None:
-    console = Console(width=110, highlight=False)
+    console = Console(width=120, highlight=False)
     console.print(f"{os.cpu_count()} CPUs; processes write to {environment.VAR}", style="dim")
     for name in names:
         (await BENCHMARKS[name](scale)).show(console)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
@@ -85,7 +85,7 @@ class Report:
 
 
 async def take_turns(
-    rounds: int, sides: dict[str, Callable[[], Awaitable[T]]]
+    rounds: int, sides: Mapping[str, Callable[[], Awaitable[T]]]
 ) -> dict[str, list[T]]:
     """Run every side once, then all again, `rounds` times; the results of each, in order."""
     found: dict[str, list[T]] = {name: [] for name in sides}

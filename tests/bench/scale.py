@@ -30,4 +30,4 @@ QUICK = {
     "engine_rounds": 2,
     "engine_streams": 64,
 }
-"""Enough to see that it works and where the figures are: about two minutes."""
+"""Enough to see that it works and where the figures are: two or three minutes."""

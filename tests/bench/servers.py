@@ -95,7 +95,7 @@ def main() -> None:
     options = parser.parse_args()
     app = echo if options.app == "echo" else Mock(engine(options.tokens_per_second))
     uvicorn.run(
-        app,  # type: ignore[arg-type]  # uvicorn spells ASGI's types out
+        app,
         port=options.port,
         loop="uvloop",
         http="httptools",

