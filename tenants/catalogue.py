@@ -15,6 +15,10 @@ from tenants.models.adapters import LIVE, lora_name
 DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
 
 
+SHOWN_CHARS = 200
+"""How much of an unknown name an error repeats."""
+
+
 @dataclass(frozen=True, slots=True)
 class BaseRow:
     """A base model; `created` is a unix time in seconds."""
@@ -38,7 +42,8 @@ class VersionRow:
 
 def unknown(name: str, why: str = "") -> UnknownModel:
     """One answer for what does not exist and for what is another tenant's."""
-    message = f"The model `{name}` does not exist or you do not have access to it."
+    shown = name if len(name) <= SHOWN_CHARS else f"{name[:SHOWN_CHARS]}…"
+    message = f"The model `{shown}` does not exist or you do not have access to it."
     return UnknownModel(f"{message} {why}".rstrip(), param="model")
 
 

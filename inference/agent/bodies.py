@@ -88,7 +88,10 @@ def _check_messages(messages: Any) -> None:
             raise InvalidRequest(
                 f"`messages[{i}]` must be an object with a `role`.", param=f"messages[{i}]"
             )
-        _check_content(message.get("content"), f"messages[{i}].content")
+        param = f"messages[{i}].content"
+        if message.get("content") is None and message["role"] != "assistant":
+            raise InvalidRequest(f"`{param}` is missing.", param=param)
+        _check_content(message.get("content"), param)
 
 
 def _check_content(content: Any, param: str) -> None:

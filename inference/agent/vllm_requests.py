@@ -14,7 +14,7 @@ from vllm.entrypoints.serve.exception_handling.error_response import create_erro
 from vllm.exceptions import GenerationError, VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
-from inference.agent.bodies import allowed
+from inference.agent.bodies import FIELDS, allowed
 from inference.agent.engine import Work
 from inference.errors import (
     ContextLengthExceeded,
@@ -105,7 +105,13 @@ def of_info(info: ErrorInfo) -> InferenceError:
         return EngineFailed()
     if info.param in CONTEXT_PARAMETERS:
         return ContextLengthExceeded(info.message, param=None)
-    return InvalidRequest(info.message, param=info.param)
+    return InvalidRequest(info.message, param=info.param or _named_field(info.message))
+
+
+def _named_field(message: str) -> str | None:
+    """The field that one of vLLM's sentences begins with, such as "n must be at least 1"."""
+    first = message.partition(" ")[0]
+    return first if first in FIELDS["chat"] | FIELDS["completion"] else None
 
 
 def _invalid_field(error: ValidationError) -> InvalidRequest:

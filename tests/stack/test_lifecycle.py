@@ -63,7 +63,7 @@ def operator(stack: Stack) -> Iterator[httpx.Client]:
         form = login | {"csrfmiddlewaretoken": client.cookies["csrftoken"], "next": "/admin/"}
         page = client.post("/admin/login/", data=form, headers={"Referer": stack.url})
         assert "Log out" in page.text
-        client.headers |= {"X-CSRFToken": client.cookies["csrftoken"], "Referer": stack.url}
+        client.headers.update({"X-CSRFToken": client.cookies["csrftoken"], "Referer": stack.url})
         yield client
 
 

@@ -11,8 +11,9 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
+from tokenizers import Tokenizer
 
-from gateway.demo import MODEL_NAME, QUESTIONS, TENANTS
+from gateway.demo import BASE, MODEL_NAME, QUESTIONS, TENANTS
 from tests.stack.running import Stack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
@@ -156,17 +157,14 @@ def test_sampling_parameters_do_what_they_say(client: OpenAI) -> None:
     assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in tokens)
     streamed = list(ask(client, MODEL_NAME, PERU, logprobs=True, max_tokens=4, stream=True))
     assert sum(len(c.choices[0].logprobs.content) for c in streamed if c.choices[0].logprobs) == 4
-    banned = ask(client, MODEL_NAME, PERU, logit_bias={str(_token(tokens[0], client)): -100})
+    banned = ask(client, MODEL_NAME, PERU, logit_bias={_token(tokens[0].token): -100})
     assert not banned.choices[0].message.content.startswith(tokens[0].token)
 
 
-def _token(first: Any, client: OpenAI) -> int:
-    """The id of a token, from the demo's own tokenizer."""
-    from tokenizers import Tokenizer
-
-    from gateway.demo import BASE
-
-    return int(Tokenizer.from_file(str(BASE / "tokenizer.json")).encode(first.token).ids[0])
+def _token(text: str) -> str:
+    """The id of a token, as `logit_bias` takes it."""
+    vocabulary = Tokenizer.from_file(str(BASE / "tokenizer.json"))
+    return str(vocabulary.token_to_id(text.replace(" ", "Ġ")))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +172,7 @@ def _token(first: Any, client: OpenAI) -> int:
     [
         ({"messages": []}, 400, "messages"),
         ({"messages": "hello"}, 400, "messages"),
-        ({"messages": [{"role": "user"}]}, 400, None),
+        ({"messages": [{"role": "user"}]}, 400, "messages[0].content"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, 400, None),
         ({"temperature": "hot"}, 400, "temperature"),
         ({"temperature": -1}, 400, "temperature"),

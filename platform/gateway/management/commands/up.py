@@ -219,7 +219,7 @@ class _Up:
         if answer.is_error:
             raise seed.SeedFailed(f"the first completion failed: {answer.text}")
         text = answer.json()["choices"][0]["message"]["content"]
-        self.console.print(f"    {QUESTION} -> {text}", style="dim", markup=False)
+        self.console.print(f"    {QUESTION} -> {text}", style="dim", markup=False, soft_wrap=True)
 
     def _facts(self, operator: dict[str, str], keys: dict[str, str]) -> seed.Facts:
         def models(tenant: demo.Tenant) -> list[str]:
