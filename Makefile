@@ -6,13 +6,21 @@ PY := .venv/bin/python
 LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-for-linters-only-for-linters-only \
 	ENGINE_TOKEN=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
-.PHONY: up test check format bench lock clean
+PURE_TESTS := $(addprefix tests/inference/test_,session.py queue.py fleet.py outbox.py openai.py hub.py) \
+	tests/tenants/test_fresh.py tests/tenants/test_catalogue.py tests/adapters/test_disk.py
+
+.PHONY: up test coverage check format bench lock clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
 
-test: .venv/.ready-dev ## run the tests
+test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
+	$(if $(ARGS),,$(MAKE) --no-print-directory coverage)
 	$(PY) -m pytest $(ARGS)
+
+coverage: .venv/.ready-dev ## every branch of the sans-IO modules is tested
+	$(PY) -m coverage run -m pytest -q $(PURE_TESTS)
+	$(PY) -m coverage report
 
 check: .venv/.ready-dev ## linters, types, import arrows, migrations
 	$(PY) -m ruff format --check .
