@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+import uvloop
 
 from inference import environ, logs
 from inference.agent.agent import Agent, default_id
@@ -35,7 +36,8 @@ def main(arguments: list[str] | None = None) -> None:
         options.token = environ.secret("ENGINE_TOKEN")
         profile = profile_of(options)
         logs.configure(options.id, options.log_level)
-        status = asyncio.run(serve(options, profile))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            status = runner.run(serve(options, profile))
     except (BadSetting, BadProfile) as error:
         sys.exit(f"lorikeet engine: {error}")
     sys.exit(status)

@@ -43,11 +43,15 @@ async def router(worker: Peer) -> AsyncIterator[Peer]:
 
 
 @asynccontextmanager
-async def vllm_serve(profile: EngineProfile, adapters: dict[str, Path]) -> AsyncIterator[Peer]:
-    """`vllm serve` with this profile, in its leanest form: no statistics, no access log."""
+async def vllm_serve(
+    profile: EngineProfile, adapters: dict[str, Path], *, lean: bool
+) -> AsyncIterator[Peer]:
+    """`vllm serve` with this profile; `lean` leaves out its statistics and access log."""
     address = (HOST, free_port())
     command = [*PYTHON, "-m", "tests.bench.vllm_serve", "serve", profile.model]
     command += ["--host", HOST, "--port", str(address[1]), *_flags(profile)]
+    if lean:
+        command += ["--disable-log-stats", "--disable-uvicorn-access-log"]
     if adapters:
         command += ["--lora-modules", *(f"{name}={path}" for name, path in adapters.items())]
     async with running("vllm-serve", command, f"{url_of(address)}/health") as child:
@@ -71,7 +75,6 @@ def _flags(profile: EngineProfile) -> list[str]:
     }
     flags = ["--enable-lora", "--enable-prefix-caching"]
     flags += ["--enforce-eager"] if profile.enforce_eager else []
-    flags += ["--disable-log-stats", "--disable-uvicorn-access-log"]
     for name, value in values.items():
         flags += [] if value is None else [name, str(value)]
     return flags

@@ -28,7 +28,7 @@ CPU_TARGET, SPEED_TARGET = 0.6, 1.0
 MAX_CPU_LORAS = 16
 """As `manage.py engine` has it when it is not told."""
 
-OURS, PEER = "Lorikeet", "vllm serve"
+OURS, PEER, LEAN = "Lorikeet", "vllm serve", "lean vllm serve"
 Found = dict[str, Samples]
 
 
@@ -42,21 +42,25 @@ async def run(scale: Scale) -> Report:
     async with (
         lorikeet.gateway() as gateway,
         lorikeet.engine(gateway, "engine-vllm", *options) as engine,
-        peers.vllm_serve(profile, adapters) as peer,
+        peers.vllm_serve(profile, adapters, lean=False) as peer,
+        peers.vllm_serve(profile, adapters, lean=True) as lean,
     ):
         await lorikeet.until_served(gateway, scale.key, profile.name)
         sides = {
             OURS: Side(gateway.address, _parts(gateway, engine)),
-            PEER: Side(
-                peer.address,
-                {"API server": front_cpu_of(peer.child), "core": engine_cpu_of(peer.child)},
-            ),
+            PEER: _peer(peer),
+            LEAN: _peer(lean),
         }
         rows = _rows("base", await _measure(sides, scale, [(profile.name, scale.key)]))
         if adapters:
             callers = await _tenants_with_adapters(gateway, profile.name)
             rows += _rows("adapters", await _measure(sides, scale, callers))
     return Report(f"vLLM, {STREAMS} streams of {TOKENS} tokens", rows)
+
+
+def _peer(peer: peers.Peer) -> Side:
+    parts = {"API server": front_cpu_of(peer.child), "core": engine_cpu_of(peer.child)}
+    return Side(peer.address, parts)
 
 
 def _parts(gateway: lorikeet.Gateway, engine: Child) -> dict[str, CpuTime]:
@@ -98,6 +102,7 @@ def _rows(traffic: str, found: Found) -> list[Row]:
     ours, theirs = found[OURS], found[PEER]
     cpu = ours.s_per_1000_tokens("gateway", "agent")
     peer_cpu = theirs.s_per_1000_tokens("API server")
+    lean_cpu = found[LEAN].s_per_1000_tokens("API server")
     speed, peer_speed = ours.tokens_per_s(), theirs.tokens_per_s()
     unit = "CPU s/1,000 tokens"
     return [
@@ -105,12 +110,15 @@ def _rows(traffic: str, found: Found) -> list[Row]:
         Row(f"{traffic}: agent, without its engine core", ours.s_per_1000_tokens("agent"), unit),
         Row(f"{traffic}: API server of vllm serve", peer_cpu, unit),
         Row(f"{traffic}: gateway and agent over API server", cpu.over(peer_cpu), "x", CPU_TARGET),
+        Row(f"{traffic}: API server of lean vllm serve", lean_cpu, unit),
+        Row(f"{traffic}: gateway and agent over the lean one", cpu.over(lean_cpu), "x"),
         Row(f"{traffic}: PostgreSQL, not in the ratio", ours.s_per_1000_tokens("PostgreSQL"), unit),
         Row(f"{traffic}: engine core under Lorikeet", ours.s_per_1000_tokens("core"), unit),
         Row(f"{traffic}: engine core under vllm serve", theirs.s_per_1000_tokens("core"), unit),
         Row(f"{traffic}: speed of Lorikeet", speed, "tokens/s"),
         Row(f"{traffic}: speed of vllm serve", peer_speed, "tokens/s"),
         Row(f"{traffic}: speed ratio", speed.over(peer_speed), "x", at_least=SPEED_TARGET),
+        Row(f"{traffic}: speed of lean vllm serve", found[LEAN].tokens_per_s(), "tokens/s"),
         Row(f"{traffic}: events per token of Lorikeet", ours.events_per_token()),
         Row(f"{traffic}: events per token of vllm serve", theirs.events_per_token()),
     ]
