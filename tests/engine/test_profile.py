@@ -43,9 +43,15 @@ def test_a_gpu_gets_vllms_defaults() -> None:
     assert profile.max_loras == profile.loaded_adapters == 8
 
 
-def test_the_name_is_the_served_one_or_the_models_last_part() -> None:
+def test_the_name_is_the_served_one_or_the_models_last_part(tmp_path: Path) -> None:
     assert EngineProfile(model="org/Tiny-1B").name == "Tiny-1B"
-    assert EngineProfile(model="/models/tiny", served_name="house").name == "house"
+    assert EngineProfile(model=str(tmp_path)).name == tmp_path.name
+    assert EngineProfile(model=str(tmp_path), served_name="house").name == "house"
+
+
+def test_a_folder_that_is_not_there() -> None:
+    with pytest.raises(BadProfile, match="no such folder"):
+        EngineProfile(model="/models/none")
 
 
 @pytest.mark.vllm
