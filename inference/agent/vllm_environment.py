@@ -24,6 +24,8 @@ EVERYWHERE = {
     # Who serves which model is nobody else's business.
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
+    # vLLM's lines then reach our own handler, as structured as the rest.
+    "VLLM_CONFIGURE_LOGGING": "0",
 }
 
 
