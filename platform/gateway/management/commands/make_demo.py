@@ -34,9 +34,12 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, out: Path, seed: int | None, **options: Any) -> None:
         # Here, not above: importing PyTorch takes seconds, and --help must not.
+        from transformers.utils.logging import disable_progress_bar
+
         from gateway.demo.check import examine
         from gateway.demo.train import PLAN, SEED, make
 
+        disable_progress_bar()  # transformers' own bars for each file would break up ours
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
             made = Artefacts(Path(scratch) / out.name)
