@@ -19,7 +19,7 @@ from gateway.demo import SHIPPED, Artefacts
 class Command(BaseCommand):
     help = (
         "Train the demo again: a small base model and three LoRA adapters, on generated data. "
-        "Takes about three minutes on two cores; the same seed gives the same models."
+        "Takes a few minutes on two cores; the same seed gives the same models."
     )
     requires_system_checks = ()
 
