@@ -85,7 +85,7 @@ class Exchange:
             )
         return secret.strip().decode("latin-1")
 
-    async def body(self, limit_bytes: int) -> bytes:
+    async def body(self, limit_bytes: int, timeout_s: float = BODY_TIMEOUT_S) -> bytes:
         """The whole request body.
 
         Raises:
@@ -94,11 +94,11 @@ class Exchange:
             ClientDisconnected: the client went away in the middle of it.
         """
         try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 return await self._body(limit_bytes)
         except TimeoutError:
             raise RequestTimeout(
-                f"The request body did not arrive within {BODY_TIMEOUT_S:.0f} s."
+                f"The request body did not arrive within {timeout_s:g} s."
             ) from None
 
     async def _body(self, limit_bytes: int) -> bytes:
@@ -163,11 +163,19 @@ class OpenAIServer:
     """The ASGI application under `/v1/`."""
 
     def __init__(
-        self, hub: Hub, directory: Directory, *, max_body_bytes: int, timeout_s: float
+        self,
+        hub: Hub,
+        directory: Directory,
+        *,
+        max_body_bytes: int,
+        timeout_s: float,
+        body_timeout_s: float = BODY_TIMEOUT_S,
     ) -> None:
-        """`timeout_s` bounds one request from its arrival at the engine to its last token."""
+        """`timeout_s` bounds one request from its arrival at the engine to its last token,
+        `body_timeout_s` the arrival of its body."""
         self._hub, self._directory = hub, directory
         self._max_body_bytes, self._timeout_s = max_body_bytes, timeout_s
+        self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
@@ -228,7 +236,7 @@ class OpenAIServer:
     async def _generate(self, exchange: Exchange, kind: openai.Kind) -> None:
         _allow(exchange, "POST")
         grant = await self._grant(exchange)
-        body = await exchange.body(self._max_body_bytes)
+        body = await exchange.body(self._max_body_bytes, self._body_timeout_s)
         call = openai.parse(kind, body)
         target = await self._directory.resolve(grant, call.model)
         stream = self._hub.submit(

@@ -182,6 +182,23 @@ async def test_a_half_sent_body_harms_nobody(stack: Rig) -> None:
     assert len(await stack.gateway.ledger.settled()) == 1
 
 
+async def test_a_body_that_never_ends_is_cut_off() -> None:
+    async with gateway(body_timeout_s=0.1) as one:
+        host, port = one.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer acme\r\n"
+            b'Content-Length: 1000\r\n\r\n{"model": '
+        )
+        async with asyncio.timeout(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+            body = await reader.readuntil(b"}}")
+        writer.close()
+        await writer.wait_closed()
+    assert head.startswith(b"HTTP/1.1 408")
+    assert json.loads(body)["error"]["code"] == "request_timeout"
+
+
 async def test_a_client_that_leaves_stops_the_engine_and_pays_what_was_made(stack: Rig) -> None:
     slow(stack)
     body = chat(max_tokens=1000, stream=True, ignore_eos=True)
