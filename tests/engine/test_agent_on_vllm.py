@@ -33,21 +33,25 @@ def ask(model: str, **fields: Any) -> dict[str, Any]:
 
 
 async def test_slots_that_are_all_busy_starve_nobody(stack: Rig, factory: AdapterFactory) -> None:
-    """A flood keeps every slot busy for as long as the newcomer waits: only closing one ends it."""
+    """A flood keeps every slot busy for as long as the newcomer waits: only closing one ends it.
+
+    The answers of one adapter have different lengths, so that they never all end at once.
+    """
     for i in range(SLOTS):
         stack.real_adapter("acme", f"busy{i}", factory.make(seed=50 + i))
     stack.real_adapter("globex", "newcomer", factory.make("globex", seed=60))
     served = asyncio.Event()
 
-    async def flood(model: str) -> None:
+    async def flood(model: str, tokens: int) -> None:
         async with stack.gateway.client("acme") as client:
             while not served.is_set():
-                assert (await client.post(CHAT, json=ask(model))).is_success
+                body = ask(model, max_tokens=tokens)
+                assert (await client.post(CHAT, json=body)).is_success
 
     async with asyncio.TaskGroup() as tasks:
         for i in range(SLOTS):
-            for _ in range(3):
-                tasks.create_task(flood(f"busy{i}"))
+            for tokens in (60, 97, 131):
+                tasks.create_task(flood(f"busy{i}", tokens))
         await until(lambda: len(stack.agent._slots.in_use) == SLOTS)
         async with stack.gateway.client("globex") as client, asyncio.timeout(30):
             answer = await client.post(CHAT, json=ask("newcomer"))
