@@ -8,7 +8,7 @@ token to token is the text.
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -125,7 +125,20 @@ def error_event(error: InferenceError) -> bytes:
     return b"data: " + error_body(error) + b"\n\n"
 
 
-def usage_body(usage: Usage) -> dict[str, Any]:
+class Counts(Protocol):
+    """Token counts of one request: final (`wire.Usage`) or as they stand (an engine's meter)."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def completion_tokens(self) -> int: ...
+    @property
+    def reasoning_tokens(self) -> int: ...
+
+
+def usage_body(usage: Counts) -> dict[str, Any]:
     """The `usage` object of an answer."""
     return {
         "prompt_tokens": usage.prompt_tokens,

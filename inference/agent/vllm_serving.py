@@ -29,6 +29,7 @@ from inference.agent.engine import Meter, Output, Work
 from inference.agent.profile import EngineProfile
 from inference.agent.vllm_requests import Request, as_error, of_info
 from inference.errors import EngineFailed, InferenceError
+from inference.openai import usage_body
 
 VLLM_ONLY = (
     "prompt_logprobs",
@@ -244,7 +245,7 @@ async def _chunks(
 def _response(body: dict[str, Any], client: RequestClient) -> Output:
     meter = client.work.meter
     meter.reasoning_tokens = _reasoning_tokens(body["usage"])
-    body = _openai(body) | client.identity() | {"usage": usage_of(meter)}
+    body = _openai(body) | client.identity() | {"usage": usage_body(meter)}
     reason = body["choices"][-1]["finish_reason"]
     return Output(response=_encode(body), tokens=meter.completion_tokens, finish_reason=reason)
 
@@ -257,17 +258,6 @@ def _openai(body: dict[str, Any]) -> dict[str, Any]:
     for key in VLLM_ONLY:
         body.pop(key, None)
     return body
-
-
-def usage_of(meter: Meter) -> dict[str, Any]:
-    """OpenAI's usage object from the meter, which is what is billed."""
-    return {
-        "prompt_tokens": meter.prompt_tokens,
-        "completion_tokens": meter.completion_tokens,
-        "total_tokens": meter.prompt_tokens + meter.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": meter.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": meter.reasoning_tokens},
-    }
 
 
 def _reasoning_tokens(usage: dict[str, Any]) -> int:
