@@ -136,7 +136,6 @@ class Agent:
         self._queue = Queue(
             self._slots, max_running=max_running, max_queued=max_queued, patience_s=patience_s
         )
-        self._patience_s = patience_s
         self._links: dict[str, tuple[Link, asyncio.Task[None]]] = {}
         self._bootstrap: frozenset[str] = frozenset()
         self._jobs: dict[str, Job] = {}
@@ -202,8 +201,6 @@ class Agent:
                 self._spawn(self._unload_retired())
             case wire.Welcome(gateways=gateways) | wire.Gateways(gateways=gateways):
                 self._follow(gateways)
-            case wire.Drain():
-                link.draining = True
             case _:
                 pass
 
