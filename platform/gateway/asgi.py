@@ -8,15 +8,15 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import structlog
-from asgiref.sync import sync_to_async
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django_app = get_asgi_application()
 
+from channels.db import database_sync_to_async  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
-from django.db import close_old_connections, connection  # noqa: E402
+from django.db import connection  # noqa: E402
 from django.db.utils import Error as DatabaseError  # noqa: E402
 from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
@@ -48,7 +48,6 @@ _tasks: set[asyncio.Task[None]] = set()
 
 async def _database_answers() -> bool:
     def ask() -> bool:
-        close_old_connections()
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
@@ -56,7 +55,8 @@ async def _database_answers() -> bool:
             return False
         return True
 
-    return await sync_to_async(ask)()
+    answers: bool = await database_sync_to_async(ask)()
+    return answers
 
 
 async def _engine_connected() -> bool:
@@ -70,19 +70,14 @@ def _note_model(info: ModelInfo) -> None:
 
 
 async def _upsert_model(info: ModelInfo) -> None:
-    def note() -> None:
-        close_old_connections()
-        BaseModel.objects.note(info)
-
     try:
-        await sync_to_async(note)()
+        await database_sync_to_async(BaseModel.objects.note)(info)
     except DatabaseError as error:
         log.error("base_model_not_noted", model=info.name, error=str(error))
 
 
 def _beat_once() -> set[str]:
     """Say that this process lives; the URLs of all that do."""
-    close_old_connections()
     GatewayProcess.objects.beat(hub.gateway_id)
     return set(GatewayProcess.objects.alive().values_list("url", flat=True))
 
@@ -91,7 +86,7 @@ async def _beat() -> None:
     """Beat, and pass the list of live gateways on to the engines."""
     while True:
         try:
-            hub.set_gateways(sorted(await sync_to_async(_beat_once)() | {hub.gateway_id}))
+            hub.set_gateways(sorted(await database_sync_to_async(_beat_once)() | {hub.gateway_id}))
         except DatabaseError as error:
             log.warning("heartbeat_failed", error=str(error))
         await asyncio.sleep(BEAT_S)
@@ -113,7 +108,7 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
         stack.callback(beat.cancel)
         await send({"type": "lifespan.startup.complete"})
         await receive()
-    await sync_to_async(GatewayProcess.objects.forget)(hub.gateway_id)
+    await database_sync_to_async(GatewayProcess.objects.forget)(hub.gateway_id)
     await send({"type": "lifespan.shutdown.complete"})
 
 

@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import closing
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 from django.core.files import File
-from django.db import close_old_connections
 
 from inference.content import FILES
 from tenants.adapters import store
@@ -32,12 +31,8 @@ _PATH = re.compile(r"/engine/adapters/([0-9a-f]{64})/(" + "|".join(map(re.escape
 
 def locate(digest: str) -> str | None:
     """The folder of a version with this content that engines may have."""
-    close_old_connections()  # as Django does around a request
-    try:
-        versions = AdapterVersion.objects.filter(digest=digest, state__in=SERVED)
-        return versions.exclude(folder="").values_list("folder", flat=True).first()
-    finally:
-        close_old_connections()
+    versions = AdapterVersion.objects.filter(digest=digest, state__in=SERVED)
+    return versions.exclude(folder="").values_list("folder", flat=True).first()
 
 
 class AdapterFiles:
@@ -62,7 +57,7 @@ class AdapterFiles:
         return hmac.compare_digest(given, self._expected)
 
     async def _serve(self, digest: str, name: str, send: Send, *, body: bool) -> None:
-        folder = await sync_to_async(locate)(digest)
+        folder = await database_sync_to_async(locate)(digest)
         try:
             if folder is None:
                 raise FileNotFoundError

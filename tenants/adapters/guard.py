@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from importlib import import_module
 from typing import Any
 
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 from django.conf import settings
-from django.db import close_old_connections
 from django.http import parse_cookie
 
 from inference.errors import InferenceError, InvalidApiKey, PermissionDenied
@@ -77,13 +76,9 @@ async def _has_session(headers: dict[bytes, bytes]) -> bool:
     key = cookies.get(settings.SESSION_COOKIE_NAME)
 
     def exists() -> bool:
-        close_old_connections()  # as Django does around a request
-        try:
-            return bool(import_module(settings.SESSION_ENGINE).SessionStore().exists(key))
-        finally:
-            close_old_connections()
+        return bool(import_module(settings.SESSION_ENGINE).SessionStore().exists(key))
 
-    return key is not None and await sync_to_async(exists)()
+    return key is not None and await database_sync_to_async(exists)()
 
 
 def _content_length(headers: dict[bytes, bytes]) -> int:
