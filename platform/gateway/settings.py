@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import dotenv
 
 from gateway.database import parse_url
+from gateway.start import ROOT, var_folder
 from inference import environ
 
-ROOT = Path(__file__).resolve().parents[2]
 dotenv.load_dotenv(ROOT / ".env")
-VAR = Path(environ.text("LORIKEET_VAR", str(ROOT / "var")))
+VAR = var_folder()
 """Everything that this installation writes: database, adapters, logs, secrets."""
 dotenv.load_dotenv(VAR / "secrets.env")  # made by `manage.py up`; the environment wins
 

@@ -16,7 +16,7 @@ PRODUCTION = {"gateway", "worker"}
 
 
 def var_folder() -> Path:
-    """Where this installation writes; the same rule as in the settings."""
+    """Where this installation writes."""
     return Path(os.environ.get("LORIKEET_VAR") or ROOT / "var")
 
 
