@@ -4,7 +4,8 @@ PY := .venv/bin/python
 
 # Settings without meaning, for tools that import the code but serve nobody.
 LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-for-linters-only-for-linters-only \
-	ENGINE_TOKEN=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
+	ENGINE_TOKEN=only-for-linters-only-for-linters-only \
+	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
 PURE_TESTS := $(addprefix tests/inference/test_,session.py queue.py fleet.py outbox.py openai.py hub.py) \
 	tests/tenants/test_fresh.py tests/tenants/test_catalogue.py tests/adapters/test_disk.py

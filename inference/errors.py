@@ -112,6 +112,30 @@ class ClientDisconnected(RequestError):
     http_status = 499
 
 
+class IdempotencyKeyReused(RequestError):
+    """The idempotency key was used with another request body."""
+
+    code = "idempotency_key_reused"
+    http_status = 409
+
+
+class RateLimitExceeded(InferenceError):
+    """A rate limit is reached."""
+
+    code = "rate_limit_exceeded"
+    http_status = 429
+    type = "rate_limit_error"
+    retryable = True
+
+
+class InsufficientQuota(InferenceError):
+    """A budget is used up."""
+
+    code = "insufficient_quota"
+    http_status = 429
+    type = "insufficient_quota"
+
+
 class Overloaded(InferenceError):
     """Every queue for this model is full."""
 

@@ -1,18 +1,67 @@
-"""What the token path asks of the platform: who is calling, what the name means, note the usage.
+"""What the token path asks of the platform: who calls, what a name means, may it, note the usage.
 
-`tenants` implements the two protocols; `gateway.asgi` wires them in. A Grant is made by the server
+`tenants` implements the protocols; `gateway.asgi` wires them in. A Grant is made by the server
 from the key alone; nothing that a client sends changes one.
+
+Money is counted in whole numbers. A price is in micro-units (millionths) of the currency per
+million tokens; tokens times price is therefore in pico-units (1e-12), which is what a cost is in:
+exact, never rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Protocol
 
 from inference.errors import InferenceError
-from inference.wire import AdapterRef, Usage
+from inference.wire import AdapterRef, EngineStats, LedgerEntry, Usage
+
+MICRO = 10**6
+PICO = 10**12
+"""Parts of one unit of the currency, such as a dollar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What tokens cost, in micro-units of the currency per million tokens."""
+
+    prompt: int = 0
+    """Of prompt tokens that the prefix cache did not hold."""
+    cached_prompt: int = 0
+    output: int = 0
+
+    def cost(self, usage: Usage) -> int:
+        """In pico-units, exact."""
+        uncached = usage.prompt_tokens - usage.cached_tokens
+        return (
+            uncached * self.prompt
+            + usage.cached_tokens * self.cached_prompt
+            + usage.completion_tokens * self.output
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one scope (a tenant, a key, an adapter) allows; None: no limit. Compare by value.
+
+    `counters` names the scope's counters wherever they are kept (`t12`, `k7`, `a3`: kind and row
+    id); `shown` names it in messages (``tenant `acme` ``). Minutes are sliding, days and months
+    are UTC's calendar. `prompt_tokens_per_minute` counts uncached prompt tokens alone; costs are
+    in micro-units of the currency.
+    """
+
+    counters: str
+    shown: str
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    prompt_tokens_per_minute: int | None = None
+    output_tokens_per_minute: int | None = None
+    concurrent_streams: int | None = None
+    tokens_per_day: int | None = None
+    tokens_per_month: int | None = None
+    cost_per_day: int | None = None
+    cost_per_month: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +69,8 @@ class Grant:
     """What one API key may do, as of the last check. Compare by value.
 
     `models` is the allow-list of names without a version (None: all of the tenant's); `salt` the
-    tenant's prefix-cache salt; `expires_at` a unix time in seconds.
+    tenant's prefix-cache salt; `expires_at` a unix time in seconds; `limits` those of the tenant
+    and of the key, where they have any; `lane` is `interactive` or `batch`.
     """
 
     key_id: int
@@ -31,6 +81,8 @@ class Grant:
     weight: float
     salt: str
     expires_at: float | None = None
+    limits: tuple[Limits, ...] = ()
+    lane: str = "interactive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +94,13 @@ class Target:
     base_model: str
     adapter: AdapterRef | None = None
     version_id: int | None = None
+    adapter_id: int | None = None
+    limits: tuple[Limits, ...] = ()
+    """The adapter's, where it has any."""
+    price: Price = Price()
+    """As of the moment of the question; the ledger looks the price up itself."""
+    max_model_len: int = 0
+    """Longest prompt and answer together, in tokens; 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +145,100 @@ class Directory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class UsageRecord:
-    """One request attempt, ready for the ledger. `id` is made by the server and never reused."""
+class Ask:
+    """What a request is going to use, in tokens.
+
+    `output_tokens` over all choices is what it wants; with less than `least_output_tokens` it is
+    refused, in between it is granted what there is.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    least_output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much of a limit is left, for the `x-ratelimit` headers; `reset_s` in seconds from now."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+@dataclass(slots=True)
+class Reservation:
+    """What was reserved for the request `id`; `extend` makes it more.
+
+    `output_tokens` is what may be generated, None where nothing limits tokens. `requests` and
+    `tokens` tell of the scope that has the least left of each, None where no scope limits it.
+    """
 
     id: str
-    started_at: datetime
-    tenant_id: int
-    key_id: int
-    model: str
-    base_model: str
-    version_id: int | None
-    engine_id: str
-    usage: Usage
-    finish_reason: str
-    """As answered (`stop`, `length`, `tool_calls`), else `cancelled` or the error's code."""
+    output_tokens: int | None = None
+    requests: Room | None = None
+    tokens: Room | None = None
+
+
+class Limiter(Protocol):
+    """Limits over all scopes: reserved before a request is dispatched, settled after it ended.
+
+    Whoever settles or releases a reservation first decides; later calls for the same id change
+    nothing. A reservation of a process that died is returned when its lease expires.
+    """
+
+    async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+        """Reserve in every scope at once, or in none.
+
+        Raises:
+            RateLimitExceeded, InsufficientQuota: a limit is reached; nothing was reserved.
+            Unavailable: the counters cannot be reached and the settings say to refuse.
+        """
+        ...
+
+    async def extend(self, reservation: Reservation, output_tokens: int) -> None:
+        """Reserve that many more output tokens, or as many as there are (at least one).
+
+        Mutates the reservation.
+
+        Raises:
+            RateLimitExceeded, InsufficientQuota: there are none; nothing changed.
+        """
+        ...
+
+    def settle(self, id: str, usage: Usage | None) -> None:
+        """The request ended: replace what was reserved by what was used, free its concurrency slot.
+
+        None: nobody knows what it used, so the estimate stays. Returns at once; never raises.
+        """
+        ...
+
+    def release(self, id: str) -> None:
+        """The request was never started: give everything back. Returns at once; never raises."""
+        ...
+
+    async def look(self, grant: Grant) -> Reservation:
+        """The rooms as they stand; reserves nothing."""
+        ...
+
+
+Written = Callable[[Sequence[str]], None]
+"""Called on the event loop with the ids of entries that are in the ledger for good."""
 
 
 class Recorder(Protocol):
-    """Takes usage off the token path."""
+    """Writes the ledger, off the token path."""
 
-    def record(self, record: UsageRecord) -> None:
-        """Note the usage; returns at once, never blocks, never raises."""
+    def record(
+        self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
+    ) -> None:
+        """Write the entries and then call `written`; returns at once, never blocks, never raises.
+
+        An entry that was written before counts as written. `written` is not called for entries
+        that this process could not write before it ended: the engine sends them again.
+        """
+        ...
+
+    def totals(self, engine_id: str, stats: EngineStats) -> None:
+        """Note what the engine's journal counts, for reconciliation. Returns at once."""
         ...

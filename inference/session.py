@@ -34,10 +34,14 @@ from inference.wire import (
     Hello,
     Load,
     Loaded,
+    Pins,
+    Served,
     Stats,
     Step,
     Submit,
     Unload,
+    UsageAck,
+    UsageReport,
     Welcome,
 )
 
@@ -70,11 +74,13 @@ class State(Enum):
 _MAY_SEND: dict[tuple[Side, State], frozenset[type[Frame]]] = {
     (Side.AGENT, State.CONNECTED): frozenset({Hello, Error}),
     (Side.AGENT, State.GREETED): frozenset({Heartbeat, Error}),
-    (Side.AGENT, State.OPEN): frozenset({Heartbeat, Step, Done, Stats, Loaded, Drain, Error}),
+    (Side.AGENT, State.OPEN): frozenset(
+        {Heartbeat, Step, Done, Stats, UsageReport, Loaded, Drain, Error}
+    ),
     (Side.GATEWAY, State.CONNECTED): frozenset({Error}),
     (Side.GATEWAY, State.GREETED): frozenset({Welcome, Error}),
     (Side.GATEWAY, State.OPEN): frozenset(
-        {Heartbeat, Gateways, Submit, Cancel, Load, Unload, Drain, Error}
+        {Heartbeat, Gateways, Submit, Cancel, Served, UsageAck, Pins, Load, Unload, Drain, Error}
     ),
 }
 

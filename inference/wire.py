@@ -87,6 +87,63 @@ class Usage(Value, frozen=True):
     total_s: float = 0.0
 
 
+class Account(Value, frozen=True):
+    """Whom a request is billed to; the agent journals it and never looks inside.
+
+    Row ids of the platform's database; `started_at` is a unix time in seconds, fixed by the gateway
+    with the request's id, so that both together name one event for ever.
+    """
+
+    tenant_id: int
+    key_id: int
+    started_at: float
+    base_model: str
+    adapter_id: int | None = None
+    version_id: int | None = None
+
+
+class LedgerEntry(Value, frozen=True):
+    """One request attempt that ended, as the engine's journal has it.
+
+    `id` is the request's, made by the server and never reused; `model` as the client wrote it;
+    `finish_reason` as answered (`stop`, `length`, `tool_calls`), else `cancelled`, the reason of
+    the cancel, or an error's code.
+    """
+
+    id: str
+    account: Account
+    model: str
+    usage: Usage
+    finish_reason: str
+
+
+class Totals(Value, frozen=True):
+    """Sums over ended requests."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    def plus(self, usage: Usage) -> Totals:
+        """With one more request; this one is not changed."""
+        return Totals(
+            self.requests + 1,
+            self.prompt_tokens + usage.prompt_tokens,
+            self.cached_tokens + usage.cached_tokens,
+            self.completion_tokens + usage.completion_tokens,
+        )
+
+    def minus(self, usage: Usage) -> Totals:
+        """With one request less; this one is not changed."""
+        return Totals(
+            self.requests - 1,
+            self.prompt_tokens - usage.prompt_tokens,
+            self.cached_tokens - usage.cached_tokens,
+            self.completion_tokens - usage.completion_tokens,
+        )
+
+
 class Delta(Value, frozen=True):
     """What one stream gained since its last delta.
 
@@ -129,6 +186,17 @@ class EngineStats(Value, frozen=True):
     completion_tokens: int = 0
     """Tokens over the engine's life."""
     cached_tokens: int = 0
+    journal: str = ""
+    """Names the agent's journal; new where the journal's folder is new."""
+    journaled: Totals = Totals()
+    """All requests that ever ended in this journal, over restarts of the agent."""
+    unbilled: Totals = Totals()
+    """Those of them that no gateway has acknowledged yet."""
+    unjournaled_tokens: int = 0
+    """Output tokens that the engine counted in this run beyond the journal: 0 if all is well."""
+
+
+NOBODY = Account(0, 0, 0.0, "")
 
 
 class Hello(Frame, tag="hello", frozen=True):
@@ -176,6 +244,13 @@ class Submit(Frame, tag="submit", frozen=True):
     adapter: AdapterRef | None = None
     weight: float = 1.0
     timeout_s: float = 600.0
+    account: Account = NOBODY
+    lane: str = "interactive"
+    """`interactive`, or `batch`, which waits behind it."""
+    max_tokens: int | None = None
+    """What the limits allow each choice to generate, whatever the body asks for."""
+    prompt_tokens: int = 0
+    """The gateway's estimate."""
 
 
 class Step(Frame, tag="step", frozen=True):
@@ -205,9 +280,46 @@ class Cancel(Frame, tag="cancel", frozen=True):
 
 
 class Stats(Frame, tag="stats", frozen=True):
-    """Agent to gateway: once a second and on change of residency."""
+    """Agent to gateway: once a second and on change of residency.
+
+    `served` holds, for each tenant whose figure changed since the last frame on this link, the
+    service that it received from this engine since the agent's start (`run`): tokens over weight,
+    ever growing.
+    """
 
     stats: EngineStats
+    run: str = ""
+    served: dict[str, float] = {}
+
+
+class Served(Frame, tag="served", frozen=True):
+    """Gateway to agent: what another engine of the same base model said of its `served`.
+
+    Figures only grow within a `run`, so hearing them from two gateways changes nothing.
+    """
+
+    engine_id: str
+    run: str
+    served: dict[str, float]
+
+
+class UsageReport(Frame, tag="usage", frozen=True):
+    """Agent to gateway: ended requests for the ledger, sent until one gateway acknowledges them."""
+
+    journal: str
+    entries: list[LedgerEntry]
+
+
+class UsageAck(Frame, tag="usage_ack", frozen=True):
+    """Gateway to agent: these entries are in the ledger for good; forget them."""
+
+    ids: list[str]
+
+
+class Pins(Frame, tag="pins", frozen=True):
+    """Gateway to agent: the adapters to keep loaded, as the operator wishes; replaces the last."""
+
+    adapters: list[AdapterRef]
 
 
 class Load(Frame, tag="load", frozen=True):
@@ -252,6 +364,10 @@ AnyFrame = (
     | Done
     | Cancel
     | Stats
+    | Served
+    | UsageReport
+    | UsageAck
+    | Pins
     | Load
     | Loaded
     | Unload

@@ -21,6 +21,8 @@ KEY_PEPPER = environ.secret("KEY_PEPPER")
 """HMAC key under which API keys are stored. Changing it makes every key invalid."""
 ENGINE_TOKEN = environ.secret("ENGINE_TOKEN")
 """What engine agents and workers show to gateways."""
+RECEIPT_KEY = environ.secret("RECEIPT_KEY")
+"""Seed of the Ed25519 key that signs usage receipts."""
 
 # --- Serving -------------------------------------------------------------------------------------
 DEBUG = environ.boolean("DEBUG", False)
@@ -30,6 +32,12 @@ GATEWAY_URL = environ.text("GATEWAY_URL", "http://127.0.0.1:8000")
 """The base URL under which agents and workers reach this gateway process."""
 MAX_REQUEST_BYTES = environ.size("MAX_REQUEST_BYTES", 8 << 20)
 REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
+
+# --- Limits and bills ----------------------------------------------------------------------------
+REDIS_URL = environ.text("REDIS_URL", "")
+LIMITS_WITHOUT_REDIS = environ.choice("LIMITS_WITHOUT_REDIS", ["local", "refuse"], "local")
+"""While Redis is away: each gateway process counts for itself, or requests are refused."""
+CURRENCY = environ.text("CURRENCY", "usd")
 
 # --- Adapters ------------------------------------------------------------------------------------
 MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
@@ -127,9 +135,9 @@ STATIC_ROOT = VAR / "static"
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",
-        "CONFIG": {"hosts": [os.environ["REDIS_URL"]]},
+        "CONFIG": {"hosts": [REDIS_URL]},
     }
-    if os.environ.get("REDIS_URL")
+    if REDIS_URL
     else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 }
 

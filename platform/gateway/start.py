@@ -10,7 +10,7 @@ from pathlib import Path
 from inference.environ import BadSetting
 
 ROOT = Path(__file__).resolve().parents[2]
-SECRETS = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN")
+SECRETS = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "RECEIPT_KEY")
 PRODUCTION = {"gateway", "worker"}
 """Commands that production runs: they are given their secrets, never make them."""
 
@@ -52,11 +52,13 @@ def _prepare(command: str) -> None:
 
 
 def _ensure_secrets(file: Path) -> None:
-    """Make the secrets of this installation once; readable by its owner alone."""
-    if file.exists():
+    """Make the secrets that this installation lacks; readable by its owner alone."""
+    import dotenv
+
+    missing = [name for name in SECRETS if name not in dotenv.dotenv_values(file)]
+    if not missing:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    lines = "".join(f"{name}={secrets.token_urlsafe(48)}\n" for name in SECRETS)
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w") as out:
-        out.write(lines)
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(handle, "a") as out:
+        out.write("".join(f"{name}={secrets.token_urlsafe(48)}\n" for name in missing))

@@ -2,9 +2,11 @@
 
 from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
-from tenants.models.keys import ApiKey, Scope
+from tenants.models.answers import IdempotentAnswer
+from tenants.models.keys import ApiKey, Lane, Scope
+from tenants.models.limits import LimitSet
 from tenants.models.processes import GatewayProcess
-from tenants.models.usage import UsageEvent
+from tenants.models.usage import EngineJournal, Price, UsageEvent, UsageRollup
 
 __all__ = [
     "LIVE",
@@ -13,12 +15,18 @@ __all__ = [
     "Alias",
     "ApiKey",
     "BaseModel",
+    "EngineJournal",
     "GatewayProcess",
+    "IdempotentAnswer",
+    "Lane",
+    "LimitSet",
     "Membership",
+    "Price",
     "Role",
     "Scope",
     "State",
     "Tenant",
     "UsageEvent",
+    "UsageRollup",
     "User",
 ]

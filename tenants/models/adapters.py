@@ -76,6 +76,10 @@ class Adapter(models.Model):
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="adapters")
     name = models.CharField(max_length=63, validators=[RegexValidator(NAME, NAME_RULE)])
     base_model = models.ForeignKey(BaseModel, models.PROTECT, related_name="adapters")
+    pinned = models.BooleanField(
+        default=False,
+        help_text="Engines keep its live version loaded. For operators to set.",
+    )
     created_by = models.ForeignKey(
         User, models.SET_NULL, null=True, editable=False, related_name="+"
     )

@@ -33,6 +33,11 @@ class Scope(models.TextChoices):
     ADMIN = "admin"
 
 
+class Lane(models.TextChoices):
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
 def _random(length: int) -> str:
     return "".join(secrets.choice(ALPHABET) for _ in range(length))
 
@@ -98,6 +103,12 @@ class ApiKey(models.Model):
         blank=True,
         help_text="Model names (without a version) that this key may use; empty: all.",
     )
+    lane = models.CharField(
+        max_length=16,
+        choices=Lane,
+        default=Lane.INTERACTIVE,
+        help_text="Requests of a batch key wait behind interactive ones.",
+    )
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, editable=False)
     created_by = models.ForeignKey(
@@ -115,6 +126,9 @@ class ApiKey(models.Model):
                 condition=Q(scopes__len__gt=0)
                 & Q(scopes__contained_by=["inference", "adapters:write", "usage:read", "admin"]),
                 name="apikey_scopes_known",
+            ),
+            models.CheckConstraint(
+                condition=Q(lane__in=["interactive", "batch"]), name="apikey_lane_known"
             ),
         ]
 

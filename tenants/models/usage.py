@@ -1,89 +1,180 @@
-"""The ledger: what each request cost."""
+"""The ledger: what each request cost, and its sums.
+
+Only `tenants.ledger` writes here, events and sums in one transaction. Pages and APIs read the
+rollups; an event is read by its id alone.
+
+Costs are whole pico-units (1e-12) of the platform's currency: tokens times a price in micro-units
+per million tokens, never rounded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
-
 from django.db import models
-from django.db.models import Case, Count, F, Func, Q, Sum, Value, When
-from django.db.models.functions import TruncDay, TruncHour
+from django.db.models import F, Q
 
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
 from tenants.models.keys import ApiKey
 
-ADAPTER = Case(
-    # The name, not the version's row: a bill keeps its lines when an adapter is deleted.
-    When(
-        ~Q(model=F("base_model")),
-        then=Func(F("model"), Value("@"), Value(1), function="split_part"),
-    ),
-    default=None,
-    output_field=models.CharField(),
-)
-GROUPS: Mapping[str, tuple[str, ...]] = {
-    "day": ("day",),
-    "hour": ("hour",),
-    "key": ("key_id", "key__name"),
-    "adapter": ("adapter",),
-    "model": ("model",),
-}
-"""What usage can be summed by, and the columns of each; days and hours are UTC's."""
-COLUMNS = {"day": TruncDay("started_at"), "hour": TruncHour("started_at"), "adapter": ADAPTER}
-TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
-
-
-class UsageEventQuerySet(models.QuerySet["UsageEvent"]):
-    def sums(self, by: Collection[str]) -> models.QuerySet[UsageEvent, dict[str, Any]]:
-        """Requests and tokens per group, in order; `by` has at least one of GROUPS."""
-        columns = [column for group in by for column in GROUPS[group]]
-        made = {name: COLUMNS[name] for name in columns if name in COLUMNS}
-        totals = {name: Sum(name) for name in TOKENS}
-        groups: models.QuerySet[UsageEvent, dict[str, Any]]
-        groups = self.annotate(**made).order_by().values(*columns)
-        groups = groups.annotate(requests=Count("id"), **totals)
-        return groups.order_by(*columns)
-
 
 class UsageEvent(models.Model):
-    """One request attempt, as the engine counted it. Written once under an id made by the server.
+    """One request attempt, as the engine's journal has it. Written once, never changed.
 
-    Times are in seconds; `finish_reason` as answered, else `cancelled` or an error's code.
+    The table is partitioned by the month of `started_at`, and its real primary key is (`id`,
+    `started_at`): the gateway that took the request fixed both. Rows of other tables that it names
+    may be gone (no constraint in the database): a bill outlives what it is for.
+
+    Times are in seconds, prices in micro-units of the currency per million tokens, `cost` in
+    pico-units; `finish_reason` as answered, else `cancelled` or an error's code. `adapter` is the
+    adapter's name without a version, empty for the base model itself.
     """
 
     id = models.CharField(primary_key=True, max_length=64)
     started_at = models.DateTimeField()
-    # Bills outlive what they are for: a tenant with usage stays, a key or version leaves a gap.
-    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="usage", db_index=False)
+    tenant = models.ForeignKey(
+        Tenant, models.DO_NOTHING, related_name="usage", db_index=False, db_constraint=False
+    )
     key = models.ForeignKey(
-        ApiKey, models.SET_NULL, null=True, related_name="usage", db_index=False
+        ApiKey, models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
     )
     version = models.ForeignKey(
-        AdapterVersion, models.SET_NULL, null=True, related_name="usage", db_index=False
+        AdapterVersion,
+        models.DO_NOTHING,
+        null=True,
+        related_name="+",
+        db_index=False,
+        db_constraint=False,
     )
+    adapter = models.CharField(max_length=63)
     model = models.CharField(max_length=255)
     base_model = models.CharField(max_length=255)
     engine_id = models.CharField(max_length=255)
-    prompt_tokens = models.PositiveIntegerField()
-    cached_tokens = models.PositiveIntegerField()
-    completion_tokens = models.PositiveIntegerField()
-    reasoning_tokens = models.PositiveIntegerField()
+    journal = models.CharField(max_length=64)
+    prompt_tokens = models.BigIntegerField()
+    cached_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    reasoning_tokens = models.BigIntegerField()
+    prompt_price = models.BigIntegerField()
+    cached_prompt_price = models.BigIntegerField()
+    output_price = models.BigIntegerField()
+    cost = models.BigIntegerField()
     finish_reason = models.CharField(max_length=64)
     queue_s = models.FloatField()
     load_s = models.FloatField()
     ttft_s = models.FloatField(null=True)
     total_s = models.FloatField()
 
-    objects = UsageEventQuerySet.as_manager()
-
     class Meta:
         ordering = ["-started_at"]
-        indexes = [
-            models.Index(fields=["tenant", "started_at"], name="usage_by_tenant"),
-            models.Index(fields=["key", "started_at"], name="usage_by_key"),
-            models.Index(fields=["version", "started_at"], name="usage_by_version"),
-        ]
+        indexes = [models.Index(fields=["tenant", "started_at"], name="usage_by_tenant")]
 
     def __str__(self) -> str:
         return self.id
+
+
+class UsageRollup(models.Model):
+    """The sums of one hour of UTC, by who used what. Token counts and costs as in the events."""
+
+    hour = models.DateTimeField()
+    # A tenant with usage stays; its keys and adapters may go.
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="rollups", db_index=False)
+    key = models.ForeignKey(
+        ApiKey, models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
+    )
+    adapter = models.CharField(max_length=63)
+    model = models.CharField(max_length=255)
+    base_model = models.CharField(max_length=255)
+    requests = models.BigIntegerField()
+    prompt_tokens = models.BigIntegerField()
+    cached_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    reasoning_tokens = models.BigIntegerField()
+    cost = models.DecimalField(max_digits=38, decimal_places=0)
+
+    class Meta:
+        ordering = ["tenant", "hour"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "hour", "key", "adapter", "model", "base_model"],
+                name="rollup_unique",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.hour:%Y-%m-%d %H}h {self.model}"
+
+
+class EngineJournal(models.Model):
+    """Both sides of one engine's journal: what the ledger has of it, and what it counted itself.
+
+    `counted` figures are of entries that it holds to be acknowledged, as last reported;
+    `unjournaled_tokens` is what the engine counted in its present run beyond its journal.
+    """
+
+    journal = models.CharField(primary_key=True, max_length=64)
+    engine_id = models.CharField(max_length=255)
+    ledger_requests = models.BigIntegerField(default=0)
+    ledger_prompt_tokens = models.BigIntegerField(default=0)
+    ledger_cached_tokens = models.BigIntegerField(default=0)
+    ledger_completion_tokens = models.BigIntegerField(default=0)
+    counted_requests = models.BigIntegerField(default=0)
+    counted_prompt_tokens = models.BigIntegerField(default=0)
+    counted_cached_tokens = models.BigIntegerField(default=0)
+    counted_completion_tokens = models.BigIntegerField(default=0)
+    unjournaled_tokens = models.BigIntegerField(default=0)
+    waiting_requests = models.BigIntegerField(default=0)
+    """Ended, and not acknowledged at the time of the report."""
+    reported_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["engine_id"]
+        indexes = [models.Index(fields=["reported_at"], name="journal_by_report")]
+
+    def __str__(self) -> str:
+        return f"{self.engine_id} ({self.journal})"
+
+
+class Price(models.Model):
+    """What tokens of a base model, or of one adapter on it, cost from a moment on.
+
+    In whole micro-units of the currency per million tokens. An adapter's price goes before its base
+    model's. A price that has been in force is never changed: a later one replaces it.
+    """
+
+    base_model = models.ForeignKey(
+        "tenants.BaseModel", models.CASCADE, null=True, blank=True, related_name="prices"
+    )
+    adapter = models.ForeignKey(
+        "tenants.Adapter", models.CASCADE, null=True, blank=True, related_name="prices"
+    )
+    starts_at = models.DateTimeField()
+    prompt = models.BigIntegerField(help_text="Prompt tokens that were not in the cache.")
+    cached_prompt = models.BigIntegerField()
+    output = models.BigIntegerField()
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-starts_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["base_model", "adapter", "starts_at"],
+                nulls_distinct=False,
+                name="price_unique",
+            ),
+            models.CheckConstraint(
+                condition=Q(base_model__isnull=False, adapter__isnull=True)
+                | Q(base_model__isnull=True, adapter__isnull=False),
+                name="price_of_one_thing",
+            ),
+            models.CheckConstraint(
+                condition=Q(prompt__gte=0, cached_prompt__gte=0, output__gte=0)
+                & Q(prompt__lte=10**12, cached_prompt__lte=10**12, output__lte=10**12),
+                name="price_in_bounds",
+            ),
+            models.CheckConstraint(
+                condition=Q(cached_prompt__lte=F("prompt")), name="price_cached_not_dearer"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.adapter or self.base_model} from {self.starts_at:%Y-%m-%d}"

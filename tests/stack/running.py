@@ -76,7 +76,8 @@ def free_ports(count: int) -> int:
 
 def settings_free() -> dict[str, str]:
     """This process's environment without the settings of the test run."""
-    ours = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "DATABASE_URL", "LORIKEET_VAR", "MODEL")
+    ours = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "RECEIPT_KEY", "DATABASE_URL",
+            "LORIKEET_VAR", "MODEL")  # fmt: skip
     return {name: value for name, value in os.environ.items() if name not in ours}
 
 

@@ -107,7 +107,7 @@ def test_help_explains_every_option(tmp_path: Path, command: str) -> None:
         | {
             "LORIKEET_VAR": str(tmp_path),
             "DATABASE_URL": "postgresql:///none",
-            **dict.fromkeys(("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN"), "x" * 32),
+            **dict.fromkeys(("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "RECEIPT_KEY"), "x" * 32),
         },
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip

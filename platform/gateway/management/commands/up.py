@@ -21,7 +21,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
-from gateway import demo, seed
+from gateway import demo, seed, start
 from gateway.supervisor import Child, Supervisor
 from inference import environ
 
@@ -185,9 +185,7 @@ class _Up:
         return command + shlex.split(self.options["engine_options"])
 
     async def _start(self, name: str, command: list[str]) -> None:
-        environment = {
-            name: getattr(settings, name) for name in ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN")
-        }
+        environment = {name: getattr(settings, name) for name in start.SECRETS}
         await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", environment))
 
     async def _until(self, client: httpx.AsyncClient, url: str) -> None:
