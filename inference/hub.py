@@ -10,7 +10,9 @@ import asyncio
 import hmac
 import secrets
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -19,15 +21,66 @@ import structlog
 from inference import wire
 from inference.errors import EngineLost, InferenceError, NoEngine, Overloaded, ProtocolViolation
 from inference.fleet import EngineState, choose
-from inference.grants import Grant, Recorder, Target
+from inference.grants import Grant, Limiter, Recorder, Reservation, Target
 from inference.session import HEARTBEAT_S, Session, Side, State, negotiate
 from inference.stream import Stream
-from inference.wire import AdapterRef, Fault, Frame
+from inference.wire import Account, AdapterRef, Fault, Frame, LedgerEntry
 
 log = structlog.get_logger(__name__)
 
 MAX_OUTBOX_FRAMES = 4096
 """Frames waiting for one engine's socket. An engine that far behind takes no more requests."""
+
+
+MAX_UNBILLED = 100_000
+"""Beyond it the oldest is settled twice, which changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A request that may start: who asks for what, with what was reserved for it.
+
+    `grows`: it may generate more than that, as far as more can be reserved meanwhile.
+    `prompt_tokens` is an estimate; `max_tokens` bounds each choice of a body that doesn't.
+    """
+
+    grant: Grant
+    target: Target
+    reservation: Reservation
+    kind: str
+    body: bytes
+    lane: str
+    timeout_s: float
+    prompt_tokens: int = 0
+    max_tokens: int | None = None
+    grows: bool = False
+
+    def frame(self) -> wire.Submit:
+        """What the engine is told."""
+        grant, target = self.grant, self.target
+        account = Account(
+            tenant_id=grant.tenant_id,
+            key_id=grant.key_id,
+            started_at=time.time(),
+            base_model=target.base_model,
+            adapter_id=target.adapter_id,
+            version_id=target.version_id,
+        )
+        return wire.Submit(
+            id=self.reservation.id,
+            kind=self.kind,
+            body=self.body,
+            model=target.model,
+            tenant=grant.tenant,
+            salt=grant.salt,
+            adapter=target.adapter,
+            weight=grant.weight,
+            timeout_s=self.timeout_s,
+            account=account,
+            lane=self.lane,
+            max_tokens=self.max_tokens,
+            prompt_tokens=self.prompt_tokens,
+        )
 
 
 class Transport(Protocol):
@@ -153,8 +206,11 @@ class EngineLink:
             case wire.Done(id=id):
                 self.engine.dispatched -= 1
                 self._streams.pop(id).settle(frame)
-            case wire.Stats(stats=stats):
-                self.engine.stats = stats
+            case wire.Stats():
+                self.engine.stats = frame.stats
+                self._hub.heard_stats(self, frame)
+            case wire.UsageReport(journal=journal, entries=entries):
+                self._hub.bill(self, journal, entries)
             case wire.Loaded(id=id):
                 if not (answer := self._loads.pop(id)).done():
                     answer.set_result(frame)
@@ -189,14 +245,19 @@ class EngineLink:
 class Hub:
     """All engines connected to this gateway process, and all its requests in flight."""
 
-    def __init__(self, gateway_id: str, engine_token: str, recorder: Recorder) -> None:
+    def __init__(
+        self, gateway_id: str, engine_token: str, recorder: Recorder, limiter: Limiter
+    ) -> None:
         """`gateway_id` is the base URL under which engines reach this process."""
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
         self.closing = False
         """Set to refuse new requests while the open ones finish."""
         self._token = engine_token.encode()
-        self._recorder = recorder
+        self._recorder, self._limiter = recorder, limiter
+        self._unbilled: OrderedDict[str, None] = OrderedDict()
+        """Requests whose limits are settled here, until the engine's journal reports them."""
+        self._pins: dict[str, list[AdapterRef]] = {}
         self._links: dict[str, EngineLink] = {}
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -222,6 +283,8 @@ class Hub:
         engine = link.engine
         self._links[engine.id] = link
         log.info("engine_joined", engine=engine.id, model=engine.info.name, kind=engine.info.engine)
+        if pins := self._pins.get(engine.info.name):
+            link.post(wire.Pins(pins))
         self._model_seen(engine.info)
 
     def left(self, link: EngineLink, reason: str) -> None:
@@ -239,6 +302,39 @@ class Hub:
             self.gateways = urls
             for link in self._links.values():
                 link.post(wire.Gateways(urls))
+
+    def set_pins(self, pins: dict[str, list[AdapterRef]]) -> None:
+        """The adapters to keep loaded, by base model; engines hear of what changed."""
+        for link in self._links.values():
+            name = link.engine.info.name
+            if pins.get(name, []) != self._pins.get(name, []):
+                link.post(wire.Pins(pins.get(name, [])))
+        self._pins = pins
+
+    def heard_stats(self, source: EngineLink, frame: wire.Stats) -> None:
+        """An engine said how it is, and whom it served: the others on its base model hear that."""
+        self._recorder.totals(source.engine.id, frame.stats)
+        if frame.served:
+            served = wire.Served(source.engine.id, frame.run, frame.served)
+            for link in self._links.values():
+                if link is not source and link.engine.info.name == source.engine.info.name:
+                    link.post(served)
+
+    def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
+        """Requests ended, by an engine's journal: write the ledger, then tell the engine so.
+
+        Those that another gateway had taken are settled in the limits here: it may have died.
+        """
+
+        def written(ids: Sequence[str]) -> None:
+            link.post(wire.UsageAck(list(ids)))
+
+        for entry in entries:
+            if entry.id in self._unbilled:
+                del self._unbilled[entry.id]
+            else:
+                self._limiter.settle(entry.id, entry.usage)
+        self._recorder.record(link.engine.id, journal, entries, written)
 
     def unload(self, digest: str) -> None:
         """Every engine forgets this adapter as soon as nothing uses it."""
@@ -281,9 +377,7 @@ class Hub:
 
     # --- requests --------------------------------------------------------------------------------
 
-    def submit(
-        self, grant: Grant, target: Target, *, kind: str, body: bytes, id: str, timeout_s: float
-    ) -> Stream:
+    def submit(self, order: Order) -> Stream:
         """Start a request on the engine that suits it best.
 
         Raises:
@@ -291,21 +385,20 @@ class Hub:
         """
         if self.closing:
             raise Overloaded("This gateway is shutting down.", retry_after_s=1)
-        link = self._choose(target.base_model, target.adapter)
+        link = self._choose(order.target.base_model, order.target.adapter)
         stream = Stream(
-            id, grant, target, engine_id=link.engine.id, post=link.post, settled=self._settled
+            order.reservation.id,
+            order.grant,
+            order.target,
+            engine_id=link.engine.id,
+            reservation=order.reservation,
+            limiter=self._limiter,
+            grows=order.grows,
+            bound=order.max_tokens,
+            post=link.post,
+            settled=self._settled,
         )
-        frame = wire.Submit(
-            id=id,
-            kind=kind,
-            body=body,
-            model=target.model,
-            tenant=grant.tenant,
-            salt=grant.salt,
-            adapter=target.adapter,
-            weight=grant.weight,
-            timeout_s=timeout_s,
-        )
+        frame = order.frame()
         link.submit(stream, frame)
         self._in_flight += 1
         self._idle.clear()
@@ -332,7 +425,14 @@ class Hub:
             raise
 
     def _settled(self, stream: Stream) -> None:
-        self._recorder.record(stream.record())
+        done = stream.done
+        assert done is not None
+        lost = done.fault is not None and done.fault.code == EngineLost.code
+        unknown = lost and done.usage.prompt_tokens == 0
+        self._limiter.settle(stream.id, None if unknown else done.usage)
+        self._unbilled[stream.id] = None
+        if len(self._unbilled) > MAX_UNBILLED:
+            self._unbilled.popitem(last=False)
         self._in_flight -= 1
         if not self._in_flight:
             self._idle.set()

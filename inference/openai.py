@@ -32,10 +32,14 @@ class _Call(msgspec.Struct):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    service_tier: str | None = None
 
 
 class _ChatCall(_Call):
     messages: list[msgspec.Raw] = msgspec.field(default_factory=list)
+    max_completion_tokens: int | None = None
 
 
 class _CompletionCall(_Call):
@@ -43,12 +47,23 @@ class _CompletionCall(_Call):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What the gateway needs to know of a request body."""
+    """What the gateway needs to know of a request body.
+
+    `choices` counts the texts that it asks for; `max_tokens` bounds each of them, None where the
+    body doesn't. A `flex` request may wait behind others.
+    """
 
     kind: Kind
     model: str
     stream: bool
     include_usage: bool
+    choices: int = 1
+    max_tokens: int | None = None
+    flex: bool = False
+
+
+COMPLETION_TOKENS = 16
+"""What a completion without `max_tokens` generates at most, as OpenAI's and vLLM's do."""
 
 
 _decoders: dict[Kind, msgspec.json.Decoder[Any]] = {
@@ -75,7 +90,32 @@ def parse(kind: Kind, body: bytes) -> Call:
             "`stream_options` is only allowed when `stream` is true.", param="stream_options"
         )
     options = call.stream_options or StreamOptions()
-    return Call(kind, call.model, bool(call.stream), bool(options.include_usage))
+    return Call(
+        kind=kind,
+        model=call.model,
+        stream=bool(call.stream),
+        include_usage=bool(options.include_usage),
+        choices=max(1, call.n or 1) * _prompts(call),
+        max_tokens=_max_tokens(call),
+        flex=call.service_tier == "flex",
+    )
+
+
+def _max_tokens(call: _ChatCall | _CompletionCall) -> int | None:
+    if isinstance(call, _CompletionCall):
+        return COMPLETION_TOKENS if call.max_tokens is None else call.max_tokens
+    return call.max_tokens if call.max_completion_tokens is None else call.max_completion_tokens
+
+
+def _prompts(call: _ChatCall | _CompletionCall) -> int:
+    """How many prompts a completion has: a list of texts or of token lists is many."""
+    if isinstance(call, _ChatCall) or not bytes(call.prompt).lstrip().startswith(b"["):
+        return 1
+    try:
+        many = msgspec.json.decode(call.prompt, type=list[str] | list[list[int]])
+    except msgspec.DecodeError:
+        return 1  # one list of tokens, or nothing that the engine will take
+    return max(1, len(many))
 
 
 def _decode(kind: Kind, body: bytes) -> Any:
@@ -104,6 +144,15 @@ def _invalid_field(message: str) -> InvalidRequest:
         what = found[1][0].lower() + found[1][1:]
         return InvalidRequest(f"`{found[2]}`: {what}.", param=found[2])
     return InvalidRequest(f"The body must be a JSON object: {message}.")
+
+
+def span(seconds: float) -> str:
+    """A time span as the `x-ratelimit-reset` headers have it: `120ms`, `1.5s`, `6m0s`."""
+    ms = round(seconds * 1000)
+    if ms < 1000:
+        return f"{ms}ms"
+    minutes, rest = divmod(ms / 1000, 60)
+    return f"{minutes:.0f}m{rest:.0f}s" if minutes else f"{rest:g}s"
 
 
 def error_body(error: InferenceError) -> bytes:
@@ -185,14 +234,14 @@ class Answer:
             chunk = chunk[:-1] + b',"usage":null}'
         return b"data: " + chunk + b"\n\n"
 
-    def closing(self, finish_reason: str) -> bytes:
-        """The chunk with the finish reason."""
+    def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
+        """The chunk with the finish reason, and with the limit that ended the answer early."""
         choice: dict[str, Any] = {"index": 0}
         if self._chat:
             choice["delta"] = {}
         else:
             choice["text"] = ""
-        choice |= {"logprobs": None, "finish_reason": finish_reason}
+        choice |= {"logprobs": None, "finish_reason": finish_reason} | _details(limited)
         return self._head + _json(choice) + self._tail
 
     def ending(self, usage: Usage) -> bytes:
@@ -201,7 +250,13 @@ class Answer:
             return DONE
         return self._head + b'],"usage":' + _json(usage_body(usage)) + b"}\n\n" + DONE
 
-    def whole(self, text: str, finish_reason: str, usage: Usage) -> bytes:
+    def whole(
+        self,
+        text: str,
+        finish_reason: str,
+        usage: Usage,
+        limited: InferenceError | None = None,
+    ) -> bytes:
         """The answer to a request that does not stream."""
         choice: dict[str, Any] = {"index": 0}
         if self._chat:
@@ -214,8 +269,17 @@ class Answer:
                 "object": "chat.completion" if self._chat else "text_completion",
                 "created": self._created,
                 "model": self._model,
-                "choices": [choice | {"logprobs": None, "finish_reason": finish_reason}],
+                "choices": [
+                    choice | {"logprobs": None, "finish_reason": finish_reason} | _details(limited)
+                ],
                 "usage": usage_body(usage),
                 "system_fingerprint": None,
             }
         )
+
+
+def _details(limited: InferenceError | None) -> dict[str, Any]:
+    """Why an answer ended early. Not in `error`: clients would take the answer for failed."""
+    if limited is None:
+        return {}
+    return {"finish_details": {"code": limited.code, "message": limited.message}}

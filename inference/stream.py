@@ -3,6 +3,9 @@
 A slow reader finds one bigger delta instead of many, so nothing waits for it and nothing piles up
 beyond the answer itself. A stream outlives its client: it is settled when the engine says `done`
 or is lost, and only then are its figures final.
+
+A stream that comes near the end of its reservation asks for more. Where there is no more, it ends
+with what was reserved, as `length`; what the engine generated until it heard of that is billed.
 """
 
 from __future__ import annotations
@@ -10,11 +13,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
-from inference.errors import EngineLost, InferenceError
-from inference.grants import Grant, Target, UsageRecord
+import msgspec
+
+from inference.errors import EngineLost, InferenceError, RateLimitExceeded, Unavailable
+from inference.grants import Grant, Limiter, Reservation, Target
 from inference.wire import Cancel, Delta, Done, Fault, Usage
+
+EXTENSION_TOKENS = 1024
+"""How much more a stream asks for at a time."""
+LOW_TOKENS = 128
+"""It asks when less than that is left: seconds of generating, against a round trip to Redis."""
 
 
 class Stream:
@@ -27,18 +36,31 @@ class Stream:
         target: Target,
         *,
         engine_id: str,
+        reservation: Reservation,
+        limiter: Limiter,
+        grows: bool,
+        bound: int | None,
         post: Callable[[Cancel], None],
         settled: Callable[[Stream], None],
     ) -> None:
-        """`post` sends to the engine; `settled` is called once, when the figures are final."""
+        """`post` sends to the engine; `settled` is called once, when the figures are final.
+
+        A stream that `grows` may generate more than was reserved, if more can be reserved; `bound`
+        is what the limits let each choice of any other one generate.
+        """
         self.id, self.grant, self.target, self.engine_id = id, grant, target, engine_id
         self.done: Done | None = None
+        self.limited: InferenceError | None = None
+        """The limit that ended it before its time."""
+        self._reservation, self._limiter = reservation, limiter
+        self._grows, self._bound = grows, bound
+        self._extending: asyncio.Task[None] | None = None
+        self._refused_early = False
         self._post, self._settled = post, settled
         self._pending: Delta | None = None
         self._fault: InferenceError | None = None
         self._cancelled: str | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._started_at = datetime.now(UTC)
         self._began = time.monotonic()
         self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
         self._ttft_s: float | None = None
@@ -78,9 +100,17 @@ class Stream:
         if self._cancelled is None:
             self._pending = delta if self._pending is None else self._pending.merged(delta)
             self._wake()
+            self._stay_within_limits()
 
     def settle(self, done: Done) -> None:
         """Take the engine's last word."""
+        if self._bound is not None and done.finish_reason == "length":
+            self.limited = RateLimitExceeded(
+                f"The answer was ended at {self._bound} tokens, which is what the limits allow an "
+                "answer that neither streams nor sets `max_tokens`."
+            )
+        if self.limited is not None:
+            done = msgspec.structs.replace(done, finish_reason="length", fault=None)
         self.done = done
         self._wake()
         self._settled(self)
@@ -99,23 +129,31 @@ class Stream:
         )
         self.settle(Done(self.id, usage, fault=Fault.of(lost)))
 
-    def record(self) -> UsageRecord:
-        """The usage of a settled stream."""
-        assert self.done is not None
-        fault = self.done.fault
-        return UsageRecord(
-            id=self.id,
-            started_at=self._started_at,
-            tenant_id=self.grant.tenant_id,
-            key_id=self.grant.key_id,
-            model=self.target.model,
-            base_model=self.target.base_model,
-            version_id=self.target.version_id,
-            engine_id=self.engine_id,
-            usage=self.done.usage,
-            finish_reason=self._cancelled
-            or (fault.code if fault else self.done.finish_reason or "stop"),
-        )
+    def _stay_within_limits(self) -> None:
+        reserved = self._reservation.output_tokens
+        if not self._grows or reserved is None or self._extending is not None:
+            return
+        left = reserved - self._completion_tokens
+        if left <= 0 or (left < LOW_TOKENS and not self._refused_early):
+            self._extending = asyncio.create_task(self._extend(reserved))
+
+    async def _extend(self, reserved: int) -> None:
+        try:
+            await self._limiter.extend(self._reservation, EXTENSION_TOKENS)
+            self._refused_early = False
+        except Unavailable:  # nobody can say no; what it generates is counted at its end
+            self._reservation.output_tokens = reserved + EXTENSION_TOKENS
+        except InferenceError as refusal:
+            self._refused_early = True
+            if self._completion_tokens >= reserved:
+                self._cut(refusal)
+        self._extending = None
+
+    def _cut(self, refusal: InferenceError) -> None:
+        if self.done is None and self._cancelled is None:
+            self.limited = refusal
+            self._cancelled = refusal.code
+            self._post(Cancel(self.id, "length"))
 
     def _take(self) -> Delta | Done | None:
         if self._fault is not None:

@@ -10,6 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -17,6 +18,7 @@ import msgspec
 import structlog
 
 from inference import openai
+from inference.admission import PromptLengths, ask_of, bound_of, grows
 from inference.errors import (
     ClientDisconnected,
     InferenceError,
@@ -29,8 +31,8 @@ from inference.errors import (
     RequestTimeout,
     UnknownModel,
 )
-from inference.grants import Directory, Grant, ModelCard
-from inference.hub import Hub, new_id
+from inference.grants import Directory, Grant, Limiter, ModelCard, Reservation, Room
+from inference.hub import Hub, Order, new_id
 from inference.stream import Stream
 from inference.wire import Delta, Done
 
@@ -64,6 +66,9 @@ class Exchange:
         self.path: str = scope["path"]
         self.status = 0
         self.started_at = time.time()
+        self.grant: Grant | None = None
+        self.reservation: Reservation | None = None
+        """For the `x-ratelimit` headers."""
         self._began = time.monotonic()
         self._receive, self._send = receive, send
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -129,6 +134,7 @@ class Exchange:
         common = [
             (b"x-request-id", f"req_{self.id}".encode()),
             (b"openai-processing-ms", str(round(self.elapsed_s * 1000)).encode()),
+            *_ratelimit_headers(self.reservation),
         ]
         await self._send(
             {"type": "http.response.start", "status": status, "headers": [*headers, *common]}
@@ -159,6 +165,20 @@ def _retry_after(seconds: float) -> tuple[bytes, bytes]:
     return b"retry-after", str(max(1, math.ceil(seconds))).encode()
 
 
+def _ratelimit_headers(reservation: Reservation | None) -> Headers:
+    if reservation is None:
+        return
+    for what, room in (("requests", reservation.requests), ("tokens", reservation.tokens)):
+        if room is not None:
+            yield from _room_headers(what, room)
+
+
+def _room_headers(what: str, room: Room) -> Headers:
+    values = {"limit": room.limit, "remaining": room.remaining, "reset": openai.span(room.reset_s)}
+    for name, value in values.items():
+        yield f"x-ratelimit-{name}-{what}".encode(), str(value).encode()
+
+
 class OpenAIServer:
     """The ASGI application under `/v1/`."""
 
@@ -166,6 +186,7 @@ class OpenAIServer:
         self,
         hub: Hub,
         directory: Directory,
+        limiter: Limiter,
         *,
         max_body_bytes: int,
         timeout_s: float,
@@ -173,7 +194,8 @@ class OpenAIServer:
     ) -> None:
         """`timeout_s` bounds one request from its arrival at the engine to its last token,
         `body_timeout_s` the arrival of its body."""
-        self._hub, self._directory = hub, directory
+        self._hub, self._directory, self._limiter = hub, directory, limiter
+        self._prompts = PromptLengths()
         self._max_body_bytes, self._timeout_s = max_body_bytes, timeout_s
         self._body_timeout_s = body_timeout_s
 
@@ -188,6 +210,7 @@ class OpenAIServer:
             log.exception("request_crashed", request_id=exchange.id)
             error = InferenceError("The server had an error while it processed your request.")
         if error is not None:
+            await self._look(exchange)
             await exchange.fail(error)
         log.info(
             "request",
@@ -217,12 +240,14 @@ class OpenAIServer:
     async def _list_models(self, exchange: Exchange) -> None:
         _allow(exchange, "GET", "HEAD")
         grant = await self._grant(exchange)
+        await self._look(exchange)
         cards = [_card(card) for card in await self._directory.models(grant)]
         await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))
 
     async def _show_model(self, exchange: Exchange, name: str) -> None:
         _allow(exchange, "GET", "HEAD")
         grant = await self._grant(exchange)
+        await self._look(exchange)
         await self._directory.resolve(grant, name)
         cards = {card.id: card for card in await self._directory.models(grant)}
         base_name = name.partition("@")[0]
@@ -238,10 +263,7 @@ class OpenAIServer:
         grant = await self._grant(exchange)
         body = await exchange.body(self._max_body_bytes, self._body_timeout_s)
         call = openai.parse(kind, body)
-        target = await self._directory.resolve(grant, call.model)
-        stream = self._hub.submit(
-            grant, target, kind=kind, body=body, id=exchange.id, timeout_s=self._timeout_s
-        )
+        stream = await self._admit(exchange, grant, call, body)
         watcher = asyncio.create_task(_end_on_disconnect(exchange, stream))
         answer = openai.Answer(call, exchange.id, int(exchange.started_at))
         try:
@@ -249,11 +271,50 @@ class OpenAIServer:
         finally:
             watcher.cancel()
             stream.cancel(ClientDisconnected.code)
+            if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
+                self._prompts.learn(stream.target.base_model, len(body), tokens)
+
+    async def _admit(
+        self, exchange: Exchange, grant: Grant, call: openai.Call, body: bytes
+    ) -> Stream:
+        """Reserve what the call may use and start it; what fails leaves nothing reserved."""
+        target = await self._directory.resolve(grant, call.model)
+        prompt_tokens = self._prompts.estimate(target.base_model, len(body))
+        ask = ask_of(call, prompt_tokens, target.max_model_len)
+        reservation = await self._limiter.reserve(exchange.id, grant, target, ask)
+        exchange.reservation = reservation
+        try:
+            # Once more, because nothing awaited may lie between it and the submit.
+            target = await self._directory.resolve(grant, call.model)
+            return self._hub.submit(
+                Order(
+                    grant=grant,
+                    target=target,
+                    reservation=reservation,
+                    kind=call.kind,
+                    body=body,
+                    lane="batch" if call.flex else grant.lane,
+                    timeout_s=self._timeout_s,
+                    prompt_tokens=prompt_tokens,
+                    max_tokens=bound_of(call, reservation.output_tokens),
+                    grows=grows(call),
+                )
+            )
+        except BaseException:
+            self._limiter.release(exchange.id)
+            raise
+
+    async def _look(self, exchange: Exchange) -> None:
+        """What is left of the caller's limits, where nothing was reserved."""
+        if exchange.grant is not None and exchange.reservation is None:
+            with suppress(InferenceError):  # the headers are not worth an answer
+                exchange.reservation = await self._limiter.look(exchange.grant)
 
     async def _grant(self, exchange: Exchange) -> Grant:
         grant = await self._directory.authenticate(exchange.bearer())
         if "inference" not in grant.scopes:
             raise PermissionDenied("This API key lacks the scope `inference`.")
+        exchange.grant = grant
         return grant
 
 
@@ -281,7 +342,9 @@ async def _write_whole(exchange: Exchange, stream: Stream, answer: openai.Answer
     parts: list[str] = []
     while isinstance(news := await stream.read(), Delta):
         parts.append(news.text)
-    body = news.response or answer.whole("".join(parts), _finish_reason(news), news.usage)
+    body = news.response or answer.whole(
+        "".join(parts), _finish_reason(news), news.usage, stream.limited
+    )
     await exchange.reply(200, body)
 
 
@@ -299,7 +362,10 @@ async def _write_stream(exchange: Exchange, stream: Stream, answer: openai.Answe
             await exchange.write(opening + chunks)
         opening = b""
         news = await stream.read()
-    closing = b"" if whole_chunks else opening + answer.closing(_finish_reason(news))
+    if whole_chunks and stream.limited is None:  # the engine's chunks had their own end
+        closing = b""
+    else:
+        closing = opening + answer.closing(_finish_reason(news), stream.limited)
     await exchange.write(closing + answer.ending(news.usage), more=False)
 
 

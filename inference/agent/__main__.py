@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import uvloop
 from inference import environ, logs
 from inference.agent.agent import Agent, default_id
 from inference.agent.engine import Engine
+from inference.agent.journal import Journal, JournalFailed
 from inference.agent.profile import BadProfile, EngineProfile
 from inference.agent.store import AdapterStore, HttpFetch
 from inference.environ import BadSetting
@@ -36,9 +38,12 @@ def main(arguments: list[str] | None = None) -> None:
         options.token = environ.secret("ENGINE_TOKEN")
         profile = profile_of(options)
         logs.configure(options.id, options.log_level)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            status = runner.run(serve(options, profile))
-    except (BadSetting, BadProfile) as error:
+        with (
+            closing(Journal.open(options.journal_dir)) as journal,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            status = runner.run(serve(options, profile, journal))
+    except (BadSetting, BadProfile, JournalFailed) as error:
         sys.exit(f"lorikeet engine: {error}")
     sys.exit(status)
 
@@ -83,13 +88,18 @@ def parser() -> argparse.ArgumentParser:
         default=20 << 30,
         help="disk budget of that folder, such as 20G",
     )
-    add("--max-queued", type=int, default=1024, help="requests that may wait; more are refused")
     add(
-        "--patience",
-        type=float,
-        default=1.0,
-        metavar="SECONDS",
-        help="how long requests of adapters in use may overtake one that waits for a slot",
+        "--journal-dir",
+        type=Path,
+        default=Path(_default("ENGINE_JOURNAL_DIR", "var/journal") or ""),
+        help="folder of this engine's journal, which bills are made from; it must outlive the "
+        "process (ENGINE_JOURNAL_DIR)",
+    )
+    add(
+        "--max-unbilled",
+        type=int,
+        default=100_000,
+        help="ended requests that may wait for the ledger; then new ones are refused",
     )
     add(
         "--drain",
@@ -104,9 +114,57 @@ def parser() -> argparse.ArgumentParser:
         default=_default("LOG_LEVEL", "info"),
         help="least severe lines that are logged (LOG_LEVEL)",
     )
+    _add_queue(whole.add_argument_group("queue in front of the engine").add_argument)
     _add_profile(whole.add_argument_group("engine profile (passed through to vLLM)").add_argument)
     _add_synthetic(whole.add_argument_group("synthetic engine").add_argument)
     return whole
+
+
+def _add_queue(add: Callable[..., Any]) -> None:
+    add("--max-queued", type=int, default=1024, help="requests that may wait; more are refused")
+    add("--max-queued-per-tenant", type=int, default=256, help="of them, of one tenant")
+    add(
+        "--reserved",
+        type=int,
+        metavar="PLACES",
+        help="of the places on the engine, those kept for tenants that have few; an eighth if "
+        "not given",
+    )
+    add(
+        "--slots-per-tenant",
+        type=int,
+        metavar="SLOTS",
+        help="adapter slots that one tenant may hold while another waits for one; all but one if "
+        "not given",
+    )
+    add(
+        "--patience",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="how long requests of adapters in use may overtake one that waits for a slot",
+    )
+    add(
+        "--batch-patience",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long a batch request waits behind interactive ones",
+    )
+
+
+def _queue_of(options: argparse.Namespace, running: int, max_loras: int) -> dict[str, Any]:
+    def given(value: int | None, default: int) -> int:
+        return default if value is None else value
+
+    return {
+        "max_queued": options.max_queued,
+        "max_queued_per_tenant": options.max_queued_per_tenant,
+        "reserved": given(options.reserved, running // 8),
+        "slots_per_tenant": given(options.slots_per_tenant, max(1, max_loras - 1)),
+        "patience_s": options.patience,
+        "batch_patience_s": options.batch_patience,
+    }
 
 
 def _add_profile(add: Callable[..., Any]) -> None:
@@ -183,7 +241,7 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
     return await VLLMEngine.start(profile)
 
 
-async def serve(options: argparse.Namespace, profile: EngineProfile) -> int:
+async def serve(options: argparse.Namespace, profile: EngineProfile, journal: Journal) -> int:
     """Start the engine, serve it, and drain at the first signal. Returns the exit status."""
     engine = await start_engine(options, profile)
     log.info("engine_ready", engine=engine.info.engine, model=engine.info.name)
@@ -192,17 +250,19 @@ async def serve(options: argparse.Namespace, profile: EngineProfile) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     fetch = HttpFetch(options.token)
+    running = profile.max_num_seqs or DEFAULT_RUNNING
     try:
         async with AdapterStore(options.cache_dir, options.cache_bytes, fetch) as store:
             agent = Agent(
                 engine,
                 store,
+                journal,
                 id=options.id,
                 token=options.token,
-                max_running=profile.max_num_seqs or DEFAULT_RUNNING,
+                max_running=running,
                 max_resident=profile.loaded_adapters,
-                max_queued=options.max_queued,
-                patience_s=options.patience,
+                max_unbilled=options.max_unbilled,
+                **_queue_of(options, running, profile.max_loras),
             )
             return await _until(stop, agent, options.gateway.split(","), options.drain)
     finally:

@@ -1,117 +1,52 @@
-"""The agent: requests of all gateways, one queue, one engine.
+"""The agent: requests of all gateways, one queue, one engine, one journal.
 
 A request's life here: its adapter's files are fetched (ahead of admission, so that a slow fetch
 holds no slot), it waits its turn in the queue, its adapter is loaded on the engine if it isn't
-there, and then the engine generates. Each step's deltas go to the gateway's link. Whatever ends
-it, one `done` with the final figures follows, unless the gateway itself is gone.
+there, it is entered in the journal, and then the engine generates. Each step's deltas go to the
+gateway's link, after the journal has them. Whatever ends it, one `done` with the final figures
+follows, unless the gateway itself is gone, and one entry for the ledger, to any gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    aclosing,
-    asynccontextmanager,
-)
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Protocol, cast
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import asdict
+from typing import Any, cast
+from uuid import uuid4
 
 import msgspec
 import structlog
 
 from inference import wire
-from inference.agent.engine import Engine, Kind, LoadReport, LocalAdapter, Meter, Output, Work
+from inference.agent.billing import Billing
+from inference.agent.engine import Engine, Kind, LocalAdapter, Output, Work
+from inference.agent.job import Job
+from inference.agent.journal import Journal, JournalFailed
 from inference.agent.link import Link
-from inference.agent.queue import Queue
+from inference.agent.queue import Queue, Request
+from inference.agent.residency import Residency, Store
 from inference.agent.slots import Slots
 from inference.errors import (
+    EngineFailed,
     GenerationTimeout,
     InferenceError,
     InvalidRequest,
     Overloaded,
 )
-from inference.wire import AdapterRef, Delta, Done, EngineStats, Fault, Frame, Load, Loaded, Usage
+from inference.wire import Done, EngineStats, Fault, Frame, Load, Loaded
 
 log = structlog.get_logger(__name__)
 
 STATS_INTERVAL_S = 1.0
-
+TICK_S = 0.1
+"""How often shares are charged, usage is reported, and answers that don't stream show progress."""
 
 Task = asyncio.Task[Done | Loaded]
 """What runs a job; its result is the job's last word."""
-
-
-class Store(Protocol):
-    """The files of adapters on this machine."""
-
-    def pinned(self, ref: AdapterRef, source: str) -> AbstractAsyncContextManager[Path]:
-        """The folder with the checked files of this version, kept while in use.
-
-        Fetched from the gateway `source` (a base URL) if need be.
-
-        Raises:
-            AdapterLoadFailed: they cannot be had.
-        """
-        ...
-
-
-@dataclass(slots=True)
-class Job:
-    """One request or probe of one gateway. Times are of the monotonic clock, in seconds."""
-
-    id: str
-    adapter: AdapterRef | None
-    link: Link | None
-    """None once the gateway is gone: there is nobody left to tell."""
-    is_probe: bool = False
-    received_at: float = field(default_factory=time.monotonic)
-    meter: Meter = field(default_factory=Meter)
-    admitted_at: float | None = None
-    submitted_at: float | None = None
-    first_token_at: float | None = None
-    announced: bool = False
-    turn: asyncio.Future[None] | None = None
-
-    def usage(self) -> Usage:
-        """The figures so far."""
-        now = time.monotonic()
-        admitted = self.admitted_at or now
-        submitted = self.submitted_at or admitted
-        first = self.first_token_at
-        return Usage(
-            prompt_tokens=self.meter.prompt_tokens,
-            cached_tokens=self.meter.cached_tokens,
-            completion_tokens=self.meter.completion_tokens,
-            reasoning_tokens=self.meter.reasoning_tokens,
-            queue_s=admitted - self.received_at,
-            load_s=submitted - admitted,
-            ttft_s=None if first is None else first - self.received_at,
-            total_s=now - self.received_at,
-        )
-
-    def last_word(
-        self, *, finish_reason: str | None = None, fault: Fault | None = None
-    ) -> Done | Loaded:
-        """What the gateway hears of a job that did not end by itself."""
-        if self.is_probe:
-            return Loaded(self.id, {}, fault or Fault.of(Overloaded("The probe was cancelled.")))
-        return Done(self.id, self.usage(), finish_reason, None, fault)
-
-
-@dataclass(slots=True)
-class Resident:
-    """An adapter on the engine; `pin` keeps its files on disk for as long."""
-
-    adapter: LocalAdapter
-    report: LoadReport
-    pin: AsyncExitStack
 
 
 class Agent:
@@ -121,44 +56,52 @@ class Agent:
         self,
         engine: Engine,
         store: Store,
+        journal: Journal,
         *,
         id: str,
         token: str,
         max_running: int,
         max_resident: int,
-        max_queued: int = 1024,
-        patience_s: float = 1.0,
+        max_unbilled: int = 100_000,
+        **queue: Any,
     ) -> None:
-        """`max_running` requests on the engine at once, `max_resident` adapters loaded."""
+        """`max_running` requests on the engine at once, `max_resident` adapters loaded; `queue`
+        holds further options of `Queue`."""
         self.id = id
+        self._run_id = uuid4().hex
         self._engine, self._store, self._token = engine, store, token
+        self._billing = Billing(journal, max_unbilled=max_unbilled)
         self._slots = Slots(active=engine.info.max_loras, resident=max_resident)
         self._queue = Queue(
-            self._slots, max_running=max_running, max_queued=max_queued, patience_s=patience_s
+            self._slots, max_running=max_running, kv_tokens=engine.info.kv_tokens, **queue
         )
+        self._residency = Residency(engine, store, self._slots, self._publish)
         self._links: dict[str, tuple[Link, asyncio.Task[None]]] = {}
         self._bootstrap: frozenset[str] = frozenset()
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, Task] = {}
         self._background: set[asyncio.Task[None]] = set()
-        self._resident: dict[str, Resident] = {}
-        self._residency = asyncio.Lock()
-        self._int_ids = itertools.count(1)
         self._draining = False
+        self._failed = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._billed = asyncio.Event()
 
     # --- life ------------------------------------------------------------------------------------
 
     async def run(self, gateways: Iterable[str]) -> None:
-        """Serve the gateways (base URLs, and every other that they name) until the engine dies."""
+        """Serve the gateways (base URLs, and every other that they name) until the engine dies, or
+        the journal cannot be written: what can't be billed isn't generated."""
         self._bootstrap = frozenset(gateways)
         self._follow([])
+        published_at = time.monotonic()
         try:
-            while self._engine.alive:
-                await asyncio.sleep(STATS_INTERVAL_S)
-                self._publish()
-                self._admit()  # patience runs out without any other event
+            while self._engine.alive and not self._failed:
+                await asyncio.sleep(TICK_S)
+                self._tick()
+                if time.monotonic() - published_at >= STATS_INTERVAL_S:
+                    published_at = time.monotonic()
+                    self._publish()
         finally:
             for _, task in self._links.values():
                 task.cancel()
@@ -171,6 +114,8 @@ class Agent:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
+                self._note_billed()
+                await self._billed.wait()
                 for link, _ in self._links.values():
                     await link.flushed()
         except TimeoutError:
@@ -193,34 +138,63 @@ class Agent:
         match frame:
             case wire.Submit() | Load():
                 self._begin(Job(frame.id, frame.adapter, link, isinstance(frame, Load)), frame)
-            case wire.Cancel(id=id):
+            case wire.Cancel(id=id, reason=reason):
                 if task := self._tasks.get(id):
+                    self._jobs[id].cancel_reason = reason
                     task.cancel()
+            case wire.UsageAck(ids=ids):
+                with self._journaling():
+                    self._billing.acknowledged(ids)
+                self._note_billed()
+            case wire.Served(engine_id=engine_id, run=run, served=served):
+                self._queue.heard(engine_id, run, served)
+            case wire.Pins(adapters=refs):
+                self._slots.pin([ref.digest for ref in refs])
+                self._spawn(self._residency.keep(refs, link.url))
             case wire.Unload(digest=digest):
                 self._slots.retire(digest)
-                self._spawn(self._unload_retired())
-            case wire.Welcome(gateways=gateways) | wire.Gateways(gateways=gateways):
+                self._spawn(self._residency.unload_retired())
+            case wire.Welcome(gateways=gateways):
+                self._billing.link_up(link.url)
+                self._follow(gateways)
+            case wire.Gateways(gateways=gateways):
                 self._follow(gateways)
             case _:
                 pass
 
     def dropped(self, link: Link) -> None:
         """The gateway is gone, and with it everybody who waited for what it asked for."""
+        self._billing.link_down(link.url)
+        self._note_billed()
         for job in list(self._jobs.values()):
             if job.link is link:
                 job.link = None
+                job.cancel_reason = "gateway_lost"
                 self._tasks[job.id].cancel()
+
+    def sending(self) -> None:
+        """A link is about to send deltas: the journal has them first.
+
+        Raises:
+            EngineFailed: it cannot be written; nothing may leave.
+        """
+        with self._journaling():
+            self._billing.write()
+        if self._failed:
+            raise EngineFailed("The engine's journal cannot be written.")
 
     def stats(self) -> EngineStats:
         """The engine's statistics with what only the agent knows."""
+        stats = self._engine.stats()
+        journaled, unbilled = self._billing.totals
         return msgspec.structs.replace(
-            self._engine.stats(),
+            stats,
             queued=len(self._queue),
-            resident=[
-                self._resident[d].adapter.ref.name
-                for d in self._slots.resident
-                if d in self._resident
-            ],
+            resident=self._residency.names,
+            journal=self._billing.journal_id,
+            journaled=journaled,
+            unbilled=unbilled,
+            unjournaled_tokens=stats.completion_tokens - self._billing.completion_tokens,
         )
 
     # --- requests --------------------------------------------------------------------------------
@@ -241,12 +215,16 @@ class Agent:
     def _end(self, job: Job, task: Task) -> None:
         """However a job ended, and be it before it began: free its place, say the last word."""
         del self._jobs[job.id], self._tasks[job.id]
-        self._queue.finish(job.id)
+        self._charge(job)
+        self._queue.finish(job.id, time.monotonic())
         self._admit()
         if self._slots.to_retire():
-            self._spawn(self._unload_retired())
+            self._spawn(self._residency.unload_retired())
+        word = self._last_word(job, task)
+        with self._journaling():
+            self._billing.close(job, _reason_of(word, job.cancel_reason))
         if job.link is not None:
-            job.link.put(self._last_word(job, task))
+            job.link.put(word)
         if not self._jobs:
             self._idle.set()
 
@@ -260,16 +238,27 @@ class Agent:
         return job.last_word(fault=_fault_of(error))
 
     async def _generate(self, job: Job, frame: wire.Submit) -> Done:
-        last = Output()
-        async with asyncio.timeout(frame.timeout_s), self._turn(job) as adapter:
+        last, body = Output(), _body_of(frame)
+        request = Request(
+            job.id,
+            frame.tenant,
+            job.adapter.digest if job.adapter else None,
+            weight=frame.weight,
+            lane=frame.lane,
+            prompt_tokens=frame.prompt_tokens,
+            max_tokens=_wanted(body),
+        )
+        async with asyncio.timeout(frame.timeout_s), self._turn(job, request) as adapter:
             job.submitted_at = time.monotonic()
+            self._open_account(job, frame)
             work = Work(
                 id=job.id,
                 kind=cast(Kind, frame.kind),
-                body=_decode(frame.body),
+                body=body,
                 model=frame.model,
                 salt=frame.salt,
                 adapter=adapter,
+                priority=self._queue.priority(job.id),
                 created=int(time.time()),
                 meter=job.meter,
             )
@@ -278,42 +267,47 @@ class Agent:
                     self._pass_on(job, last)
         return Done(job.id, job.usage(), last.finish_reason, last.response)
 
+    def _open_account(self, job: Job, frame: wire.Submit) -> None:
+        with self._journaling():
+            self._billing.open(job, frame.account, frame.model)
+        if not job.journaled:
+            raise Overloaded("The engine's journal cannot be written.", retry_after_s=5)
+
     def _pass_on(self, job: Job, output: Output) -> None:
         if job.first_token_at is None:
             job.first_token_at = time.monotonic()
-        if job.link is None or not (output.text or output.tokens or output.chunks):
-            return
-        prompt = (0, 0)
-        if not job.announced:
-            job.announced = True
-            prompt = (job.meter.prompt_tokens, job.meter.cached_tokens)
-        job.link.add(Delta(job.id, output.text, output.tokens, list(output.chunks), *prompt))
+        self._tell(job, output.text, list(output.chunks))
+
+    def _tell(self, job: Job, text: str = "", chunks: list[bytes] | None = None) -> None:
+        delta = job.delta(text, chunks)
+        if delta is not None:
+            self._billing.advanced(job)
+            if job.link is not None:
+                job.link.add(delta)
 
     async def _probe(self, job: Job, frame: Load) -> Loaded:
-        async with self._turn(job) as adapter:
+        async with self._turn(job, Request(job.id, "", frame.adapter.digest)) as adapter:
             assert adapter is not None
-            loaded = asdict(self._resident[adapter.ref.digest].report)
+            resident = await self._residency.adapter(frame.adapter, "")
             probed = asdict(await self._engine.probe(adapter)) if frame.probe else {}
-            return Loaded(job.id, probed | loaded)
-
-    # --- turns and adapters ----------------------------------------------------------------------
+            return Loaded(job.id, probed | asdict(resident.report))
 
     @asynccontextmanager
-    async def _turn(self, job: Job) -> AsyncIterator[LocalAdapter | None]:
+    async def _turn(self, job: Job, request: Request) -> AsyncIterator[LocalAdapter | None]:
         """Hold a place on the engine, with the job's adapter loaded there."""
         if self._draining:
             raise Overloaded("The engine is shutting down.", retry_after_s=1)
         if job.adapter is None:
-            await self._admitted(job, None)
+            await self._admitted(job, request)
             yield None
             return
         source = job.link.url if job.link else ""
         async with self._store.pinned(job.adapter, source):
-            await self._admitted(job, job.adapter.digest)
-            yield await self._loaded(job.adapter, source)
+            await self._admitted(job, request)
+            yield (await self._residency.adapter(job.adapter, source)).adapter
 
-    async def _admitted(self, job: Job, digest: str | None) -> None:
-        self._queue.push(job.id, digest, job.received_at)
+    async def _admitted(self, job: Job, request: Request) -> None:
+        self._queue.push(request, time.monotonic())
         job.turn = asyncio.get_running_loop().create_future()
         self._admit()
         await job.turn
@@ -325,41 +319,43 @@ class Agent:
             if turn is not None and not turn.done():
                 turn.set_result(None)
 
-    async def _loaded(self, ref: AdapterRef, source: str) -> LocalAdapter:
-        """The adapter, on the engine. One load or unload at a time: the engine's loop runs them
-        one by one anyway, and so what is evicted is decided on the true state."""
-        if (resident := self._resident.get(ref.digest)) is None:
-            async with self._residency:
-                resident = self._resident.get(ref.digest) or await self._load(ref, source)
-        self._slots.loaded(ref.digest)
-        return resident.adapter
+    # --- accounts --------------------------------------------------------------------------------
 
-    async def _load(self, ref: AdapterRef, source: str) -> Resident:
-        for digest in self._slots.to_evict(ref.digest):
-            await self._unload(digest)
-        async with AsyncExitStack() as stack:
-            path = await stack.enter_async_context(self._store.pinned(ref, source))
-            adapter = LocalAdapter(ref, next(self._int_ids), path)
-            report = await self._engine.load(adapter)
-            resident = Resident(adapter, report, stack.pop_all())
-        self._resident[ref.digest] = resident
-        self._slots.loaded(ref.digest)
-        log.info("adapter_loaded", adapter=ref.name, load_s=round(report.load_s, 3))
-        self._publish()
-        return resident
+    def _tick(self) -> None:
+        for job in self._jobs.values():
+            self._tell(job)
+            self._charge(job)
+        self._admit()  # patience runs out without any other event
+        self._report_usage()
 
-    async def _unload_retired(self) -> None:
-        async with self._residency:
-            for digest in self._slots.to_retire():
-                await self._unload(digest)
-        self._publish()
+    def _charge(self, job: Job) -> None:
+        self._queue.progress(
+            job.id,
+            prompt_tokens=job.meter.prompt_tokens,
+            cached_tokens=job.meter.cached_tokens,
+            completion_tokens=job.meter.completion_tokens,
+        )
 
-    async def _unload(self, digest: str) -> None:
-        self._slots.unloaded(digest)
-        if resident := self._resident.pop(digest, None):
-            await self._engine.unload(resident.adapter)
-            await resident.pin.aclose()
-            log.info("adapter_unloaded", adapter=resident.adapter.ref.name)
+    def _report_usage(self) -> None:
+        for url, (link, _) in self._links.items():
+            while link.open and (report := self._billing.report(url, time.monotonic())):
+                link.put(report)
+
+    def _note_billed(self) -> None:
+        """Whether a drain may end: all is in a ledger, or no gateway is there to take it."""
+        if self._billing.waiting and any(link.open for link, _ in self._links.values()):
+            self._billed.clear()
+        else:
+            self._billed.set()
+
+    @contextmanager
+    def _journaling(self) -> Iterator[None]:
+        """The agent stops where its journal cannot be written."""
+        try:
+            yield
+        except JournalFailed as error:
+            log.error("journal_failed", error=str(error))
+            self._failed = True
 
     # --- links -----------------------------------------------------------------------------------
 
@@ -377,9 +373,11 @@ class Agent:
                 del self._links[url]
 
     def _publish(self) -> None:
-        stats = wire.Stats(self.stats())
+        stats = self.stats()
         for link, _ in self._links.values():
-            link.put(stats)
+            if link.open:
+                link.mark, served = self._queue.served_since(link.mark)
+                link.put(wire.Stats(stats, self._run_id, served))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something in the background and keep hold of it until it ends."""
@@ -402,8 +400,26 @@ def _fault_of(error: BaseException) -> Fault:
     return Fault.of(error)
 
 
-def _decode(body: bytes) -> dict[str, Any]:
+def _reason_of(word: Done | Loaded, cancel_reason: str) -> str:
+    """How the journal says that a request ended."""
+    if word.fault is not None:
+        return word.fault.code
+    reason = word.finish_reason if isinstance(word, Done) else None
+    return cancel_reason if reason == "cancelled" else reason or "stop"
+
+
+def _body_of(frame: wire.Submit) -> dict[str, Any]:
+    """The request's JSON, bounded by what the limits allow."""
     try:
-        return msgspec.json.decode(body, type=dict[str, Any])
+        body = msgspec.json.decode(frame.body, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
+    return body if frame.max_tokens is None else body | {"max_tokens": frame.max_tokens}
+
+
+def _wanted(body: dict[str, Any]) -> int | None:
+    """How many tokens the body asks for at most, as far as that is a number."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        if isinstance(wanted := body.get(name), int):
+            return max(0, wanted)
+    return None

@@ -39,6 +39,14 @@ class Owner(Protocol):
         """The link broke: whatever it asked for is of no use to anybody now."""
         ...
 
+    def sending(self) -> None:
+        """The link is about to send what it has.
+
+        Raises:
+            InferenceError: it must not; the link then breaks.
+        """
+        ...
+
 
 class Link:
     """One gateway, by its base URL."""
@@ -46,6 +54,8 @@ class Link:
     def __init__(self, owner: Owner, url: str, token: str) -> None:
         self.url = url
         self.draining = False
+        self.mark = 0
+        """Up to where the gateway was told who was served (`Queue.served_since`)."""
         self._owner, self._token = owner, token
         self._outbox = Outbox()
         self._news = asyncio.Event()
@@ -145,6 +155,7 @@ class Link:
         while True:
             await self._news.wait()
             self._news.clear()
+            self._owner.sending()
             for frame in self._outbox.take():
                 await self._send(socket, frame)
             if not self._outbox:
@@ -166,5 +177,6 @@ class Link:
     def _drop(self) -> None:
         self._session.close()
         self._outbox = Outbox()
+        self.mark = 0
         self._flushed.set()
         self._owner.dropped(self)

@@ -6,6 +6,8 @@ count, and everything else is at most one frame per request.
 
 from __future__ import annotations
 
+import msgspec
+
 from inference.wire import Delta, Frame, Stats, Step
 
 
@@ -28,7 +30,8 @@ class Outbox:
     def put(self, frame: Frame) -> None:
         """Any other frame. It leaves after all deltas added before it."""
         if isinstance(frame, Stats):
-            self._stats = frame
+            served = self._stats.served | frame.served if self._stats else frame.served
+            self._stats = msgspec.structs.replace(frame, served=served)
         else:
             self._frames.append(frame)
 

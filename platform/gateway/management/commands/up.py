@@ -182,6 +182,7 @@ class _Up:
         command += ["--model", self.model, "--served-name", self.model_name]
         command += ["--gateway", ",".join(self.urls)]
         command += ["--cache-dir", str(settings.VAR / "cache" / f"engine-{number}")]
+        command += ["--journal-dir", str(settings.VAR / "journal" / f"engine-{number}")]
         return command + shlex.split(self.options["engine_options"])
 
     async def _start(self, name: str, command: list[str]) -> None:

@@ -1,0 +1,72 @@
+"""One request or probe of one gateway, from its frame to its last word."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from inference.agent.engine import Meter
+from inference.agent.link import Link
+from inference.errors import Overloaded
+from inference.wire import AdapterRef, Delta, Done, Fault, Loaded, Usage
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """Times are of the monotonic clock, in seconds."""
+
+    id: str
+    adapter: AdapterRef | None
+    link: Link | None
+    """None once the gateway is gone: there is nobody left to tell."""
+    is_probe: bool = False
+    received_at: float = field(default_factory=time.monotonic)
+    meter: Meter = field(default_factory=Meter)
+    admitted_at: float | None = None
+    submitted_at: float | None = None
+    first_token_at: float | None = None
+    turn: asyncio.Future[None] | None = None
+    cancel_reason: str = "cancelled"
+    journaled: bool = False
+    """Whether the journal knows it: from the moment in which it may cost something."""
+    told_prompt: bool = False
+    told_tokens: int = 0
+    """What the gateway was told of the meter."""
+
+    def usage(self) -> Usage:
+        """The figures so far."""
+        now = time.monotonic()
+        admitted = self.admitted_at or now
+        submitted = self.submitted_at or admitted
+        first = self.first_token_at
+        return Usage(
+            prompt_tokens=self.meter.prompt_tokens,
+            cached_tokens=self.meter.cached_tokens,
+            completion_tokens=self.meter.completion_tokens,
+            reasoning_tokens=self.meter.reasoning_tokens,
+            queue_s=admitted - self.received_at,
+            load_s=submitted - admitted,
+            ttft_s=None if first is None else first - self.received_at,
+            total_s=now - self.received_at,
+        )
+
+    def delta(self, text: str = "", chunks: list[bytes] | None = None) -> Delta | None:
+        """What the gateway gets: this text, and what the meter counted since; None if nothing."""
+        tokens = self.meter.completion_tokens - self.told_tokens
+        if not (text or tokens or chunks):
+            return None
+        prompt = (0, 0)
+        if not self.told_prompt and self.meter.prompt_tokens:
+            self.told_prompt = True
+            prompt = (self.meter.prompt_tokens, self.meter.cached_tokens)
+        self.told_tokens += tokens
+        return Delta(self.id, text, tokens, chunks or [], *prompt)
+
+    def last_word(
+        self, *, finish_reason: str | None = None, fault: Fault | None = None
+    ) -> Done | Loaded:
+        """What the gateway hears of a job that did not end by itself."""
+        if self.is_probe:
+            return Loaded(self.id, {}, fault or Fault.of(Overloaded("The probe was cancelled.")))
+        return Done(self.id, self.usage(), finish_reason, None, fault)
