@@ -111,11 +111,9 @@ def _prompts(call: _ChatCall | _CompletionCall) -> int:
     """How many prompts a completion has: a list of texts or of token lists is many."""
     if isinstance(call, _ChatCall) or not bytes(call.prompt).lstrip().startswith(b"["):
         return 1
-    try:
-        many = msgspec.json.decode(call.prompt, type=list[str] | list[list[int]])
-    except msgspec.DecodeError:
-        return 1  # one list of tokens, or nothing that the engine will take
-    return max(1, len(many))
+    parts = msgspec.json.decode(call.prompt, type=list[msgspec.Raw])
+    is_one = not parts or bytes(parts[0]).lstrip()[:1] not in (b'"', b"[")
+    return 1 if is_one else len(parts)
 
 
 def _decode(kind: Kind, body: bytes) -> Any:

@@ -144,7 +144,7 @@ class Agent:
                     task.cancel()
             case wire.UsageAck(ids=ids):
                 with self._journaling():
-                    self._billing.acknowledged(ids)
+                    self._billing.acknowledged(ids, link.url)
                 self._note_billed()
             case wire.Served(engine_id=engine_id, run=run, served=served):
                 self._queue.heard(engine_id, run, served)
@@ -222,7 +222,7 @@ class Agent:
             self._spawn(self._residency.unload_retired())
         word = self._last_word(job, task)
         with self._journaling():
-            self._billing.close(job, _reason_of(word, job.cancel_reason))
+            self._billing.close(job, _reason_of(word, job.cancel_reason), time.monotonic())
         if job.link is not None:
             job.link.put(word)
         if not self._jobs:

@@ -80,7 +80,7 @@ class Billing:
             moved, self._advanced = self._advanced, set()
             self._journal.progressed((job.id, job.meter) for job in moved)
 
-    def close(self, job: Job, finish_reason: str) -> None:
+    def close(self, job: Job, finish_reason: str, now: float) -> None:
         """The request ended; its figures are final.
 
         Raises:
@@ -93,7 +93,7 @@ class Billing:
         self._completion_tokens += job.meter.completion_tokens
         entry = self._journal.closed(job.id, job.usage(), finish_reason)
         if entry is not None:
-            self._delivery.add(entry, job.link.url if job.link else None)
+            self._delivery.add(entry, job.link.url if job.link else None, now)
 
     def link_up(self, url: str) -> None:
         """A gateway can be told."""
@@ -108,11 +108,11 @@ class Billing:
         entries = self._delivery.take(url, now)
         return UsageReport(self._journal.id, entries) if entries else None
 
-    def acknowledged(self, ids: Sequence[str]) -> None:
-        """A gateway has these in the ledger for good.
+    def acknowledged(self, ids: Sequence[str], url: str) -> None:
+        """This gateway has these in the ledger for good.
 
         Raises:
             JournalFailed: the journal cannot be written.
         """
         self._journal.acknowledged(ids)
-        self._delivery.acknowledged(ids)
+        self._delivery.acknowledged(ids, url)

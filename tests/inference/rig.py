@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +17,16 @@ from django.urls import path, re_path
 
 from inference.agent.agent import Agent
 from inference.agent.engine import Engine, LocalAdapter
+from inference.agent.journal import Journal
 from inference.agent.synthetic import SyntheticEngine
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
-from inference.grants import Grant, ModelCard, Target, UsageRecord
+from inference.grants import Grant, ModelCard, Target, Written
 from inference.hub import Hub
 from inference.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.views import Health, OpenAIServer
-from inference.wire import AdapterRef
+from inference.wire import AdapterRef, EngineStats, LedgerEntry
+from tests.inference.limits import Counted
 from tests.inference.samples import MODEL
 
 TOKEN = "t" * 40
@@ -62,28 +64,38 @@ class Keys:
 
 
 class Ledger:
-    """A Recorder in memory; `settled` waits for a record."""
+    """A Recorder in memory; `settled` waits for entries. What is `away` is not written."""
 
     def __init__(self) -> None:
-        self.records: dict[str, UsageRecord] = {}
+        self.entries: dict[str, LedgerEntry] = {}
+        self.reported: dict[str, EngineStats] = {}
+        self.away = False
         self._news = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def record(self, record: UsageRecord) -> None:
-        assert record.id not in self.records
-        self.records[record.id] = record
+    def record(
+        self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
+    ) -> None:
+        if self.away:
+            return
+        for entry in entries:
+            assert self.entries.setdefault(entry.id, entry) == entry
+        written([entry.id for entry in entries])
         task = asyncio.ensure_future(self._tell())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def totals(self, engine_id: str, stats: EngineStats) -> None:
+        self.reported[engine_id] = stats
 
     async def _tell(self) -> None:
         async with self._news:
             self._news.notify_all()
 
-    async def settled(self, count: int = 1) -> list[UsageRecord]:
+    async def settled(self, count: int = 1) -> list[LedgerEntry]:
         async with asyncio.timeout(10), self._news:
-            await self._news.wait_for(lambda: len(self.records) >= count)
-        return list(self.records.values())
+            await self._news.wait_for(lambda: len(self.entries) >= count)
+        return sorted(self.entries.values(), key=lambda entry: entry.id)
 
 
 class Folders:
@@ -116,6 +128,7 @@ class Gateway:
     hub: Hub
     keys: Keys
     ledger: Ledger
+    limits: Counted
     server: uvicorn.Server
     url: str
 
@@ -128,14 +141,16 @@ class Gateway:
 async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    keys, ledger = Keys(), Ledger()
-    hub = Hub(url, TOKEN, ledger)
+    keys, ledger, limits = Keys(), Ledger(), Counted()
+    hub = Hub(url, TOKEN, ledger, limits)
     keys.on_revoked(hub.end_streams)
 
     async def connected() -> bool:
         return bool(hub.snapshot())
 
-    server = OpenAIServer(hub, keys, **({"max_body_bytes": 100_000, "timeout_s": 30.0} | options))
+    server = OpenAIServer(
+        hub, keys, limits, **({"max_body_bytes": 100_000, "timeout_s": 30.0} | options)
+    )
     http = URLRouter(
         [
             re_path(r"^v1/", server),  # type: ignore[arg-type]
@@ -157,7 +172,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     running = uvicorn.Server(config)
     task = asyncio.create_task(running.serve(sockets=[listener]))
     try:
-        yield Gateway(hub, keys, ledger, running, url)
+        yield Gateway(hub, keys, ledger, limits, running, url)
     finally:
         running.should_exit = running.force_exit = True
         with suppress(asyncio.CancelledError):
@@ -202,7 +217,8 @@ async def agent_on(
     """An agent that serves the gateways; ready when each of them has it."""
     store = Folders(root)
     given: dict[str, Any] = {"id": "engine-1", "token": TOKEN, "max_running": 8, "max_resident": 4}
-    agent = Agent(engine, store, **(given | options))
+    journal = Journal.open(root / "journal")
+    agent = Agent(engine, store, journal, **(given | options))
     running = asyncio.create_task(agent.run([gateways[0].url]))
     try:
         async with asyncio.timeout(10):
@@ -213,6 +229,7 @@ async def agent_on(
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
+        journal.close()
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -17,21 +18,44 @@ from inference.errors import (
     NoEngine,
     Overloaded,
 )
-from inference.grants import UsageRecord
-from inference.hub import MAX_OUTBOX_FRAMES, Hub
+from inference.grants import Ask, Reservation, Written
+from inference.hub import MAX_OUTBOX_FRAMES, Hub, Order
 from inference.stream import Stream
-from inference.wire import Delta, Done, Fault, Frame, Usage
+from inference.wire import (
+    NOBODY,
+    Delta,
+    Done,
+    EngineStats,
+    Fault,
+    Frame,
+    LedgerEntry,
+    Usage,
+    UsageAck,
+    UsageReport,
+)
+from tests.inference.limits import Counted
+from tests.inference.rig import until
 from tests.inference.samples import BASE, GRANT, MODEL, REF
 
 
 class Ledger:
-    """A recorder that keeps what it is told."""
+    """A recorder that keeps what it is told, and writes when the test says so."""
 
     def __init__(self) -> None:
-        self.records: list[UsageRecord] = []
+        self.told: list[tuple[str, str, Sequence[LedgerEntry], Written]] = []
+        self.reported: list[str] = []
 
-    def record(self, record: UsageRecord) -> None:
-        self.records.append(record)
+    def record(
+        self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
+    ) -> None:
+        self.told.append((engine_id, journal, entries, written))
+
+    def totals(self, engine_id: str, stats: EngineStats) -> None:
+        self.reported.append(engine_id)
+
+
+def entry(id: str = "r1", completion_tokens: int = 2) -> LedgerEntry:
+    return LedgerEntry(id, NOBODY, "base", Usage(5, 0, completion_tokens), "stop")
 
 
 class Played:
@@ -71,8 +95,8 @@ class Bench:
     """A hub, its ledger, and engines that the test plays."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
-        self.hub = Hub("http://gateway", "t" * 32, self.ledger)
+        self.ledger, self.limits = Ledger(), Counted()
+        self.hub = Hub("http://gateway", "t" * 32, self.ledger, self.limits)
         self.links: list[asyncio.Task[None]] = []
 
     async def join(self, id: str = "engine-1") -> Played:
@@ -90,8 +114,11 @@ class Bench:
         """Wait until the last link that was dialled has ended."""
         await self.links[-1]
 
-    def submit(self, id: str = "r1") -> Stream:
-        return self.hub.submit(GRANT, BASE, kind="chat", body=b"{}", id=id, timeout_s=9)
+    def submit(self, id: str = "r1", *, output_tokens: int | None = None, **options: Any) -> Stream:
+        reservation = Reservation(id, output_tokens)
+        self.limits.open[id] = Ask(1, output_tokens or 0, 0)
+        given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}
+        return self.hub.submit(Order(GRANT, BASE, reservation, **(given | options)))
 
 
 @pytest.fixture
@@ -110,7 +137,7 @@ async def reading(stream: Stream) -> AsyncIterator[asyncio.Task[Delta | Done]]:
     task.cancel()
 
 
-async def test_a_request_from_submit_to_ledger(bench: Bench) -> None:
+async def test_a_request_from_submit_to_its_end(bench: Bench) -> None:
     engine = await bench.join()
     stream = bench.submit()
     submitted = await engine.hear()
@@ -123,9 +150,9 @@ async def test_a_request_from_submit_to_ledger(bench: Bench) -> None:
     engine.say(Done("r1", usage, "stop"))
     assert await stream.read() == Delta("r1", "lo", 1)
     assert await stream.read() == Done("r1", usage, "stop")
-    (record,) = bench.ledger.records
-    assert (record.id, record.usage, record.finish_reason) == ("r1", usage, "stop")
-    assert (record.tenant_id, record.key_id, record.engine_id) == (1, 1, "engine-1")
+    assert bench.limits.settled == {"r1": usage}
+    assert (submitted.account.tenant_id, submitted.account.key_id) == (1, 1)
+    assert (submitted.account.base_model, submitted.lane) == ("base", "batch")
     await bench.hub.drained()
 
 
@@ -145,10 +172,10 @@ async def test_a_request_that_fails_raises_what_the_engine_said(bench: Bench) ->
     with pytest.raises(InvalidRequest) as refused:
         await stream.read()
     assert refused.value.param == "n"
-    assert bench.ledger.records[0].finish_reason == "invalid_request"
+    assert bench.limits.settled == {"r1": Usage()}
 
 
-async def test_a_client_that_leaves_is_billed_what_the_engine_says(bench: Bench) -> None:
+async def test_a_client_that_leaves_is_counted_what_the_engine_says(bench: Bench) -> None:
     engine = await bench.join()
     stream = bench.submit()
     await engine.hear()
@@ -157,12 +184,11 @@ async def test_a_client_that_leaves_is_billed_what_the_engine_says(bench: Bench)
     stream.cancel("cancelled")
     stream.cancel("cancelled")
     assert await engine.hear() == wire.Cancel("r1", "cancelled")
-    assert bench.ledger.records == []
+    assert bench.limits.settled == {}
     engine.say(wire.Step([Delta("r1", "b", 1)]))
     engine.say(Done("r1", Usage(5, 0, 2), "cancelled"))
     await bench.hub.drained()
-    (record,) = bench.ledger.records
-    assert (record.usage.completion_tokens, record.finish_reason) == (2, "cancelled")
+    assert bench.limits.settled == {"r1": Usage(5, 0, 2)}
 
 
 async def test_cancelling_what_has_ended_says_nothing(bench: Bench) -> None:
@@ -173,12 +199,11 @@ async def test_cancelling_what_has_ended_says_nothing(bench: Bench) -> None:
     await stream.read()
     stream.cancel("cancelled")
     stream.end(ApiKeyRevoked())
-    assert bench.ledger.records[0].finish_reason == "stop"
     bench.submit("r2")
     assert isinstance(await engine.hear(), wire.Submit)
 
 
-async def test_an_engine_lost_in_mid_stream_is_billed_what_was_seen(bench: Bench) -> None:
+async def test_an_engine_lost_in_mid_stream_counts_what_was_seen(bench: Bench) -> None:
     engine = await bench.join()
     stream = bench.submit()
     engine.say(wire.Step([Delta("r1", "a", 3, [], 5, 4)]))
@@ -186,11 +211,122 @@ async def test_an_engine_lost_in_mid_stream_is_billed_what_was_seen(bench: Bench
     engine.hang_up()
     with pytest.raises(EngineLost, match="engine-1"):
         await stream.read()
-    (record,) = bench.ledger.records
-    assert (record.usage.prompt_tokens, record.usage.cached_tokens) == (5, 4)
-    assert (record.usage.completion_tokens, record.finish_reason) == (3, "engine_lost")
+    seen = bench.limits.settled["r1"]
+    assert seen is not None
+    assert (seen.prompt_tokens, seen.cached_tokens, seen.completion_tokens) == (5, 4, 3)
     with pytest.raises(NoEngine):
         bench.submit("r2")
+
+
+async def test_an_engine_lost_before_its_first_word_leaves_the_estimate(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.hang_up()
+    with pytest.raises(EngineLost):
+        await stream.read()
+    assert bench.limits.settled == {"r1": None}
+
+
+async def test_entries_are_acknowledged_when_the_ledger_has_them(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    await engine.hear()
+    engine.say(Done("r1", Usage(5, 0, 2), "stop"))
+    engine.say(UsageReport("journal-1", [entry()]))
+    engine.say(wire.Drain())
+    await stream.read()
+    await until(lambda: bench.ledger.told)
+    ((engine_id, journal, entries, written),) = bench.ledger.told
+    assert (engine_id, journal, list(entries)) == ("engine-1", "journal-1", [entry()])
+    written(["r1"])
+    assert await engine.hear() == UsageAck(["r1"])
+
+
+async def test_what_another_gateway_took_is_settled_by_who_hears_of_its_end(bench: Bench) -> None:
+    engine = await bench.join()
+    mine = bench.submit("mine")
+    engine.say(Done("mine", Usage(5, 0, 1), "stop"))
+    await mine.read()
+    bench.limits.open["mine"] = bench.limits.open["theirs"] = Ask(1, 1, 1)
+    engine.say(UsageReport("journal-1", [entry("mine"), entry("theirs", 3)]))
+    await until(lambda: bench.ledger.told)
+    assert "mine" in bench.limits.open
+    assert bench.limits.settled["theirs"] == Usage(5, 0, 3)
+
+
+async def test_engines_of_one_base_model_hear_whom_the_others_served(bench: Bench) -> None:
+    first, second = await bench.join("first"), await bench.join("second")
+    first.say(wire.Stats(EngineStats(), "run", {"acme": 12.5}))
+    assert await second.hear() == wire.Served("first", "run", {"acme": 12.5})
+    assert bench.ledger.reported == ["first"]
+
+
+async def test_engines_are_told_what_to_keep_loaded(bench: Bench) -> None:
+    early = await bench.join("early")
+    bench.hub.set_pins({"base": [REF]})
+    bench.hub.set_pins({"base": [REF], "other": [REF]})
+    bench.hub.set_pins({})
+    assert await early.hear() == wire.Pins([REF])
+    assert await early.hear() == wire.Pins([])
+    bench.hub.set_pins({"base": [REF]})
+    late = await bench.join("late")
+    assert await late.hear() == wire.Pins([REF])
+
+
+async def test_a_stream_asks_for_more_before_it_runs_out(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.limits.tokens_left = 1000
+    stream = bench.submit(output_tokens=200, grows=True)
+    await engine.hear()
+    engine.say(wire.Step([Delta("r1", "a", 150)]))
+    await stream.read()
+    await until(lambda: bench.limits.extensions)
+    engine.say(wire.Step([Delta("r1", "b", 500)]))
+    assert await stream.read() == Delta("r1", "b", 500)
+    engine.say(Done("r1", Usage(5, 0, 650), "stop"))
+    assert (await stream.read()).finish_reason == "stop"  # type: ignore[union-attr]
+    assert stream.limited is None
+    assert bench.limits.extensions == [1000]
+
+
+async def test_a_stream_that_outgrows_its_limits_ends_as_too_long(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.limits.tokens_left = 0
+    stream = bench.submit(output_tokens=200, grows=True)
+    await engine.hear()
+    engine.say(wire.Step([Delta("r1", "a", 150)]))
+    assert isinstance(await stream.read(), Delta)
+    engine.say(wire.Step([Delta("r1", "b", 60)]))
+    assert await stream.read() == Delta("r1", "b", 60)
+    assert await engine.hear() == wire.Cancel("r1", "length")
+    engine.say(wire.Step([Delta("r1", "never shown", 2)]))
+    engine.say(Done("r1", Usage(5, 0, 212), "cancelled"))
+    assert await stream.read() == Done("r1", Usage(5, 0, 212), "length")
+    assert stream.limited is not None and stream.limited.code == "rate_limit_exceeded"
+    assert bench.limits.settled["r1"] == Usage(5, 0, 212)
+
+
+async def test_a_stream_goes_on_while_nobody_can_be_asked(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.limits.away = True
+    stream = bench.submit(output_tokens=200, grows=True)
+    await engine.hear()
+    for _ in range(3):
+        engine.say(wire.Step([Delta("r1", "a", 100)]))
+        assert isinstance(await stream.read(), Delta)
+        await asyncio.sleep(0)
+    engine.say(Done("r1", Usage(5, 0, 300), "stop"))
+    assert (await stream.read()).finish_reason == "stop"  # type: ignore[union-attr]
+
+
+async def test_an_answer_that_cannot_grow_says_what_bounded_it(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit(output_tokens=30, max_tokens=30)
+    submitted = await engine.hear()
+    assert isinstance(submitted, wire.Submit) and submitted.max_tokens == 30
+    engine.say(Done("r1", Usage(5, 0, 30), "length"))
+    assert (await stream.read()).finish_reason == "length"  # type: ignore[union-attr]
+    assert stream.limited is not None and "30 tokens" in stream.limited.message
 
 
 async def test_revoking_a_key_ends_its_streams_at_once_and_in_the_engine(bench: Bench) -> None:
@@ -205,7 +341,7 @@ async def test_revoking_a_key_ends_its_streams_at_once_and_in_the_engine(bench: 
     assert await engine.hear() == wire.Cancel("r1", "api_key_revoked")
     engine.say(Done("r1", Usage(5, 0, 2), "cancelled"))
     await bench.hub.drained()
-    assert bench.ledger.records[0].finish_reason == "api_key_revoked"
+    assert bench.limits.settled == {"r1": Usage(5, 0, 2)}
 
 
 @pytest.mark.parametrize(
@@ -334,7 +470,7 @@ async def test_the_base_model_and_statistics_of_an_engine_are_known(bench: Bench
 
 
 def test_the_engines_token_is_compared_whole() -> None:
-    hub = Hub("http://gateway", "t" * 32, Ledger())
+    hub = Hub("http://gateway", "t" * 32, Ledger(), Counted())
     assert hub.token_matches("t" * 32)
     assert not hub.token_matches("t" * 31)
     assert not hub.token_matches("")

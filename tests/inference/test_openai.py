@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference import openai
-from inference.errors import BY_CODE, InferenceError, InvalidRequest
+from inference.errors import BY_CODE, InferenceError, InvalidRequest, RateLimitExceeded
 from inference.openai import Answer, Call, Kind
 from inference.wire import Usage
 
@@ -73,10 +73,59 @@ def test_a_completion_needs_a_prompt() -> None:
     assert refused.value.param == "prompt"
 
 
-@pytest.mark.parametrize("prompt", ["hi", ["a", "b"], [1, 2], ""])
-def test_any_prompt_is_left_to_the_engine(prompt: object) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "choices"),
+    [("hi", 1), (["a", "b"], 2), ([1, 2], 1), ("", 1), ([[1, 2], [3]], 2), ([], 1), ({"a": 1}, 1)],
+)
+def test_any_prompt_is_left_to_the_engine(prompt: object, choices: int) -> None:
     body = json.dumps({"model": "m", "prompt": prompt}).encode()
-    assert openai.parse("completion", body) == Call("completion", "m", False, False)
+    call = openai.parse("completion", body)
+    assert call == Call("completion", "m", False, False, choices, openai.COMPLETION_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "choices", "max_tokens", "flex"),
+    [
+        ({}, 1, None, False),
+        ({"max_tokens": 7, "n": 3}, 3, 7, False),
+        ({"max_tokens": 7, "max_completion_tokens": 9}, 1, 9, False),
+        ({"n": None, "max_tokens": None, "service_tier": "flex"}, 1, None, True),
+        ({"n": 0, "service_tier": "auto"}, 1, None, False),
+    ],
+)
+def test_what_a_chat_may_use_is_read(
+    fields: dict[str, Any], choices: int, max_tokens: int | None, flex: bool
+) -> None:
+    body = json.dumps({"model": "m", "messages": [{}], **fields}).encode()
+    call = openai.parse("chat", body)
+    assert (call.choices, call.max_tokens, call.flex) == (choices, max_tokens, flex)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0ms"),
+        (0.0124, "12ms"),
+        (1.5, "1.5s"),
+        (59.9994, "59.999s"),
+        (60, "1m0s"),
+        (361, "6m1s"),
+    ],
+)
+def test_spans_are_written_as_openai_does(seconds: float, shown: str) -> None:
+    assert openai.span(seconds) == shown
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_an_answer_that_a_limit_ended_says_so(kind: openai.Kind) -> None:
+    answer = openai.Answer(Call(kind, "m", True, False), "1", 0)
+    limited = RateLimitExceeded("No more.")
+    details = {"code": "rate_limit_exceeded", "message": "No more."}
+    (event,) = events(answer.closing("length", limited))
+    assert event["choices"][0]["finish_details"] == details
+    whole = json.loads(answer.whole("a", "length", Usage(), limited))
+    assert whole["choices"][0]["finish_details"] == details
+    assert "finish_details" not in json.loads(answer.whole("a", "stop", Usage()))["choices"][0]
 
 
 def test_unknown_fields_are_ignored_and_nulls_mean_absent() -> None:

@@ -22,6 +22,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
 from gateway import demo, seed, start
+from gateway.database import redis_command, redis_socket
 from gateway.supervisor import Child, Supervisor
 from inference import environ
 
@@ -157,11 +158,20 @@ class _Up:
         async with httpx.AsyncClient(base_url=self.urls[0], timeout=120) as client:
             yield client
 
+    async def _start_redis(self) -> dict[str, str]:
+        """A Redis of our own where several gateways need one and none is given."""
+        if len(self.urls) == 1 or settings.REDIS_URL:
+            return {}
+        socket_file = redis_socket(settings.VAR)
+        await self._start("redis", redis_command(socket_file))
+        return {"REDIS_URL": f"unix://{socket_file}"}
+
     async def _start_gateways_and_workers(self, client: httpx.AsyncClient) -> None:
+        redis = await self._start_redis()
         host, port = self.options["host"], self.options["port"]
         for i, url in enumerate(self.urls):
             command = [*MANAGE, "gateway", "--host", host, "--port", str(port + i), "--url", url]
-            await self._start(f"gateway-{i + 1}", command)
+            await self._start(f"gateway-{i + 1}", command, redis)
         for i in range(self.options["workers"]):
             await self._start(f"worker-{i + 1}", [*MANAGE, "worker"])
         for url in self.urls:
@@ -185,8 +195,11 @@ class _Up:
         command += ["--journal-dir", str(settings.VAR / "journal" / f"engine-{number}")]
         return command + shlex.split(self.options["engine_options"])
 
-    async def _start(self, name: str, command: list[str]) -> None:
-        environment = {name: getattr(settings, name) for name in start.SECRETS}
+    async def _start(
+        self, name: str, command: list[str], environment: dict[str, str] | None = None
+    ) -> None:
+        secrets = {name: getattr(settings, name) for name in start.SECRETS}
+        environment = secrets | (environment or {})
         await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", environment))
 
     async def _until(self, client: httpx.AsyncClient, url: str) -> None:

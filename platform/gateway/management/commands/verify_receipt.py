@@ -1,0 +1,88 @@
+"""`manage.py verify_receipt`: whether receipts are genuine, and what the ledger has of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError
+
+from tenants.adapters.strict_json import BadJson, load_object
+from tenants.models import UsageEvent
+from tenants.money import amount
+from tenants.receipts import InvalidPublicKey, InvalidReceipt, PublicKey, differences, signer
+
+
+class Command(BaseCommand):
+    help = (
+        "Verify a receipt, or a list of them, as /v1/usage/receipts gives it out. Exits with 0 if "
+        "every signature is valid and the ledger, where it has the request, says the same; else "
+        "with 1."
+    )
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("file", help="the receipts in JSON; - for standard input")
+        parser.add_argument(
+            "--public-key",
+            help="in PEM, as 64 hexadecimal digits, or a file that holds either; for receipts of "
+            "another installation or of an earlier RECEIPT_KEY (default: this installation's)",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        key = _public_key(options["public_key"])
+        sound, costs = True, 0
+        signed = _read(options["file"])
+        for receipt in signed:
+            valid, words = self._judge(receipt, key)
+            self.stdout.write(words)
+            sound &= valid
+            costs += receipt["receipt"]["cost_pico"] if valid else 0
+        if not sound:
+            raise CommandError("Not all is as it should be.", returncode=1)
+        if len(signed) != 1:
+            self.stdout.write(f"{len(signed)} receipts, {amount(costs)} in all")
+
+    def _judge(self, signed: Mapping[str, Any], key: PublicKey) -> tuple[bool, str]:
+        """Whether the receipt is sound, and what to say of it."""
+        try:
+            receipt = key.verify(signed)
+        except InvalidReceipt as error:
+            return False, f"INVALID: {error}"
+        valid = f"valid: {receipt['id']}, {receipt['cost']} {receipt['currency']}"
+        try:
+            event = UsageEvent.objects.filter(id=receipt["id"].removeprefix("req_")).first()
+        except OperationalError:
+            return True, f"{valid}; the ledger cannot be reached"
+        if event is None:
+            return True, f"{valid}; not in this ledger"
+        differing = differences(receipt, event)
+        if differing:
+            return False, f"{valid}; but DIFFERS from the ledger in {', '.join(differing)}"
+        return True, f"{valid}; the ledger says the same"
+
+
+def _public_key(given: str | None) -> PublicKey:
+    if given is None:
+        return signer().public_key
+    try:
+        path = Path(given)
+        return PublicKey.parse(path.read_text() if "\n" not in given and path.is_file() else given)
+    except (InvalidPublicKey, OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"--public-key: {error}") from error
+
+
+def _read(name: str) -> list[Mapping[str, Any]]:
+    """The receipts of a file: one, or the `data` of a list."""
+    try:
+        raw = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        read = load_object(raw)
+    except (OSError, BadJson) as error:
+        raise CommandError(f"{name}: {error}") from error
+    found = read.get("data") if read.get("object") == "list" else [read]
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise CommandError(f"{name}: it holds no receipts")
+    return found

@@ -1,0 +1,59 @@
+"""A Limiter that counts what is reserved, for tests of what uses one."""
+
+from __future__ import annotations
+
+from inference.errors import RateLimitExceeded, Unavailable
+from inference.grants import Ask, Grant, Reservation, Room, Target
+from inference.wire import Usage
+
+
+class Counted:
+    """Output tokens come out of `tokens_left` (None: no limit); what is settled is remembered."""
+
+    def __init__(self) -> None:
+        self.tokens_left: int | None = None
+        self.away = False
+        self.open: dict[str, Ask] = {}
+        self.settled: dict[str, Usage | None] = {}
+        self.released: list[str] = []
+        self.extensions: list[int] = []
+
+    async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+        granted = None if self.tokens_left is None else self._take(ask.output_tokens)
+        if granted is not None and granted < ask.least_output_tokens:
+            self.tokens_left = granted
+            raise RateLimitExceeded("Rate limit reached for tests.", retry_after_s=3)
+        self.open[id] = ask
+        return Reservation(id, granted, *self._rooms())
+
+    async def extend(self, reservation: Reservation, output_tokens: int) -> None:
+        if self.away:
+            raise Unavailable
+        granted = self._take(output_tokens)
+        if not granted:
+            raise RateLimitExceeded("Rate limit reached for tests.", retry_after_s=3)
+        assert reservation.output_tokens is not None
+        reservation.output_tokens += granted
+        self.extensions.append(granted)
+
+    def settle(self, id: str, usage: Usage | None) -> None:
+        if self.open.pop(id, None) is not None:
+            self.settled[id] = usage
+
+    def release(self, id: str) -> None:
+        if self.open.pop(id, None) is not None:
+            self.released.append(id)
+
+    async def look(self, grant: Grant) -> Reservation:
+        return Reservation("", None, *self._rooms())
+
+    def _take(self, wanted: int) -> int:
+        assert self.tokens_left is not None
+        granted = min(wanted, self.tokens_left)
+        self.tokens_left -= granted
+        return granted
+
+    def _rooms(self) -> tuple[Room | None, Room | None]:
+        if self.tokens_left is None:
+            return None, None
+        return Room(100, 99, 0.6), Room(1000, self.tokens_left, 90.0)
