@@ -28,7 +28,7 @@ class PostgresDirectory(CachedDirectory):
             psycopg.OperationalError: the database cannot be reached.
         """
         await self._database.open()
-        for work in (self._listener.run, self.check_due, self.tick):
+        for work in (self._listener.run, self.check_due, self.tick, self.tell_pins):
             self._tasks.append(asyncio.create_task(work(), name=f"directory.{work.__name__}"))
         return self
 

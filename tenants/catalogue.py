@@ -1,22 +1,29 @@
-"""What model names mean for one tenant. Pure: `auth` reads the rows."""
+"""What model names mean for one tenant, at what price and limits. Pure: `reader` reads the rows."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from inference.errors import UnknownModel
-from inference.grants import Grant, ModelCard, Target
+from inference.grants import Grant, Limits, ModelCard, Price, Target
 from inference.wire import AdapterRef
+from tenants import ceilings
+from tenants.ceilings import Sets
 from tenants.models.adapters import LIVE, lora_name
 
 DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
-
-
 SHOWN_CHARS = 200
 """How much of an unknown name an error repeats."""
+
+
+Prices = Sequence[tuple[float, int, int, int]]
+"""Since when (unix time in seconds, earliest first), and the figures of `inference.grants.Price`.
+
+Also those of times to come: what is in memory must not go stale by the clock alone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +32,18 @@ class BaseRow:
 
     name: str
     created: int
+    max_model_len: int
+    prices: Prices = ()
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """A version that is ready, and the aliases that point at it."""
+    """A version that is ready, and the aliases that point at it.
 
+    `prices` and `limits` are its adapter's.
+    """
+
+    adapter_id: int
     adapter: str
     base_model: str
     created: int
@@ -38,6 +51,18 @@ class VersionRow:
     number: int
     digest: str
     aliases: list[str]
+    prices: Prices = ()
+    limits: Sets | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PinRow:
+    """The live version of an adapter that is pinned."""
+
+    tenant: str
+    adapter: str
+    base_model: str
+    digest: str
 
 
 def unknown(name: str, why: str = "") -> UnknownModel:
@@ -55,6 +80,11 @@ class Catalogue:
         for row in rows:
             found[row.adapter].append(row)
         self._versions: Mapping[str, list[VersionRow]] = dict(found)
+        # Worked out here once, not for each request.
+        self._limits = {
+            name: ceilings.limits(f"a{row.adapter_id}", f"adapter `{name}`", row.limits)
+            for name, (row, *_) in found.items()
+        }
 
     def find(self, name: str) -> VersionRow:
         """The version that a name means.
@@ -79,6 +109,10 @@ class Catalogue:
             raise unknown(name)
         return found[0]
 
+    def limits(self, adapter: str) -> tuple[Limits, ...]:
+        """Those in force of this adapter."""
+        return self._limits[adapter]
+
     def live(self) -> list[VersionRow]:
         """The version that each adapter's name means, where it means one."""
         return [row for rows in self._versions.values() for row in rows if LIVE in row.aliases]
@@ -97,8 +131,21 @@ def allowed(grant: Grant, name: str) -> bool:
     return grant.models is None or name in grant.models
 
 
-def resolve(grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue) -> Target:
-    """What the name means for the grant. A base model's name comes before an adapter's.
+def price_at(now: float, *lists: Prices) -> Price:
+    """What the first list says that has a price at this unix time; without any it is free."""
+    for prices in lists:
+        for starts_at, *figures in reversed(prices):
+            if starts_at <= now:
+                return Price(*figures)
+    return Price()
+
+
+def resolve(
+    grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
+) -> Target:
+    """What the name means for the grant at this unix time.
+
+    A base model's name comes before an adapter's.
 
     Raises:
         UnknownModel: it means nothing, or nothing that the key may use.
@@ -106,10 +153,34 @@ def resolve(grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogu
     if not allowed(grant, name if name in bases else name.partition("@")[0]):
         raise unknown(name)
     if name in bases:
-        return Target(name, name)
+        base = bases[name]
+        price = price_at(now, base.prices)
+        return Target(name, name, price=price, max_model_len=base.max_model_len)
     row = own.find(name)
-    ref = AdapterRef(lora_name(grant.tenant, row.adapter, row.digest), row.digest)
-    return Target(name, row.base_model, ref, row.id)
+    # Missing only while the news of a base model is on its way.
+    base = bases.get(row.base_model, BaseRow(row.base_model, 0, 0))
+    return Target(
+        model=name,
+        base_model=row.base_model,
+        adapter=_ref(grant.tenant, row),
+        version_id=row.id,
+        adapter_id=row.adapter_id,
+        limits=own.limits(row.adapter),
+        price=price_at(now, row.prices, base.prices),
+        max_model_len=base.max_model_len,
+    )
+
+
+def pins(rows: Iterable[PinRow]) -> dict[str, list[AdapterRef]]:
+    """The adapters to keep loaded, by base model."""
+    found: defaultdict[str, list[AdapterRef]] = defaultdict(list)
+    for row in rows:
+        found[row.base_model].append(_ref(row.tenant, row))
+    return dict(found)
+
+
+def _ref(tenant: str, row: VersionRow | PinRow) -> AdapterRef:
+    return AdapterRef(lora_name(tenant, row.adapter, row.digest), row.digest)
 
 
 def cards(grant: Grant, bases: Mapping[str, BaseRow], own: Catalogue) -> list[ModelCard]:

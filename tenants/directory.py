@@ -26,6 +26,7 @@ from inference.errors import (
     Unavailable,
 )
 from inference.grants import Grant, ModelCard, Target
+from inference.wire import AdapterRef
 from tenants import catalogue
 from tenants.catalogue import BaseRow, Catalogue
 from tenants.fresh import FreshCache, Tag
@@ -48,7 +49,11 @@ RETRY_S = 0.5
 TICK_S = 1.0
 EXPIRY_HORIZON_S = 3600.0
 """Keys that expire within it are watched, so that their open streams end on time."""
+PINS_S = 1.0
+"""Adapters change all the time, pinned ones hardly ever: they are looked at no more often."""
 BASES = "bases"
+Pins = dict[str, list[AdapterRef]]
+"""The adapters to keep loaded, by base model; one without any is left out."""
 
 
 @dataclass(slots=True)
@@ -118,6 +123,10 @@ class CachedDirectory:
         self._reader = reader
         self._on_revoked: list[Callable[[int, InferenceError], None]] = []
         self._on_archived: list[Callable[[str], None]] = []
+        self._on_pinned: list[Callable[[Pins], None]] = []
+        self._pins: Pins | None = None
+        self._pins_due = asyncio.Event()
+        self._pins_due.set()
         self._due = asyncio.Event()
         self._due_keys: set[int] = set()
         self._due_tenants: set[int] = set()
@@ -156,7 +165,7 @@ class CachedDirectory:
         # Last, so that nothing awaited lies between this check and the caller's submit: what is
         # revoked after it is told to `on_revoked` when the stream is there.
         await self._require_current(grant)
-        return catalogue.resolve(grant, name, bases, own)
+        return catalogue.resolve(grant, name, bases, own, now=time.time())
 
     async def models(self, grant: Grant) -> list[ModelCard]:
         """Every model this key may use; see `inference.grants.Directory`.
@@ -174,6 +183,10 @@ class CachedDirectory:
     def on_archived(self, callback: Callable[[str], None]) -> None:
         """Call `callback(digest)` when an adapter version left service."""
         self._on_archived.append(callback)
+
+    def on_pinned(self, callback: Callable[[Pins], None]) -> None:
+        """Call `callback(adapters by base model)` at the start and when what is pinned changes."""
+        self._on_pinned.append(callback)
 
     # --- Reading through the caches --------------------------------------------------------------
 
@@ -245,6 +258,7 @@ class CachedDirectory:
         for cache in self._caches:
             cache.clear()
         self._due.set()
+        self._pins_due.set()
 
     def changed(self, notice: Notice | None) -> None:
         """Something changed; None where it was not understood."""
@@ -256,8 +270,16 @@ class CachedDirectory:
                 self._keys.drop(("tenant", tenant_id))
                 self._names.drop(("tenant", tenant_id))
                 self._due_tenants.add(tenant_id)
+                self._pins_due.set()
             case Notice(kind="adapters", tenant_id=int(tenant_id)):
                 self._names.drop(("tenant", tenant_id))
+                self._pins_due.set()
+            # No stream ends by a new limit, so no key is due for a check.
+            case Notice(kind="limits", tenant_id=int(tenant_id)):
+                self._keys.drop(("tenant", tenant_id))
+                self._names.drop(("tenant", tenant_id))
+            case Notice(kind="limits"):
+                self._keys.clear()
             case Notice(kind="base_models"):
                 self._bases.drop(BASES)
             case Notice(kind="archived", digest=str(digest)):
@@ -309,6 +331,25 @@ class CachedDirectory:
                 self._due_keys.update(expired)
                 self._due.set()
             await self.write_used()
+
+    async def tell_pins(self) -> None:
+        """Tell `on_pinned` what is pinned, at first and after changes, until cancelled."""
+        while True:
+            await self._pins_due.wait()
+            self._pins_due.clear()
+            try:
+                self._tell(catalogue.pins(await self._reader.pinned()))
+            except Exception as error:  # no notice may follow that would bring it up again
+                log.error("pins_not_told", error=str(error))
+                self._pins_due.set()
+            await asyncio.sleep(PINS_S)
+
+    def _tell(self, pins: Pins) -> None:
+        if pins == self._pins:
+            return
+        for pinned in self._on_pinned:
+            pinned(pins)
+        self._pins = pins
 
     def _note_use(self, known: KnownKey, grant: Grant) -> None:
         # Not the cache's entries: those of keys with open streams may have been dropped meanwhile.

@@ -1,4 +1,4 @@
-"""Listens to what the database tells about changes (`migrations/0003_notices.py`).
+"""Listens to what the database tells about changes (`migrations/0003_notices.py`, 0005).
 
 A connection of its own LISTENs; a query every KEEPALIVE_S proves that it still hears. Lost, it is
 made again with back-off. LISTEN needs a session: not through a pooler in transaction mode.
@@ -30,9 +30,13 @@ MAX_BACKOFF_S = 5.0
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """One change. `digest` is that of an adapter version which left service."""
+    """One change.
 
-    kind: Literal["key", "tenant", "adapters", "base_models", "archived"]
+    `digest` is that of an adapter version which left service; `limits` without a tenant are the
+    platform's default, so everybody's.
+    """
+
+    kind: Literal["key", "tenant", "adapters", "base_models", "archived", "limits"]
     tenant_id: int | None = None
     key_id: int | None = None
     digest: str | None = None

@@ -4,7 +4,7 @@ from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.keys import ApiKey, Lane, Scope
-from tenants.models.limits import LimitSet
+from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.processes import GatewayProcess
 from tenants.models.usage import EngineJournal, Price, UsageEvent, UsageRollup
 
@@ -19,6 +19,7 @@ __all__ = [
     "GatewayProcess",
     "IdempotentAnswer",
     "Lane",
+    "LimitScope",
     "LimitSet",
     "Membership",
     "Price",

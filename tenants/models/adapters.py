@@ -91,6 +91,7 @@ class Adapter(models.Model):
             models.UniqueConstraint(fields=["tenant", "name"], name="adapter_name_unique"),
             models.CheckConstraint(condition=Q(name__regex=NAME), name="adapter_name_form"),
         ]
+        indexes = [models.Index(fields=["id"], condition=Q(pinned=True), name="adapter_pinned")]
 
     def __str__(self) -> str:
         return f"{self.tenant}/{self.name}"

@@ -62,6 +62,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         scopes: Collection[str],
         allowed_models: Collection[str] | None = None,
         expires_at: datetime | None = None,
+        lane: str = Lane.INTERACTIVE,
         created_by: User | None = None,
     ) -> tuple[ApiKey, str]:
         """Make a key; returns it and its text, which nobody can find out later."""
@@ -71,6 +72,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
             scopes=sorted(scopes),
             allowed_models=None if allowed_models is None else sorted(allowed_models),
             expires_at=expires_at,
+            lane=lane,
             created_by=created_by,
         )
         text = key.set_new_secret()

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from django.core.validators import MinValueValidator
+from dataclasses import dataclass
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
+from tenants import ceilings
+from tenants.ceilings import FIELDS, Figures, Sets
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import Adapter
 from tenants.models.keys import ApiKey
 
-FIELDS = (
-    "requests_per_minute",
-    "tokens_per_minute",
-    "prompt_tokens_per_minute",
-    "output_tokens_per_minute",
-    "concurrent_streams",
-    "tokens_per_day",
-    "tokens_per_month",
-    "cost_per_day",
-    "cost_per_month",
-)
-"""As in `inference.grants.Limits`."""
 MAX_LIMIT = 10**12
 """Keeps all sums exact in the doubles of Redis's scripts."""
 
 
 def _limit(help_text: str) -> models.BigIntegerField[int | None, int | None]:
     return models.BigIntegerField(
-        null=True, blank=True, validators=[MinValueValidator(0)], help_text=help_text
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0), MaxValueValidator(MAX_LIMIT)],
+        help_text=help_text,
     )
 
 
@@ -99,3 +95,54 @@ class LimitSet(models.Model):
     def __str__(self) -> str:
         scope = self.key or self.adapter or self.tenant or "platform default"
         return f"{scope} ({self.author})"
+
+    def clean(self) -> None:
+        """Says in a form what the database would refuse (`migrations/0005_limit_notices.py`)."""
+        for name, owned in (("key", self.key), ("adapter", self.adapter)):
+            if owned is not None and owned.tenant_id != self.tenant_id:
+                raise ValidationError({name: f"This is not the tenant's {name}."})
+
+    @property
+    def figures(self) -> Figures:
+        return {name: getattr(self, name) for name in FIELDS}
+
+
+@dataclass(frozen=True)
+class LimitScope:
+    """What a set of limits is for: a tenant as a whole, one of its keys or one of its adapters.
+
+    Without a tenant it is the platform's default.
+    """
+
+    tenant: Tenant | None = None
+    key: ApiKey | None = None
+    adapter: Adapter | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self.key is None and self.adapter is None
+
+    def sets(self) -> Sets:
+        """What each author set here, for a tenant as a whole with the platform's default."""
+        rows = LimitSet.objects.filter(tenant=self.tenant, key=self.key, adapter=self.adapter)
+        if self.whole:
+            rows |= LimitSet.objects.filter(tenant=None)
+        return {row.author if row.tenant_id else ceilings.DEFAULT: row.figures for row in rows}
+
+    def ceiling(self) -> Figures:
+        """What the tenant's own limits cannot go beyond here; its keys' and adapters' neither
+        beyond what the tenant as a whole may have."""
+        here = ceilings.ceiling(self.sets())
+        if self.whole:
+            return here
+        return ceilings.least(here, LimitScope(self.tenant).ceiling())
+
+    def store(self, author: LimitSet.Author, figures: Figures) -> None:
+        """Set these fields; the author's others stay as they are."""
+        LimitSet.objects.update_or_create(
+            tenant=self.tenant,
+            key=self.key,
+            adapter=self.adapter,
+            author=author,
+            defaults=dict(figures),
+        )
