@@ -49,7 +49,7 @@ RETRY_S = 0.5
 TICK_S = 1.0
 EXPIRY_HORIZON_S = 3600.0
 """Keys that expire within it are watched, so that their open streams end on time."""
-PINS_S = 1.0
+PINS_S = 0.5
 """Adapters change all the time, pinned ones hardly ever: they are looked at no more often."""
 BASES = "bases"
 Pins = dict[str, list[AdapterRef]]

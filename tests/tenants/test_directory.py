@@ -19,7 +19,9 @@ from inference.errors import (
     Unavailable,
     UnknownModel,
 )
-from tenants.catalogue import BaseRow, VersionRow
+from inference.grants import Grant, Limits, Price, Target
+from inference.wire import AdapterRef
+from tenants.catalogue import BaseRow, PinRow, VersionRow
 from tenants.directory import CachedDirectory
 from tenants.fresh import FRESH_S
 from tenants.models.keys import hmac_of
@@ -30,12 +32,28 @@ PREFIX = "a" * 12
 TEXT = f"lk_{PREFIX}_{'s' * 43}"
 WRONG = f"lk_{PREFIX}_{'x' * 43}"
 UNKNOWN = f"lk_{'b' * 12}_{'s' * 43}"
-VERSION = VersionRow("support", "base", 1, 5, 1, "d" * 64, ["live"])
+BASE = BaseRow("base", 1, 512, [(0.0, 10, 5, 20)])
+VERSION = VersionRow(70, "support", "base", 1, 5, 1, "d" * 64, ["live"])
+REF = AdapterRef(f"acme/support@{'d' * 64}", "d" * 64)
+PINNED = PinRow("acme", "support", "base", "d" * 64)
 
 
 def key_row(**fields: object) -> KeyRow:
     row = KeyRow(
-        1, 10, "acme", "active", 2.0, b"c" * 32, ["inference"], None, None, None, hmac_of(TEXT)
+        id=1,
+        tenant_id=10,
+        tenant="acme",
+        status="active",
+        weight=2.0,
+        cache_secret=b"c" * 32,
+        name="ci",
+        prefix=PREFIX,
+        scopes=["inference"],
+        allowed_models=None,
+        lane="interactive",
+        expires_at=None,
+        revoked_at=None,
+        secret_hmac=hmac_of(TEXT),
     )
     return replace(row, **fields)  # type: ignore[arg-type]
 
@@ -46,6 +64,8 @@ class Rows(Reader):
 
     stored: dict[str, KeyRow] = field(default_factory=lambda: {PREFIX: key_row()})
     versions: list[VersionRow] = field(default_factory=lambda: [VERSION])
+    base: BaseRow = BASE
+    pins: list[PinRow] = field(default_factory=list)
     away: bool = False
     queries: int = 0
     touched: list[int] = field(default_factory=list)
@@ -72,11 +92,15 @@ class Rows(Reader):
 
     async def base_models(self) -> list[BaseRow]:
         await self._query()
-        return [BaseRow("base", 1)]
+        return [self.base]
 
     async def ready_versions(self, tenant_id: int) -> list[VersionRow]:
         await self._query()
         return self.versions if tenant_id == 10 else []
+
+    async def pinned(self) -> list[PinRow]:
+        await self._query()
+        return self.pins
 
     async def touch(self, ids: Collection[int]) -> None:
         await self._query()
@@ -124,8 +148,7 @@ async def test_a_key_is_read_once(directory: CachedDirectory, rows: Rows) -> Non
     assert rows.queries == 1
     assert len(set(map(id, grants))) == 1
     grant = grants[0]
-    assert (grant.key_id, grant.tenant_id, grant.tenant, grant.weight) == (1, 10, "acme", 2.0)
-    assert grant.scopes == {"inference"} and grant.models is None and grant.expires_at is None
+    assert grant == Grant(1, 10, "acme", frozenset({"inference"}), None, 2.0, grant.salt)
     assert len(grant.salt) == 64 and grant.salt != (b"c" * 32).hex()
 
 
@@ -300,6 +323,165 @@ async def test_a_management_key_cannot_infer(directory: CachedDirectory, rows: R
     for call in (directory.resolve(grant, "base"), directory.models(grant)):
         with pytest.raises(PermissionDenied):
             await call
+
+
+# --- Limits and prices ---------------------------------------------------------------------------
+
+
+async def test_a_grant_has_the_limits_of_tenant_and_key(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    rows.stored[PREFIX] = key_row(
+        lane="batch",
+        tenant_limits={"default": {"tokens_per_day": 9}, "operator": {"cost_per_day": 8}},
+        key_limits={"operator": {"requests_per_minute": 7}, "tenant": {"requests_per_minute": 70}},
+    )
+    grant = await directory.authenticate(TEXT)
+    assert grant.lane == "batch"
+    assert grant.limits == (
+        Limits("t10", "tenant `acme`", tokens_per_day=9, cost_per_day=8),
+        Limits("k1", f"key `ci` (lk_{PREFIX}…)", requests_per_minute=7),
+    )
+    assert rows.queries == 1
+
+
+@pytest.mark.parametrize("notice", [Notice("limits", tenant_id=10), Notice("limits")])
+async def test_new_limits_hold_for_the_next_request(
+    directory: CachedDirectory, rows: Rows, notice: Notice
+) -> None:
+    assert (await directory.authenticate(TEXT)).limits == ()
+    rows.stored[PREFIX] = key_row(key_limits={"tenant": {"requests_per_minute": 7}})
+    directory.changed(Notice("limits", tenant_id=11))
+    assert (await directory.authenticate(TEXT)).limits == ()
+    directory.changed(notice)
+    assert (await directory.authenticate(TEXT)).limits[0].requests_per_minute == 7
+
+
+@pytest.mark.parametrize("notice", [Notice("limits", tenant_id=10), Notice("limits")])
+async def test_a_new_limit_ends_nothing(
+    directory: CachedDirectory, rows: Rows, notice: Notice
+) -> None:
+    """Not even a look at whether the keys still hold."""
+    grant = await directory.authenticate(TEXT)
+    rows.stored[PREFIX] = key_row(key_limits={"tenant": {"requests_per_minute": 0}})
+    async with checking(directory) as told:
+        directory.changed(notice)
+        before = rows.queries
+        await directory.resolve(grant, "base")  # the key is still good, at the old limits
+        rows.stored["b" * 12] = key_row(id=2, revoked_at=datetime.now(UTC))
+        directory.changed(Notice("key", key_id=2))
+        assert (await told.next())[0] == 2
+        assert told.queue.empty()
+    assert rows.queries == before + 4  # the key once more, base models, catalogue, the revoked key
+
+
+async def test_a_targets_price_and_limits_follow_their_changes(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    grant = await directory.authenticate(TEXT)
+    expected = Target("support", "base", REF, 5, 70, (), Price(10, 5, 20), 512)
+    assert await directory.resolve(grant, "support") == expected
+    limits = {"operator": {"concurrent_streams": 2}}
+    rows.versions = [replace(VERSION, prices=[(0.0, 1, 1, 1)], limits=limits)]
+    assert await directory.resolve(grant, "support") == expected
+    directory.changed(Notice("adapters", tenant_id=10))
+    assert await directory.resolve(grant, "support") == replace(
+        expected,
+        limits=(Limits("a70", "adapter `support`", concurrent_streams=2),),
+        price=Price(1, 1, 1),
+    )
+    rows.versions = [VERSION]
+    directory.changed(Notice("limits", tenant_id=10))
+    assert await directory.resolve(grant, "support") == expected
+
+
+async def test_a_price_is_chosen_by_the_clock(directory: CachedDirectory, rows: Rows) -> None:
+    now = time.time()
+    rows.base = replace(BASE, prices=[(0.0, 1, 1, 1), (now - 1, 2, 2, 2), (now + 3600, 3, 3, 3)])
+    grant = await directory.authenticate(TEXT)
+    assert (await directory.resolve(grant, "base")).price == Price(2, 2, 2)
+
+
+async def test_what_is_known_is_resolved_without_a_pause(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    """So that nothing happens between a stream's last check and its start."""
+    grant = await directory.authenticate(TEXT)
+    await directory.resolve(grant, "support")
+    with pytest.raises(StopIteration) as done:
+        directory.resolve(grant, "support").send(None)
+    assert done.value.value.version_id == 5
+
+
+# --- Pins ----------------------------------------------------------------------------------------
+
+
+class Pinned:
+    """What `on_pinned` was told."""
+
+    def __init__(self, directory: CachedDirectory) -> None:
+        self.queue: asyncio.Queue[dict[str, list[AdapterRef]]] = asyncio.Queue()
+        directory.on_pinned(self.queue.put_nowait)
+
+    async def next(self) -> dict[str, list[AdapterRef]]:
+        return await asyncio.wait_for(self.queue.get(), 30)
+
+
+@asynccontextmanager
+async def pinning(directory: CachedDirectory) -> AsyncIterator[Pinned]:
+    pinned = Pinned(directory)
+    task = asyncio.create_task(directory.tell_pins())
+    try:
+        yield pinned
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_pins_are_told_at_the_start_also_where_there_are_none(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    async with pinning(directory) as pinned:
+        assert await pinned.next() == {}
+
+
+@pytest.mark.parametrize(
+    "notice", [Notice("adapters", tenant_id=99), Notice("tenant", tenant_id=99), None]
+)
+async def test_pins_are_told_when_they_change(
+    directory: CachedDirectory, rows: Rows, notice: Notice | None
+) -> None:
+    async with pinning(directory) as pinned:
+        assert await pinned.next() == {}
+        rows.pins = [PINNED]
+        directory.changed(notice)
+        assert await pinned.next() == {"base": [REF]}
+
+
+async def test_pins_that_did_not_change_are_not_told_again(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    rows.pins = [PINNED]
+    async with pinning(directory) as pinned:
+        assert await pinned.next() == {"base": [REF]}
+        rows.asked.clear()
+        for _ in range(100):
+            directory.changed(Notice("adapters", tenant_id=10))
+        await rows.asked.wait()
+        assert rows.queries == 2  # a burst of changes is one look
+        rows.pins = []
+        directory.changed(Notice("adapters", tenant_id=10))
+        assert await pinned.next() == {}
+
+
+async def test_pins_that_could_not_be_read_are_read_again(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    rows.pins, rows.away = [PINNED], True
+    async with pinning(directory) as pinned:
+        await rows.asked.wait()
+        rows.away = False
+        assert await pinned.next() == {"base": [REF]}
 
 
 # --- Revocation ----------------------------------------------------------------------------------
