@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,9 +14,19 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
-from inference.wire import ModelInfo
+from inference.grants import Limits, Price, Target
+from inference.wire import AdapterRef, ModelInfo
 from tenants.auth import PostgresDirectory
-from tenants.models import Adapter, AdapterVersion, Alias, ApiKey, BaseModel, Tenant
+from tenants.models import (
+    Adapter,
+    AdapterVersion,
+    Alias,
+    ApiKey,
+    BaseModel,
+    LimitSet,
+    Tenant,
+)
+from tenants.models import Price as PriceRow
 from tenants.notices import CHANNEL, LISTENER, Notice, conninfo, parse
 from tenants.reader import Reader
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
@@ -79,6 +90,42 @@ def test_a_base_model_that_was_known_is_no_news() -> None:
     assert notices == [Notice("base_models")]
 
 
+def test_limits(adapter: Adapter) -> None:
+    tenant = adapter.tenant
+    other, (key, _) = make_tenant("other"), make_key(tenant)
+    everybodys, tenants = Notice("limits"), Notice("limits", tenant.pk)
+
+    def limit(tenant: Tenant | None, **scope: Any) -> None:
+        LimitSet.objects.create(tenant=tenant, author="operator", tokens_per_day=5, **scope)
+
+    assert notices_of(lambda: limit(None)) == [everybodys]
+    for scope in ({}, {"key": key}, {"adapter": adapter}):
+        assert notices_of(lambda scope=scope: limit(tenant, **scope)) == [tenants]
+    whole = LimitSet.objects.filter(tenant=tenant, key=None, adapter=None)
+    assert notices_of(lambda: whole.update(tokens_per_day=None)) == [tenants]
+    assert notices_of(lambda: whole.update(updated_at=datetime.now(UTC))) == []
+    assert notices_of(lambda: whole.update(tenant=other)) == [tenants, Notice("limits", other.pk)]
+    assert notices_of(LimitSet.objects.filter(tenant=None).delete) == [everybodys]
+    assert tenants in notices_of(key.delete)
+
+
+def test_prices(adapter: Adapter) -> None:
+    base = adapter.base_model
+    bases, adapters = Notice("base_models"), Notice("adapters", adapter.tenant_id)
+    figures = {"prompt": 2, "cached_prompt": 1, "output": 3, "starts_at": datetime.now(UTC)}
+    prices = PriceRow.objects
+    assert notices_of(lambda: prices.create(base_model=base, **figures)) == [bases]
+    assert notices_of(lambda: prices.update(prompt=4)) == [bases]
+    assert notices_of(prices.all().delete) == [bases]
+    assert notices_of(lambda: prices.create(adapter=adapter, **figures)) == [adapters]
+    assert notices_of(lambda: prices.update(adapter=None, base_model=base)) == [adapters, bases]
+
+
+def test_pins(adapter: Adapter) -> None:
+    pin = Adapter.objects.filter(pk=adapter.pk)
+    assert notices_of(lambda: pin.update(pinned=True)) == [Notice("adapters", adapter.tenant_id)]
+
+
 # --- The whole way -------------------------------------------------------------------------------
 
 
@@ -89,11 +136,26 @@ class Gateway:
         self.directory = directory
         self.revoked: asyncio.Queue[tuple[int, InferenceError]] = asyncio.Queue()
         self.archived: asyncio.Queue[str] = asyncio.Queue()
+        self.pinned: asyncio.Queue[dict[str, list[AdapterRef]]] = asyncio.Queue()
         directory.on_revoked(lambda *told: self.revoked.put_nowait(told))
         directory.on_archived(self.archived.put_nowait)
+        directory.on_pinned(self.pinned.put_nowait)
 
     async def next_revoked(self) -> int:
         return (await asyncio.wait_for(self.revoked.get(), 30))[0]
+
+    async def catch_up(self) -> None:
+        """Wait for the notices so far: they come in the order of the commits, a key's end last."""
+        key, text = await given_key()
+        await self.directory.authenticate(text)
+        await sync_to_async(key.revoke)()
+        assert await self.next_revoked() == key.pk
+
+    async def pins(self, *adapters: AdapterRef) -> None:
+        """Wait until just these are said to be pinned."""
+        wanted = {"base": list(adapters)} if adapters else {}
+        while await asyncio.wait_for(self.pinned.get(), 30) != wanted:
+            pass
 
 
 @pytest.fixture
@@ -181,11 +243,7 @@ async def test_names_follow_the_aliases(gateway: Gateway) -> None:
     adapter, first, second = await versions()
 
     async def names_mean(**expected: int | None) -> None:
-        # Notices come in the order of the commits: a key that ends is heard after what was before.
-        key, marker = await given_key()
-        await gateway.directory.authenticate(marker)
-        await sync_to_async(key.revoke)()
-        assert await gateway.next_revoked() == key.pk
+        await gateway.catch_up()
         for name, version_id in expected.items():
             target = await gateway.directory.resolve(grant, name.replace("_at_", "@"))
             assert target.version_id == version_id
@@ -205,6 +263,111 @@ async def test_names_follow_the_aliases(gateway: Gateway) -> None:
         ("base", "lorikeet", "base"),
         ("support", "acme", "base"),
     ]
+
+
+LIMITED = """
+INSERT INTO tenants_limitset (tenant_id, key_id, adapter_id, author, {fields}, updated_at)
+VALUES (%s, %s, %s, %s, {values}, now())
+"""
+
+
+async def set_limits(author: str, *scope: int | None, **figures: int | None) -> None:
+    """`scope`: the ids of the tenant, the key and the adapter."""
+    statement = LIMITED.format(fields=", ".join(figures), values=", ".join(["%s"] * len(figures)))
+    await execute(statement, *scope, author, *figures.values())
+
+
+async def test_limits_follow_what_is_set(gateway: Gateway) -> None:
+    key, text = await given_key()
+    tenant, other = key.tenant_id, await sync_to_async(make_tenant)("other")
+    of_tenant = Limits(f"t{tenant}", "tenant `acme`")
+    of_key = Limits(f"k{key.pk}", f"key `a key` (lk_{key.prefix}…)")
+
+    async def limits() -> tuple[Limits, ...]:
+        await gateway.catch_up()
+        return (await gateway.directory.authenticate(text)).limits
+
+    await set_limits("operator", other.pk, None, None, tokens_per_minute=1)
+    assert await limits() == ()
+    await set_limits("operator", None, None, None, tokens_per_minute=1000, cost_per_day=10**12)
+    assert await limits() == (replace(of_tenant, tokens_per_minute=1000, cost_per_day=10**12),)
+    await set_limits("operator", tenant, None, None, tokens_per_minute=5000)
+    await set_limits("tenant", tenant, None, None, tokens_per_minute=4000, requests_per_minute=3)
+    await set_limits("operator", tenant, key.pk, None, concurrent_streams=7)
+    await set_limits("tenant", tenant, key.pk, None, concurrent_streams=9, tokens_per_day=0)
+    assert await limits() == (
+        replace(of_tenant, tokens_per_minute=4000, requests_per_minute=3, cost_per_day=10**12),
+        replace(of_key, concurrent_streams=7, tokens_per_day=0),
+    )
+    await execute("DELETE FROM tenants_limitset WHERE key_id IS NOT NULL OR tenant_id IS NULL")
+    assert await limits() == (replace(of_tenant, tokens_per_minute=4000, requests_per_minute=3),)
+    await execute("UPDATE tenants_apikey SET lane = 'batch' WHERE id = %s", key.pk)
+    await limits()
+    assert (await gateway.directory.authenticate(text)).lane == "batch"
+    assert gateway.revoked.empty()
+
+
+@sync_to_async
+def given_adapter() -> Adapter:
+    adapter = make_adapter(Tenant.objects.get())
+    adapter.promote(make_version(adapter))
+    return adapter
+
+
+async def test_a_target_follows_prices_and_limits(gateway: Gateway) -> None:
+    _, text = await given_key()
+    adapter = await given_adapter()
+
+    async def target(name: str) -> Target:
+        await gateway.catch_up()
+        return await gateway.directory.resolve(await gateway.directory.authenticate(text), name)
+
+    async def price(days: int, of: str, owner: int, *figures: int) -> None:
+        await execute(
+            f"INSERT INTO tenants_price ({of}_id, starts_at, prompt, cached_prompt, output, "
+            "created_at) VALUES (%s, now() + make_interval(days => %s), %s, %s, %s, now())",
+            *(owner, days, *figures),
+        )
+
+    found = await target("support")
+    assert (found.adapter_id, found.price, found.limits) == (adapter.pk, Price(), ())
+    assert found.max_model_len == (await target("base")).max_model_len == 512
+    await price(-2, "base_model", adapter.base_model_id, 30, 20, 10)
+    await price(-1, "base_model", adapter.base_model_id, 3, 2, 1)
+    await price(1, "base_model", adapter.base_model_id, 300, 200, 100)
+    await price(1, "adapter", adapter.pk, 7, 7, 7)
+    assert (await target("base")).price == (await target("support")).price == Price(3, 2, 1)
+    await execute("UPDATE tenants_price SET starts_at = now() WHERE adapter_id IS NOT NULL")
+    assert (await target("support")).price == Price(7, 7, 7)
+    assert (await target("base")).price == Price(3, 2, 1)
+    await set_limits("tenant", adapter.tenant_id, None, adapter.pk, tokens_per_day=5)
+    expected = (Limits(f"a{adapter.pk}", "adapter `support`", tokens_per_day=5),)
+    assert (await target("support")).limits == expected
+    await execute("UPDATE tenants_basemodel SET max_model_len = 1024")
+    assert (await target("support")).max_model_len == 1024
+
+
+async def test_pins_follow_the_live_versions(gateway: Gateway) -> None:
+    await gateway.pins()
+    await given_key()
+    adapter = await given_adapter()
+    first, second = [
+        AdapterRef(f"acme/support@{version.digest}", version.digest)
+        for version in (
+            await adapter.versions.aget(),
+            await sync_to_async(make_version)(adapter),
+        )
+    ]
+    await Adapter.objects.aupdate(pinned=True)
+    await gateway.pins(first)
+    await sync_to_async(adapter.promote)(await adapter.versions.aget(digest=second.digest))
+    await gateway.pins(second)
+    await Tenant.objects.aupdate(status="suspended")
+    await gateway.pins()
+    await Tenant.objects.aupdate(status="active")
+    await gateway.pins(second)
+    await Alias.objects.all().adelete()
+    await gateway.pins()
 
 
 async def test_last_use_is_written(async_db: None) -> None:
