@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,18 @@ from inference.environ import BadSetting
 
 log = structlog.get_logger(__name__)
 
+Start = Callable[[argparse.Namespace, EngineProfile], Awaitable[Engine]]
+
 EXIT_ENGINE_DIED = 70
 DEFAULT_RUNNING = 256
 """Requests on the engine at once where the profile leaves vLLM its own default."""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run until the engine dies or a signal comes; a bad setting ends the process with one line."""
+def main(arguments: list[str] | None = None, start: Start | None = None) -> None:
+    """Run until the engine dies or a signal comes; a bad setting ends the process with one line.
+
+    `start` makes another engine than the options' own.
+    """
     try:
         options = parser().parse_args(arguments)
         options.token = environ.secret("ENGINE_TOKEN")
@@ -42,7 +47,7 @@ def main(arguments: list[str] | None = None) -> None:
             closing(Journal.open(options.journal_dir)) as journal,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            status = runner.run(serve(options, profile, journal))
+            status = runner.run(serve(options, profile, journal, start or start_engine))
     except (BadSetting, BadProfile, JournalFailed) as error:
         sys.exit(f"lorikeet engine: {error}")
     sys.exit(status)
@@ -241,9 +246,11 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
     return await VLLMEngine.start(profile)
 
 
-async def serve(options: argparse.Namespace, profile: EngineProfile, journal: Journal) -> int:
+async def serve(
+    options: argparse.Namespace, profile: EngineProfile, journal: Journal, start: Start
+) -> int:
     """Start the engine, serve it, and drain at the first signal. Returns the exit status."""
-    engine = await start_engine(options, profile)
+    engine = await start(options, profile)
     log.info("engine_ready", engine=engine.info.engine, model=engine.info.name)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
