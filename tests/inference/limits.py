@@ -15,6 +15,8 @@ class Counted:
         self.away = False
         self.open: dict[str, Ask] = {}
         self.settled: dict[str, Usage | None] = {}
+        self.offered: list[str] = []
+        """Ids that `settle` was called with, known here or not."""
         self.released: list[str] = []
         self.extensions: list[int] = []
 
@@ -37,6 +39,7 @@ class Counted:
         self.extensions.append(granted)
 
     def settle(self, id: str, usage: Usage | None) -> None:
+        self.offered.append(id)
         if self.open.pop(id, None) is not None:
             self.settled[id] = usage
 

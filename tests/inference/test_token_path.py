@@ -15,6 +15,7 @@ from openai import AsyncOpenAI
 
 from inference.agent.synthetic import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked
+from inference.wire import EngineStats
 from tests.inference.rig import TOKEN, Rig, agent_on, chat, connected, gateway, rig, until
 from tests.inference.samples import MODEL
 
@@ -273,8 +274,8 @@ async def test_an_agent_that_dies_gives_its_streams_an_error_and_the_next_one_se
                 again = await client.post("/v1/chat/completions", json=chat(max_tokens=2))
                 assert again.status_code == 200
                 assert (await client.get("/readyz")).json()["status"] == "ready"
-        (lost, good) = await one.ledger.settled(2)
-        assert (lost.finish_reason, good.finish_reason) == ("engine_lost", "length")
+            (lost, good) = await one.ledger.settled(2)
+        assert (lost.finish_reason, good.finish_reason) == ("gateway_lost", "length")
         assert lost.usage.prompt_tokens > 0
 
 
@@ -293,6 +294,10 @@ async def test_a_gateway_that_dies_leaves_nothing_running_in_the_engine(tmp_path
                     await drained(made)
                     request.cancel()
                     await asyncio.wait([request])
+                    (lost,) = await survivor.ledger.settled()
+                    assert (lost.finish_reason, doomed.ledger.entries) == ("gateway_lost", {})
+                    assert lost.usage.completion_tokens == engine.stats().completion_tokens
+                    await until(lambda: lost.id in survivor.limits.offered)
                 async with survivor.client() as client:
                     answer = await client.post("/v1/chat/completions", json=chat(max_tokens=1))
                     assert answer.status_code == 200
@@ -439,3 +444,137 @@ async def test_an_engine_without_the_token_is_turned_away(stack: Rig, token: str
         await connect(
             f"{url}/ws/elsewhere", additional_headers={"Authorization": f"Bearer {TOKEN}"}
         )
+
+
+# --- limits, journal and ledger ------------------------------------------------------------------
+
+
+async def test_every_answer_says_what_is_left_of_the_limits(stack: Rig) -> None:
+    stack.gateway.limits.tokens_left = 1000
+    async with stack.gateway.client() as client:
+        good = await client.post("/v1/chat/completions", json=chat(max_tokens=10))
+        bad = await client.post("/v1/chat/completions", json=chat("nothing"))
+        models = await client.get("/v1/models")
+        lost = await client.get("/v1/nowhere")
+    assert good.headers["x-ratelimit-limit-requests"] == "100"
+    assert good.headers["x-ratelimit-remaining-tokens"] == "990"
+    assert good.headers["x-ratelimit-reset-tokens"] == "1m30s"
+    for answer in (bad, models):
+        assert answer.headers["x-ratelimit-remaining-tokens"] == "990"
+    assert "x-ratelimit-limit-requests" not in lost.headers
+
+
+async def test_a_limit_is_a_429_that_says_when_to_retry_and_starts_nothing(stack: Rig) -> None:
+    stack.gateway.limits.tokens_left = 5
+    async with stack.gateway.client() as client:
+        refused = await client.post("/v1/chat/completions", json=chat(max_tokens=10))
+        good = await client.post("/v1/chat/completions", json=chat(max_tokens=5))
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "3")
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    assert good.status_code == 200
+    (entry,) = await stack.gateway.ledger.settled()
+    assert good.headers["x-request-id"] == f"req_{entry.id}"
+
+
+async def test_what_could_not_be_started_is_given_back() -> None:
+    async with gateway() as one, one.client() as client:
+        refused = await client.post("/v1/chat/completions", json=chat())
+        assert refused.status_code == 503
+        assert len(one.limits.released) == 1
+        assert not one.limits.open
+
+
+async def test_limits_are_settled_with_what_was_used(stack: Rig) -> None:
+    async with stack.gateway.client() as client:
+        await client.post("/v1/chat/completions", json=chat(max_tokens=7))
+    ((used),) = stack.gateway.limits.settled.values()
+    (entry,) = await stack.gateway.ledger.settled()
+    assert used == entry.usage
+    assert not stack.gateway.limits.open
+
+
+async def test_prompts_are_estimated_by_what_earlier_ones_had(stack: Rig) -> None:
+    limits = stack.gateway.limits
+    async with stack.gateway.client() as client:
+        for _ in range(60):
+            answer = await client.post(
+                "/v1/chat/completions", json=chat(content=LONG, max_tokens=1)
+            )
+        slow(stack)
+        body = chat(content=LONG, max_tokens=1000, ignore_eos=True)
+        request = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+        await until(lambda: limits.open)
+        (ask,) = limits.open.values()
+        request.cancel()
+        await asyncio.wait([request])
+    true = answer.json()["usage"]["prompt_tokens"]
+    assert abs(ask.prompt_tokens - true) <= 0.15 * true
+    await drained(stack)
+
+
+async def test_a_stream_that_outgrows_its_limit_ends_as_too_long_and_is_billed(stack: Rig) -> None:
+    slow(stack)
+    stack.gateway.limits.tokens_left = 40
+    async with AsyncOpenAI(base_url=f"{stack.gateway.url}/v1", api_key="acme") as client:
+        stream = await client.chat.completions.create(
+            model=MODEL.name,
+            messages=[{"role": "user", "content": LONG}],
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True},
+        )
+        chunks = [chunk async for chunk in stream]
+    (end,) = (chunk for chunk in chunks if chunk.choices and chunk.choices[0].finish_reason)
+    assert end.choices[0].finish_reason == "length"
+    details = end.choices[0].model_extra["finish_details"]  # type: ignore[index]
+    assert details["code"] == "rate_limit_exceeded"
+    (entry,) = await stack.gateway.ledger.settled()
+    assert entry.finish_reason == "length"
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert 40 <= usage.completion_tokens == entry.usage.completion_tokens
+    assert entry.usage.completion_tokens == stack.engine.stats().completion_tokens
+
+
+async def test_an_answer_that_does_not_stream_is_bounded_by_what_is_left(stack: Rig) -> None:
+    stack.gateway.limits.tokens_left = 20
+    async with stack.gateway.client() as client:
+        body = chat(ignore_eos=True)
+        answer = (await client.post("/v1/chat/completions", json=body)).json()
+    assert answer["usage"]["completion_tokens"] == 20
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert "20 tokens" in answer["choices"][0]["finish_details"]["message"]
+
+
+async def test_a_ledger_that_is_away_gets_everything_later(stack: Rig) -> None:
+    stack.gateway.ledger.away = True
+    async with stack.gateway.client() as client:
+        for _ in range(5):
+            await client.post("/v1/chat/completions", json=chat(max_tokens=1))
+        await until(lambda: reported(stack).unbilled.requests == 5)
+        stack.gateway.ledger.away = False
+        for link in list(stack.gateway.hub._links.values()):
+            await link._transport.close("as if the gateway had been restarted")
+        assert len(await stack.gateway.ledger.settled(5)) == 5
+        await until(lambda: reported(stack).unbilled.requests == 0)
+    totals = reported(stack)
+    assert (totals.journaled.requests, totals.journaled.completion_tokens) == (5, 5)
+    assert totals.unjournaled_tokens == 0
+
+
+async def test_an_engine_with_too_much_unbilled_takes_no_more(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_unbilled=2) as stack:
+        stack.gateway.ledger.away = True
+        async with stack.gateway.client() as client:
+            for _ in range(2):
+                good = await client.post("/v1/chat/completions", json=chat(max_tokens=1))
+                assert good.status_code == 200
+            refused = await client.post("/v1/chat/completions", json=chat(max_tokens=1))
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert "ledger" in refused.json()["error"]["message"]
+
+
+def reported(stack: Rig) -> EngineStats:
+    """What the agent says of itself, once a second."""
+    return stack.gateway.ledger.reported.get("engine-1", EngineStats())
