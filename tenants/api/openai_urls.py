@@ -1,0 +1,18 @@
+"""What Django answers of `/v1/`; the rest of it is the token path's.
+
+`gateway.asgi` sends `/v1/organization/...` and `/v1/usage/...` here.
+"""
+
+from __future__ import annotations
+
+from django.urls import URLPattern, path, re_path
+
+from tenants.api.receipts import public_key, receipt, receipts
+from tenants.api.v1 import not_found
+
+urlpatterns: list[URLPattern] = [
+    path("usage/receipts", receipts),
+    path("usage/receipts/key", public_key),
+    path("usage/receipts/<str:request_id>", receipt),
+    re_path(r"", not_found),
+]

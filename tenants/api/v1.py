@@ -1,0 +1,178 @@
+"""Addresses under `/v1/` that Django answers: a tenant's key and nothing else says who asks, errors
+have OpenAI's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any
+
+import msgspec
+from django.db import OperationalError
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+
+from inference.errors import (
+    InferenceError,
+    InvalidApiKey,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    PermissionDenied,
+    Unavailable,
+)
+from inference.openai import error_body
+from tenants.models import ApiKey
+
+View = Callable[..., HttpResponse]
+KeyedView = Callable[..., Any]
+"""Takes the request, the caller's key and what the address names; returns what becomes JSON."""
+
+EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
+"""Times outside of these are mistakes."""
+
+_json = msgspec.json.Encoder().encode
+
+
+def keyed(scopes: Collection[str]) -> Callable[[KeyedView], View]:
+    """Makes a view of a function: GET, for keys with one of the scopes."""
+
+    def make(answer: KeyedView) -> View:
+        def view(request: HttpRequest, **named: Any) -> HttpResponse:
+            return reply(answer(request, _authenticate(request, scopes), **named))
+
+        return openai_view(wraps(answer)(view))
+
+    return make
+
+
+def openai_view(view: View) -> View:
+    """Makes errors of a view that takes only GET answers in OpenAI's shape."""
+
+    @csrf_exempt
+    @wraps(view)
+    def guarded(request: HttpRequest, **named: Any) -> HttpResponse:
+        try:
+            if request.method not in ("GET", "HEAD"):
+                raise MethodNotAllowed(f"This address does not take {request.method}.")
+            return view(request, **named)
+        except InferenceError as error:
+            return _refusal(error)
+        except OperationalError:
+            return _refusal(Unavailable("The database cannot be reached.", retry_after_s=1))
+
+    return guarded
+
+
+def reply(body: Any) -> HttpResponse:
+    return HttpResponse(_json(body), content_type="application/json")
+
+
+def _refusal(error: InferenceError) -> HttpResponse:
+    retry = {} if error.retry_after_s is None else {"Retry-After": str(round(error.retry_after_s))}
+    return HttpResponse(
+        error_body(error), content_type="application/json", status=error.http_status, headers=retry
+    )
+
+
+@openai_view
+def not_found(request: HttpRequest) -> HttpResponse:
+    raise NotFound
+
+
+def _authenticate(request: HttpRequest, scopes: Collection[str]) -> ApiKey:
+    """The caller's key.
+
+    Raises:
+        InvalidApiKey: there is none, or it is unknown or no longer usable.
+        PermissionDenied: it has none of the scopes.
+    """
+    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise InvalidApiKey(
+            "You didn't provide an API key: send it as `Authorization: Bearer lk_...`."
+        )
+    now = timezone.now()
+    key = ApiKey.objects.find(secret.strip())
+    if key is None or not key.usable(now):
+        raise InvalidApiKey
+    ApiKey.objects.filter(pk=key.pk).touch(now)
+    if set(scopes).isdisjoint(key.scopes):
+        raise PermissionDenied(f"This API key needs one of the scopes {', '.join(sorted(scopes))}.")
+    return key
+
+
+def ends_early(start: datetime, end: datetime) -> InvalidRequest:
+    """For a period that is empty or turned round."""
+    given, least = int(end.timestamp()), int(start.timestamp())
+    return InvalidRequest(
+        f"`end_time` is {given}, but must be after `start_time`, {least}.", param="end_time"
+    )
+
+
+class Query:
+    """The parameters of a request; a list is written `name[]=a&name[]=b` or `name=a&name=b`."""
+
+    def __init__(self, given: QueryDict, known: Collection[str]) -> None:
+        """Raises InvalidRequest where there is a parameter that is not `known`: an answer to a
+        question with a misspelt filter would be taken for the whole."""
+        self._given: Mapping[str, list[str]] = dict(given.lists())
+        unknown = sorted(name for name in self._given if name.removesuffix("[]") not in known)
+        if unknown:
+            raise InvalidRequest(
+                f"Unknown parameter: `{unknown[0][:64]}`. There are: {', '.join(sorted(known))}.",
+                param=unknown[0][:64],
+            )
+
+    def words(self, name: str) -> list[str]:
+        """All values, none if it is not there."""
+        return [*self._given.get(name, []), *self._given.get(f"{name}[]", [])]
+
+    def word(self, name: str) -> str | None:
+        """Its only value.
+
+        Raises:
+            InvalidRequest: there are several, or it is empty.
+        """
+        found = self.words(name)
+        if len(found) > 1 or found == [""]:
+            raise InvalidRequest(f"`{name}` takes one value.", param=name)
+        return found[0] if found else None
+
+    def integer(self, name: str, low: int, high: int) -> int | None:
+        """Raises InvalidRequest where it is no integer from `low` to `high`."""
+        text = self.word(name)
+        if text is None:
+            return None
+        digits = text.removeprefix("-")
+        value = int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
+        if value is None or not low <= value <= high:
+            raise InvalidRequest(
+                f"`{name}` is {text[:64]!r}, but must be an integer from {low} to {high}.",
+                param=name,
+            )
+        return value
+
+    def time(self, name: str) -> datetime | None:
+        """A unix time in seconds.
+
+        Raises:
+            InvalidRequest: it is none, or not of these centuries.
+        """
+        seconds = self.integer(name, int(EARLIEST.timestamp()), int(LATEST.timestamp()))
+        return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+    def choices(self, name: str, allowed: Collection[str], why: str = "") -> list[str]:
+        """All values, also with commas between, each once; `why` ends the message of a refusal.
+
+        Raises:
+            InvalidRequest: one is not allowed.
+        """
+        found = list(dict.fromkeys(part for word in self.words(name) for part in word.split(",")))
+        for word in found:
+            if word not in allowed:
+                message = f"`{name}` is {word[:64]!r}, but must be of {', '.join(allowed)}. {why}"
+                raise InvalidRequest(message.rstrip(), param=name)
+        return found

@@ -1,0 +1,38 @@
+"""Requests in the ledger, as an engine's journal would have put them there."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import connection
+
+from inference.grants import Price
+from inference.wire import Usage
+from tenants.models import ApiKey, UsageEvent
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+PRICE = Price(prompt=150_000, cached_prompt=75_000, output=600_000)
+_numbers = itertools.count(1)
+
+
+def spend(
+    key: ApiKey, at: datetime = NOON, usage: Usage | None = None, **fields: Any
+) -> UsageEvent:
+    usage = usage or Usage(100, 40, 7, 2, 0.1, 0.2, 0.3, 0.9)
+    counts = {
+        name: getattr(usage, name)
+        for name in ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+    }
+    names = {"adapter": "", "model": "base", "base_model": "base"} | fields
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT tenants_usage_partition(%s)", [at])
+    event = UsageEvent.objects.create(
+        id=f"{next(_numbers):032x}", started_at=at, tenant=key.tenant, key=key, engine_id="e1",
+        journal="j1", prompt_price=PRICE.prompt, cached_prompt_price=PRICE.cached_prompt,
+        output_price=PRICE.output, cost=PRICE.cost(usage), finish_reason="stop",
+        queue_s=usage.queue_s, load_s=usage.load_s, ttft_s=usage.ttft_s, total_s=usage.total_s,
+        **(counts | names),
+    )  # fmt: skip
+    return event
