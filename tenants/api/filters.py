@@ -5,8 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django_filters import rest_framework as filters
 
-from tenants.models import ApiKey, Role, Scope, State, Tenant, UsageEvent
-from tenants.models.usage import ADAPTER
+from tenants.models import ApiKey, Role, Scope, State, Tenant
 
 
 class FilterSet(filters.FilterSet):  # type: ignore[misc]
@@ -45,17 +44,7 @@ class VersionFilter(FilterSet):
 
 
 class UsageFilter(FilterSet):
-    vars()["from"] = filters.IsoDateTimeFilter(  # the parameter's name is a keyword of Python
-        "started_at", lookup_expr="gte", help_text="Requests that started then or later."
-    )
-    to = filters.IsoDateTimeFilter(
-        "started_at", lookup_expr="lt", help_text="Requests that started before."
-    )
     key = filters.NumberFilter("key_id")
-    adapter = filters.CharFilter(method="of_adapter")
-    model = filters.CharFilter()
-
-    def of_adapter(
-        self, events: models.QuerySet[UsageEvent], name: str, value: str
-    ) -> models.QuerySet[UsageEvent]:
-        return events.alias(of_adapter=ADAPTER).filter(of_adapter=value)
+    adapter = filters.CharFilter(help_text="An adapter's name, without a version.")
+    model = filters.CharFilter(help_text="As requests named it.")
+    base_model = filters.CharFilter()

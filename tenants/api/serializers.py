@@ -234,22 +234,31 @@ class EngineSerializer(serializers.Serializer[Any]):
     completion_tokens = serializers.IntegerField(required=False)
 
 
-class UsageLineSerializer(serializers.Serializer[Any]):
-    """Requests and tokens of one group; of the first fields only those asked for by `by`."""
+class LineSerializer(serializers.Serializer[Any]):
+    """One sum; of the fields after `start` only those asked for by `by`."""
 
-    day = serializers.DateTimeField(required=False)
-    hour = serializers.DateTimeField(required=False)
-    key = serializers.IntegerField(source="key_id", required=False, allow_null=True)
-    key_name = serializers.CharField(source="key__name", required=False, allow_null=True)
-    adapter = serializers.CharField(required=False, allow_null=True)
+    start = serializers.DateTimeField(help_text="Of the bucket, or of the period if that is later.")
+    key = serializers.IntegerField(required=False)
+    key_name = serializers.CharField(
+        required=False, allow_null=True, help_text="null: the key was deleted."
+    )
+    adapter = serializers.CharField(
+        required=False, allow_null=True, help_text="null: the base model itself."
+    )
     model = serializers.CharField(required=False)
+    base_model = serializers.CharField(required=False)
     requests = serializers.IntegerField()
-    prompt_tokens = serializers.IntegerField()
-    cached_tokens = serializers.IntegerField()
-    completion_tokens = serializers.IntegerField()
-    reasoning_tokens = serializers.IntegerField()
 
-    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
-        # DRF would show an allowed null for a column that was not asked for.
-        shown = super().to_representation(instance)
-        return {name: shown[name] for name in shown if self.fields[name].source in instance}
+
+class UsageLineSerializer(LineSerializer):
+    prompt_tokens = serializers.IntegerField()
+    cached_tokens = serializers.IntegerField(help_text="Of the prompt tokens.")
+    completion_tokens = serializers.IntegerField()
+    reasoning_tokens = serializers.IntegerField(help_text="Of the completion tokens.")
+
+
+class CostLineSerializer(LineSerializer):
+    cost = serializers.DecimalField(
+        max_digits=38, decimal_places=12, help_text="A decimal number of the currency, exact."
+    )
+    currency = serializers.CharField()

@@ -16,7 +16,7 @@ from tenants.api.engines import BaseModels, Engines
 from tenants.api.keys import Keys
 from tenants.api.problems import not_found
 from tenants.api.tenants import Members, OneTenant, Tenants
-from tenants.api.usage import Usage
+from tenants.api.usage import Costs, Usage
 
 Actions = dict[str, Any]
 READ: Actions = {"get": "retrieve"}
@@ -51,6 +51,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("base-models/<path:name>", BaseModels.as_view(READ)),
     path("engines", Engines.as_view()),
     path("usage", Usage.as_view()),
+    path("costs", Costs.as_view()),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
     path("docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
     re_path(r"", not_found),
