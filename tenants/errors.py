@@ -56,3 +56,9 @@ class KeyRevoked(Refused):
     """A revoked key stays as it was."""
 
     code = "key_revoked"
+
+
+class PriceInForce(Refused):
+    """A price that has come into force stays, for the bills made with it: set a later one."""
+
+    code = "price_in_force"

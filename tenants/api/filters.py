@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django_filters import rest_framework as filters
 
-from tenants.models import ApiKey, Role, Scope, State, Tenant
+from tenants.models import ApiKey, Lane, Role, Scope, State, Tenant
 
 
 class FilterSet(filters.FilterSet):  # type: ignore[misc]
@@ -25,6 +25,7 @@ class MemberFilter(FilterSet):
 class KeyFilter(FilterSet):
     name = filters.CharFilter(lookup_expr="icontains")
     scope = filters.ChoiceFilter(method="having_scope", choices=Scope.choices)
+    lane = filters.ChoiceFilter(choices=Lane.choices)
     revoked = filters.BooleanFilter("revoked_at", lookup_expr="isnull", exclude=True)
 
     def having_scope(
@@ -36,6 +37,7 @@ class KeyFilter(FilterSet):
 class AdapterFilter(FilterSet):
     name = filters.CharFilter(lookup_expr="icontains")
     base_model = filters.CharFilter("base_model__name")
+    pinned = filters.BooleanFilter()
 
 
 class VersionFilter(FilterSet):
@@ -48,3 +50,8 @@ class UsageFilter(FilterSet):
     adapter = filters.CharFilter(help_text="An adapter's name, without a version.")
     model = filters.CharFilter(help_text="As requests named it.")
     base_model = filters.CharFilter()
+
+
+class PriceFilter(FilterSet):
+    base_model = filters.CharFilter("base_model__name")
+    adapter = filters.CharFilter("adapter__name")

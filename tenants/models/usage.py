@@ -1,7 +1,7 @@
 """The ledger: what each request cost, and its sums.
 
 Only `tenants.ledger` writes here, events and sums in one transaction. Pages and APIs read the
-rollups; an event is read by its id alone.
+rollups; events are read by id, and in pages for receipts.
 
 Costs are whole pico-units (1e-12) of the platform's currency: tokens times a price in micro-units
 per million tokens, never rounded.
@@ -9,12 +9,18 @@ per million tokens, never rounded.
 
 from __future__ import annotations
 
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import F, Q
+from django.utils import timezone
 
+from tenants.errors import PriceInForce
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
 from tenants.models.keys import ApiKey
+
+MAX_PRICE = 10**12
+"""A million units of the currency per million tokens."""
 
 
 class UsageEvent(models.Model):
@@ -168,7 +174,7 @@ class Price(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(prompt__gte=0, cached_prompt__gte=0, output__gte=0)
-                & Q(prompt__lte=10**12, cached_prompt__lte=10**12, output__lte=10**12),
+                & Q(prompt__lte=MAX_PRICE, cached_prompt__lte=MAX_PRICE, output__lte=MAX_PRICE),
                 name="price_in_bounds",
             ),
             models.CheckConstraint(
@@ -178,3 +184,25 @@ class Price(models.Model):
 
     def __str__(self) -> str:
         return f"{self.adapter or self.base_model} from {self.starts_at:%Y-%m-%d}"
+
+    def clean(self) -> None:
+        """What the constraints say, in words for people."""
+        if (self.base_model_id is None) == (self.adapter_id is None):
+            raise ValidationError("A price is of a base model or of an adapter: give one of them.")
+        for name in ("prompt", "cached_prompt", "output"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= MAX_PRICE:
+                raise ValidationError({name: f"{value} is not between 0 and {MAX_PRICE}."})
+        if (self.cached_prompt or 0) > (self.prompt or 0):
+            dearer = f"{self.cached_prompt} is more than prompt tokens cost that were not cached."
+            raise ValidationError({"cached_prompt": dearer})
+
+    def withdraw(self) -> None:
+        """Delete a price that is yet to come.
+
+        Raises:
+            PriceInForce: it is, or was, in force.
+        """
+        deleted, _ = Price.objects.filter(pk=self.pk, starts_at__gt=timezone.now()).delete()
+        if not deleted:
+            raise PriceInForce
