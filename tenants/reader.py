@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
 
-import psycopg
-import structlog
-from psycopg.rows import class_row
-from psycopg_pool import AsyncConnectionPool
-
-from inference.errors import InvalidApiKey, Unavailable
+from inference.errors import InvalidApiKey
 from inference.grants import Grant, Limits
 from tenants import ceilings
 from tenants.catalogue import BaseRow, PinRow, VersionRow
 from tenants.ceilings import Sets
 from tenants.models.accounts import Tenant, cache_salt
 from tenants.models.keys import TOUCH_INTERVAL
-from tenants.notices import conninfo
-
-log = structlog.get_logger(__name__)
-R = TypeVar("R")
-
-ANSWER_S = 3.0
-"""Longer than that and the caller is told to come back."""
-START_S = 10.0
-MAX_CONNECTIONS = 4
-MAX_WAITING = 200
-"""Queries waiting for a connection; beyond it the answer is 503 at once."""
+from tenants.pool import ANSWER_S, Pool
 
 KEY = """
 SELECT k.id, k.tenant_id, t.slug AS tenant, t.status, t.weight, t.cache_secret, k.name, k.prefix,
@@ -136,70 +119,31 @@ class KeyRow:
         )
 
 
-class Reader:
-    """Each query raises `Unavailable` after `answer_s` where the database does not answer."""
+class Reader(Pool):
+    """Each query raises `Unavailable` where the database does not answer in time."""
 
     def __init__(self, answer_s: float = ANSWER_S) -> None:
-        self._answer_s = answer_s
-
-    async def open(self, timeout_s: float = START_S) -> None:
-        """Connect.
-
-        Raises:
-            psycopg.OperationalError: the database cannot be reached in that time.
-        """
-        self._pool = AsyncConnectionPool(
-            conninfo("lorikeet"),
-            kwargs={"autocommit": True},
-            min_size=1,
-            max_size=MAX_CONNECTIONS,
-            max_waiting=MAX_WAITING,
-            timeout=self._answer_s,
-            # A restarted database leaves dead connections in the pool: not the caller's problem.
-            check=AsyncConnectionPool.check_connection,
-            name="directory",
-            open=False,
-        )
-        try:
-            await self._pool.open(wait=True, timeout=timeout_s)
-        except psycopg.OperationalError:
-            await self._pool.close()
-            raise
-
-    async def close(self) -> None:
-        await self._pool.close()
+        super().__init__("directory", answer_s)
 
     async def key(self, prefix: str) -> KeyRow | None:
         """The key with this lookup prefix."""
-        rows = await self._rows(KeyRow, KEY_BY_PREFIX, [prefix])
+        rows = await self.rows(KeyRow, KEY_BY_PREFIX, [prefix])
         return rows[0] if rows else None
 
     async def keys(self, ids: Collection[int], tenants: Collection[int]) -> list[KeyRow]:
         """These keys, and all keys of these tenants."""
-        return await self._rows(KeyRow, KEYS_BY_ID, [list(ids), list(tenants)])
+        return await self.rows(KeyRow, KEYS_BY_ID, [list(ids), list(tenants)])
 
     async def base_models(self) -> list[BaseRow]:
-        return await self._rows(BaseRow, BASE_MODELS)
+        return await self.rows(BaseRow, BASE_MODELS)
 
     async def ready_versions(self, tenant_id: int) -> list[VersionRow]:
-        return await self._rows(VersionRow, READY_VERSIONS, [tenant_id])
+        return await self.rows(VersionRow, READY_VERSIONS, [tenant_id])
 
     async def pinned(self) -> list[PinRow]:
         """The live versions of pinned adapters of all active tenants."""
-        return await self._rows(PinRow, PINNED)
+        return await self.rows(PinRow, PINNED)
 
     async def touch(self, ids: Collection[int]) -> None:
         """Note that these keys were used, at most once a minute each."""
-        await self._rows(None, TOUCH, [list(ids), TOUCH_INTERVAL])
-
-    async def _rows(self, kind: type[R] | None, query: str, values: Sequence[Any] = ()) -> list[R]:
-        try:
-            async with asyncio.timeout(self._answer_s), self._pool.connection() as connection:
-                if kind is None:
-                    await connection.execute(query, values)
-                    return []
-                async with connection.cursor(row_factory=class_row(kind)) as cursor:
-                    return await (await cursor.execute(query, values)).fetchall()
-        except (psycopg.Error, TimeoutError) as error:
-            log.warning("database_unavailable", error=str(error) or type(error).__name__)
-            raise Unavailable(retry_after_s=1.0) from error
+        await self.execute(TOUCH, [list(ids), TOUCH_INTERVAL])
