@@ -242,3 +242,59 @@ class Recorder(Protocol):
     def totals(self, engine_id: str, stats: EngineStats) -> None:
         """Note what the engine's journal counts, for reconciliation. Returns at once."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A request that wants to be the one of its idempotency key that is generated and billed.
+
+    `name` is the key as the client wrote it, unique for one API key; `digest` is the SHA-256 of
+    path and body; `request_id` tells claims of the same request apart.
+    """
+
+    key_id: int
+    name: str
+    digest: bytes
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswer:
+    """A whole answer as it was sent, streams included; `request_id` is that of its request."""
+
+    request_id: str
+    content_type: str
+    body: bytes
+
+
+class Answers(Protocol):
+    """Answers kept by idempotency key, for a day after their request came.
+
+    A claim lasts a few seconds and is renewed while its request runs, so that one of a process
+    that died can be taken over. Every method raises `Unavailable` where the database is away.
+    """
+
+    async def claim(self, claim: Claim) -> KeptAnswer | bool:
+        """The answer that is kept; else True: the claim is won, False: another holds it.
+
+        A claim that ran out and an answer older than a day are overwritten, whatever their body.
+
+        Raises:
+            IdempotencyKeyReused: the key stands for another path or body.
+        """
+        ...
+
+    async def renew(self, claims: Sequence[Claim]) -> None:
+        """Hold these for some more seconds, as far as nobody took them over."""
+        ...
+
+    async def keep(self, claim: Claim, answer: KeptAnswer) -> bool:
+        """End the claim with its answer. False: it was taken over, nothing is kept.
+
+        The same again is True again.
+        """
+        ...
+
+    async def release(self, claim: Claim) -> None:
+        """End a claim without an answer: the next request of this key is a first one."""
+        ...
