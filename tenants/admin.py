@@ -10,6 +10,7 @@ from django.contrib.auth.admin import UserAdmin
 from django.db import models
 from django.http import HttpRequest
 
+from tenants.ceilings import FIELDS
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -17,6 +18,7 @@ from tenants.models import (
     ApiKey,
     BaseModel,
     GatewayProcess,
+    LimitSet,
     Membership,
     Scope,
     Tenant,
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
     MembershipAdminBase = admin.ModelAdmin[Membership]
     KeyAdminBase = admin.ModelAdmin[ApiKey]
     KeyFormBase = forms.ModelForm[ApiKey]
+    LimitsAdminBase = admin.ModelAdmin[LimitSet]
     AnyAdmin = admin.ModelAdmin[models.Model]
 else:
-    TenantAdminBase = MembershipAdminBase = KeyAdminBase = AnyAdmin = admin.ModelAdmin
+    TenantAdminBase = MembershipAdminBase = KeyAdminBase = admin.ModelAdmin
+    LimitsAdminBase = AnyAdmin = admin.ModelAdmin
     KeyFormBase = forms.ModelForm
 
 admin.site.site_header = admin.site.site_title = "Lorikeet"
@@ -72,7 +76,7 @@ class KeyForm(KeyFormBase):
 
     class Meta:
         model = ApiKey
-        fields = ["tenant", "name", "scopes", "allowed_models", "expires_at"]
+        fields = ["tenant", "name", "scopes", "allowed_models", "lane", "expires_at"]
 
     def clean_allowed_models(self) -> list[str] | None:
         return self.cleaned_data["allowed_models"] or None
@@ -86,6 +90,7 @@ class ApiKeyAdmin(KeyAdminBase):
         "tenant",
         "prefix",
         "scopes",
+        "lane",
         "last_used_at",
         "expires_at",
         "revoked_at",
@@ -120,6 +125,18 @@ class ApiKeyAdmin(KeyAdminBase):
         messages.success(request, f"Revoked: {', '.join(map(str, keys))}")
 
 
+@admin.register(LimitSet)
+class LimitSetAdmin(LimitsAdminBase):
+    list_display = ["__str__", "tenant", "key", "adapter", "author", *FIELDS, "updated_at"]
+    list_filter = ["author"]
+    list_select_related = ["tenant", "key", "adapter__tenant"]
+    search_fields = ["tenant__slug", "key__name", "key__prefix", "adapter__name"]
+    autocomplete_fields = ["tenant", "key", "adapter"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: LimitSet | None = None) -> list[str]:
+        return ["tenant", "key", "adapter", "author"] if obj else []
+
+
 class Shown(AnyAdmin):
     """Seen, not edited: the platform or the API writes it."""
 
@@ -141,9 +158,14 @@ class BaseModelAdmin(Shown):
 
 @admin.register(Adapter)
 class AdapterAdmin(Shown):
-    list_display = ["name", "tenant", "base_model", "created_by", "created_at"]
+    list_display = ["name", "tenant", "base_model", "pinned", "created_by", "created_at"]
+    list_filter = ["pinned"]
+    readonly_fields = ["name", "tenant", "base_model", "created_by", "created_at"]
     list_select_related = ["tenant", "base_model", "created_by"]
     search_fields = ["name", "tenant__slug"]
+
+    def has_change_permission(self, request: HttpRequest, obj: Adapter | None = None) -> bool:
+        return AnyAdmin.has_change_permission(self, request, obj)  # to pin it
 
 
 @admin.register(AdapterVersion)

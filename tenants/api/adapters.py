@@ -34,13 +34,16 @@ class Adapters(
     TenantView,
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
+    mixins.UpdateModelMixin,
     mixins.DestroyModelMixin,
     GenericViewSet[Adapter],
 ):
     """The tenant's adapters. The first upload of a version makes one."""
 
     schema = Schema()
-    needs = {"list": READ, "retrieve": READ, "destroy": EDIT}
+    needs = {
+        "list": READ, "retrieve": READ, "partial_update": Permission.OPERATE, "destroy": EDIT,
+    }  # fmt: skip
     queryset = Adapter.objects.none()
     serializer_class = AdapterSerializer
     filterset_class = AdapterFilter
@@ -51,6 +54,10 @@ class Adapters(
         related = ("aliases__version", "aliases__previous")
         adapters = self.caller.tenant.adapters.select_related("base_model", "created_by")
         return adapters.prefetch_related(*related)
+
+    @extend_schema(description="Pin the adapter or no longer. For operators.")
+    def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().partial_update(request, *args, **kwargs)
 
     @extend_schema(description="Delete the adapter and its versions: first delete its aliases.")
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:

@@ -28,6 +28,8 @@ class Permission(Enum):
     EDIT_KEYS = "change other people's API keys"
     READ_ADAPTERS = "see adapters"
     EDIT_ADAPTERS = "change adapters"
+    READ_LIMITS = "see the limits"
+    EDIT_LIMITS = "change the limits"
     READ_USAGE = "see the usage"
     OPERATE = "operate this installation"
 
@@ -49,6 +51,8 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.EDIT_KEYS: (Role.ADMIN, ADMIN),
     P.READ_ADAPTERS: (Role.VIEWER, ADMIN | {Scope.WRITE_ADAPTERS, Scope.INFERENCE}),
     P.EDIT_ADAPTERS: (Role.DEVELOPER, ADMIN | {Scope.WRITE_ADAPTERS}),
+    P.READ_LIMITS: (Role.VIEWER, ADMIN),
+    P.EDIT_LIMITS: (Role.ADMIN, ADMIN),
     P.READ_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
     P.OPERATE: (None, frozenset()),  # nobody in a tenant
 }
@@ -153,6 +157,16 @@ class Allowed(BasePermission):
 def _require_active(request: Request, caller: Caller) -> None:
     if request.method not in SAFE_METHODS and not caller.tenant.active and not caller.operator:
         raise PermissionDenied("The tenant is suspended.", "tenant_suspended")
+
+
+class Operating(BasePermission):
+    """Lets operators through: for what is not about one tenant."""
+
+    message = f"You may not {Permission.OPERATE.value}."
+    code = "insufficient_permissions"
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        return bool(request.user.is_staff)
 
 
 class TenantView(APIView):

@@ -22,7 +22,8 @@ class Schema(AutoSchema):
     """Adds `?tenant=` and the body of errors."""
 
     def get_override_parameters(self) -> list[Any]:
-        return [] if "{slug}" in self.path or self.path.endswith("/tenants") else [TENANT]
+        of_no_tenant = self.path.endswith(("/tenants", "/limits/default"))
+        return [] if "{slug}" in self.path or of_no_tenant else [TENANT]
 
     def _get_response_bodies(self, *args: Any, **options: Any) -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(*args, **options)

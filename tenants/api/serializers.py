@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
+from django.core.exceptions import ValidationError as InvalidFields
+from django.db import models
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
+from rest_framework.fields import get_error_detail
 
 from tenants.api.permissions import Caller
 from tenants.models import (
@@ -20,6 +24,7 @@ from tenants.models import (
     ApiKey,
     BaseModel,
     Membership,
+    Price,
     Role,
     Scope,
     Tenant,
@@ -102,7 +107,7 @@ class KeySerializer(StrictMixin, serializers.ModelSerializer[ApiKey]):
     class Meta:
         model = ApiKey
         fields = [
-            "id", "name", "prefix", "scopes", "models", "expires_at", "last_used_at",
+            "id", "name", "prefix", "scopes", "models", "lane", "expires_at", "last_used_at",
             "created_by", "created_at", "revoked_at",
         ]  # fmt: skip
         read_only_fields = ["prefix", "last_used_at", "created_at", "revoked_at"]
@@ -176,14 +181,15 @@ class AliasSerializer(serializers.ModelSerializer[Alias]):
         fields = ["name", "version", "previous", "changed_at"]
 
 
-class AdapterSerializer(serializers.ModelSerializer[Adapter]):
+class AdapterSerializer(StrictMixin, serializers.ModelSerializer[Adapter]):
     base_model = serializers.SlugRelatedField[BaseModel](slug_field="name", read_only=True)
     created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
     aliases = AliasSerializer(many=True, read_only=True)
 
     class Meta:
         model = Adapter
-        fields = ["name", "base_model", "aliases", "created_by", "created_at"]
+        fields = ["name", "base_model", "pinned", "aliases", "created_by", "created_at"]
+        read_only_fields = ["name", "created_at"]
 
 
 class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
@@ -232,6 +238,66 @@ class EngineSerializer(serializers.Serializer[Any]):
     prompt_tokens = serializers.IntegerField(required=False)
     cached_tokens = serializers.IntegerField(required=False)
     completion_tokens = serializers.IntegerField(required=False)
+
+
+class OwnAdapter(serializers.SlugRelatedField[Adapter]):
+    """An adapter of the tenant that the request is about, by its name."""
+
+    default_error_messages = {
+        "does_not_exist": "There is no adapter `{value}`.",
+        "whose": "Say whose adapter it is: ?tenant=<slug>.",
+    }
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(slug_field="name", queryset=Adapter.objects.all(), **options)
+
+    def get_queryset(self) -> models.QuerySet[Adapter]:
+        caller: Caller | None = self.context["caller"]
+        if caller is None:
+            self.fail("whose")
+        return caller.tenant.adapters.all()
+
+
+class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
+    """In whole micro-units (millionths) of the currency per million tokens."""
+
+    tenant = serializers.SlugRelatedField[Tenant](
+        slug_field="slug", source="adapter.tenant", read_only=True, help_text="The adapter's."
+    )
+    base_model = serializers.SlugRelatedField[BaseModel](
+        slug_field="name",
+        queryset=BaseModel.objects.all(),
+        required=False,
+        allow_null=True,
+        error_messages={"does_not_exist": "There is no base model `{value}`."},
+    )
+    adapter = OwnAdapter(required=False, allow_null=True)
+    starts_at = serializers.DateTimeField(required=False, help_text="Default: now.")
+    currency = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Price
+        fields = [
+            "id", "tenant", "base_model", "adapter", "starts_at", "prompt", "cached_prompt",
+            "output", "currency", "created_at",
+        ]  # fmt: skip
+        validators: list[Any] = []  # the database's word counts
+
+    def get_currency(self, price: Price) -> str:
+        return settings.CURRENCY
+
+    def validate_starts_at(self, at: datetime) -> datetime:
+        if at < timezone.now():
+            raise ValidationError(f"{at.isoformat()} is in the past: bills are written already.")
+        return at
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        attrs.setdefault("starts_at", timezone.now())
+        try:
+            Price(**attrs).clean()
+        except InvalidFields as error:
+            raise ValidationError(get_error_detail(error)) from error
+        return attrs
 
 
 class LineSerializer(serializers.Serializer[Any]):

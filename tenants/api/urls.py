@@ -14,6 +14,8 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 from tenants.api.adapters import Adapters, Aliases, Versions
 from tenants.api.engines import BaseModels, Engines
 from tenants.api.keys import Keys
+from tenants.api.limits import AdapterLimits, DefaultLimits, KeyLimits, Limits
+from tenants.api.prices import Prices
 from tenants.api.problems import not_found
 from tenants.api.tenants import Members, OneTenant, Tenants
 from tenants.api.usage import Costs, Usage
@@ -23,6 +25,7 @@ READ: Actions = {"get": "retrieve"}
 LIST: Actions = {"get": "list"}
 CREATE: Actions = {"post": "create"}
 EDIT: Actions = {"patch": "partial_update"}
+REPLACE: Actions = {"put": "update"}
 DELETE: Actions = {"delete": "destroy"}
 
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -32,8 +35,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("members/<int:pk>", Members.as_view(READ | EDIT | DELETE)),
     path("keys", Keys.as_view(LIST | CREATE)),
     path("keys/<int:pk>", Keys.as_view(READ | EDIT | DELETE)),
+    path("keys/<int:pk>/limits", KeyLimits.as_view(READ | REPLACE | EDIT)),
     path("adapters", Adapters.as_view(LIST)),
-    path("adapters/<str:name>", Adapters.as_view(READ | DELETE)),
+    path("adapters/<str:name>", Adapters.as_view(READ | EDIT | DELETE)),
+    path("adapters/<str:name>/limits", AdapterLimits.as_view(READ | REPLACE | EDIT)),
     path("adapters/<str:name>/versions", Versions.as_view(LIST | CREATE)),
     path("adapters/<str:name>/versions/<int:number>", Versions.as_view(READ | DELETE)),
     path(
@@ -47,11 +52,15 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(
         "adapters/<str:name>/aliases/<str:alias>/roll_back", Aliases.as_view({"post": "roll_back"})
     ),
+    path("limits", Limits.as_view(READ | REPLACE | EDIT)),
+    path("limits/default", DefaultLimits.as_view(READ | REPLACE | EDIT)),
     path("base-models", BaseModels.as_view(LIST)),
     path("base-models/<path:name>", BaseModels.as_view(READ)),
     path("engines", Engines.as_view()),
     path("usage", Usage.as_view()),
     path("costs", Costs.as_view()),
+    path("prices", Prices.as_view(LIST | CREATE)),
+    path("prices/<int:pk>", Prices.as_view(READ | DELETE)),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
     path("docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
     re_path(r"", not_found),
