@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
+from tenants.api.organization import completions, costs
 from tenants.api.receipts import public_key, receipt, receipts
 from tenants.api.v1 import not_found
 
 urlpatterns: list[URLPattern] = [
+    path("organization/usage/completions", completions),
+    path("organization/costs", costs),
     path("usage/receipts", receipts),
     path("usage/receipts/key", public_key),
     path("usage/receipts/<str:request_id>", receipt),
