@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.widgets import AdminSplitDateTime
 from django.contrib.auth.admin import UserAdmin
 from django.db import models
 from django.http import HttpRequest
+from django.utils import timezone
 
 from tenants.ceilings import FIELDS
 from tenants.models import (
@@ -17,12 +20,16 @@ from tenants.models import (
     Alias,
     ApiKey,
     BaseModel,
+    EngineJournal,
     GatewayProcess,
+    IdempotentAnswer,
     LimitSet,
     Membership,
+    Price,
     Scope,
     Tenant,
     UsageEvent,
+    UsageRollup,
     User,
 )
 
@@ -32,11 +39,13 @@ if TYPE_CHECKING:
     KeyAdminBase = admin.ModelAdmin[ApiKey]
     KeyFormBase = forms.ModelForm[ApiKey]
     LimitsAdminBase = admin.ModelAdmin[LimitSet]
+    PriceAdminBase = admin.ModelAdmin[Price]
+    PriceFormBase = forms.ModelForm[Price]
     AnyAdmin = admin.ModelAdmin[models.Model]
 else:
     TenantAdminBase = MembershipAdminBase = KeyAdminBase = admin.ModelAdmin
-    LimitsAdminBase = AnyAdmin = admin.ModelAdmin
-    KeyFormBase = forms.ModelForm
+    LimitsAdminBase = PriceAdminBase = AnyAdmin = admin.ModelAdmin
+    KeyFormBase = PriceFormBase = forms.ModelForm
 
 admin.site.site_header = admin.site.site_title = "Lorikeet"
 admin.site.register(User, UserAdmin)
@@ -185,14 +194,87 @@ class AliasAdmin(Shown):
 
 @admin.register(UsageEvent)
 class UsageEventAdmin(Shown):
+    """Found by id alone: a list of all of them would read the whole ledger."""
+
     list_display = [
         "started_at", "tenant", "model", "prompt_tokens", "cached_tokens", "completion_tokens",
-        "finish_reason", "ttft_s", "total_s", "engine_id",
+        "cost", "finish_reason", "ttft_s", "total_s", "engine_id",
     ]  # fmt: skip
     list_select_related = ["tenant"]
-    search_fields = ["id", "tenant__slug", "model"]
-    date_hierarchy = "started_at"
+    search_fields = ["id"]
+    search_help_text = "The id of a request, as x-request-id shows it."
     show_full_result_count = False
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: models.QuerySet[models.Model], search_term: str
+    ) -> tuple[models.QuerySet[models.Model], bool]:
+        return queryset.filter(pk=search_term.strip().removeprefix("req_")), False
+
+
+@admin.register(UsageRollup)
+class UsageRollupAdmin(Shown):
+    list_display = [
+        "hour", "tenant", "key_id", "model", "requests", "prompt_tokens", "cached_tokens",
+        "completion_tokens", "cost",
+    ]  # fmt: skip
+    list_select_related = ["tenant"]
+    search_fields = ["tenant__slug", "model"]
+    show_full_result_count = False
+
+
+@admin.register(EngineJournal)
+class EngineJournalAdmin(Shown):
+    list_display = [
+        "engine_id", "journal", "ledger_requests", "counted_requests",
+        "ledger_completion_tokens", "counted_completion_tokens", "unjournaled_tokens",
+        "waiting_requests", "reported_at",
+    ]  # fmt: skip
+    search_fields = ["engine_id", "journal"]
+
+
+@admin.register(IdempotentAnswer)
+class IdempotentAnswerAdmin(Shown):
+    list_display = ["name", "key", "request_id", "claimed_until", "created_at"]
+    list_select_related = ["key"]
+    search_fields = ["name", "request_id"]
+
+
+class PriceForm(PriceFormBase):
+    starts_at = forms.SplitDateTimeField(
+        required=False,
+        widget=AdminSplitDateTime,
+        help_text="Of UTC; empty: now.",
+    )
+
+    class Meta:
+        model = Price
+        fields = ["base_model", "adapter", "starts_at", "prompt", "cached_prompt", "output"]
+
+    def clean_starts_at(self) -> datetime:
+        now = timezone.now()
+        at: datetime = self.cleaned_data["starts_at"] or now
+        if at < now:
+            raise forms.ValidationError("This is in the past: bills are written already.")
+        return at
+
+
+@admin.register(Price)
+class PriceAdmin(PriceAdminBase):
+    """Prices are added, and withdrawn before they come into force; none is changed."""
+
+    form = PriceForm
+    list_display = [
+        "base_model", "adapter", "starts_at", "prompt", "cached_prompt", "output", "created_at",
+    ]  # fmt: skip
+    list_select_related = ["base_model", "adapter__tenant"]
+    search_fields = ["base_model__name", "adapter__name", "adapter__tenant__slug"]
+    autocomplete_fields = ["base_model", "adapter"]
+
+    def has_change_permission(self, request: HttpRequest, obj: Price | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Price | None = None) -> bool:
+        return obj is not None and obj.starts_at > timezone.now()
 
 
 @admin.register(GatewayProcess)
