@@ -9,9 +9,14 @@ per million tokens, never rounded.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any, Self
+
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Q, Sum, Value
+from django.db.models.functions import TruncDay, TruncMonth
 from django.utils import timezone
 
 from tenants.errors import PriceInForce
@@ -21,6 +26,16 @@ from tenants.models.keys import ApiKey
 
 MAX_PRICE = 10**12
 """A million units of the currency per million tokens."""
+TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+FIGURES = ("requests", *TOKENS, "cost")
+"""What is summed."""
+BUCKETS = {
+    "hour": F("hour"),
+    "day": TruncDay("hour", tzinfo=UTC),
+    "month": TruncMonth("hour", tzinfo=UTC),
+}
+GROUPS = (*BUCKETS, "key", "adapter", "model", "base_model")
+"""What usage can be summed by."""
 
 
 class UsageEvent(models.Model):
@@ -78,6 +93,25 @@ class UsageEvent(models.Model):
         return self.id
 
 
+class UsageRollupQuerySet(models.QuerySet["UsageRollup"]):
+    def between(self, start: datetime, end: datetime) -> Self:
+        """The hours that begin at `start` or later, and before `end`."""
+        return self.filter(hour__gte=start, hour__lt=end)
+
+    def sums(self, by: Collection[str]) -> models.QuerySet[UsageRollup, dict[str, Any]]:
+        """One dict per group in use, in order: a column for each of `by` (some of GROUPS; days and
+        months are UTC's, `key` is a row id) and FIGURES. With no groups, one dict of everything.
+        """
+        made = {name: BUCKETS[name] for name in by if name in BUCKETS and name != "hour"}
+        columns = [*by] or ["everything"]
+        if not by:
+            made["everything"] = Value(0)
+        groups: models.QuerySet[UsageRollup, dict[str, Any]]
+        groups = self.annotate(**made).order_by().values(*columns)
+        groups = groups.annotate(**{name: Sum(name, default=0) for name in FIGURES})
+        return groups.order_by(*by)
+
+
 class UsageRollup(models.Model):
     """The sums of one hour of UTC, by who used what. Token counts and costs as in the events."""
 
@@ -96,6 +130,8 @@ class UsageRollup(models.Model):
     completion_tokens = models.BigIntegerField()
     reasoning_tokens = models.BigIntegerField()
     cost = models.DecimalField(max_digits=38, decimal_places=0)
+
+    objects = UsageRollupQuerySet.as_manager()
 
     class Meta:
         ordering = ["tenant", "hour"]
