@@ -89,9 +89,10 @@ class Limits(TenantView, GenericViewSet[Any]):
         return self._store(request, {})
 
     def _store(self, request: Request, left_out: Figures) -> Response:
+        scope = self.scope()  # first, so that what is not there looks so whatever the body
         asked = self.get_serializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        given, scope = asked.validated_data, self.scope()
+        given = asked.validated_data
         with transaction.atomic():
             if "operator" in given:
                 self.caller.require(Permission.OPERATE)

@@ -45,6 +45,7 @@ class Row:
 
 ANYBODY = EVERYBODY - {"nobody"}
 NEW_KEY = {"name": "new", "scopes": ["inference"]}
+OWN = {"own": {"requests_per_minute": 5}}
 ROWS = [
     Row("GET tenants", ANYBODY),
     Row("POST tenants", STAFF, 201, {"slug": "new", "name": "New"}, strangers=403),
@@ -61,9 +62,16 @@ ROWS = [
     Row("GET keys/<pk>", {*READERS, "admin key"}),
     Row("PATCH keys/<pk>", ADMINS, body={"name": "renamed"}),
     Row("DELETE keys/<pk>", ADMINS, 204),
+    Row("GET keys/<pk>/limits", {*READERS, "admin key"}),
+    Row("PUT keys/<pk>/limits", ADMINS, body=OWN),
+    Row("PATCH keys/<pk>/limits", ADMINS, body=OWN),
     Row("GET adapters", SEE_ADAPTERS),
     Row("GET adapters/<name>", SEE_ADAPTERS),
+    Row("PATCH adapters/<name>", STAFF, body={"pinned": True}),
     Row("DELETE adapters/<name>", WRITE_ADAPTERS, 409),
+    Row("GET adapters/<name>/limits", {*READERS, "admin key"}),
+    Row("PUT adapters/<name>/limits", ADMINS, body=OWN),
+    Row("PATCH adapters/<name>/limits", ADMINS, body=OWN),
     Row("GET adapters/<name>/versions", SEE_ADAPTERS),
     Row("POST adapters/<name>/versions", WRITE_ADAPTERS, 415, {}),
     Row("GET adapters/<name>/versions/<number>", SEE_ADAPTERS),
@@ -74,6 +82,12 @@ ROWS = [
     Row("PUT adapters/<name>/aliases/<alias>", WRITE_ADAPTERS, body={"version": 2}),
     Row("DELETE adapters/<name>/aliases/<alias>", WRITE_ADAPTERS, 204),
     Row("POST adapters/<name>/aliases/<alias>/roll_back", WRITE_ADAPTERS, 409),
+    Row("GET limits", {*READERS, "admin key"}),
+    Row("PUT limits", ADMINS, body=OWN),
+    Row("PATCH limits", ADMINS, body=OWN),
+    Row("GET limits/default", STAFF, strangers=403),
+    Row("PUT limits/default", STAFF, body=OWN["own"], strangers=403),
+    Row("PATCH limits/default", STAFF, body=OWN["own"], strangers=403),
     Row("GET base-models", ANYBODY - {"usage key"}),
     Row("GET base-models/<name>", ANYBODY - {"usage key"}),
     Row("GET engines", ANYBODY - {"usage key"}),
@@ -166,6 +180,10 @@ def test_without_naming_a_tenant_a_stranger_sees_his_own(
         ("PUT", "adapters/support/aliases/live", "adapters/nothing/aliases/live"),
         ("GET", f"keys/{key.pk}", "keys/99999999"),
         ("DELETE", f"keys/{key.pk}", "keys/99999999"),
+        ("GET", f"keys/{key.pk}/limits", "keys/99999999/limits"),
+        ("PUT", f"keys/{key.pk}/limits", "keys/99999999/limits"),
+        ("GET", "adapters/support/limits", "adapters/nothing/limits"),
+        ("PATCH", "adapters/support/limits", "adapters/nothing/limits"),
         ("PATCH", f"members/{member.pk}", "members/99999999"),
         ("GET", "tenants/acme", "tenants/nothing"),
         ("PATCH", "tenants/acme", "tenants/nothing"),

@@ -9,8 +9,16 @@ from django.apps import apps
 from django.contrib import admin
 from django.test import Client
 
-from tenants.models import AdapterVersion, ApiKey, Membership, Tenant, UsageEvent
-from tests.tenants.making import make_key, make_member, make_user
+from tenants.models import (
+    Adapter,
+    AdapterVersion,
+    ApiKey,
+    LimitSet,
+    Membership,
+    Tenant,
+    UsageEvent,
+)
+from tests.tenants.making import make_key, make_member, make_tenant, make_user
 
 pytestmark = pytest.mark.django_db
 MODELS = list(apps.get_app_config("tenants").get_models())
@@ -58,6 +66,7 @@ def test_only_operators_get_in(tenant: Tenant, model: Any) -> None:
 
 def test_a_new_keys_text_is_shown_once(operator: Client, tenant: Tenant) -> None:
     body = {"tenant": tenant.pk, "name": "ci", "scopes": ["inference", "usage:read"]}
+    body["lane"] = "batch"
     page = operator.post(url(ApiKey, "add"), body, follow=True)
     key = ApiKey.objects.get()
     told = [str(message) for message in page.context["messages"]]
@@ -65,9 +74,12 @@ def test_a_new_keys_text_is_shown_once(operator: Client, tenant: Tenant) -> None
     assert ApiKey.objects.find(text) == key
     assert key.created_by is not None and key.allowed_models is None
     assert text not in operator.get(url(ApiKey)).content.decode()
-    operator.post(url(ApiKey, key.pk, "change"), {"name": "new", "scopes": ["inference"]})
+    assert key.lane == "batch"
+    body = {"name": "new", "scopes": ["inference"], "lane": "interactive"}
+    operator.post(url(ApiKey, key.pk, "change"), body)
     changed = ApiKey.objects.get()
     assert (changed.name, changed.scopes, changed.prefix) == ("new", ["inference"], key.prefix)
+    assert changed.lane == "interactive"
 
 
 def test_keys_are_revoked_not_deleted(operator: Client, tenant: Tenant) -> None:
@@ -96,3 +108,35 @@ def test_versions_are_read_only(operator: Client, live: AdapterVersion) -> None:
     page = operator.post(url(AdapterVersion, live.pk, "change"), {"digest": "f" * 64})
     assert page.status_code == 403
     assert operator.post(url(AdapterVersion, live.pk, "delete"), {"post": "yes"}).status_code == 403
+
+
+def test_an_adapter_is_pinned_and_nothing_else(operator: Client, live: AdapterVersion) -> None:
+    page = url(Adapter, live.adapter.pk, "change")
+    assert operator.post(page, {"pinned": "on", "name": "other"}).status_code == 302
+    (adapter,) = Adapter.objects.all()
+    assert (adapter.pinned, adapter.name) == (True, "support")
+
+
+def test_limits_are_set_for_one_scope_of_one_tenant(operator: Client, live: AdapterVersion) -> None:
+    acme, foreign = live.adapter.tenant, make_key(make_tenant("other"))[0]
+    add = url(LimitSet, "add")
+
+    def refusal(**body: Any) -> str:
+        page = operator.post(add, {"author": "operator", "tenant": acme.pk, **body})
+        assert page.status_code == 200
+        return page.content.decode()
+
+    assert "This is not the tenant&#x27;s key." in refusal(key=foreign.pk)
+    assert "less than or equal to 1000000000000" in refusal(tokens_per_day=10**12 + 1)
+    assert "limits_of_one_scope" in refusal(key=make_key(acme)[0].pk, adapter=live.adapter.pk)
+    assert not LimitSet.objects.exists()
+    body = {"author": "operator", "tenant": acme.pk, "tokens_per_day": 10**12}
+    assert operator.post(add, body).status_code == 302
+    limits = LimitSet.objects.get()
+    assert (limits.tenant, limits.tokens_per_day) == (acme, 10**12)
+    assert "already exists" in refusal(tokens_per_day=5)
+    assert "acme (operator)" in operator.get(url(LimitSet), {"q": "acm"}).content.decode()
+    change = url(LimitSet, limits.pk, "change")
+    assert operator.post(change, {"author": "tenant", "tokens_per_minute": 7}).status_code == 302
+    limits.refresh_from_db()
+    assert (limits.author, limits.tokens_per_minute, limits.tokens_per_day) == ("operator", 7, None)
