@@ -173,7 +173,7 @@ class AdapterAdmin(Shown):
     list_select_related = ["tenant", "base_model", "created_by"]
     search_fields = ["name", "tenant__slug"]
 
-    def has_change_permission(self, request: HttpRequest, obj: Adapter | None = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return AnyAdmin.has_change_permission(self, request, obj)  # to pin it
 
 
