@@ -80,11 +80,7 @@ class Catalogue:
         for row in rows:
             found[row.adapter].append(row)
         self._versions: Mapping[str, list[VersionRow]] = dict(found)
-        # Worked out here once, not for each request.
-        self._limits = {
-            name: ceilings.limits(f"a{row.adapter_id}", f"adapter `{name}`", row.limits)
-            for name, (row, *_) in found.items()
-        }
+        self._limits: dict[int, tuple[Limits, ...]] = {}
 
     def find(self, name: str) -> VersionRow:
         """The version that a name means.
@@ -109,9 +105,14 @@ class Catalogue:
             raise unknown(name)
         return found[0]
 
-    def limits(self, adapter: str) -> tuple[Limits, ...]:
-        """Those in force of this adapter."""
-        return self._limits[adapter]
+    def limits(self, row: VersionRow) -> tuple[Limits, ...]:
+        """Those in force of the version's adapter; worked out when first asked for."""
+        found = self._limits.get(row.adapter_id)
+        if found is None:
+            shown = f"adapter `{row.adapter}`"
+            found = ceilings.limits(f"a{row.adapter_id}", shown, row.limits)
+            self._limits[row.adapter_id] = found
+        return found
 
     def live(self) -> list[VersionRow]:
         """The version that each adapter's name means, where it means one."""
@@ -165,7 +166,7 @@ def resolve(
         adapter=_ref(grant.tenant, row),
         version_id=row.id,
         adapter_id=row.adapter_id,
-        limits=own.limits(row.adapter),
+        limits=own.limits(row),
         price=price_at(now, row.prices, base.prices),
         max_model_len=base.max_model_len,
     )
