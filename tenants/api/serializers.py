@@ -30,6 +30,7 @@ from tenants.models import (
     Tenant,
     User,
 )
+from tenants.models.usage import MAX_PRICE
 
 MODEL_NAME = re.compile(r"[^@\s\x00]{1,255}")
 
@@ -262,7 +263,7 @@ class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
     """In whole micro-units (millionths) of the currency per million tokens."""
 
     tenant = serializers.SlugRelatedField[Tenant](
-        slug_field="slug", source="adapter.tenant", read_only=True, help_text="The adapter's."
+        slug_field="slug", source="adapter.tenant", read_only=True, default=None
     )
     base_model = serializers.SlugRelatedField[BaseModel](
         slug_field="name",
@@ -273,6 +274,11 @@ class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
     )
     adapter = OwnAdapter(required=False, allow_null=True)
     starts_at = serializers.DateTimeField(required=False, help_text="Default: now.")
+    prompt = serializers.IntegerField(
+        min_value=0, max_value=MAX_PRICE, help_text="Of prompt tokens that were not in the cache."
+    )
+    cached_prompt = serializers.IntegerField(min_value=0, max_value=MAX_PRICE)
+    output = serializers.IntegerField(min_value=0, max_value=MAX_PRICE)
     currency = serializers.SerializerMethodField()
 
     class Meta:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.db import models
@@ -25,11 +25,10 @@ from tenants.api.permissions import Permission, TenantView
 from tenants.api.schema import Schema
 from tenants.api.serializers import CostLineSerializer, UsageLineSerializer
 from tenants.api.tables import CHUNK_ROWS, CSV, CsvRenderer, download
+from tenants.api.v1 import EARLIEST, LATEST
 from tenants.models import UsageRollup
+from tenants.models.usage import TOKENS, UsageRollupQuerySet
 from tenants.money import amount
-
-if TYPE_CHECKING:
-    from tenants.models.usage import UsageRollupQuerySet
 
 LONGEST = {
     "hour": timedelta(days=92),
@@ -45,13 +44,13 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "base_model": ["base_model"],
 }
 """What sums can be grouped by, and the columns that each gives."""
-USAGE = [
-    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
-]  # fmt: skip
+USAGE = ["requests", *TOKENS]
 COST = ["requests", "cost", "currency"]
 DEFAULT_PERIOD = timedelta(days=30)
-EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
-"""Times outside of these are mistakes."""
+KNOWN = {
+    "tenant", "format", "page", "limit", "bucket", "by", "start", "end", *UsageFilter.base_filters,
+}  # fmt: skip
+"""The parameters."""
 
 Row = dict[str, Any]
 
@@ -87,9 +86,14 @@ class Question:
         Raises:
             ValidationError: a parameter is not as it has to be; it says which and how.
         """
+        for name in params:
+            if name not in KNOWN:  # a sum over more than was meant would be taken for the answer
+                raise ValidationError({name[:64]: f"There are {', '.join(sorted(KNOWN))}."})
         bucket = params.get("bucket", "day")
         if bucket not in LONGEST:
-            raise ValidationError({"bucket": f"{bucket!r} is not one of {', '.join(LONGEST)}."})
+            raise ValidationError(
+                {"bucket": f"{bucket[:64]!r} is not one of {', '.join(LONGEST)}."}
+            )
         end = _hour(params, "end") or _next_hour(timezone.now())
         start = _hour(params, "start") or (end - DEFAULT_PERIOD).replace(hour=0)
         if start >= end:
@@ -110,15 +114,16 @@ class Question:
         return ["start", *(column for group in self.by for column in GROUPS[group])]
 
     def answer(self, rollups: UsageRollupQuerySet) -> models.QuerySet[UsageRollup, Row]:
-        buckets = [] if self.bucket == "all" else [self.bucket]
-        return rollups.between(self.start, self.end).sums([*buckets, *self.by])
+        by = [*([] if self.bucket == "all" else [self.bucket]), *self.by]
+        sums = rollups.between(self.start, self.end).sums(by)
+        return sums if by else sums.order_by("requests")  # pages want an order, even of one
 
 
 def _groups(params: Mapping[str, str]) -> list[str]:
     by = list(dict.fromkeys(filter(None, params.get("by", "").split(","))))
     unknown = [group for group in by if group not in GROUPS]
     if unknown:
-        raise ValidationError({"by": f"{unknown[0]!r} is not one of {', '.join(GROUPS)}."})
+        raise ValidationError({"by": f"{unknown[0][:64]!r} is not one of {', '.join(GROUPS)}."})
     return by
 
 

@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.db import connection
+from django.db.models import F
 
 from inference.grants import Price
 from inference.wire import Usage
-from tenants.models import ApiKey, UsageEvent
+from tenants.models import ApiKey, UsageEvent, UsageRollup
+from tenants.models.usage import FIGURES, TOKENS
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 PRICE = Price(prompt=150_000, cached_prompt=75_000, output=600_000)
@@ -35,4 +37,17 @@ def spend(
         queue_s=usage.queue_s, load_s=usage.load_s, ttft_s=usage.ttft_s, total_s=usage.total_s,
         **(counts | names),
     )  # fmt: skip
+    _add_up(event)
     return event
+
+
+def _add_up(event: UsageEvent) -> None:
+    names = {name: getattr(event, name) for name in ("adapter", "model", "base_model")}
+    hour = event.started_at.replace(minute=0, second=0, microsecond=0)
+    rollup, _ = UsageRollup.objects.get_or_create(
+        hour=hour, tenant=event.tenant, key=event.key, **names, defaults=dict.fromkeys(FIGURES, 0)
+    )
+    UsageRollup.objects.filter(pk=rollup.pk).update(
+        requests=F("requests") + 1,
+        **{name: F(name) + getattr(event, name) for name in (*TOKENS, "cost")},
+    )

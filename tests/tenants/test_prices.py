@@ -1,0 +1,205 @@
+"""Prices are set by operators, seen by whom they concern, and never changed once in force."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.core.exceptions import ValidationError
+from django.test import Client
+from django.utils import timezone
+
+from tenants.errors import PriceInForce
+from tenants.models import Adapter, Price, Tenant
+from tests.tenants.callers import Api, person, with_key
+from tests.tenants.making import make_adapter, make_base, make_tenant, make_user
+
+pytestmark = pytest.mark.django_db
+
+VALUES = {"prompt": 150_000, "cached_prompt": 75_000, "output": 600_000}
+LATER = datetime(2150, 1, 1, tzinfo=UTC)
+
+
+def errors(response: Any) -> dict[str, str]:
+    assert response.status_code == 400, response.content
+    return {error["field"]: error["message"] for error in response.json()["errors"]}
+
+
+def make_price(of: Any, starts_at: datetime | None = None, **values: Any) -> Price:
+    thing = {"adapter" if isinstance(of, Adapter) else "base_model": of}
+    return Price.objects.create(starts_at=starts_at or timezone.now(), **thing, **(VALUES | values))
+
+
+@pytest.fixture
+def operator(tenant: Tenant) -> Api:
+    return Api(make_user("op", is_staff=True))
+
+
+def test_an_operator_prices_a_base_model(operator: Api) -> None:
+    make_base()
+    before = timezone.now()
+    answer = operator("POST", "prices", {"base_model": "base", **VALUES})
+    assert answer.status_code == 201
+    price = Price.objects.get()
+    assert before <= price.starts_at <= timezone.now()
+    assert answer.json() == {
+        "id": price.pk,
+        "tenant": None,
+        "base_model": "base",
+        "adapter": None,
+        "starts_at": price.starts_at.isoformat().replace("+00:00", "Z"),
+        "prompt": 150_000,
+        "cached_prompt": 75_000,
+        "output": 600_000,
+        "currency": "usd",
+        "created_at": price.created_at.isoformat().replace("+00:00", "Z"),
+    }
+    assert operator("GET", f"prices/{price.pk}").json() == answer.json()
+
+
+def test_an_operator_prices_a_tenants_adapter(operator: Api, adapter: Adapter) -> None:
+    make_adapter(make_tenant("other"))
+    body = {"adapter": "support", "starts_at": LATER.isoformat(), **VALUES}
+    assert errors(operator("POST", "prices", body)) == {
+        "adapter": "Say whose adapter it is: ?tenant=<slug>."
+    }
+    answer = operator("POST", "prices", body, tenant="acme")
+    assert answer.status_code == 201
+    shown = answer.json()
+    assert (shown["tenant"], shown["adapter"], shown["base_model"]) == ("acme", "support", None)
+    assert Price.objects.get().adapter == adapter
+
+
+def test_who_sees_which_price(operator: Api, adapter: Adapter) -> None:
+    """The base models' and one's own adapters'; an operator sees those of one tenant, or all."""
+    foreign = make_adapter(make_tenant("other"), "secret")
+    own = [make_price(adapter).pk, make_price(make_base()).pk]
+    theirs = make_price(foreign).pk
+
+    def seen(ask: Api, **query: str) -> set[int]:
+        return {price["id"] for price in ask("GET", "prices", **query).json()["results"]}
+
+    for ask in (person(adapter.tenant, "viewer")[0], with_key(adapter.tenant, "usage:read")[0]):
+        assert seen(ask) == set(own)
+        assert ask("GET", f"prices/{own[0]}").status_code == 200
+        gone, hidden = ask("GET", "prices/999999"), ask("GET", f"prices/{theirs}")
+        assert (hidden.status_code, hidden.content) == (404, gone.content)
+    assert seen(operator, tenant="acme") == set(own)
+    assert seen(operator) == {*own, theirs}
+    assert seen(operator, adapter="secret") == {theirs}
+    assert seen(operator, base_model="base") == {own[1]}
+    assert operator("DELETE", f"prices/{theirs}", tenant="acme").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "message"),
+    [
+        ({"prompt": -1}, "prompt", "greater than or equal to 0."),
+        ({"output": 10**12 + 1}, "output", "less than or equal to 1000000000000."),
+        ({"output": 10**30}, "output", "less than or equal to 1000000000000."),
+        ({"output": 0.5}, "output", "A valid integer is required."),
+        ({"output": "1e3"}, "output", "A valid integer is required."),
+        ({"output": None}, "output", "This field may not be null."),
+        ({"cached_prompt": 150_001}, "cached_prompt", "150001 is more than prompt tokens cost"),
+        ({"base_model": "none"}, "base_model", "There is no base model `none`."),
+        ({"adapter": "none"}, "adapter", "There is no adapter `none`."),
+        ({"adapter": "support"}, "", "give one of them"),
+        ({"base_model": None}, "", "give one of them"),
+        ({"starts_at": "2020-01-01T00:00:00Z"}, "starts_at", "2020-01-01T00:00:00+00:00 is in the"),
+        ({"starts_at": "soon"}, "starts_at", "Datetime has wrong format."),
+        ({"currency": "eur"}, "currency", "This field cannot be set."),
+        ({"prize": 1}, "prize", "There is no such field."),
+    ],
+)
+def test_a_price_that_cannot_be(
+    operator: Api, adapter: Adapter, change: dict[str, Any], field: str, message: str
+) -> None:
+    body = {"base_model": "base", **VALUES} | change
+    told = errors(operator("POST", "prices", body, tenant="acme"))
+    assert list(told) == [field] and message in told[field]
+    assert not Price.objects.exists()
+
+
+def test_there_is_one_price_from_one_moment_on(operator: Api, adapter: Adapter) -> None:
+    body = {"starts_at": LATER.isoformat(), **VALUES}
+    for thing in ({"base_model": "base"}, {"adapter": "support"}):
+        assert operator("POST", "prices", body | thing, tenant="acme").status_code == 201
+        again = operator("POST", "prices", body | thing, tenant="acme")
+        assert errors(again) == {"starts_at": "There is a price from then on already."}
+    assert Price.objects.count() == 2
+
+
+def test_a_price_is_withdrawn_only_before_it_holds(operator: Api) -> None:
+    base, now = make_base(), timezone.now()
+    past, present = make_price(base, now - timedelta(days=2)), make_price(base, now)
+    future = make_price(base, LATER)
+    for price in (past, present):
+        answer = operator("DELETE", f"prices/{price.pk}")
+        assert (answer.status_code, answer.json()["code"]) == (409, "price_in_force")
+        with pytest.raises(PriceInForce):
+            price.withdraw()
+    assert operator("DELETE", f"prices/{future.pk}").status_code == 204
+    assert set(Price.objects.all()) == {past, present}
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_a_price_is_not_changed(operator: Api, method: str) -> None:
+    price = make_price(make_base(), LATER)
+    assert operator(method, f"prices/{price.pk}", VALUES).status_code == 405
+
+
+def test_the_model_says_what_the_constraints_say(adapter: Adapter) -> None:
+    for wrong in (
+        {"base_model": make_base(), "adapter": adapter},
+        {"adapter": adapter, "output": -1},
+        {"adapter": adapter, "cached_prompt": VALUES["prompt"] + 1},
+    ):
+        with pytest.raises(ValidationError):
+            Price(starts_at=LATER, **(VALUES | wrong)).clean()
+    Price(starts_at=LATER, adapter=adapter, **VALUES).full_clean()
+
+
+# --- The admin -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def admin(settings: Any) -> Client:
+    plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
+    client = Client()
+    client.force_login(make_user("root", is_staff=True, is_superuser=True))
+    return client
+
+
+def test_the_admin_adds_prices(admin: Client) -> None:
+    base = make_base()
+    body = {"base_model": base.pk, "starts_at_0": "", "starts_at_1": "", **VALUES}
+    assert admin.post("/admin/tenants/price/add/", body).status_code == 302
+    price = Price.objects.get()
+    assert price.starts_at <= timezone.now()
+    for change, told in (
+        ({"starts_at_0": "2020-01-01", "starts_at_1": "00:00:00"}, "in the past"),
+        ({"cached_prompt": 600_000}, "is more than prompt tokens cost"),
+        ({"base_model": ""}, "give one of them"),
+        ({"prompt": ""}, "This field is required"),
+    ):
+        page = admin.post("/admin/tenants/price/add/", body | change)
+        assert page.status_code == 200 and told in page.content.decode()
+    assert Price.objects.get() == price
+
+
+def test_the_admin_removes_only_what_is_yet_to_come(admin: Client) -> None:
+    base = make_base()
+    present, future = make_price(base), make_price(base, LATER)
+    assert admin.get("/admin/tenants/price/").status_code == 200
+    for price in (present, future):
+        page = f"/admin/tenants/price/{price.pk}"
+        assert admin.get(f"{page}/change/").status_code == 200
+        assert admin.post(f"{page}/change/", VALUES).status_code == 403
+        admin.post(f"{page}/delete/", {"post": "yes"})
+    assert Price.objects.get() == present
+    future = make_price(base, LATER)
+    chosen = {"action": "delete_selected", "_selected_action": [present.pk], "post": "yes"}
+    admin.post("/admin/tenants/price/", chosen)
+    assert Price.objects.count() == 2
