@@ -49,8 +49,8 @@ FILE = "journal"
 _NEXT_FILE = "journal.next"
 _LOCK = "lock"
 
-_LIVE_BYTES = 256
-"""What an open or unacknowledged request takes in a snapshot, generously."""
+_LIVE_BYTES = 160
+"""About what an open or unacknowledged request takes in a snapshot."""
 
 
 class JournalFailed(Exception):
@@ -145,8 +145,8 @@ class _State:
             case _Acknowledged(ids):
                 for id in ids:
                     self._bill(self.closed.pop(id).usage)
-            case _Begun():
-                self.id, self.billed = record.id, record.billed
+            case begun:
+                self.id, self.billed = begun.id, begun.billed
 
     def _close(self, entry: LedgerEntry) -> None:
         if opened := self.open.pop(entry.id, None):  # not where a snapshot says it
@@ -310,8 +310,8 @@ class Journal:
     """What the requests of one engine used. Not for use by several threads.
 
     A request is `opened`, then `progressed` any number of times, then `closed`; its entry counts
-    as backlog until it is `acknowledged`. An entry in the backlog takes about 700 bytes of memory: bound
-    it by opening no more.
+    as backlog until it is `acknowledged`. An entry of the backlog takes about 700 bytes of memory;
+    to bound it, open no more.
 
     Each of these four raises JournalFailed where the file can't be written (no room on the disk);
     then it changed nothing and may be called again.
