@@ -17,7 +17,7 @@ from urllib.parse import unquote
 import msgspec
 import structlog
 
-from inference import openai
+from inference import idempotency, openai
 from inference.admission import PromptLengths, ask_of, bound_of, grows
 from inference.errors import (
     ClientDisconnected,
@@ -31,8 +31,19 @@ from inference.errors import (
     RequestTimeout,
     UnknownModel,
 )
-from inference.grants import Directory, Grant, Limiter, ModelCard, Reservation, Room
+from inference.grants import (
+    Answers,
+    Claim,
+    Directory,
+    Grant,
+    KeptAnswer,
+    Limiter,
+    ModelCard,
+    Reservation,
+    Room,
+)
 from inference.hub import Hub, Order, new_id
+from inference.idempotency import Idempotency, Recording
 from inference.stream import Stream
 from inference.wire import Delta, Done
 
@@ -55,6 +66,7 @@ EVENT_STREAM: Headers = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+REPLAYED = (b"idempotent-replayed", b"true")
 
 
 class Exchange:
@@ -89,6 +101,19 @@ class Exchange:
                 "You didn't provide an API key: send it as `Authorization: Bearer lk_...`."
             )
         return secret.strip().decode("latin-1")
+
+    def idempotency_key(self) -> str | None:
+        """The `Idempotency-Key`, if there is one.
+
+        Raises:
+            InvalidRequest: it can't be one.
+        """
+        header = self._headers.get(idempotency.HEADER)
+        return None if header is None else idempotency.name_of(header)
+
+    def record(self, recording: Recording) -> None:
+        """From now on what is sent goes through the recording."""
+        self._send = recording.tee(self._send)
 
     async def body(self, limit_bytes: int, timeout_s: float = BODY_TIMEOUT_S) -> bytes:
         """The whole request body.
@@ -150,6 +175,14 @@ class Exchange:
         await self.begin(status, [*JSON, length, *headers])
         await self.write(b"" if self.method == "HEAD" else data, more=False)
 
+    async def replay(self, kept: KeptAnswer) -> None:
+        """Write the answer of an earlier request, under that one's id."""
+        self.id = kept.request_id
+        if kept.content_type.startswith("application/json"):
+            return await self.reply(200, kept.body, [REPLAYED])
+        await self.begin(200, [*EVENT_STREAM, REPLAYED])
+        await self.write(kept.body, more=False)
+
     async def fail(self, error: InferenceError) -> None:
         """Answer with an error, as far as an answer can still be given."""
         if isinstance(error, ClientDisconnected):
@@ -188,6 +221,7 @@ class OpenAIServer:
         directory: Directory,
         limiter: Limiter,
         *,
+        answers: Answers,
         max_body_bytes: int,
         timeout_s: float,
         body_timeout_s: float = BODY_TIMEOUT_S,
@@ -196,6 +230,7 @@ class OpenAIServer:
         `body_timeout_s` the arrival of its body."""
         self._hub, self._directory, self._limiter = hub, directory, limiter
         self._prompts = PromptLengths()
+        self._idempotency = Idempotency(answers, wait_s=timeout_s)
         self._max_body_bytes, self._timeout_s = max_body_bytes, timeout_s
         self._body_timeout_s = body_timeout_s
 
@@ -263,13 +298,45 @@ class OpenAIServer:
         grant = await self._grant(exchange)
         body = await exchange.body(self._max_body_bytes, self._body_timeout_s)
         call = openai.parse(kind, body)
+        if (name := exchange.idempotency_key()) is None:
+            await self._answer(exchange, grant, call, body)
+        else:
+            digest = idempotency.digest_of(exchange.path, body)
+            claim = Claim(grant.key_id, name, digest, exchange.id)
+            await self._answer_once(exchange, claim, call, body)
+
+    async def _answer_once(
+        self, exchange: Exchange, claim: Claim, call: openai.Call, body: bytes
+    ) -> None:
+        """Generate the answer, or give the one that the idempotency key stands for."""
+        async with self._idempotency.turn(claim, exchange.disconnected()) as turn:
+            grant = await self._grant(exchange)  # again: the turn may have been long in coming
+            if isinstance(turn, KeptAnswer):
+                await self._look(exchange)
+                log.info("answer_replayed", request_id=exchange.id, of=turn.request_id)
+                await exchange.replay(turn)
+            else:
+                exchange.record(turn)
+                await self._answer(exchange, grant, call, body, goes_on=True)
+
+    async def _answer(
+        self,
+        exchange: Exchange,
+        grant: Grant,
+        call: openai.Call,
+        body: bytes,
+        *,
+        goes_on: bool = False,
+    ) -> None:
+        """Generate the answer. One that `goes_on` does so when its client went away."""
         stream = await self._admit(exchange, grant, call, body)
-        watcher = asyncio.create_task(_end_on_disconnect(exchange, stream))
+        watcher = None if goes_on else asyncio.create_task(_end_on_disconnect(exchange, stream))
         answer = openai.Answer(call, exchange.id, int(exchange.started_at))
         try:
             await (_write_stream if call.stream else _write_whole)(exchange, stream, answer)
         finally:
-            watcher.cancel()
+            if watcher is not None:
+                watcher.cancel()
             stream.cancel(ClientDisconnected.code)
             if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
                 self._prompts.learn(stream.target.base_model, len(body), tokens)

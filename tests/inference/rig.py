@@ -26,6 +26,7 @@ from inference.hub import Hub
 from inference.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.views import Health, OpenAIServer
 from inference.wire import AdapterRef, EngineStats, LedgerEntry
+from tests.inference.answers import MemoryAnswers
 from tests.inference.limits import Counted
 from tests.inference.samples import MODEL
 
@@ -129,6 +130,7 @@ class Gateway:
     keys: Keys
     ledger: Ledger
     limits: Counted
+    answers: MemoryAnswers
     server: uvicorn.Server
     url: str
 
@@ -142,15 +144,15 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     keys, ledger, limits = Keys(), Ledger(), Counted()
+    answers = options.pop("answers", None) or MemoryAnswers()
     hub = Hub(url, TOKEN, ledger, limits)
     keys.on_revoked(hub.end_streams)
 
     async def connected() -> bool:
         return bool(hub.snapshot())
 
-    server = OpenAIServer(
-        hub, keys, limits, **({"max_body_bytes": 100_000, "timeout_s": 30.0} | options)
-    )
+    bounds = {"max_body_bytes": 100_000, "timeout_s": 30.0}
+    server = OpenAIServer(hub, keys, limits, answers=answers, **(bounds | options))
     http = URLRouter(
         [
             re_path(r"^v1/", server),  # type: ignore[arg-type]
@@ -172,7 +174,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     running = uvicorn.Server(config)
     task = asyncio.create_task(running.serve(sockets=[listener]))
     try:
-        yield Gateway(hub, keys, ledger, limits, running, url)
+        yield Gateway(hub, keys, ledger, limits, answers, running, url)
     finally:
         running.should_exit = running.force_exit = True
         with suppress(asyncio.CancelledError):

@@ -1,0 +1,81 @@
+"""`inference.grants.Answers` in memory: passes the contract tests of the one in PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inference.errors import IdempotencyKeyReused, Unavailable
+from inference.grants import Claim, KeptAnswer
+
+CLAIM_S = 15.0
+KEPT_S = 24 * 3600.0
+
+
+@dataclass
+class Row:
+    """One idempotency key; times are in seconds on the clock of `MemoryAnswers`."""
+
+    claim: Claim
+    claimed_until: float
+    created_at: float
+    answer: KeptAnswer | None = None
+
+
+class MemoryAnswers:
+    """Time passes only when `now` is set; `away` is a database that does not answer."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[int, str], Row] = {}
+        self.now = 0.0
+        self.away = False
+        self.asked = 0
+        """Calls of any method."""
+        self.renewed: asyncio.Queue[list[Claim]] = asyncio.Queue()
+
+    async def claim(self, claim: Claim) -> KeptAnswer | bool:
+        await self._ask()
+        row = self._row(claim)
+        if row is None or self._over(row):
+            row = Row(claim, self.now + CLAIM_S, self.now)
+            self.rows[claim.key_id, claim.name] = row
+            return True
+        if row.claim.digest != claim.digest:
+            raise IdempotencyKeyReused
+        return row.answer or False
+
+    async def renew(self, claims: Sequence[Claim]) -> None:
+        await self._ask()
+        for claim in claims:
+            if (row := self._own(claim)) is not None:
+                row.claimed_until = self.now + CLAIM_S
+        self.renewed.put_nowait(list(claims))
+
+    async def keep(self, claim: Claim, answer: KeptAnswer) -> bool:
+        await self._ask()
+        if (row := self._own(claim)) is not None:
+            row.answer = answer
+        return row is not None
+
+    async def release(self, claim: Claim) -> None:
+        await self._ask()
+        if (row := self._own(claim)) is not None and row.answer is None:
+            del self.rows[claim.key_id, claim.name]
+
+    async def _ask(self) -> None:
+        self.asked += 1
+        await asyncio.sleep(0)  # others get their turn, as with a database
+        if self.away:
+            raise Unavailable(retry_after_s=1.0)
+
+    def _row(self, claim: Claim) -> Row | None:
+        return self.rows.get((claim.key_id, claim.name))
+
+    def _own(self, claim: Claim) -> Row | None:
+        row = self._row(claim)
+        return row if row is not None and row.claim.request_id == claim.request_id else None
+
+    def _over(self, row: Row) -> bool:
+        ran_out = row.answer is None and row.claimed_until <= self.now
+        return ran_out or row.created_at <= self.now - KEPT_S

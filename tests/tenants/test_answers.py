@@ -1,0 +1,268 @@
+"""The contract of `inference.grants.Answers`, kept by PostgreSQL's and by the one in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connection, connections
+from django.db.models import F
+from django.utils import timezone
+
+from inference.errors import IdempotencyKeyReused, Unavailable
+from inference.grants import Answers, Claim, KeptAnswer
+from tenants.answers import CLAIM_TIME, KEPT_TIME, PostgresAnswers
+from tenants.models import IdempotentAnswer
+from tenants.notices import conninfo
+from tests.inference.answers import CLAIM_S, KEPT_S, MemoryAnswers
+from tests.tenants.making import make_key, make_tenant
+
+SECOND = timedelta(seconds=1)
+BODY = b"data: {}\n\n\x00\xff" * 1000
+
+
+@dataclass
+class Kept:
+    """Answers of two gateways over the same rows, two API keys, and a way to let time pass."""
+
+    one: Answers
+    other: Answers
+    keys: tuple[int, int]
+    age: Callable[[timedelta], Awaitable[None]]
+    """Make all rows older by this."""
+
+    def claim(self, request: str = "first", **fields: Any) -> Claim:
+        made = Claim(self.keys[0], "order 17", hashlib.sha256(b"body").digest(), request)
+        return replace(made, **fields)
+
+
+def answer_of(claim: Claim) -> KeptAnswer:
+    return KeptAnswer(claim.request_id, "text/event-stream; charset=utf-8", BODY)
+
+
+async def in_memory() -> AsyncIterator[Kept]:
+    answers = MemoryAnswers()
+
+    async def age(by: timedelta) -> None:
+        answers.now += by.total_seconds()
+
+    yield Kept(answers, answers, (1, 2), age)
+
+
+async def in_postgres() -> AsyncIterator[Kept]:
+    @sync_to_async
+    def age(by: timedelta) -> None:
+        IdempotentAnswer.objects.update(
+            created_at=F("created_at") - by, claimed_until=F("claimed_until") - by
+        )
+
+    @sync_to_async
+    def keys() -> tuple[int, int]:
+        tenant = make_tenant("acme")
+        return make_key(tenant)[0].pk, make_key(tenant)[0].pk
+
+    async with PostgresAnswers() as one, PostgresAnswers() as other:
+        yield Kept(one, other, await keys(), age)
+    await sync_to_async(connections.close_all)()
+
+
+DATABASE = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=[in_memory, pytest.param(in_postgres, marks=DATABASE)])
+async def kept(request: pytest.FixtureRequest) -> AsyncIterator[Kept]:
+    async for made in request.param():
+        yield made
+
+
+def test_the_memory_has_the_same_times() -> None:
+    assert (CLAIM_S, KEPT_S) == (CLAIM_TIME.total_seconds(), KEPT_TIME.total_seconds())
+
+
+async def test_the_first_wins_the_others_wait_and_get_its_answer(kept: Kept) -> None:
+    first, second = kept.claim("first"), kept.claim("second")
+    assert await kept.one.claim(first) is True
+    assert await kept.one.claim(second) is False
+    assert await kept.other.claim(second) is False
+    assert await kept.one.keep(first, answer_of(first)) is True
+    assert await kept.other.claim(second) == answer_of(first)
+    assert await kept.one.claim(kept.claim("third")) == answer_of(first)
+
+
+async def test_of_many_that_race_exactly_one_wins(kept: Kept) -> None:
+    for round in range(5):
+        claims = [kept.claim(f"{round}-{i}", name=f"key {round}") for i in range(40)]
+        found = await asyncio.gather(
+            *((kept.one, kept.other)[i % 2].claim(claim) for i, claim in enumerate(claims))
+        )
+        assert sorted(found) == [False] * 39 + [True]
+
+
+async def test_of_many_that_race_for_a_dead_ones_claim_exactly_one_wins(kept: Kept) -> None:
+    assert await kept.one.claim(kept.claim("dead")) is True
+    await kept.age(CLAIM_TIME)
+    found = await asyncio.gather(
+        *((kept.one, kept.other)[i % 2].claim(kept.claim(f"{i}")) for i in range(40))
+    )
+    assert sorted(found) == [False] * 39 + [True]
+
+
+async def test_another_body_is_refused_while_it_runs_and_afterwards(kept: Kept) -> None:
+    first = kept.claim("first")
+    other = kept.claim("other", digest=hashlib.sha256(b"another body").digest())
+    await kept.one.claim(first)
+    with pytest.raises(IdempotencyKeyReused):
+        await kept.other.claim(other)
+    await kept.one.keep(first, answer_of(first))
+    with pytest.raises(IdempotencyKeyReused):
+        await kept.other.claim(other)
+    assert await kept.other.claim(kept.claim("second")) == answer_of(first)
+
+
+async def test_other_names_and_other_api_keys_are_strangers(kept: Kept) -> None:
+    other = hashlib.sha256(b"another body").digest()
+    assert await kept.one.claim(kept.claim("a")) is True
+    assert await kept.one.claim(kept.claim("b", name="another")) is True
+    assert await kept.one.claim(kept.claim("c", key_id=kept.keys[1], digest=other)) is True
+
+
+async def test_a_released_key_is_anybodys_with_any_body(kept: Kept) -> None:
+    first = kept.claim("first")
+    await kept.one.claim(first)
+    await kept.one.release(first)
+    other = kept.claim("other", digest=hashlib.sha256(b"another body").digest())
+    assert await kept.other.claim(other) is True
+    assert await kept.one.keep(first, answer_of(first)) is False
+
+
+async def test_a_kept_answer_is_not_released(kept: Kept) -> None:
+    first = kept.claim("first")
+    await kept.one.claim(first)
+    await kept.one.keep(first, answer_of(first))
+    await kept.one.release(first)
+    assert await kept.one.claim(kept.claim("second")) == answer_of(first)
+
+
+async def test_a_claim_runs_out_unless_it_is_renewed(kept: Kept) -> None:
+    claims = [kept.claim("a", name="a"), kept.claim("b", name="b")]
+    for claim in claims:
+        await kept.one.claim(claim)
+    for _ in range(3):
+        await kept.age(CLAIM_TIME - SECOND)
+        await kept.one.renew(claims)
+    for claim in claims:
+        assert await kept.other.claim(replace(claim, request_id="retry")) is False
+    await kept.age(CLAIM_TIME)
+    for claim in claims:
+        assert await kept.other.claim(replace(claim, request_id="retry")) is True
+
+
+async def test_who_lost_the_claim_changes_nothing_any_more(kept: Kept) -> None:
+    slow, quick = kept.claim("slow"), kept.claim("quick")
+    await kept.one.claim(slow)
+    await kept.age(CLAIM_TIME)
+    assert await kept.other.claim(quick) is True
+    await kept.one.release(slow)
+    assert await kept.one.keep(slow, answer_of(slow)) is False
+    assert await kept.one.claim(kept.claim("third")) is False
+    await kept.age(CLAIM_TIME - SECOND)
+    await kept.one.renew([slow])
+    await kept.age(SECOND)
+    assert await kept.one.claim(kept.claim("third")) is True
+
+
+async def test_a_claim_that_ran_out_but_was_not_taken_over_can_still_be_kept(kept: Kept) -> None:
+    first = kept.claim("first")
+    await kept.one.claim(first)
+    await kept.age(CLAIM_TIME * 2)
+    assert await kept.one.keep(first, answer_of(first)) is True
+    assert await kept.one.keep(first, answer_of(first)) is True
+    assert await kept.other.claim(kept.claim("second")) == answer_of(first)
+
+
+async def test_an_answer_is_kept_for_a_day(kept: Kept) -> None:
+    first = kept.claim("first")
+    await kept.one.claim(first)
+    await kept.one.keep(first, answer_of(first))
+    await kept.age(KEPT_TIME - SECOND * 60)
+    assert await kept.one.claim(kept.claim("late")) == answer_of(first)
+    await kept.age(SECOND * 60)
+    newer = kept.claim("newer", digest=hashlib.sha256(b"another body").digest())
+    assert await kept.one.claim(newer) is True
+    assert await kept.other.claim(replace(newer, request_id="x")) is False
+    await kept.one.keep(newer, answer_of(newer))
+    assert await kept.other.claim(replace(newer, request_id="x")) == answer_of(newer)
+
+
+# --- PostgreSQL alone ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def postgres(transactional_db: None) -> AsyncIterator[Kept]:
+    async for made in in_postgres():
+        yield made
+
+
+async def test_rows_say_whose_they_are_and_how_old(postgres: Kept) -> None:
+    before = await sync_to_async(timezone.now)()
+    first = postgres.claim("first")
+    await postgres.one.claim(first)
+    row = await IdempotentAnswer.objects.aget()
+    assert (row.key_id, row.name, row.request_id) == (first.key_id, first.name, "first")
+    assert (bytes(row.body_digest), row.answer, row.content_type) == (first.digest, None, "")
+    assert row.claimed_until - row.created_at == CLAIM_TIME
+    assert before - SECOND < row.created_at
+
+
+async def test_a_poll_does_not_rewrite_the_row(postgres: Kept) -> None:
+    await postgres.one.claim(postgres.claim("first"))
+
+    @sync_to_async
+    def place() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT ctid::text FROM tenants_idempotentanswer")
+            return cursor.fetchall()
+
+    before = await place()
+    for i in range(5):
+        assert await postgres.other.claim(postgres.claim(f"poll {i}")) is False
+    assert await place() == before
+
+
+async def test_a_restart_of_the_database_is_survived(postgres: Kept) -> None:
+    first = postgres.claim("first")
+    await postgres.one.claim(first)
+
+    @sync_to_async
+    def restart() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE application_name = 'lorikeet' AND datname = current_database()"
+            )
+
+    await restart()
+    assert await postgres.one.keep(first, answer_of(first)) is True
+
+
+async def test_a_database_that_does_not_answer_is_unavailable(postgres: Kept) -> None:
+    first = postgres.claim("first")
+    hung = await psycopg.AsyncConnection.connect(conninfo("hung"))
+    async with PostgresAnswers(answer_s=0.2) as answers, hung:
+        await hung.execute("LOCK TABLE tenants_idempotentanswer")
+        for call in (
+            answers.claim(first),
+            answers.renew([first]),
+            answers.keep(first, answer_of(first)),
+            answers.release(first),
+        ):
+            with pytest.raises(Unavailable):
+                await call
+    assert await postgres.one.claim(first) is True
