@@ -6,13 +6,15 @@ A new endpoint without a row here fails `test_every_endpoint_has_a_row`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from tenants.api.urls import urlpatterns
-from tenants.models import AdapterVersion, Alias, ApiKey, Membership, Tenant
+from tenants.models import AdapterVersion, Alias, ApiKey, Membership, Price, Tenant
 from tests.tenants.callers import EVERYBODY, KEYS, ROLES, STRANGERS, Api, everybody
 from tests.tenants.making import make_key, make_member, make_user, make_version
 
@@ -22,6 +24,7 @@ STAFF = {"operator"}
 ADMINS = {"owner", "admin", "admin key", *STAFF}
 READERS = {*ROLES, *STAFF}
 SEE_ADAPTERS = {*READERS, "admin key", "writing key", "inference key"}
+SEE_USAGE = {*READERS, "admin key", "usage key"}
 WRITE_ADAPTERS = {"owner", "admin", "developer", "admin key", "writing key", *STAFF}
 
 
@@ -44,6 +47,7 @@ class Row:
 
 
 ANYBODY = EVERYBODY - {"nobody"}
+PRICE = {"prompt": 2, "cached_prompt": 1, "output": 3}
 NEW_KEY = {"name": "new", "scopes": ["inference"]}
 OWN = {"own": {"requests_per_minute": 5}}
 ROWS = [
@@ -91,7 +95,12 @@ ROWS = [
     Row("GET base-models", ANYBODY - {"usage key"}),
     Row("GET base-models/<name>", ANYBODY - {"usage key"}),
     Row("GET engines", ANYBODY - {"usage key"}),
-    Row("GET usage", {*READERS, "admin key", "usage key"}),
+    Row("GET usage", SEE_USAGE),
+    Row("GET costs", SEE_USAGE),
+    Row("GET prices", SEE_USAGE),
+    Row("POST prices", STAFF, 201, {"base_model": "base", **PRICE}),
+    Row("GET prices/<pk>", SEE_USAGE),
+    Row("DELETE prices/<pk>", STAFF, 204),
 ]
 OPEN_TO_ALL = {"GET schema/", "GET docs/"}
 
@@ -104,11 +113,14 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     make_user("joiner")
     member = Membership.objects.get(user=make_member(acme, "viewer"))
     key = make_key(acme, "inference")[0]
+    tomorrow = timezone.now() + timedelta(days=1)
+    price = Price.objects.create(adapter=live.adapter, starts_at=tomorrow, **PRICE)
     return {
         "GET base-models/<name>": "base",
         "<slug>": "acme",
         "members/<pk>": f"members/{member.pk}",
         "keys/<pk>": f"keys/{key.pk}",
+        "prices/<pk>": f"prices/{price.pk}",
         "<name>": "support",
         "<number>": "2",
         "<alias>": "live",
@@ -169,7 +181,7 @@ def test_without_naming_a_tenant_a_stranger_sees_his_own(
     ask.tenant = None
     key = make_key(acme)[0]
     member = Membership.objects.get(user=make_member(acme, "viewer"))
-    for path in ("adapters", "keys", "members", "usage", "tenants"):
+    for path in ("adapters", "keys", "members", "usage", "costs", "prices", "tenants"):
         text = ask("GET", path).content.decode()
         assert "acme" not in text and "support" not in text, path
     pairs = [

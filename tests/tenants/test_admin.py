@@ -15,10 +15,12 @@ from tenants.models import (
     ApiKey,
     LimitSet,
     Membership,
+    Price,
     Tenant,
     UsageEvent,
 )
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
+from tests.tenants.spending import spend
 
 pytestmark = pytest.mark.django_db
 MODELS = list(apps.get_app_config("tenants").get_models())
@@ -41,11 +43,10 @@ def url(model: type, *rest: object) -> str:
 def test_every_model_has_its_pages(operator: Client, live: AdapterVersion, model: Any) -> None:
     key, text = make_key(live.adapter.tenant)
     make_member(live.adapter.tenant, "owner")
-    UsageEvent.objects.create(
-        id="u", started_at=key.created_at, tenant=key.tenant, key=key, model="m", base_model="m",
-        engine_id="e", prompt_tokens=1, cached_tokens=0, completion_tokens=1, reasoning_tokens=0,
-        finish_reason="stop", queue_s=0, load_s=0, total_s=1,
-    )  # fmt: skip
+    spend(key)
+    Price.objects.create(
+        adapter=live.adapter, starts_at=key.created_at, prompt=2, cached_prompt=1, output=3
+    )
     assert admin.site.is_registered(model)
     assert operator.get(url(model), {"q": "a"}).status_code == 200
     for row in model.objects.all():
@@ -140,3 +141,26 @@ def test_limits_are_set_for_one_scope_of_one_tenant(operator: Client, live: Adap
     assert operator.post(change, {"author": "tenant", "tokens_per_minute": 7}).status_code == 302
     limits.refresh_from_db()
     assert (limits.author, limits.tokens_per_minute, limits.tokens_per_day) == ("operator", 7, None)
+
+
+def test_an_event_is_found_by_its_id_alone(operator: Client, tenant: Tenant) -> None:
+    """A page of all events would read the whole ledger."""
+    event = spend(make_key(tenant)[0], model="the-model")
+
+    def shown(**query: str) -> bool:
+        return f"{event.id}/change" in operator.get(url(UsageEvent), query).content.decode()
+
+    assert shown(q=event.id) and shown(q=f" req_{event.id}")
+    assert not shown() and not shown(q="the-model") and not shown(q=event.id[:-1])
+
+
+def test_what_a_bill_names_may_be_gone(operator: Client, live: AdapterVersion) -> None:
+    key = make_key(live.adapter.tenant)[0]
+    event = spend(key, version=live, adapter="support", model="support")
+    key.delete()
+    live.adapter.aliases.all().delete()
+    live.adapter.retire()
+    for row in (event, event.tenant.rollups.get()):
+        page = operator.get(url(type(row), row.pk, "change"))
+        assert page.status_code == 200 and "support" in page.content.decode()
+    assert operator.get(url(UsageEvent), {"q": event.id}).status_code == 200

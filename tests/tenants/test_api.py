@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,7 +21,6 @@ from tenants.models import (
     Membership,
     State,
     Tenant,
-    UsageEvent,
 )
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import (
@@ -29,7 +28,6 @@ from tests.tenants.making import (
     make_base,
     make_key,
     make_member,
-    make_tenant,
     make_user,
     make_version,
 )
@@ -448,53 +446,3 @@ def test_base_models_are_shown(owner: Api) -> None:
     assert owner("GET", "base-models/org/base").json()["name"] == "org/base"
     assert owner("GET", "base-models").json()["count"] == 1
     assert owner("GET", "base-models/none").status_code == 404
-
-
-# --- Usage ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def used(tenant: Tenant) -> ApiKey:
-    """Two requests to an adapter on the first of May, one to the base model on the second."""
-    key = make_key(tenant)[0]
-    foreign = make_key(make_tenant())[0]
-    start = datetime(2026, 5, 1, 12, tzinfo=UTC)
-    plans = [(0, "support", key), (1, "support@2", key), (24, "base", key), (0, "base", foreign)]
-    for number, (hours, model, by) in enumerate(plans):
-        UsageEvent.objects.create(
-            id=f"u{number}", started_at=start + timedelta(hours=hours), tenant=by.tenant, key=by,
-            model=model, base_model="base", engine_id="e1", prompt_tokens=10, cached_tokens=4,
-            completion_tokens=3, reasoning_tokens=1, finish_reason="stop", queue_s=0, load_s=0,
-            total_s=1,
-        )  # fmt: skip
-    return key
-
-
-def test_usage_is_summed(owner: Api, used: ApiKey) -> None:
-    days = owner("GET", "usage").json()["results"]
-    assert days[0] == {
-        "day": "2026-05-01T00:00:00Z", "requests": 2, "prompt_tokens": 20, "cached_tokens": 8,
-        "completion_tokens": 6, "reasoning_tokens": 2,
-    }  # fmt: skip
-    assert [day["requests"] for day in days] == [2, 1]
-
-    def lines(**query: str) -> list[tuple[Any, int]]:
-        found = owner("GET", "usage", **query).json()["results"]
-        return [(next(iter(line.values())), line["requests"]) for line in found]
-
-    assert lines(by="adapter") == [("support", 2), (None, 1)]
-    assert lines(by="model") == [("base", 1), ("support", 1), ("support@2", 1)]
-    assert lines(by="key") == [(used.pk, 3)]
-    assert len(lines(by="hour")) == 3
-    assert len(lines(by="day,adapter")) == 2
-    assert lines(by="adapter", adapter="support") == [("support", 2)]
-    assert lines(**{"from": "2026-05-02T00:00:00Z"}) == [("2026-05-02T00:00:00Z", 1)]
-    assert lines(to="2026-05-02T00:00:00Z") == [("2026-05-01T00:00:00Z", 2)]
-    assert lines(key=str(used.pk + 1000)) == []
-
-
-def test_usage_that_cannot_be_asked_for(owner: Api) -> None:
-    assert errors(owner("GET", "usage", by="tenant")) == {
-        "by": "'tenant' is not one of day, hour, key, adapter, model."
-    }
-    assert errors(owner("GET", "usage", **{"from": "yesterday"})).keys() == {"from"}
