@@ -221,8 +221,10 @@ class Agent:
         if self._slots.to_retire():
             self._spawn(self._residency.unload_retired())
         word = self._last_word(job, task)
-        with self._journaling():
-            self._billing.close(job, _reason_of(word, job.cancel_reason), time.monotonic())
+        if isinstance(word, Done):
+            reason = _reason_of(word, job.cancel_reason)
+            with self._journaling():
+                self._billing.close(job, word.usage, reason, time.monotonic())
         if job.link is not None:
             job.link.put(word)
         if not self._jobs:
@@ -400,12 +402,11 @@ def _fault_of(error: BaseException) -> Fault:
     return Fault.of(error)
 
 
-def _reason_of(word: Done | Loaded, cancel_reason: str) -> str:
+def _reason_of(done: Done, cancel_reason: str) -> str:
     """How the journal says that a request ended."""
-    if word.fault is not None:
-        return word.fault.code
-    reason = word.finish_reason if isinstance(word, Done) else None
-    return cancel_reason if reason == "cancelled" else reason or "stop"
+    if done.fault is not None:
+        return done.fault.code
+    return cancel_reason if done.finish_reason == "cancelled" else done.finish_reason or "stop"
 
 
 def _body_of(frame: wire.Submit) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from inference.agent.delivery import Delivery
 from inference.agent.job import Job
 from inference.agent.journal import Journal
 from inference.errors import Overloaded
-from inference.wire import Account, Totals, UsageReport
+from inference.wire import Account, Totals, Usage, UsageReport
 
 RETRY_AFTER_S = 5.0
 
@@ -80,8 +80,8 @@ class Billing:
             moved, self._advanced = self._advanced, set()
             self._journal.progressed((job.id, job.meter) for job in moved)
 
-    def close(self, job: Job, finish_reason: str, now: float) -> None:
-        """The request ended; its figures are final.
+    def close(self, job: Job, usage: Usage, finish_reason: str, now: float) -> None:
+        """The request ended, with these final figures.
 
         Raises:
             JournalFailed: the journal cannot be written.
@@ -90,8 +90,8 @@ class Billing:
         if not job.journaled:
             return
         self._open.discard(job)
-        self._completion_tokens += job.meter.completion_tokens
-        entry = self._journal.closed(job.id, job.usage(), finish_reason)
+        self._completion_tokens += usage.completion_tokens
+        entry = self._journal.closed(job.id, usage, finish_reason)
         if entry is not None:
             self._delivery.add(entry, job.link.url if job.link else None, now)
 

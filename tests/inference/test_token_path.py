@@ -274,7 +274,7 @@ async def test_an_agent_that_dies_gives_its_streams_an_error_and_the_next_one_se
                 again = await client.post("/v1/chat/completions", json=chat(max_tokens=2))
                 assert again.status_code == 200
                 assert (await client.get("/readyz")).json()["status"] == "ready"
-            (lost, good) = await one.ledger.settled(2)
+                (lost, good) = await one.ledger.settled(2)
         assert (lost.finish_reason, good.finish_reason) == ("gateway_lost", "length")
         assert lost.usage.prompt_tokens > 0
 
@@ -508,7 +508,7 @@ async def test_prompts_are_estimated_by_what_earlier_ones_had(stack: Rig) -> Non
         request.cancel()
         await asyncio.wait([request])
     true = answer.json()["usage"]["prompt_tokens"]
-    assert abs(ask.prompt_tokens - true) <= 0.15 * true
+    assert abs(ask.prompt_tokens - true) <= 0.25 * true
     await drained(stack)
 
 
