@@ -117,8 +117,12 @@ class Query:
 
     def __init__(self, given: QueryDict, known: Collection[str]) -> None:
         """Raises InvalidRequest where there is a parameter that is not `known`: an answer to a
-        question with a misspelt filter would be taken for the whole."""
+        question with a misspelt filter would be taken for the whole. Or one that no column of
+        PostgreSQL can be compared with."""
         self._given: Mapping[str, list[str]] = dict(given.lists())
+        for name, values in self._given.items():
+            if any("\0" in value for value in values):
+                raise InvalidRequest(f"`{name[:64]}` holds a null character.", param=name[:64])
         unknown = sorted(name for name in self._given if name.removesuffix("[]") not in known)
         if unknown:
             raise InvalidRequest(

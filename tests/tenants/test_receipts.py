@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import subprocess
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.wire import Usage
 from tenants.models import ApiKey, Tenant, UsageEvent
+from tenants.money import amount
 from tenants.receipts import (
     InvalidPublicKey,
     InvalidReceipt,
@@ -296,6 +300,35 @@ def test_the_list_of_a_period(key: ApiKey) -> None:
     assert page == {
         "object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False,
     }  # fmt: skip
+
+
+def test_the_receipts_of_a_period_sum_to_its_bill(tenant: Tenant) -> None:
+    """Whole hours, every page, against `/api/v1/costs`: to the last pico-unit."""
+    made = random.Random(7)
+    keys = [make_key(tenant)[0] for _ in range(3)]
+    for _ in range(60):
+        prompt = made.randrange(10_000)
+        usage = Usage(prompt, made.randrange(prompt + 1), made.randrange(1_000))
+        spend(made.choice(keys), NOON + timedelta(seconds=made.randrange(5 * 3600)), usage)
+    spend(keys[0], NOON + timedelta(hours=3) - timedelta(microseconds=1), Usage(1, 0, 1))
+    spend(keys[0], NOON + timedelta(hours=3), Usage(1, 0, 1))
+    spend(make_key(make_tenant())[0], NOON + timedelta(hours=1))
+    _, secret = make_key(tenant, "usage:read")
+    for first, last in ((0, 5), (1, 3), (3, 4)):
+        start, end = NOON + timedelta(hours=first), NOON + timedelta(hours=last)
+        period = {"start_time": int(start.timestamp()), "end_time": int(end.timestamp())}
+        receipts, after = [], {}
+        while True:
+            page = ask(secret, "", **period, limit=20, **after).json()
+            receipts += [signer().public_key.verify(each) for each in page["data"]]
+            if not page["has_more"]:
+                break
+            after = {"after": page["last_id"]}
+        query = {"bucket": "all", "start": start.isoformat(), "end": end.isoformat()}
+        (bill,) = Api(secret)("GET", "costs", **query).json()["results"]
+        assert len(receipts) == bill["requests"] > 0
+        assert sum(Decimal(receipt["cost"]) for receipt in receipts) == Decimal(bill["cost"])
+        assert amount(sum(receipt["cost_pico"] for receipt in receipts)) == bill["cost"]
 
 
 @pytest.mark.parametrize(
