@@ -47,20 +47,19 @@ def _lines(columns: Sequence[str], rows: Iterator[Sequence[Any]]) -> Generator[b
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(columns)
-    while True:
-        chunk = list(islice(rows, CHUNK_ROWS))
+    while chunk := list(islice(rows, CHUNK_ROWS)):
         writer.writerows([_cell(value) for value in row] for row in chunk)
         yield text.getvalue().encode()
         text.seek(0)
         text.truncate()
-        if not chunk:
-            return
+    if text.tell():
+        yield text.getvalue().encode()  # the column names, of no rows
 
 
 async def _from_thread(parts: Generator[bytes]) -> AsyncIterator[bytes]:
     """Django would read an ordinary iterator to its end before it sent the first byte."""
     try:
-        while (part := await sync_to_async(next)(parts, None)) is not None:
+        while part := await sync_to_async(lambda: next(parts, b""))():
             yield part
     finally:
         await sync_to_async(parts.close)()

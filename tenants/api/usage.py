@@ -179,7 +179,9 @@ class Sums(TenantView, GenericAPIView[UsageRollup]):
 
     def answer(self, request: Request) -> Response | StreamingHttpResponse:
         asked = Question.read(request.query_params)
-        rows = asked.answer(self.filter_queryset(self.get_queryset()))
+        rollups = self.filter_queryset(self.get_queryset())
+        assert isinstance(rollups, UsageRollupQuerySet)
+        rows = asked.answer(rollups)
         assert request.accepted_renderer is not None
         if request.accepted_renderer.format == CsvRenderer.format:
             return self._download(asked, rows)
@@ -215,7 +217,7 @@ class Sums(TenantView, GenericAPIView[UsageRollup]):
         return [self._completed(asked, row, names) for row in rows]
 
     def _completed(self, asked: Question, row: Row, names: Mapping[int, str]) -> Row:
-        made = {
+        made: Row = {
             "start": _shown(max(asked.start, row.get(asked.bucket, asked.start))),
             "cost": amount(int(row["cost"])),
             "currency": settings.CURRENCY,
@@ -227,20 +229,16 @@ class Sums(TenantView, GenericAPIView[UsageRollup]):
         return row | made
 
 
-def _schema(name: str, line: type[Any]) -> Any:
-    return extend_schema(
-        parameters=PARAMETERS,
-        responses={(200, "application/json"): line(many=True), (200, CSV): str},
-        operation_id=f"{name}_list",
-    )
-
-
 class Usage(Sums):
     name = "usage"
     figures = USAGE
     serializer_class = UsageLineSerializer
 
-    @_schema("usage", UsageLineSerializer)
+    @extend_schema(
+        parameters=PARAMETERS,
+        responses={(200, "application/json"): UsageLineSerializer(many=True), (200, CSV): str},
+        operation_id="usage_list",
+    )
     def get(self, request: Request) -> Response | StreamingHttpResponse:
         """Requests and tokens, in pages or as CSV (`?format=csv`, `Accept: text/csv`)."""
         return self.answer(request)
@@ -251,7 +249,11 @@ class Costs(Sums):
     figures = COST
     serializer_class = CostLineSerializer
 
-    @_schema("costs", CostLineSerializer)
+    @extend_schema(
+        parameters=PARAMETERS,
+        responses={(200, "application/json"): CostLineSerializer(many=True), (200, CSV): str},
+        operation_id="costs_list",
+    )
     def get(self, request: Request) -> Response | StreamingHttpResponse:
         """What it cost, exactly, in pages or as CSV (`?format=csv`, `Accept: text/csv`)."""
         return self.answer(request)
