@@ -40,10 +40,11 @@ class Keys:
         self.base_model = MODEL.name
         self.adapters: dict[tuple[str, str], AdapterRef] = {}
         self.revoke: Callable[[int, InferenceError], None] = lambda key, error: None
+        self.revoked: set[str] = set()
 
     async def authenticate(self, secret: str) -> Grant:
         tenant, _, scope = secret.partition(":")
-        if tenant not in ("acme", "globex"):
+        if tenant not in ("acme", "globex") or secret in self.revoked:
             raise InvalidApiKey
         id = len(tenant)
         return Grant(id, id, tenant, frozenset({scope or "inference"}), None, 1.0, f"salt-{tenant}")
