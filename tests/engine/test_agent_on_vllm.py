@@ -24,7 +24,7 @@ CHAT = "/v1/chat/completions"
 async def stack(vllm: Engine, tmp_path: Path) -> AsyncIterator[Rig]:
     async with rig(tmp_path, engine=vllm, max_running=32, max_resident=PLACES) as made:
         yield made
-        for resident in list(made.agent._resident.values()):
+        for resident in list(made.agent._residency._loaded.values()):
             await vllm.unload(resident.adapter)
 
 
