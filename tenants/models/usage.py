@@ -166,6 +166,9 @@ class EngineJournal(models.Model):
     unjournaled_tokens = models.BigIntegerField(default=0)
     waiting_requests = models.BigIntegerField(default=0)
     """Ended, and not acknowledged at the time of the report."""
+    surplus_requests = models.BigIntegerField(null=True)
+    """What the ledger has beyond the journal (`tenants.journals`); null: not judged yet."""
+    surplus_tokens = models.BigIntegerField(null=True)
     reported_at = models.DateTimeField(null=True)
 
     class Meta:

@@ -1,0 +1,131 @@
+"""`manage.py reconcile`: does the ledger agree with what the engines counted, and with itself?"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import IO, Any, cast
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from tenants import reconciliation
+from tenants.models.usage import FIGURES
+from tenants.reconciliation import Difference, Drift, JournalDifference
+
+WIDTH = 160
+"""Columns of a table where nothing wraps; also in a file."""
+JOURNALS = ("engine", "journal", "reported", "counted", "waiting", "ledger", "drift", "unjournaled")
+ROLLUPS = ("tenant", "hour", "key", "adapter", "model", "base model", "differs: events / sums")
+
+
+class Command(BaseCommand):
+    help = (
+        "Compare the ledger with the engines' journals, and with --check-rollups the ledger's sums "
+        "with its events. Exits with 0 if all agree, with 1 if anything differs."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--check-rollups", action="store_true", help="read every event")
+        parser.add_argument(
+            "--since", type=_hour, metavar="TIME", help="first hour to check (2026-05-01T12, UTC)"
+        )
+        parser.add_argument(
+            "--until", type=_hour, metavar="TIME", help="the hour after the last one to check"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        since, until = options["since"], options["until"]
+        if (since or until) and not options["check_rollups"]:
+            raise CommandError("--since and --until go with --check-rollups.")
+        self._console = Console(file=cast(IO[str], self.stdout), width=WIDTH, highlight=False)
+        found = self._check_journals()
+        if options["check_rollups"]:
+            found += self._check_rollups(since, until)
+        if found:
+            raise CommandError(f"{found} of them differ.", returncode=1)
+        self.stdout.write("All agree.")
+
+    def _check_journals(self) -> int:
+        drifts = reconciliation.drifts()
+        title = "Requests/tokens of the engines' journals; drift: counted, but not in the ledger"
+        self._show(title, JOURNALS, map(_journal, drifts))
+        return sum(map(bool, drifts))
+
+    def _check_rollups(self, since: datetime | None, until: datetime | None) -> int:
+        progress = Console(stderr=True)
+        with reconciliation.snapshot():
+            months = reconciliation.months(since, until)
+            rollups = [
+                difference
+                for start, end in track(months, "Adding up events", console=progress)
+                for difference in reconciliation.rollup_differences(start, end)
+            ]
+            # A journal's sums are not by time.
+            journals = [] if since or until else reconciliation.journal_differences()
+        if rollups:
+            self._show("Sums that differ from their events", ROLLUPS, map(_rollup, rollups))
+        if journals:
+            columns = ("journal", "differs: events / sums")
+            self._show("Journals that differ from their events", columns, map(_sums, journals))
+        return len(rollups) + len(journals)
+
+    def _show(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        table = Table(*columns, title=title)
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table, markup=False)
+
+
+def _hour(text: str) -> datetime:
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-05-01T12") from None
+    hour = given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+    if hour != hour.replace(minute=0, second=0, microsecond=0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole hour: sums are kept by the hour")
+    return hour
+
+
+def _journal(drift: Drift) -> Sequence[str]:
+    of = drift.journal
+    reported = f"{of.reported_at.astimezone(UTC):%Y-%m-%d %H:%M:%S}" if of.reported_at else "never"
+    counted_tokens = of.counted_prompt_tokens + of.counted_completion_tokens
+    ledger_tokens = of.ledger_prompt_tokens + of.ledger_completion_tokens
+    return (
+        of.engine_id,
+        of.journal,
+        reported,
+        f"{of.counted_requests}/{counted_tokens}",
+        str(of.waiting_requests),
+        f"{of.ledger_requests}/{ledger_tokens}",
+        f"{drift.requests}/{drift.tokens}",
+        str(drift.unjournaled_tokens),
+    )
+
+
+def _rollup(difference: Difference) -> Sequence[str]:
+    group = difference.group
+    return (
+        str(group.tenant_id),
+        f"{group.hour.astimezone(UTC):%Y-%m-%d %H}h",
+        str(group.key_id),
+        group.adapter,
+        group.model,
+        group.base_model,
+        _differing(FIGURES, difference.events, difference.rollup),
+    )
+
+
+def _sums(difference: JournalDifference) -> Sequence[str]:
+    names = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
+    return difference.journal, _differing(names, difference.events, difference.ledger)
+
+
+def _differing(names: Sequence[str], events: Sequence[int], sums: Sequence[int]) -> str:
+    pairs = zip(names, events, sums, strict=True)
+    return ", ".join(f"{name} {a} / {b}" for name, a, b in pairs if a != b)

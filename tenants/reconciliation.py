@@ -1,0 +1,191 @@
+"""Compares the ledger with what the engines counted, and its sums with its events.
+
+The first is always known (`tenants.journals` says how both sides are made comparable), the second
+reads every event: `manage.py reconcile --check-rollups`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from django.db import connection, transaction
+
+from tenants.models import EngineJournal
+from tenants.models.usage import FIGURES
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What an engine counted and the ledger does not have; negative: the other way round.
+
+    `tokens` are prompt and output tokens, `unjournaled_tokens` the output tokens of the engine's
+    present run that are not even in its journal. All are 0 in steady state, whatever is in flight.
+    """
+
+    journal: EngineJournal
+    requests: int
+    tokens: int
+    unjournaled_tokens: int
+
+    def __bool__(self) -> bool:
+        return bool(self.requests or self.tokens or self.unjournaled_tokens)
+
+    @classmethod
+    def of(cls, journal: EngineJournal) -> Drift:
+        ledger_tokens = journal.ledger_prompt_tokens + journal.ledger_completion_tokens
+        counted_tokens = journal.counted_prompt_tokens + journal.counted_completion_tokens
+        return cls(
+            journal,
+            max(0, journal.counted_requests - journal.ledger_requests)
+            - (journal.surplus_requests or 0),
+            max(0, counted_tokens - ledger_tokens) - (journal.surplus_tokens or 0),
+            journal.unjournaled_tokens,
+        )
+
+
+def drifts() -> list[Drift]:
+    """Every journal that ever reported or was billed from, by engine."""
+    return [Drift.of(journal) for journal in EngineJournal.objects.order_by("engine_id", "journal")]
+
+
+class Group(NamedTuple):
+    """One row of the hourly sums. Row ids; empty `adapter`: the base model itself."""
+
+    tenant_id: int
+    hour: datetime
+    key_id: int
+    adapter: str
+    model: str
+    base_model: str
+
+
+class Sums(NamedTuple):
+    """Sums over events; the cost in pico-units."""
+
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    cost: int
+
+
+class Difference(NamedTuple):
+    """A row of the hourly sums that is not what its events add up to."""
+
+    group: Group
+    events: Sums
+    rollup: Sums
+
+
+class JournalDifference(NamedTuple):
+    """A journal whose sums are not what its events add up to: requests, then prompt, cached and
+    output tokens."""
+
+    journal: str
+    events: tuple[int, ...]
+    ledger: tuple[int, ...]
+
+
+_EVENT_SUMS = ", ".join(f"sum({name}) AS {name}" for name in FIGURES[1:])
+_ROLLUPS = f"""
+WITH event AS (
+    SELECT tenant_id, date_trunc('hour', started_at, 'UTC') AS hour, key_id, adapter, model,
+           base_model, count(*) AS requests, {_EVENT_SUMS}
+    FROM tenants_usageevent WHERE started_at >= %(start)s AND started_at < %(end)s
+    GROUP BY 1, 2, 3, 4, 5, 6
+), rollup AS (
+    SELECT * FROM tenants_usagerollup WHERE hour >= %(start)s AND hour < %(end)s
+)
+SELECT tenant_id, hour, key_id, adapter, model, base_model,
+       {", ".join(f"coalesce(event.{name}, 0)" for name in FIGURES)},
+       {", ".join(f"coalesce(rollup.{name}, 0)" for name in FIGURES)}
+FROM event FULL JOIN rollup USING (tenant_id, hour, key_id, adapter, model, base_model)
+WHERE ({", ".join(f"event.{name}" for name in FIGURES)})
+      IS DISTINCT FROM ({", ".join(f"rollup.{name}" for name in FIGURES)})
+ORDER BY tenant_id, hour, key_id, adapter, model, base_model
+"""
+# Events of the time before engines kept journals have an empty one.
+_JOURNALS = """
+WITH event AS (
+    SELECT journal, count(*) AS requests, sum(prompt_tokens) AS prompt,
+           sum(cached_tokens) AS cached, sum(completion_tokens) AS completion
+    FROM tenants_usageevent WHERE journal <> '' GROUP BY journal
+), ledger AS (
+    SELECT journal, ledger_requests AS requests, ledger_prompt_tokens AS prompt,
+           ledger_cached_tokens AS cached, ledger_completion_tokens AS completion
+    FROM tenants_enginejournal
+)
+SELECT journal, coalesce(event.requests, 0), coalesce(event.prompt, 0), coalesce(event.cached, 0),
+       coalesce(event.completion, 0), coalesce(ledger.requests, 0), coalesce(ledger.prompt, 0),
+       coalesce(ledger.cached, 0), coalesce(ledger.completion, 0)
+FROM event FULL JOIN ledger USING (journal)
+WHERE (coalesce(event.requests, 0), coalesce(event.prompt, 0), coalesce(event.cached, 0),
+       coalesce(event.completion, 0))
+   <> (coalesce(ledger.requests, 0), coalesce(ledger.prompt, 0), coalesce(ledger.cached, 0),
+       coalesce(ledger.completion, 0))
+ORDER BY journal
+"""
+_MONTHS = """
+SELECT to_char(hour AT TIME ZONE 'UTC', 'YYYY_MM') FROM tenants_usagerollup
+UNION
+SELECT substring(relid::text FROM 'tenants_usageevent_(.*)')
+FROM pg_partition_tree('tenants_usageevent') WHERE isleaf
+ORDER BY 1
+"""
+
+
+@contextmanager
+def snapshot() -> Iterator[None]:
+    """Everything read inside is of one moment, however long it takes. Not inside a transaction."""
+    with transaction.atomic(durable=True):
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield
+
+
+def months(
+    since: datetime | None = None, until: datetime | None = None
+) -> list[tuple[datetime, datetime]]:
+    """The months that have events or sums, start and end, as far as they lie between the two."""
+    found = (_month(name) for (name,) in _rows(_MONTHS))
+    cut = [(max(start, since or start), min(end, until or end)) for start, end in found]
+    return [(start, end) for start, end in cut if start < end]
+
+
+def _month(name: str) -> tuple[datetime, datetime]:
+    year, month = map(int, name.split("_"))
+    following = (year + 1, 1) if month == 12 else (year, month + 1)
+    return datetime(year, month, 1, tzinfo=UTC), datetime(*following, 1, tzinfo=UTC)
+
+
+def rollup_differences(start: datetime, end: datetime) -> list[Difference]:
+    """The hourly sums of these whole hours that do not agree with the events."""
+    group, figures = len(Group._fields), len(FIGURES)
+    return [
+        Difference(
+            Group(*row[:group]),
+            Sums(*map(int, row[group : group + figures])),
+            Sums(*map(int, row[group + figures :])),
+        )
+        for row in _rows(_ROLLUPS, {"start": start, "end": end})
+    ]
+
+
+def journal_differences() -> list[JournalDifference]:
+    """The journals whose sums do not agree with the events."""
+    return [
+        JournalDifference(journal, tuple(map(int, sums[:4])), tuple(map(int, sums[4:])))
+        for journal, *sums in _rows(_JOURNALS)
+    ]
+
+
+def _rows(query: str, values: Mapping[str, datetime] | None = None) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(query, values)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
