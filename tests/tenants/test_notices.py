@@ -358,9 +358,11 @@ async def test_pins_follow_the_live_versions(gateway: Gateway) -> None:
             await sync_to_async(make_version)(adapter),
         )
     ]
+    newer = await adapter.versions.aget(digest=second.digest)
+    await sync_to_async(adapter.promote)(newer, "canary")
     await Adapter.objects.aupdate(pinned=True)
     await gateway.pins(first)
-    await sync_to_async(adapter.promote)(await adapter.versions.aget(digest=second.digest))
+    await sync_to_async(adapter.promote)(newer)
     await gateway.pins(second)
     await Tenant.objects.aupdate(status="suspended")
     await gateway.pins()
