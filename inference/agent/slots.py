@@ -5,10 +5,12 @@ loaded. Asking it for more of either stalls or ends everybody's streams, so this
 before the engine is asked:
 
 - A request of an adapter that is in use joins it; one of an adapter that is not in use needs a
-  free active slot.
+  free active slot. Who gets the next one is `turns`' matter.
 - An adapter stays resident after its last request; to make room for another, the resident one
   that was unused for longest goes. One in use never goes.
-- A retired adapter (archived by its tenant) goes as soon as it is unused.
+- Pinned adapters are loaded ahead of requests and never go, as long as the others keep `active`
+  places: of the operator's pins, the first `resident - active` hold, the rest are as any adapter.
+- A retired adapter (archived by its tenant) goes as soon as it is unused, pinned or not.
 
 Adapters are named by their digest.
 """
@@ -16,6 +18,7 @@ Adapters are named by their digest.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 
 class Slots:
@@ -29,6 +32,7 @@ class Slots:
         self._in_use: dict[str, int] = {}
         self._resident: OrderedDict[str, None] = OrderedDict()
         self._retired: set[str] = set()
+        self._pinned: dict[str, None] = {}
 
     @property
     def resident(self) -> list[str]:
@@ -40,9 +44,18 @@ class Slots:
         """Running requests by adapter."""
         return dict(self._in_use)
 
+    @property
+    def unused(self) -> int:
+        """Active slots that no adapter has."""
+        return self._max_active - len(self._in_use)
+
+    def uses(self, adapter: str) -> int:
+        """Running requests of this adapter."""
+        return self._in_use.get(adapter, 0)
+
     def fits(self, adapter: str | None) -> bool:
         """Whether a request of this adapter (None: the base model) may start now."""
-        return adapter is None or adapter in self._in_use or len(self._in_use) < self._max_active
+        return adapter is None or adapter in self._in_use or self.unused > 0
 
     def start(self, adapter: str | None) -> None:
         """A request starts; call `fits` first."""
@@ -62,13 +75,14 @@ class Slots:
     def to_evict(self, adapter: str) -> list[str]:
         """What must be unloaded before this adapter is loaded, in order; mostly nothing or one.
 
-        A slot is always to be found: an adapter about to be loaded is in use, so at most
-        `active - 1` others are, and `resident >= active`.
+        There is always something: with the adapter itself in use or pinned, fewer than `resident`
+        others are, for at most `active` are in use and `resident - active` pins hold.
         """
         if adapter in self._resident:
             return []
         surplus = len(self._resident) + 1 - self._max_resident
-        idle = [one for one in self._resident if one not in self._in_use]
+        kept = self._in_use.keys() | self._pinned.keys()
+        idle = [one for one in self._resident if one not in kept]
         return idle[: max(0, surplus)]
 
     def loaded(self, adapter: str) -> None:
@@ -83,9 +97,24 @@ class Slots:
 
     def retire(self, adapter: str) -> None:
         """The adapter is to go as soon as it is unused."""
+        self._pinned.pop(adapter, None)
         if adapter in self._resident or adapter in self._in_use:
             self._retired.add(adapter)
 
     def to_retire(self) -> list[str]:
         """Retired adapters that nothing uses any more: unload them now."""
         return [one for one in self._retired if one not in self._in_use]
+
+    def pin(self, adapters: Iterable[str]) -> list[str]:
+        """Keep these loaded, the most important first; replaces the last call's.
+
+        Returns those for which there is no room.
+        """
+        wanted = list(dict.fromkeys(adapters))
+        room = self._max_resident - self._max_active
+        self._pinned = dict.fromkeys(wanted[:room])
+        return wanted[room:]
+
+    def missing_pins(self) -> list[str]:
+        """Pinned adapters to load now: `to_evict` says what goes for them."""
+        return [one for one in self._pinned if one not in self._resident]
