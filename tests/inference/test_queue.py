@@ -1,4 +1,4 @@
-"""Admission: order, limits, adapter slots and the bound on overtaking, without an engine."""
+"""Admission: order, bounds, places, KV, adapter slots and their limits, without an engine."""
 
 from __future__ import annotations
 
@@ -6,119 +6,456 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.agent.queue import Queue
+from inference.agent.pace import DEFAULT_WAIT_S, LONGEST_WAIT_S
+from inference.agent.places import GROWTH_TOKENS
+from inference.agent.queue import LANE_PRIORITY, LEEWAY, LOOK_AHEAD, Queue, Request
 from inference.agent.slots import Slots
 from inference.errors import Overloaded
 
 PATIENCE_S = 1.0
+BATCH_PATIENCE_S = 30.0
 
 
-def queue(active: int = 2, running: int = 8, queued: int = 100) -> Queue:
+def queue(active: int = 2, running: int = 8, **bounds: object) -> Queue:
     slots = Slots(active=active, resident=max(active, 4))
-    return Queue(slots, max_running=running, max_queued=queued, patience_s=PATIENCE_S)
+    bounds = {"patience_s": PATIENCE_S, "batch_patience_s": BATCH_PATIENCE_S} | bounds
+    return Queue(slots, max_running=running, **bounds)  # type: ignore[arg-type]
 
 
-def test_requests_start_in_order_up_to_the_limit() -> None:
+def push(
+    q: Queue,
+    *ids: str,
+    tenant: str = "acme",
+    adapter: str | None = None,
+    now: float = 0.0,
+    **fields: object,
+) -> None:
+    for id in ids:
+        q.push(Request(id, tenant, adapter, **fields), now)  # type: ignore[arg-type]
+
+
+def generated(q: Queue, id: str, tokens: int, *, prompt: int = 1, cached: int = 0) -> None:
+    q.progress(id, prompt_tokens=prompt, cached_tokens=cached, completion_tokens=tokens)
+
+
+# --- order and bounds ----------------------------------------------------------------------------
+
+
+def test_requests_of_a_tenant_start_in_order_up_to_the_limit() -> None:
     q = queue(running=2)
-    for id in "abc":
-        q.push(id, None, 0.0)
+    push(q, "a", "b", "c")
     assert q.admit(0.0) == ["a", "b"]
     assert (q.running, len(q)) == (2, 1)
-    q.finish("a")
+    q.finish("a", 0.0)
     assert q.admit(0.0) == ["c"]
 
 
-def test_a_full_queue_refuses_and_says_when_to_retry() -> None:
-    q = queue(running=0, queued=1)
-    q.push("a", None, 0.0)
-    with pytest.raises(Overloaded) as refused:
-        q.push("b", None, 0.0)
-    assert refused.value.retry_after_s
-    assert len(q) == 1
+def test_the_tenant_that_got_least_goes_next() -> None:
+    q = queue(running=1)
+    push(q, "a1", "a2", "a3", tenant="a", prompt_tokens=10)
+    push(q, "b1", "b2", tenant="b", prompt_tokens=100)
+    order = []
+    for _ in range(5):
+        (id,) = q.admit(0.0)
+        order.append(id)
+        q.finish(id, 0.0)
+    assert order == ["a1", "b1", "a2", "a3", "b2"]
+
+
+def test_output_and_weight_count_and_what_the_cache_held_does_not() -> None:
+    q = queue(running=2)
+    push(q, "a1", "a2", tenant="a", prompt_tokens=1000)
+    push(q, "b1", "b2", tenant="b", prompt_tokens=1000, weight=4.0)
+    assert q.admit(0.0) == ["a1", "b1"]
+    generated(q, "a1", 100, prompt=1100, cached=1050)  # 150
+    generated(q, "b1", 200, prompt=600, cached=0)  # 800 / 4
+    for id in ("a1", "b1"):
+        q.finish(id, 0.0)
+    assert q.admit(0.0) == ["a2", "b2"]
+    assert q.served_since(0)[1] == {"a": 150, "b": 200}
+
+
+def test_estimates_of_nothing_still_take_turns() -> None:
+    q = queue(running=2)
+    push(q, "a1", "a2", tenant="a")
+    push(q, "b1", "b2", tenant="b")
+    assert q.admit(0.0) == ["a1", "b1"]
+
+
+def test_who_cancels_before_its_prompt_was_counted_is_charged_the_estimate() -> None:
+    q = queue()
+    push(q, "a", prompt_tokens=70)
+    q.admit(0.0)
+    q.progress("a", prompt_tokens=0, cached_tokens=0, completion_tokens=0)
+    assert q.served_since(0)[1] == {}
+    q.finish("a", 0.0)
+    assert q.served_since(0)[1] == {"acme": 70}
+
+
+def test_a_corrected_estimate_brings_a_waiting_tenant_forward() -> None:
+    q = queue(running=2)
+    push(q, "a1", "a2", "a3", tenant="a", prompt_tokens=500, adapter="A")
+    push(q, "b1", "b2", tenant="b", prompt_tokens=100)
+    assert q.admit(0.0) == ["a1", "b1"]
+    q.finish("b1", 0.0)
+    generated(q, "a1", 0, prompt=20)
+    assert q.admit(0.0) == ["a2"]
+
+
+def test_full_queues_refuse_and_say_which_bound_and_when_to_retry() -> None:
+    q = queue(running=0, max_queued=3, max_queued_per_tenant=2)
+    push(q, "a", "b")
+    with pytest.raises(Overloaded, match="This tenant has 2 requests waiting") as refused:
+        push(q, "c")
+    assert refused.value.retry_after_s == DEFAULT_WAIT_S
+    push(q, "d", tenant="globex")
+    with pytest.raises(Overloaded, match=r"queue is full \(3 requests\)"):
+        push(q, "e", tenant="initech")
+    assert len(q) == 3
 
 
 def test_a_waiting_request_can_be_withdrawn() -> None:
     q = queue(running=0)
-    q.push("a", None, 0.0)
-    q.finish("a")
-    q.finish("unknown")
+    push(q, "a")
+    q.finish("a", 0.0)
+    q.finish("unknown", 0.0)
+    generated(q, "unknown", 5)
     assert len(q) == 0
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    q = queue()
+    push(q, "a")
+    with pytest.raises(ValueError, match="here already"):
+        push(q, "a")
+    with pytest.raises(ValueError, match="weight=0"):
+        push(q, "b", weight=0.0)
+    with pytest.raises(ValueError, match="reserved=8"):
+        queue(running=8, reserved=8)
+
+
+# --- lanes ---------------------------------------------------------------------------------------
+
+
+def test_batch_waits_behind_interactive_until_its_patience_is_over() -> None:
+    q = queue(running=1)
+    push(q, "b1", "b2", tenant="bulk", lane="batch")
+    push(q, "i1", "i2", "i3", "i4", prompt_tokens=100)
+    assert q.admit(0.0) == ["i1"]
+    q.finish("i1", 1.0)
+    assert q.admit(BATCH_PATIENCE_S - 1) == ["i2"]
+    q.finish("i2", BATCH_PATIENCE_S)
+    assert q.admit(BATCH_PATIENCE_S) == ["i3"], "level with it, and it has waited for longer"
+    q.finish("i3", BATCH_PATIENCE_S)
+    assert q.admit(BATCH_PATIENCE_S) == ["b1"]
+
+
+def test_batch_runs_on_an_idle_engine_and_delays_its_tenants_chat_by_nothing() -> None:
+    q = queue(running=2)
+    push(q, "b1", "b2", tenant="a", lane="batch", prompt_tokens=9000)
+    assert q.admit(0.0) == ["b1", "b2"]
+    push(q, "c1", "c2", tenant="c", prompt_tokens=10)
+    push(q, "a1", "a2", tenant="a", prompt_tokens=10)
+    for id in ("b1", "b2"):
+        q.finish(id, 1.0)
+    assert q.admit(1.0) == ["c1", "a1"]
+    assert q.served_since(0)[1] == {"batch:a": 18_000}
+
+
+def test_a_withdrawn_batch_request_is_not_promoted() -> None:
+    q = queue(running=0)
+    push(q, "b1", lane="batch")
+    q.finish("b1", 1.0)
+    assert q.admit(BATCH_PATIENCE_S) == []
+
+
+def test_priority_is_the_lane_and_then_what_the_tenant_ran_already() -> None:
+    q = queue()
+    push(q, "a1", "a2", "a3", tenant="a")
+    push(q, "c1", tenant="c")
+    push(q, "b1", "b2", tenant="a", lane="batch")
+    assert len(q.admit(0.0)) == 6
+    assert [q.priority(id) for id in ("a1", "a2", "a3", "c1")] == [0, 1, 2, 0]
+    assert [q.priority(id) for id in ("b1", "b2")] == [LANE_PRIORITY + 3, LANE_PRIORITY + 4]
+    with pytest.raises(KeyError):
+        q.priority("unknown")
+
+
+# --- the reserve ---------------------------------------------------------------------------------
+
+
+def test_a_flood_leaves_the_reserve_to_newcomers() -> None:
+    q = queue(running=4, reserved=1)
+    push(q, *"abcdefgh", tenant="flood", prompt_tokens=10)
+    assert q.admit(0.0) == ["a", "b", "c"]
+    push(q, "n1", "n2", "n3", tenant="new", prompt_tokens=10)
+    assert q.admit(0.0) == ["n1"]
+    q.finish("n1", 0.0)
+    assert q.admit(0.0) == ["n2"], "it runs nothing now, so it is light again"
+    q.finish("a", 0.0)
+    assert q.admit(0.0) == [], "nobody is light, and the next newcomer finds the place"
+    q.finish("b", 0.0)
+    assert q.admit(0.0) == ["d"]
+
+
+def test_who_is_ahead_of_its_share_waits_however_little_it_runs() -> None:
+    q = queue(running=3, reserved=1)
+    push(q, "n0", tenant="new")
+    q.admit(0.0)
+    push(q, *"abcd", tenant="flood")
+    assert q.admit(0.0) == ["a"]
+    generated(q, "n0", int(LEEWAY) + 100)
+    q.finish("n0", 0.0)
+    assert q.admit(0.0) == ["b"]
+    push(q, "n1", tenant="new")
+    assert q.admit(0.0) == []
+    generated(q, "a", 200)
+    assert q.admit(0.0) == ["n1"]
+
+
+def test_batch_never_uses_the_reserve() -> None:
+    q = queue(running=2, reserved=1)
+    push(q, "b1", "b2", lane="batch")
+    assert q.admit(0.0) == ["b1"]
+    push(q, "i1", tenant="globex")
+    assert q.admit(0.0) == ["i1"]
+
+
+def test_the_reserve_holds_for_kv_as_well() -> None:
+    q = queue(running=4, reserved=1, kv_tokens=4000)
+    push(q, "a", "b", "c", tenant="flood", prompt_tokens=1400)
+    assert q.admit(0.0) == ["a", "b"], "2,928 of 3,000 that are not reserved"
+    push(q, "n", tenant="new", prompt_tokens=900)
+    assert q.admit(0.0) == ["n"]
+
+
+# --- KV ------------------------------------------------------------------------------------------
+
+
+def test_what_runs_fits_the_kv() -> None:
+    q = queue(kv_tokens=1000)
+    push(q, "a", "b", "c", prompt_tokens=400)
+    assert q.admit(0.0) == ["a", "b"]
+    q.finish("a", 0.0)
+    generated(q, "b", 600 - 400 - 2 * GROWTH_TOKENS + 1, prompt=400)
+    assert q.admit(0.0) == [], "b has grown too much"
+    q.finish("b", 0.0)
+    assert q.admit(0.0) == ["c"]
+
+
+def test_a_true_prompt_replaces_the_estimate_and_little_growth_needs_little_room() -> None:
+    q = queue(kv_tokens=1000)
+    push(q, "a", "b", prompt_tokens=480, max_tokens=20)
+    assert q.admit(0.0) == ["a", "b"], "2 x (480 + 20)"
+    push(q, "c", tenant="other", prompt_tokens=200, max_tokens=5)
+    generated(q, "a", 20, prompt=275, cached=275)
+    assert q.admit(0.0) == ["c"], "295 + 500 + 205"
+
+
+def test_a_request_larger_than_all_of_the_kv_runs_alone() -> None:
+    q = queue(kv_tokens=1000)
+    push(q, "small", prompt_tokens=100)
+    assert q.admit(0.0) == ["small"]
+    push(q, "huge", "after", prompt_tokens=5000)
+    assert q.admit(0.0) == []
+    q.finish("small", 0.0)
+    assert q.admit(0.0) == ["huge"]
+    q.finish("huge", 0.0)
+    assert q.admit(0.0) == ["after"]
+
+
+def test_a_large_request_is_overtaken_only_while_it_is_patient() -> None:
+    q = queue(kv_tokens=1000)
+    push(q, "a", tenant="a", prompt_tokens=500)
+    q.admit(0.0)
+    push(q, "large", tenant="b", prompt_tokens=800)
+    push(q, "s1", "s2", tenant="c", prompt_tokens=100, max_tokens=10)
+    push(q, "bulk", tenant="d", prompt_tokens=10, max_tokens=10, lane="batch")
+    assert q.admit(0.5) == ["s1", "s2", "bulk"]
+    push(q, "s3", tenant="c", prompt_tokens=10, max_tokens=10, now=0.5)
+    push(q, "bulk2", tenant="d", prompt_tokens=10, max_tokens=10, lane="batch")
+    assert q.admit(PATIENCE_S) == []
+    for id in ("a", "s1", "s2", "bulk"):
+        q.finish(id, PATIENCE_S)
+    assert q.admit(PATIENCE_S) == ["large", "s3", "bulk2"]
+
+
+def test_while_a_flood_waits_for_kv_a_newcomer_may_still_use_the_reserve() -> None:
+    q = queue(running=4, reserved=1, kv_tokens=4000)
+    push(q, "a", "b", "c", tenant="flood", prompt_tokens=1000)
+    assert q.admit(0.0) == ["a", "b"]
+    push(q, "e", "f", tenant="other", prompt_tokens=10)
+    assert q.admit(PATIENCE_S) == ["e"], "c waits for the rest, and f is not light"
+    push(q, "n", tenant="new", prompt_tokens=900)
+    q.finish("e", PATIENCE_S)
+    assert q.admit(PATIENCE_S) == ["n", "f"]
+
+
+def test_a_rush_of_requests_that_do_not_fit_is_not_looked_through() -> None:
+    q = queue(running=100, kv_tokens=1000)
+    push(q, "first", prompt_tokens=500)
+    q.admit(0.0)
+    for i in range(LOOK_AHEAD):
+        push(q, f"large{i}", tenant=f"t{i}", prompt_tokens=900)
+    push(q, "small", tenant="new", prompt_tokens=10)
+    assert q.admit(0.0) == []
+    q.finish("large0", 0.0)
+    assert q.admit(0.0) == ["small"]
+
+
+# --- adapter slots -------------------------------------------------------------------------------
 
 
 def test_distinct_adapters_are_bounded_by_the_slots() -> None:
     q = queue(active=2)
     for id, adapter in (("1", "A"), ("2", "B"), ("3", "C"), ("4", "A"), ("5", None)):
-        q.push(id, adapter, 0.0)
+        push(q, id, adapter=adapter)
     assert q.admit(0.0) == ["1", "2", "4", "5"]
-    q.finish("2")
+    q.finish("2", 0.0)
     assert q.admit(0.0) == ["3"]
 
 
 def test_overtaking_ends_when_patience_does() -> None:
     q = queue(active=1)
-    q.push("a1", "A", 0.0)
-    q.push("b1", "B", 0.0)
-    q.push("a2", "A", 0.5)
-    assert q.admit(0.5) == ["a1", "a2"]
-    q.push("a3", "A", 1.0)
-    assert q.admit(PATIENCE_S) == [], "A is closed to requests behind b1"
-    q.finish("a1")
+    push(q, "a1", adapter="A")
+    push(q, "b1", adapter="B")
+    assert q.admit(0.0) == ["a1"]
+    push(q, "a2", adapter="A", now=0.5)
+    assert q.admit(0.5) == ["a2"]
+    push(q, "a3", adapter="A", now=1.0)
+    assert q.admit(PATIENCE_S) == [], "A is closed to newcomers"
+    q.finish("a1", 1.1)
     assert q.admit(1.1) == []
-    q.finish("a2")
+    q.finish("a2", 1.2)
     assert q.admit(1.2) == ["b1"]
-    q.finish("b1")
+    q.finish("b1", 1.3)
     assert q.admit(1.3) == ["a3"]
 
 
 def test_only_one_adapter_is_closed_for_each_that_waits_and_the_choice_sticks() -> None:
     q = queue(active=2)
     for id, adapter in (("a1", "A"), ("a2", "A"), ("b1", "B"), ("c1", "C")):
-        q.push(id, adapter, 0.0)
+        push(q, id, adapter=adapter)
     assert q.admit(0.0) == ["a1", "a2", "b1"]
-    q.push("a3", "A", 2.0)
-    q.push("b2", "B", 2.0)
-    q.push("n1", None, 2.0)
+    push(q, "a3", adapter="A", now=2.0)
+    push(q, "b2", adapter="B", now=2.0)
+    push(q, "n1", now=2.0)
     assert q.admit(2.0) == ["a3", "n1"], "B runs fewest, so B is closed"
-    q.finish("a1")
-    q.finish("a2")
-    q.push("b3", "B", 2.1)
-    q.push("a4", "A", 2.1)
-    assert q.admit(2.1) == ["a4"], "still B, though both run one now"
-    q.finish("b1")
+    q.finish("a1", 2.0)
+    q.finish("a2", 2.0)
+    push(q, "b3", adapter="B", now=2.1)
+    push(q, "a4", adapter="A", now=2.1)
+    assert q.admit(2.1) == ["a4"], "still B, though it runs fewer now"
+    q.finish("b1", 2.2)
     assert q.admit(2.2) == ["c1"]
 
 
 def test_more_that_wait_than_there_are_slots_close_each_slot_once() -> None:
     q = queue(active=1)
-    q.push("a1", "A", 0.0)
-    q.push("b1", "B", 0.0)
-    q.push("c1", "C", 0.0)
+    for id, adapter in (("a1", "A"), ("b1", "B"), ("c1", "C")):
+        push(q, id, adapter=adapter)
     assert q.admit(0.0) == ["a1"]
     assert q.admit(PATIENCE_S) == []
-    q.finish("a1")
+    q.finish("a1", PATIENCE_S)
     assert q.admit(PATIENCE_S) == ["b1"]
-    q.finish("b1")
+    q.finish("b1", PATIENCE_S)
     assert q.admit(PATIENCE_S) == ["c1"]
+
+
+def test_who_waited_for_a_slot_gets_it_though_others_come_first() -> None:
+    q = queue(active=1)
+    push(q, "a1", "a2", tenant="a", adapter="A")
+    push(q, "b1", tenant="b", adapter="B", prompt_tokens=500)
+    assert q.admit(0.0) == ["a1", "a2"]
+    assert q.admit(PATIENCE_S) == []
+    push(q, "a3", tenant="a", adapter="A", now=PATIENCE_S)
+    q.finish("a1", PATIENCE_S)
+    q.finish("a2", PATIENCE_S)
+    assert q.admit(PATIENCE_S) == ["b1"]
+
+
+def test_who_leaves_while_waiting_for_a_slot_gives_up_its_claim() -> None:
+    q = queue(active=1)
+    push(q, "a1", tenant="a", adapter="A")
+    push(q, "b1", "b2", tenant="b", adapter="B")
+    q.admit(0.0)
+    assert q.admit(PATIENCE_S) == []
+    push(q, "a2", tenant="a", adapter="A", now=PATIENCE_S)
+    q.finish("b1", PATIENCE_S)
+    assert q.admit(PATIENCE_S) == [], "b2 waits still"
+    q.finish("b2", PATIENCE_S)
+    assert q.admit(PATIENCE_S) == ["a2"]
 
 
 def test_an_engine_without_adapter_slots_never_starts_one() -> None:
     q = queue(active=0)
-    q.push("a", "A", 0.0)
-    q.push("n", None, 0.0)
+    push(q, "a", adapter="A")
+    push(q, "n")
     assert q.admit(5.0) == ["n"]
+
+
+def test_two_tenants_may_wait_for_one_adapter() -> None:
+    """The platform's own probe of a tenant's adapter runs under no tenant's name."""
+    q = queue(active=1, running=2)
+    push(q, "x", tenant="x", adapter="X")
+    q.admit(0.0)
+    push(q, "a", tenant="a", adapter="A")
+    push(q, "probe", tenant="", adapter="A")
+    assert q.admit(0.0) == []
+    q.finish("x", 0.0)
+    assert q.admit(0.0) == ["a", "probe"]
+
+
+def test_a_tenant_holds_no_more_than_its_quota_while_another_waits() -> None:
+    q = queue(active=3, slots_per_tenant=2)
+    for adapter in "XYZ":
+        push(q, adapter.lower(), tenant="flood", adapter=adapter)
+    assert q.admit(0.0) == ["x", "y", "z"], "nobody else wants one"
+    push(q, "a", tenant="acme", adapter="A")
+    push(q, "x2", tenant="flood", adapter="X")
+    push(q, "y2", tenant="flood", adapter="Y")
+    assert q.admit(0.0) == ["y2"], "X is closed at once"
+    push(q, "w", tenant="flood", adapter="W")
+    q.finish("x", 0.0)
+    assert q.admit(0.0) == ["a"]
+    q.finish("y", 0.0)
+    q.finish("y2", 0.0)
+    push(q, "b", tenant="globex", adapter="B")
+    assert q.admit(0.0) == ["x2"], "below its quota it goes first"
+    q.finish("z", 0.0)
+    assert q.admit(0.0) == ["b"]
+
+
+def test_at_its_quota_a_tenant_gets_a_slot_that_no_other_can_use() -> None:
+    q = queue(active=2, running=8, kv_tokens=1000, slots_per_tenant=1)
+    push(q, "x", tenant="flood", adapter="X", prompt_tokens=300)
+    push(q, "large", tenant="acme", adapter="A", prompt_tokens=900)
+    push(q, "y", tenant="flood", adapter="Y", prompt_tokens=300)
+    assert q.admit(0.0) == ["x", "y"]
+
+
+def test_who_left_a_slot_to_another_may_share_it() -> None:
+    q = queue(active=2, slots_per_tenant=1)
+    push(q, "x1", tenant="x", adapter="X")
+    assert q.admit(0.0) == ["x1"]
+    push(q, "x2", tenant="x", adapter="A")
+    push(q, "probe", tenant="", adapter="A")
+    assert q.admit(0.0) == ["probe", "x2"]
 
 
 def test_no_flood_of_one_adapter_starves_another() -> None:
     """A new request of A each tick, each running 5 ticks; B starts within patience + 5 ticks."""
     q = queue(active=1)
     ends: dict[str, float] = {}
-    q.push("b", "B", 0.05)
+    push(q, "a", adapter="A")
+    ends = dict.fromkeys(q.admit(0.0), 0.5)
+    push(q, "b", adapter="B", now=0.05)
     for tick in range(200):
         now = tick / 10
         for id in [id for id, end in ends.items() if end <= now]:
-            q.finish(id)
+            q.finish(id, now)
             del ends[id]
-        q.push(f"a{tick}", "A", now)
+        push(q, f"a{tick}", adapter="A", now=now)
         for id in q.admit(now):
             if id == "b":
                 assert now <= 0.05 + PATIENCE_S + 0.5 + 0.1
@@ -127,88 +464,168 @@ def test_no_flood_of_one_adapter_starves_another() -> None:
     pytest.fail("B never started")
 
 
+# --- waiting times -------------------------------------------------------------------------------
+
+
+def busy(q: Queue, completions: int, interval_s: float) -> float:
+    """Complete requests at a steady pace while others wait; returns the time of the last."""
+    push(q, *(f"r{i}" for i in range(completions + 20)))
+    q.admit(0.0)
+    now = 0.0
+    for i in range(completions):
+        now += interval_s
+        q.finish(f"r{i}", now)
+        q.admit(now)
+    return now
+
+
+def test_an_engine_with_places_left_lets_nobody_wait() -> None:
+    assert queue().expected_wait_s("acme", "interactive") == 0
+
+
+def test_the_expected_wait_is_those_before_it_at_the_measured_rate() -> None:
+    q = queue(running=1)
+    now = busy(q, 100, 0.5)
+    assert len(q) == 19
+    assert q.expected_wait_s("acme", "interactive") == pytest.approx(20 * 0.5)
+    assert q.expected_wait_s("new", "interactive") == pytest.approx(2 * 0.5)
+    assert q.expected_wait_s("new", "batch") == pytest.approx(20 * 0.5)
+    push(q, "n1", "n2", tenant="new", now=now)
+    assert q.expected_wait_s("new", "interactive") == pytest.approx((1 + 2 + 3) * 0.5)
+
+
+def test_batch_waits_no_longer_than_its_patience_and_its_turn() -> None:
+    q = queue(running=1, batch_patience_s=3.0)
+    busy(q, 100, 0.5)
+    assert q.expected_wait_s("new", "batch") == pytest.approx(3 + 2 * 0.5)
+
+
+def test_time_in_which_nobody_waits_says_nothing_of_the_rate() -> None:
+    q = queue(running=1)
+    now = busy(q, 100, 0.5)
+    for i in range(100, 120):
+        now += 0.5
+        q.finish(f"r{i}", now)
+        q.admit(now)
+    later = now + 3600
+    push(q, "x", "y", now=later)
+    q.admit(later)
+    assert q.expected_wait_s("new", "interactive") == pytest.approx(2 * 0.5)
+
+
+def test_nobody_is_told_to_wait_longer_than_a_request_may_last() -> None:
+    q = queue(running=1)
+    now = busy(q, 10, 100.0)
+    push(q, *(f"x{i}" for i in range(100)), now=now)
+    assert q.expected_wait_s("acme", "interactive") == LONGEST_WAIT_S
+
+
+# --- several engines -----------------------------------------------------------------------------
+
+
+def test_what_another_engine_served_counts_here_in_its_lane() -> None:
+    q = queue(running=1)
+    q.heard("e2", "r", {"a": 0, "batch:b": 0})
+    push(q, "x", tenant="x")
+    q.admit(0.0)
+    for tenant in "ab":
+        push(q, f"{tenant}1", tenant=tenant, prompt_tokens=10)
+        push(q, f"{tenant}2", tenant=tenant, prompt_tokens=10, lane="batch")
+    q.heard("e2", "r", {"a": 1000, "batch:b": 1000})
+    order = []
+    for id in ("x", "b1", "a1", "a2", "b2"):
+        q.finish(id, 0.0)
+        order += q.admit(0.0)
+    assert order == ["b1", "a1", "a2", "b2"]
+
+
+def test_figures_told_to_others_never_fall() -> None:
+    q = queue()
+    push(q, "a", prompt_tokens=100)
+    q.admit(0.0)
+    generated(q, "a", 1, prompt=50)
+    assert q.served_since(0)[1] == {"acme": 51}
+    generated(q, "a", 1, prompt=50, cached=40)
+    mark, served = q.served_since(0)
+    assert served == {"acme": 51}
+    generated(q, "a", 60, prompt=50, cached=40)
+    assert q.served_since(mark)[1] == {"acme": 70}
+
+
+# --- whatever happens ----------------------------------------------------------------------------
+
+
+class Watched:
+    """A queue with 3 places, 2 slots and 1,000 tokens of KV, and what must hold of it."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.now = 0.0
+        self.alive: dict[str, Request] = {}
+        self.held: dict[str, int] = {}
+        """KV of those that run."""
+
+    def act(self, id: str, kind: object, *values: object) -> None:
+        match kind, values:
+            case "push", (adapter, tenant, prompt, lane):
+                self.alive[id] = Request(id, tenant, adapter, 1.0, lane, prompt)  # type: ignore[arg-type]
+                self.queue.push(self.alive[id], self.now)
+            case "finish", (int(which),) if self.alive:
+                self.end(sorted(self.alive)[which % len(self.alive)])
+            case "progress", (int(which), int(tokens)) if self.held:
+                self.grow(sorted(self.held)[which % len(self.held)], tokens)
+            case "wait", (float(seconds),):
+                self.now += seconds
+
+    def grow(self, id: str, tokens: int) -> None:
+        self.held[id] = max(self.held[id], 1 + tokens + GROWTH_TOKENS)
+        generated(self.queue, id, self.held[id] - 1 - GROWTH_TOKENS)
+
+    def end(self, id: str) -> None:
+        del self.alive[id]
+        self.held.pop(id, None)
+        self.queue.finish(id, self.now)
+
+    def settle(self) -> None:
+        for id in self.queue.admit(self.now):
+            self.held[id] = self.alive[id].prompt_tokens + GROWTH_TOKENS
+            assert len(self.held) == 1 or sum(self.held.values()) <= 1000
+        assert len(self.held) <= 3
+        assert len({self.alive[id].adapter for id in self.held} - {None}) <= 2
+        counts = len(self.held), len(self.alive) - len(self.held)
+        assert (self.queue.running, len(self.queue)) == counts
+
+
 @given(
+    st.integers(0, 2),
+    st.sampled_from([None, 1]),
     st.lists(
         st.one_of(
-            st.tuples(st.just("push"), st.sampled_from([None, "A", "B", "C", "D"])),
+            st.tuples(
+                st.just("push"),
+                st.sampled_from([None, "A", "B", "C", "D"]),
+                st.sampled_from(["", "x", "y"]),
+                st.integers(0, 1200),
+                st.sampled_from(["interactive", "batch"]),
+            ),
             st.tuples(st.just("finish"), st.integers(0, 30)),
             st.tuples(st.just("wait"), st.floats(0, 2)),
+            st.tuples(st.just("progress"), st.integers(0, 30), st.integers(0, 300)),
         ),
         max_size=80,
-    )
+    ),
 )
 def test_limits_hold_whatever_happens_and_everybody_is_served(
-    events: list[tuple[str, object]],
+    reserved: int, quota: int | None, events: list[tuple[object, ...]]
 ) -> None:
-    q = queue(active=2, running=3)
-    now, pushed, alive = 0.0, 0, {}
-    started: set[str] = set()
-
-    def settle() -> None:
-        started.update(q.admit(now))
-        running = [alive[id] for id in alive if id in started]
-        assert len(running) <= 3
-        assert len({adapter for adapter in running if adapter}) <= 2
-
-    for kind, value in events:
-        if kind == "push":
-            alive[str(pushed)] = value
-            q.push(str(pushed), value, now)  # type: ignore[arg-type]
-            pushed += 1
-        elif kind == "finish" and alive:
-            id = sorted(alive)[int(value) % len(alive)]  # type: ignore[call-overload]
-            del alive[id]
-            q.finish(id)
-        elif kind == "wait":
-            now += float(value)  # type: ignore[arg-type]
-        settle()
-    for _ in range(len(alive) + 1):  # end what runs, again and again: nobody may be left over
-        for id in [id for id in alive if id in started]:
-            del alive[id]
-            q.finish(id)
-        now += PATIENCE_S
-        settle()
-    assert not alive
-    assert (q.running, len(q)) == (0, 0)
-
-
-def test_slots_evict_the_least_recently_used_that_is_idle() -> None:
-    slots = Slots(active=2, resident=2)
-    for adapter in "AB":
-        slots.loaded(adapter)
-    slots.loaded("A")
-    assert slots.resident == ["B", "A"]
-    assert slots.to_evict("A") == []
-    slots.start("B")
-    slots.start("C")
-    assert slots.to_evict("C") == ["A"]
-    slots.unloaded("A")
-    slots.loaded("C")
-    assert slots.resident == ["B", "C"]
-
-
-def test_slots_refuse_what_does_not_fit() -> None:
-    slots = Slots(active=1, resident=1)
-    slots.start("A")
-    with pytest.raises(ValueError, match="no active slot"):
-        slots.start("B")
-    slots.start(None)
-    slots.finish(None)
-    slots.start("A")
-    slots.finish("A")
-    assert slots.in_use == {"A": 1}
-    with pytest.raises(ValueError, match="active=3"):
-        Slots(active=3, resident=2)
-
-
-def test_a_retired_adapter_goes_once_it_is_unused() -> None:
-    slots = Slots(active=1, resident=2)
-    slots.retire("never seen")
-    slots.start("A")
-    slots.loaded("A")
-    slots.retire("A")
-    assert slots.to_retire() == []
-    slots.finish("A")
-    assert slots.to_retire() == ["A"]
-    slots.unloaded("A")
-    assert slots.to_retire() == []
+    watched = Watched(queue(2, 3, kv_tokens=1000, reserved=reserved, slots_per_tenant=quota))
+    for number, event in enumerate(events):
+        watched.act(str(number), *event)
+        watched.settle()
+    for _ in range(2 * len(watched.alive) + 3):  # end what runs, again and again
+        for id in list(watched.held):
+            watched.end(id)
+        watched.now += PATIENCE_S
+        watched.settle()
+    assert not watched.alive, "nobody is left over"
+    assert (watched.queue.running, len(watched.queue)) == (0, 0)
