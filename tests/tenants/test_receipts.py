@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import random
+import secrets
 import subprocess
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from django.core.management import CommandError, call_command
@@ -19,8 +22,9 @@ from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.wire import Usage
-from tenants.models import ApiKey, Tenant, UsageEvent
+from inference.wire import Account, LedgerEntry, Usage
+from tenants import ledger
+from tenants.models import ApiKey, Price, Tenant, UsageEvent
 from tenants.money import amount
 from tenants.receipts import (
     InvalidPublicKey,
@@ -33,7 +37,7 @@ from tenants.receipts import (
     signer,
 )
 from tests.tenants.callers import Api, everybody
-from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
 from tests.tenants.spending import NOON, spend
 
 SECRET = "a secret of an installation, long enough"
@@ -302,33 +306,58 @@ def test_the_list_of_a_period(key: ApiKey) -> None:
     }  # fmt: skip
 
 
+def entry(key: ApiKey, at: datetime, usage: Usage, model: str = "base") -> LedgerEntry:
+    account = Account(key.tenant_id, key.pk, at.timestamp(), "base")
+    return LedgerEntry(secrets.token_hex(16), account, model, usage, "stop")
+
+
+async def write_down(entries: Sequence[LedgerEntry]) -> None:
+    async with await ledger.connect() as connection:
+        await ledger.write(connection, [ledger.Line("e1", "j1", each) for each in entries])
+
+
+def all_receipts(secret: str, **period: int) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    after: dict[str, str] = {}
+    while True:
+        page = ask(secret, "", **period, limit=20, **after).json()
+        found += [signer().public_key.verify(each) for each in page["data"]]
+        if not page["has_more"]:
+            return found
+        after = {"after": page["last_id"]}
+
+
+@pytest.mark.django_db(transaction=True)
 def test_the_receipts_of_a_period_sum_to_its_bill(tenant: Tenant) -> None:
-    """Whole hours, every page, against `/api/v1/costs`: to the last pico-unit."""
-    made = random.Random(7)
-    keys = [make_key(tenant)[0] for _ in range(3)]
-    for _ in range(60):
-        prompt = made.randrange(10_000)
+    """Whole hours, a price that changes in the middle of one, every page: to the last pico-unit."""
+    made, base = random.Random(7), make_base()
+    Price.objects.create(base_model=base, starts_at=NOON, prompt=7, cached_prompt=3, output=11)
+    change = NOON + timedelta(minutes=90)
+    Price.objects.create(base_model=base, starts_at=change, prompt=13, cached_prompt=0, output=17)
+    keys, stranger = [make_key(tenant)[0] for _ in range(3)], make_key(make_tenant())[0]
+    entries = [entry(stranger, NOON + timedelta(hours=1), Usage(1, 0, 1))]
+    for _ in range(100):
+        prompt, at = made.randrange(10_000), NOON + timedelta(seconds=made.randrange(5 * 3600))
         usage = Usage(prompt, made.randrange(prompt + 1), made.randrange(1_000))
-        spend(made.choice(keys), NOON + timedelta(seconds=made.randrange(5 * 3600)), usage)
-    spend(keys[0], NOON + timedelta(hours=3) - timedelta(microseconds=1), Usage(1, 0, 1))
-    spend(keys[0], NOON + timedelta(hours=3), Usage(1, 0, 1))
-    spend(make_key(make_tenant())[0], NOON + timedelta(hours=1))
+        entries.append(entry(made.choice(keys), at, usage, made.choice(["base", "support@2"])))
+    three = NOON + timedelta(hours=3)
+    entries += [entry(keys[0], three - timedelta(milliseconds=1), Usage(1, 0, 1))]
+    entries += [entry(keys[0], three, Usage(1, 0, 1))]
+    async_to_sync(write_down)(entries)
     _, secret = make_key(tenant, "usage:read")
-    for first, last in ((0, 5), (1, 3), (3, 4)):
+    counted = 0
+    for first, last in ((0, 5), (0, 1), (1, 3), (3, 5)):
         start, end = NOON + timedelta(hours=first), NOON + timedelta(hours=last)
         period = {"start_time": int(start.timestamp()), "end_time": int(end.timestamp())}
-        receipts, after = [], {}
-        while True:
-            page = ask(secret, "", **period, limit=20, **after).json()
-            receipts += [signer().public_key.verify(each) for each in page["data"]]
-            if not page["has_more"]:
-                break
-            after = {"after": page["last_id"]}
+        receipts = all_receipts(secret, **period)
         query = {"bucket": "all", "start": start.isoformat(), "end": end.isoformat()}
         (bill,) = Api(secret)("GET", "costs", **query).json()["results"]
         assert len(receipts) == bill["requests"] > 0
-        assert sum(Decimal(receipt["cost"]) for receipt in receipts) == Decimal(bill["cost"])
+        assert sum(Decimal(receipt["cost"]) for receipt in receipts) == Decimal(bill["cost"]) > 0
         assert amount(sum(receipt["cost_pico"] for receipt in receipts)) == bill["cost"]
+        counted += len(receipts)
+    assert counted == 2 * 102
+    assert {receipt["prompt_price"] for receipt in all_receipts(secret)} == {7, 13}
 
 
 @pytest.mark.parametrize(
