@@ -1,0 +1,255 @@
+"""What a store of counters is asked, and what it answers. Each command is atomic in every store.
+
+Arrays without field names, because Redis's script unpacks the same bytes: append fields only.
+Every number stays below 2**53, up to which the doubles of Lua are exact: limits are at most 1e12
+(`tenants.models.limits.MAX_LIMIT`), prices as well, tokens of one request at most MAX_TOKENS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Literal, Protocol
+
+import msgspec
+
+from inference.grants import MICRO, Limits, Price
+
+MAX_TOKENS = 10**9
+"""What an ask is cut to: no model generates that much, and no product of it overflows."""
+DAY_S = 86_400
+
+Period = Literal["day", "month"]
+
+
+class Value(msgspec.Struct, array_like=True, frozen=True):
+    """A plain value inside commands and answers."""
+
+
+class Scope(Value, frozen=True):
+    """`inference.grants.Limits` without the words: the same fields in the same order."""
+
+    counters: str
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    prompt_tokens_per_minute: int | None = None
+    output_tokens_per_minute: int | None = None
+    concurrent_streams: int | None = None
+    tokens_per_day: int | None = None
+    tokens_per_month: int | None = None
+    cost_per_day: int | None = None
+    cost_per_month: int | None = None
+
+    @classmethod
+    def of(cls, limits: Limits) -> Scope:
+        return cls(*(getattr(limits, name) for name in ("counters", *FIELDS)))
+
+    def set_limits(self) -> Iterator[tuple[str, int]]:
+        """The name and value of each limit that there is."""
+        for name in FIELDS:
+            if (limit := getattr(self, name)) is not None:
+                yield name, limit
+
+
+FIELDS = Scope.__struct_fields__[1:]
+MINUTE_FIELDS = FIELDS[:4]
+
+
+class Budget(Value, frozen=True):
+    """One period of one scope's budgets; `start` is its first second in unix time."""
+
+    counters: str
+    period: Period
+    start: int
+
+    @property
+    def end(self) -> int:
+        """The first second after it."""
+        return end_of(self.period, self.start)
+
+
+def start_of(period: Period, second: int) -> int:
+    """The first second of the UTC day or month that this unix time lies in."""
+    if period == "day":
+        return second - second % DAY_S
+    day = datetime.fromtimestamp(second, UTC)
+    return int(datetime(day.year, day.month, 1, tzinfo=UTC).timestamp())
+
+
+def end_of(period: Period, start: int) -> int:
+    """The first second after the period."""
+    return start + DAY_S if period == "day" else start_of("month", start + 31 * DAY_S)
+
+
+class Rate(Value, frozen=True):
+    """`inference.grants.Price`, in pico-units of the currency per token."""
+
+    prompt: int = 0
+    cached_prompt: int = 0
+    output: int = 0
+
+    @classmethod
+    def of(cls, price: Price) -> Rate:
+        return cls(price.prompt, price.cached_prompt, price.output)
+
+    def cost(self, uncached: int, cached: int, output: int) -> int:
+        """In micro-units of the currency, a started one counted whole."""
+        pico = uncached * self.prompt + cached * self.cached_prompt + output * self.output
+        return -(-pico // MICRO)
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+class Command(msgspec.Struct, array_like=True, frozen=True):
+    """One question to a store."""
+
+
+class Charge(Command, tag="charge", frozen=True):
+    """Reserve in all scopes or in none; answered by Granted, Refused, Unseeded or Withdrawn.
+
+    Under an id that has a reservation it reserves more, in the scopes of that one, which `scopes`
+    must be. A reservation that the store has lost is made anew, so that a stream goes on after
+    Redis was restarted. `requests` is 1 for a new request, 0 for more tokens of one that runs.
+    `holder` names the gateway process, which it shows to be alive.
+    """
+
+    id: str
+    holder: str
+    scopes: tuple[Scope, ...]
+    rate: Rate
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    least_output_tokens: int
+
+
+class Settle(Command, tag="settle", frozen=True):
+    """The request ended and used this; only the first Settle, Keep or Release of an id counts."""
+
+    id: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class Keep(Command, tag="keep", frozen=True):
+    """The request ended and nobody knows what it used: what was reserved stays as used."""
+
+    id: str
+
+
+class Release(Command, tag="release", frozen=True):
+    """The request never ran: give everything back.
+
+    An id without a reservation is not reserved for the next minute: the Charge is still on its
+    way, and who sent it has given up on it.
+    """
+
+    id: str
+
+
+class Renew(Command, tag="renew", frozen=True):
+    """This gateway process lives for another `lease_ms`, or has left (0)."""
+
+    holder: str
+    lease_ms: int
+
+
+class Seed(Command, tag="seed", frozen=True):
+    """What the ledger has for a budget, in tokens and in micro-units of the currency."""
+
+    budget: Budget
+    tokens: int
+    cost: int
+
+
+class Look(Command, tag="look", frozen=True):
+    """How much is left of each scope's limits; answered by Rooms."""
+
+    scopes: tuple[Scope, ...]
+
+
+AnyCommand = Charge | Settle | Keep | Release | Renew | Seed | Look
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True):
+    """One answer of a store."""
+
+
+class Left(Value, frozen=True):
+    """What is left of a limit of a scope, and in how many milliseconds its window is empty."""
+
+    field: str
+    limit: int
+    remaining: int
+    reset_ms: int
+
+
+class Granted(Answer, tag="granted", frozen=True):
+    """Reserved. `due` are budgets whose figure should be compared with the ledger again."""
+
+    output_tokens: int
+    left: list[Left]
+    due: list[Budget]
+
+
+class Refused(Answer, tag="refused", frozen=True):
+    """Nothing was reserved: the limit `field` of the scope with this index is in the way.
+
+    `requested` is the least that would do. `wait_ms` is the time until it fits if nobody else
+    comes, None where it never will; for a budget the time until it renews, at the unix time
+    `renews_at` in seconds. Of several limits in the way it is the one to wait longest for.
+    """
+
+    scope: int
+    field: str
+    used: int
+    requested: int
+    wait_ms: int | None
+    renews_at: int | None
+
+
+class Unseeded(Answer, tag="unseeded", frozen=True):
+    """Nothing was reserved: Seed these budgets first."""
+
+    budgets: list[Budget]
+
+
+class Withdrawn(Answer, tag="withdrawn", frozen=True):
+    """Nothing was reserved: the id was released before."""
+
+
+class Rooms(Answer, tag="rooms", frozen=True):
+    """Answers Look."""
+
+    left: list[Left]
+
+
+class Done(Answer, tag="done", frozen=True):
+    """Answers every other command."""
+
+
+AnyAnswer = Granted | Refused | Unseeded | Withdrawn | Rooms | Done
+
+
+class StoreDown(Exception):
+    """The store cannot be reached; what it was told may or may not have been done."""
+
+
+class Store(Protocol):
+    """Where the counters are."""
+
+    async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
+        """Each command in order, its answer at the same place.
+
+        Raises:
+            StoreDown: some or all of them may not have been done.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...

@@ -1,0 +1,58 @@
+"""What one budget period of one scope has spent and reserved. Sans-IO.
+
+`spent` starts from the ledger and is kept by settling. It can only ever fall short of the truth,
+by what was settled where this counter was not (a Redis that lost its memory, another gateway while
+Redis was away), and the ledger by what is on its way to it. So from time to time the ledger is
+asked again and the greater figure holds; both end at the same one. Only an estimate that stayed
+(nobody knew what a request used) may exceed the truth: then the ledger's figure replaces it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tenants.limits.record import Outcome
+
+REFRESH_MS = 60_000
+"""How often the ledger is asked again, while the budget is in use."""
+
+
+@dataclass(slots=True)
+class Purse:
+    """Tokens, and costs in micro-units of the currency."""
+
+    tokens: int = 0
+    cost: int = 0
+    reserved_tokens: int = 0
+    reserved_cost: int = 0
+    due_ms: int = 0
+    """When the ledger is to be asked again, in unix time."""
+    estimated: bool = False
+
+    def seed(self, tokens: int, cost: int, now_ms: int) -> None:
+        """Take the ledger's figure."""
+        if self.estimated:
+            self.tokens, self.cost, self.estimated = tokens, cost, False
+        self.tokens, self.cost = max(self.tokens, tokens), max(self.cost, cost)
+        self.due_ms = now_ms + REFRESH_MS
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether the ledger is to be asked again; says so once, to one who will do it."""
+        if self.due_ms > now_ms:
+            return False
+        self.due_ms = now_ms + REFRESH_MS
+        return True
+
+    def reserve(self, tokens: int, cost: int) -> None:
+        self.reserved_tokens += tokens
+        self.reserved_cost += cost
+
+    def end(self, tokens: int, cost: int, outcome: Outcome) -> None:
+        """What was reserved of it is spent by the outcome."""
+        self.reserved_tokens = max(0, self.reserved_tokens - tokens)  # 0: it was lost meanwhile
+        self.reserved_cost = max(0, self.reserved_cost - cost)
+        self.tokens += outcome.prompt_tokens + outcome.output_tokens
+        self.cost += outcome.cost
+        self.estimated |= outcome.estimated
+        if outcome.doubted:
+            self.due_ms = 0
