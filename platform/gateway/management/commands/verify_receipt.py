@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import OperationalError
+from django.db import DatabaseError
 
 from tenants.adapters.strict_json import BadJson, load_object
 from tenants.models import UsageEvent
@@ -55,8 +55,8 @@ class Command(BaseCommand):
         valid = f"valid: {receipt['id']}, {receipt['cost']} {receipt['currency']}"
         try:
             event = UsageEvent.objects.filter(id=receipt["id"].removeprefix("req_")).first()
-        except OperationalError:
-            return True, f"{valid}; the ledger cannot be reached"
+        except DatabaseError:
+            return True, f"{valid}; the ledger cannot be read"
         if event is None:
             return True, f"{valid}; not in this ledger"
         differing = differences(receipt, event)
