@@ -13,13 +13,9 @@ from django.db import connection
 from django.test import AsyncClient
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
-from hypothesis import given
-from hypothesis import strategies as st
 
-from inference.grants import PICO
 from tenants.api.tables import CHUNK_ROWS, download
 from tenants.models import ApiKey, Tenant, UsageRollup
-from tenants.money import amount
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import make_key, make_member, make_tenant
 from tests.tenants.spending import NOON, spend
@@ -321,18 +317,3 @@ async def test_a_download_over_asgi(async_db: None) -> None:
     rows = list(csv.reader(io.StringIO(b"".join(parts).decode(), newline="")))
     assert len(rows) == 2 * CHUNK_ROWS + 2
     assert rows[-1] == ["2026-05-01T00:00:00Z", "m2000", "1", "0.000000002000", "usd"]
-
-
-# --- Money ---------------------------------------------------------------------------------------
-
-
-@given(st.integers(min_value=0, max_value=10**38))
-def test_an_amount_is_exact(cost: int) -> None:
-    assert int(amount(cost).replace(".", "")) == cost
-    whole, _, parts = amount(cost).partition(".")
-    assert len(parts) == 12 and int(whole) == cost // PICO
-
-
-def test_no_cost_is_below_zero() -> None:
-    with pytest.raises(ValueError):
-        amount(-1)
