@@ -119,6 +119,14 @@ def test_overdue_entries_go_before_newer_ones_even_if_their_link_never_took_them
     assert taken(d, B, RESEND_AFTER_S) == "12"
 
 
+def test_what_was_sent_again_holds_up_nothing_that_is_overdue_as_well() -> None:
+    d = delivery("12", batch=1, up="a")
+    assert taken(d, A) + taken(d, A) == "12"
+    d.link_up(B)
+    assert taken(d, B, RESEND_AFTER_S) == "1"
+    assert taken(d, B, RESEND_AFTER_S) == "2"
+
+
 def test_an_entry_that_another_acknowledged_is_not_sent_any_more() -> None:
     d = delivery(up="ab")
     d.add(entry("1"), A, 0.0)
