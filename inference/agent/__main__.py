@@ -185,6 +185,7 @@ def _add_profile(add: Callable[..., Any]) -> None:
     add("--max-cpu-loras", type=int, default=16, help="adapters loaded at once")
     add("--max-lora-rank", type=int, default=16, help="highest rank that is served")
     add("--max-num-seqs", type=int, help="requests running at once")
+    add("--max-num-batched-tokens", type=int, help="tokens of one engine step at most")
     add(
         "--kv-bytes",
         type=environ.parse_size,
@@ -217,8 +218,8 @@ def _add_synthetic(add: Callable[..., Any]) -> None:
 
 PROFILE_FIELDS = (
     "served_name dtype max_model_len max_loras max_cpu_loras max_lora_rank max_num_seqs "
-    "kv_cache_memory_bytes tensor_parallel_size pipeline_parallel_size quantization "
-    "speculative_config tool_parser reasoning_parser chat_template extra"
+    "max_num_batched_tokens kv_cache_memory_bytes tensor_parallel_size pipeline_parallel_size "
+    "quantization speculative_config tool_parser reasoning_parser chat_template extra"
 ).split()
 
 

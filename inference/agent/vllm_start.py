@@ -99,6 +99,7 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
         "max_cpu_loras": profile.loaded_adapters,
         "max_lora_rank": profile.max_lora_rank,
         "max_num_seqs": profile.max_num_seqs,
+        "max_num_batched_tokens": profile.max_num_batched_tokens,
         "kv_cache_memory_bytes": profile.kv_cache_memory_bytes,
         "tensor_parallel_size": profile.tensor_parallel_size,
         "pipeline_parallel_size": profile.pipeline_parallel_size,

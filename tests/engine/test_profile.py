@@ -35,6 +35,8 @@ def test_the_cpu_has_defaults_that_what_is_given_replaces() -> None:
     profile = EngineProfile.on_cpu("a/b", dtype="bfloat16", max_num_seqs=None)
     assert (profile.dtype, profile.max_num_seqs, profile.block_size) == ("bfloat16", 64, 32)
     assert profile.executor == "uni"
+    assert profile.max_num_batched_tokens == 256
+    assert EngineProfile.on_cpu("a/b", max_num_seqs=512).max_num_batched_tokens == 512
 
 
 def test_a_gpu_gets_vllms_defaults() -> None:
