@@ -1,7 +1,7 @@
 """The arithmetic of limits: every counter, reservation and lease of one store.
 
-Sans-IO; time is unix time in milliseconds that the caller passes. `limits.lua` does the same,
-command by command, on Redis; both pass the same tests. The rules:
+Sans-IO; time is unix time in milliseconds that the caller passes. The script in `lua/` does the
+same on Redis, command by command; both pass the same tests. The rules:
 
 1. A Charge looks at every limit of every scope before it changes anything. It reserves the most
    output tokens, up to what was asked, that all of them have room for; if that is less than the
@@ -139,7 +139,8 @@ class Book:
             return self._refusal(charge, refusals, now_ms)
         granted = int(min([charge.output_tokens, *(check.room for check in checks)]))
         part = Part(second, charge.requests, charge.prompt_tokens, granted)
-        self._reserve(charge.id, record, part, now_ms)
+        self._reserve(charge.id, record, part)
+        self._leases[charge.holder] = now_ms + LEASE_MS
         due = [budget for budget in budgets if self._purses[budget].is_due(now_ms)]
         return Granted(granted, self._left(charge.scopes, now_ms), due)
 
@@ -186,7 +187,7 @@ class Book:
         window = self._window(counters, check.field, now_ms // 1000)
         return window.leaves_at(check.used + check.requested - check.limit) * 1000 - now_ms
 
-    def _reserve(self, id: str, record: Record, part: Part, now_ms: int) -> None:
+    def _reserve(self, id: str, record: Record, part: Part) -> None:
         tokens = part.prompt_tokens + part.output_tokens
         cost = record.cost(part.prompt_tokens, part.output_tokens) - record.cost()
         for place in record.places:
@@ -199,7 +200,6 @@ class Book:
         record.add(part)
         self._records[id] = record
         self._held.setdefault(record.holder, {})[id] = None
-        self._leases[record.holder] = now_ms + LEASE_MS
 
     # --- ending ----------------------------------------------------------------------------------
 

@@ -24,7 +24,11 @@ class MemoryStore:
 
     async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
         """Never raises."""
-        return [self._book.run(command, self._clock()) for command in commands]
+        return [self.do(command) for command in commands]
+
+    def do(self, command: AnyCommand) -> AnyAnswer:
+        """The same without a coroutine."""
+        return self._book.run(command, self._clock())
 
     async def close(self) -> None:
         """Nothing to let go of."""

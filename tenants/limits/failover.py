@@ -1,0 +1,155 @@
+"""Which store counts at the moment, and what still has to be told to Redis.
+
+While Redis is away nothing waits for it: a background task tries it once a second. Meanwhile this
+process counts by itself, or refuses. The ends of requests wait in a bounded queue until they are
+told; if even that is full, this process takes another name as holder, and what it reserved under
+the old one is given back when that one's lease expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from contextlib import suppress
+from itertools import islice
+from typing import Self
+
+import structlog
+
+from inference.errors import Unavailable
+from tenants.limits.book import LEASE_MS
+from tenants.limits.commands import AnyCommand, Keep, Release, Renew, Settle, Store, StoreDown
+from tenants.limits.memory import MemoryStore
+
+log = structlog.get_logger(__name__)
+
+RENEW_S = LEASE_MS / 3000
+RETRY_S = 1.0
+"""How often Redis is tried while it is down."""
+BATCH = 256
+MAX_PENDING = 100_000
+"""Ends of requests that wait for Redis: about 20 MB."""
+
+
+class Failover:
+    """Use as an async context manager; leaving it tells Redis what is left to tell."""
+
+    def __init__(
+        self,
+        local: MemoryStore,
+        redis: Store | None = None,
+        *,
+        refuse: bool = False,
+        max_pending: int = MAX_PENDING,
+    ) -> None:
+        """Without `redis` the local store is the only one, else it is used while Redis is down,
+        or nothing is (`refuse`). Both stores belong to this object."""
+        self.local, self.redis = local, redis
+        self.holder = secrets.token_hex(8)
+        self.degraded = False
+        """Redis is down at the moment."""
+        self.degraded_decisions = 0
+        """Requests decided without Redis, refused ones included, since the start."""
+        self.redis_failures = 0
+        self._refuse, self._max_pending = refuse, max_pending
+        self._pending: deque[AnyCommand] = deque()
+        self._overflowed = False
+        self._work = asyncio.Event()
+
+    def decide(self) -> Store:
+        """The store for one decision.
+
+        Raises:
+            Unavailable: Redis is down, and the settings say to refuse.
+        """
+        if self.redis is None:
+            return self.local
+        if not self.degraded:
+            return self.redis
+        self.degraded_decisions += 1
+        if self._refuse:
+            raise Unavailable("The rate limits cannot be checked.", retry_after_s=RETRY_S)
+        return self.local
+
+    def failed(self, error: StoreDown) -> None:
+        """Redis did not answer."""
+        self.redis_failures += 1
+        if not self.degraded:
+            self.degraded = True
+            log.error("limits_degraded", refuse=self._refuse, error=str(error))
+
+    def end(self, store: Store, command: Settle | Keep | Release) -> None:
+        """End a reservation in that store, at once or soon. Never raises."""
+        if store is self.local:
+            self.local.do(command)
+        elif len(self._pending) < self._max_pending:
+            self._pending.append(command)
+            if not self.degraded:
+                self._work.set()
+        else:
+            self._let_lease_expire()
+
+    async def __aenter__(self) -> Self:
+        await self._renew()
+        loops = (self._renew_always(), self._tell_always())
+        self._tasks = [asyncio.create_task(loop, name="limits") for loop in loops]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.redis is not None:
+            with suppress(StoreDown):
+                await self._tell()
+                await self.redis.run(Renew(self.holder, 0))
+            if self._pending:
+                log.error("limits_not_settled", requests=len(self._pending))
+            await self.redis.close()
+
+    async def _renew_always(self) -> None:
+        while True:
+            await asyncio.sleep(RETRY_S if self.degraded else RENEW_S)
+            await self._renew()
+
+    async def _renew(self) -> None:
+        self.local.do(Renew(self.holder, LEASE_MS))
+        if self.redis is None:
+            return
+        try:
+            await self.redis.run(Renew(self.holder, LEASE_MS))
+        except StoreDown as error:
+            self.failed(error)
+        else:
+            self._answered()
+
+    def _answered(self) -> None:
+        if self.degraded:
+            self.degraded = self._overflowed = False
+            log.info("limits_restored", failures=self.redis_failures)
+        self._work.set()
+
+    async def _tell_always(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            try:
+                await self._tell()
+            except StoreDown as error:
+                self.failed(error)  # `_answered` sets to work again
+
+    async def _tell(self) -> None:
+        """Tell Redis what is pending. To be told something twice changes nothing there."""
+        assert self.redis is not None
+        while batch := list(islice(self._pending, BATCH)):
+            await self.redis.run(*batch)
+            for _ in batch:
+                self._pending.popleft()
+
+    def _let_lease_expire(self) -> None:
+        """What can't be settled is given back by the lease of the holder that made it."""
+        self.holder = secrets.token_hex(8)
+        if not self._overflowed:
+            self._overflowed = True
+            log.error("limits_pending_full", requests=len(self._pending))

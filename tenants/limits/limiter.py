@@ -1,0 +1,306 @@
+"""What the token path asks: `inference.grants.Limiter` over a store of counters.
+
+Reserving waits for the store, ending a reservation never does. A reservation is ended in the store
+where it was made; what another store was asked for while that one was away stays counted there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Self
+
+import msgspec
+import structlog
+from django.conf import settings
+
+from inference.errors import Unavailable
+from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
+from inference.wire import Usage
+from tenants.limits.commands import (
+    MAX_TOKENS,
+    AnyAnswer,
+    Budget,
+    Charge,
+    Granted,
+    Keep,
+    Left,
+    Look,
+    Rate,
+    Refused,
+    Release,
+    Rooms,
+    Scope,
+    Seed,
+    Settle,
+    Store,
+    StoreDown,
+    Unseeded,
+)
+from tenants.limits.failover import Failover
+from tenants.limits.memory import MemoryStore
+from tenants.limits.redis_store import RedisStore
+from tenants.limits.refusals import error_of
+from tenants.limits.spent import Spent
+
+log = structlog.get_logger(__name__)
+
+ROUNDS = 4
+"""A store may ask for budgets and then go down, and the local one ask for budgets in its turn."""
+
+LIMITS_OUTPUT = (
+    "tokens_per_minute",
+    "output_tokens_per_minute",
+    "tokens_per_day",
+    "tokens_per_month",
+    "cost_per_day",
+    "cost_per_month",
+)
+
+
+@dataclass(eq=False, slots=True)
+class Held:
+    """A reservation of this process: the charge that made it, and the stores that hold some of it,
+    the one that it was made in first."""
+
+    charge: Charge
+    limits: tuple[Limits, ...]
+    stores: list[Store] = field(default_factory=list)
+
+
+class StoreLimiter:
+    """`inference.grants.Limiter`. Use as an async context manager; leaving it settles the rest."""
+
+    def __init__(self, failover: Failover, spent: Spent, currency: str) -> None:
+        """`spent` tells what budgets start from; `currency` is for messages."""
+        self._failover, self._spent, self._currency = failover, spent, currency
+        self._held: dict[str, Held | None] = {}
+        """By id; None where nothing limits the request."""
+        self._reading: dict[Budget, asyncio.Task[Seed]] = {}
+        self._refreshing: set[asyncio.Task[None]] = set()
+
+    @property
+    def reservations(self) -> int:
+        """Requests of this process that hold a reservation, for the metrics page."""
+        return sum(held is not None for held in self._held.values())
+
+    @property
+    def degraded(self) -> bool:
+        """Redis is down at the moment."""
+        return self._failover.degraded
+
+    @property
+    def degraded_decisions(self) -> int:
+        """Decisions without Redis since the start, refusals for its absence included."""
+        return self._failover.degraded_decisions
+
+    @property
+    def redis_failures(self) -> int:
+        """Exchanges with Redis that failed since the start."""
+        return self._failover.redis_failures
+
+    async def __aenter__(self) -> Self:
+        await self._failover.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        tasks = [*self._refreshing, *self._reading.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._failover.__aexit__(*exc)
+
+    # --- grants.Limiter --------------------------------------------------------------------------
+
+    async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+        """As `inference.grants.Limiter`. Where no scope sets a limit no store is asked."""
+        limits, scopes = _limited(grant.limits + target.limits)
+        if not scopes:
+            self._held[id] = None
+            return Reservation(id)
+        charge = Charge(
+            id=id,
+            holder=self._failover.holder,
+            scopes=scopes,
+            rate=Rate.of(target.price),
+            requests=1,
+            prompt_tokens=min(ask.prompt_tokens, MAX_TOKENS),
+            output_tokens=min(ask.output_tokens, MAX_TOKENS),
+            least_output_tokens=min(ask.least_output_tokens, MAX_TOKENS),
+        )
+        held = self._held[id] = Held(charge, limits)
+        try:
+            granted = await self._charge(held, charge)
+        finally:
+            if not held.stores:
+                self._held.pop(id, None)
+        bounded = any(name in LIMITS_OUTPUT for scope in scopes for name, _ in scope.set_limits())
+        return _reservation(id, granted.output_tokens if bounded else None, granted.left)
+
+    async def extend(self, reservation: Reservation, output_tokens: int) -> None:
+        """As `inference.grants.Limiter`. Of a request that has ended nothing is reserved.
+
+        Raises:
+            Unavailable: the counters cannot be reached and the settings say to refuse.
+        """
+        held = self._held.get(reservation.id)
+        if held is None or reservation.output_tokens is None:
+            return
+        charge = msgspec.structs.replace(
+            held.charge,
+            holder=self._failover.holder,
+            requests=0,
+            prompt_tokens=0,
+            output_tokens=output_tokens,
+            least_output_tokens=1,
+        )
+        granted = await self._charge(held, charge)
+        reservation.output_tokens += granted.output_tokens
+
+    def settle(self, id: str, usage: Usage | None) -> None:
+        """As `inference.grants.Limiter`."""
+        if usage is None:
+            self._end(id, Keep(id))
+        else:
+            used = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+            self._end(id, Settle(id, *(min(tokens, MAX_TOKENS) for tokens in used)))
+
+    def release(self, id: str) -> None:
+        """As `inference.grants.Limiter`."""
+        self._end(id, Release(id))
+
+    async def look(self, grant: Grant) -> Reservation:
+        """As `inference.grants.Limiter`.
+
+        Raises:
+            Unavailable: the counters cannot be reached and the settings say to refuse.
+        """
+        _, scopes = _limited(grant.limits)
+        if not scopes:
+            return Reservation("")
+        for _ in range(ROUNDS):
+            store = self._failover.decide()
+            try:
+                (rooms,) = await store.run(Look(scopes))
+            except StoreDown as error:
+                self._failover.failed(error)
+            else:
+                assert isinstance(rooms, Rooms)
+                return _reservation("", None, rooms.left)
+        raise Unavailable(retry_after_s=1.0)
+
+    # --- reserving -------------------------------------------------------------------------------
+
+    async def _charge(self, held: Held, charge: Charge) -> Granted:
+        for _ in range(ROUNDS):
+            store = self._store_for(held)
+            try:
+                answer = await self._ask(store, held, charge)
+            except StoreDown as error:
+                self._failover.failed(error)
+                continue
+            if isinstance(answer, Granted):
+                return answer
+            if isinstance(answer, Refused):
+                raise error_of(answer, held.limits[answer.scope], self._currency)
+        raise Unavailable("The rate limits cannot be checked.", retry_after_s=1.0)
+
+    def _store_for(self, held: Held) -> Store:
+        """A request that came to be counted locally stays so when Redis is back."""
+        local = self._failover.local
+        return local if local in held.stores and not self.degraded else self._failover.decide()
+
+    async def _ask(self, store: Store, held: Held, charge: Charge) -> AnyAnswer:
+        """Try once; a store that was asked first to seed its budgets has that done now."""
+        try:
+            (answer,) = await store.run(charge)
+        except (StoreDown, asyncio.CancelledError):
+            if store not in held.stores:  # it may have reserved and could not say so
+                self._failover.end(store, Release(charge.id))
+            raise
+        if isinstance(answer, Unseeded):
+            await self._seed(store, answer.budgets)
+        elif isinstance(answer, Granted):
+            if store not in held.stores:
+                held.stores.append(store)
+            if self._held.get(charge.id) is not held:  # it ended meanwhile
+                self._failover.end(store, Release(charge.id))
+            self._refresh(store, answer.due)
+        return answer
+
+    def _end(self, id: str, command: Settle | Keep | Release) -> None:
+        if id in self._held:
+            held = self._held.pop(id)
+            rest = command if isinstance(command, Release) else Keep(id)
+            for store in held.stores if held is not None else ():
+                self._failover.end(store, command)
+                command = rest
+        elif self._failover.redis is not None:  # another gateway reserved it, and may be dead
+            self._failover.end(self._failover.redis, command)
+
+    # --- budgets ---------------------------------------------------------------------------------
+
+    async def _seed(self, store: Store, budgets: Iterable[Budget]) -> None:
+        await store.run(*[await self._spent_of(budget) for budget in budgets])
+
+    async def _spent_of(self, budget: Budget) -> Seed:
+        """As the ledger has it; read once for all who wait for it."""
+        if (task := self._reading.get(budget)) is None:
+            task = self._reading[budget] = asyncio.create_task(self._read(budget), name="spent")
+            task.add_done_callback(lambda _: self._reading.pop(budget))
+        return await asyncio.shield(task)
+
+    async def _read(self, budget: Budget) -> Seed:
+        start, end = (datetime.fromtimestamp(at, UTC) for at in (budget.start, budget.end))
+        return Seed(budget, *await self._spent.spent(budget.counters, start, end))
+
+    def _refresh(self, store: Store, due: Collection[Budget]) -> None:
+        """Compare budgets with the ledger again, in the background."""
+        if due:
+            task = asyncio.create_task(self._refresh_now(store, due), name="budgets")
+            self._refreshing.add(task)
+            task.add_done_callback(self._refreshing.discard)
+
+    async def _refresh_now(self, store: Store, due: Collection[Budget]) -> None:
+        try:
+            await self._seed(store, due)
+        except Unavailable as error:  # they are due again in a minute
+            log.warning("budgets_not_refreshed", budgets=len(due), error=error.message)
+        except StoreDown as error:
+            self._failover.failed(error)
+
+
+def configured(spent: Spent) -> StoreLimiter:
+    """A limiter as the settings have it.
+
+    Raises:
+        ValueError: REDIS_URL is not a URL of Redis.
+    """
+    redis = RedisStore(settings.REDIS_URL) if settings.REDIS_URL else None
+    refuse = settings.LIMITS_WITHOUT_REDIS == "refuse"
+    failover = Failover(MemoryStore(), redis, refuse=refuse)
+    return StoreLimiter(failover, spent, settings.CURRENCY)
+
+
+def _limited(all_limits: Iterable[Limits]) -> tuple[tuple[Limits, ...], tuple[Scope, ...]]:
+    """Those that limit anything, also as the stores want them."""
+    pairs = [(limits, Scope.of(limits)) for limits in all_limits]
+    pairs = [(limits, scope) for limits, scope in pairs if any(scope.set_limits())]
+    return tuple(limits for limits, _ in pairs), tuple(scope for _, scope in pairs)
+
+
+def _reservation(id: str, output_tokens: int | None, left: Sequence[Left]) -> Reservation:
+    return Reservation(
+        id, output_tokens, _least(left, "requests_per_minute"), _least(left, "tokens_per_minute")
+    )
+
+
+def _least(left: Sequence[Left], name: str) -> Room | None:
+    """Of the scope that has the least left."""
+    of_it = [each for each in left if each.field == name]
+    if not of_it:
+        return None
+    least = min(of_it, key=lambda each: each.remaining)
+    return Room(least.limit, least.remaining, least.reset_ms / 1000)

@@ -1,0 +1,34 @@
+-- `book.py` on Redis: every command of `commands.py` as one atomic step, on Redis's own clock.
+-- Four files make one script: base, windows, budgets, commands.
+--
+-- ARGV[1] is the command as MessagePack; ARGV[2] a unix time in milliseconds, given by tests alone.
+-- The answer is MessagePack too. Constants come from Python, in front of this text. Keys are made
+-- here from names, so this needs a single Redis, not a cluster. Nothing may be evicted from it.
+--
+-- limits:w:<counters>                    hash of windows. For each of the metrics q, t, p, o:
+--                                        `q@` the second it was slid to, `q` the sum of its buckets,
+--                                        `q<second>` a bucket; an empty bucket has no field
+-- limits:streams                         hash: streams by counters
+-- limits:b:<counters>:<period>:<start>   hash: one purse
+-- limits:r:<id>                          one record (MessagePack)
+-- limits:held:<holder>                   set of ids
+-- limits:leases                          sorted set: holders by the end of their lease
+-- limits:gone:<id>                       a withdrawn id
+
+local floor, min, max = math.floor, math.min, math.max
+local call, pack, unpack_ = redis.call, cmsgpack.pack, cmsgpack.unpack
+
+local MICRO = 1000000
+local DAY_S = 86400
+
+local now = tonumber(ARGV[2])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000 + floor(time[2] / 1000)
+end
+local this_second = floor(now / 1000)
+
+local function answer(...)
+  return string.char(0x90 + select('#', ...)) .. pack(...)  -- an array; a table can't hold nil
+end
+

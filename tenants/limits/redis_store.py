@@ -1,0 +1,166 @@
+"""Counters on Redis, of all gateways together.
+
+Commands from all requests of this process leave on one connection, whatever has come together
+since the last exchange as one pipeline: one round trip for each, in the order they were asked in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+from redis.maint_notifications import MaintNotificationsConfig
+
+from tenants.limits.book import LEASE_MS, RECLAIMED_AT_ONCE, STREAM_WAIT_MS, WITHDRAWN_MS
+from tenants.limits.commands import AnyAnswer, AnyCommand, StoreDown
+from tenants.limits.purse import REFRESH_MS
+from tenants.limits.window import GONE_S, WINDOW_S
+
+TIMEOUT_S = 0.25
+"""For one exchange, connecting included: beyond it Redis counts as down."""
+MAX_BATCH = 256
+"""Commands in one exchange: about 15 ms of Redis's time."""
+MAX_WAITING = 10_000
+"""Calls waiting for the connection; beyond it Redis counts as down as well."""
+
+_LUA = Path(__file__).with_name("lua")
+_CONSTANTS = {
+    "WINDOW_S": WINDOW_S,
+    "GONE_S": GONE_S,
+    "LEASE_MS": LEASE_MS,
+    "RECLAIMED_AT_ONCE": RECLAIMED_AT_ONCE,
+    "WITHDRAWN_MS": WITHDRAWN_MS,
+    "STREAM_WAIT_MS": STREAM_WAIT_MS,
+    "REFRESH_MS": REFRESH_MS,
+}
+SCRIPT = "\n".join(
+    [
+        *(f"local {name} = {value}" for name, value in _CONSTANTS.items()),
+        *(
+            _LUA.joinpath(f"{n}.lua").read_text()
+            for n in ("base", "windows", "budgets", "commands")
+        ),
+    ]
+)
+SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+
+Reply = bytes | Exception
+_encode = msgspec.msgpack.Encoder().encode
+_answers: msgspec.msgpack.Decoder[AnyAnswer] = msgspec.msgpack.Decoder(AnyAnswer)
+
+
+@dataclass(slots=True)
+class _Call:
+    """Commands that wait for their answers."""
+
+    commands: Sequence[bytes]
+    answers: asyncio.Future[list[AnyAnswer]]
+
+    def resolve(self, replies: Sequence[Reply]) -> None:
+        """A script that failed, or a Redis that may not write, is as good as none."""
+        errors = [reply for reply in replies if isinstance(reply, Exception)]
+        if errors:
+            self.fail(errors[0])
+        elif not self.answers.done():
+            self.answers.set_result([_answers.decode(r) for r in replies if isinstance(r, bytes)])
+
+    def fail(self, error: Exception) -> None:
+        if not self.answers.done():
+            self.answers.set_exception(StoreDown(str(error) or type(error).__name__))
+
+
+class RedisStore:
+    """`commands.Store` on one Redis (no cluster) that evicts nothing."""
+
+    def __init__(
+        self, url: str, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], int] | None = None
+    ) -> None:
+        """`clock` gives unix time in milliseconds instead of Redis's own clock, for tests.
+
+        Raises:
+            ValueError: the URL is not one of Redis.
+        """
+        self._client = Redis.from_url(
+            url,
+            retry=Retry(NoBackoff(), 0),  # a Charge must not be sent twice
+            socket_timeout=None,  # `_exchange` has one for everything
+            maint_notifications_config=MaintNotificationsConfig(enabled=False),
+        )
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._waiting: deque[_Call] = deque()
+        self._sender: asyncio.Task[None] | None = None
+
+    async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
+        """As `commands.Store`. What a cancelled caller asked for may still be done."""
+        if len(self._waiting) >= MAX_WAITING:
+            raise StoreDown("too many calls are waiting for Redis")
+        call = _Call([_encode(c) for c in commands], asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send(), name="redis-limits")
+        return await call.answers
+
+    async def close(self) -> None:
+        """Answer what was asked, then hang up."""
+        if self._sender is not None:
+            await self._sender
+        with suppress(RedisError, OSError):
+            await self._client.aclose()
+
+    async def _send(self) -> None:
+        while batch := self._next_batch():
+            commands = [command for call in batch for command in call.commands]
+            try:
+                replies = iter(await self._exchange(commands))
+            except (RedisError, OSError, TimeoutError) as error:
+                await self._fail([*batch, *self._waiting], error)
+                continue
+            for call in batch:
+                call.resolve(list(islice(replies, len(call.commands))))
+
+    def _next_batch(self) -> list[_Call]:
+        batch: list[_Call] = []
+        size = 0
+        while self._waiting and size < MAX_BATCH:
+            call = self._waiting.popleft()
+            if not call.answers.done():  # else its caller was cancelled
+                batch.append(call)
+                size += len(call.commands)
+        return batch
+
+    async def _exchange(self, commands: Sequence[bytes]) -> list[Reply]:
+        async with asyncio.timeout(self._timeout_s):
+            replies = await self._evaluate(commands)
+            unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+            if unknown:  # a Redis that just started; it did nothing of what it answered so
+                await self._client.script_load(SCRIPT)
+                again = await self._evaluate([commands[i] for i in unknown])
+                for i, reply in zip(unknown, again, strict=True):
+                    replies[i] = reply
+            return replies
+
+    async def _evaluate(self, commands: Sequence[bytes]) -> list[Reply]:
+        now_ms: int | str = self._clock() if self._clock else ""
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.evalsha(SHA, 0, command, now_ms)
+        return await pipeline.execute(raise_on_error=False)
+
+    async def _fail(self, calls: Sequence[_Call], error: Exception) -> None:
+        self._waiting.clear()
+        for call in calls:
+            call.fail(error)
+        with suppress(RedisError, OSError):  # its answers may still be on their way
+            await self._client.connection_pool.disconnect(inuse_connections=True)

@@ -1,0 +1,60 @@
+"""What the ledger has for a budget: the sums of its hours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Protocol
+
+from inference.grants import MICRO
+from tenants.pool import Pool
+
+# Each begins with the tenant, by which the hourly sums are found. An adapter's are by its name.
+_SCOPES = {
+    "t": "r.tenant_id = %(id)s",
+    "k": "r.tenant_id = (SELECT tenant_id FROM tenants_apikey WHERE id = %(id)s)"
+    " AND r.key_id = %(id)s",
+    "a": "(r.tenant_id, r.adapter) = (SELECT tenant_id, name FROM tenants_adapter"
+    " WHERE id = %(id)s)",
+}
+_QUERY = """
+SELECT coalesce(sum(r.prompt_tokens + r.completion_tokens), 0)::bigint AS tokens,
+       coalesce(sum(r.cost), 0) AS cost
+FROM tenants_usagerollup r
+WHERE {scope} AND r.hour >= %(start)s AND r.hour < %(end)s
+"""
+_QUERIES = {kind: _QUERY.format(scope=scope) for kind, scope in _SCOPES.items()}
+
+
+class Spent(Protocol):
+    """Where budgets are seeded from."""
+
+    async def spent(self, counters: str, start: datetime, end: datetime) -> tuple[int, int]:
+        """What the scope `counters` (`inference.grants.Limits`) used from `start` to before `end`,
+        both whole hours: tokens, and cost in micro-units of the currency, rounded up.
+
+        Raises:
+            Unavailable: nobody can say at present.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    tokens: int
+    cost: Decimal
+
+
+class LedgerSpent:
+    """`Spent` from the ledger's hourly sums."""
+
+    def __init__(self, pool: Pool) -> None:
+        """The pool is open as long as this is used."""
+        self._pool = pool
+
+    async def spent(self, counters: str, start: datetime, end: datetime) -> tuple[int, int]:
+        """As `Spent`. A scope that is gone has used nothing."""
+        values = {"id": int(counters[1:]), "start": start, "end": end}
+        (row,) = await self._pool.rows(_Row, _QUERIES[counters[0]], values)
+        return row.tokens, -(-int(row.cost) // MICRO)

