@@ -32,7 +32,8 @@ class MemoryAnswers:
         self.away = False
         self.asked = 0
         """Calls of any method."""
-        self.renewed: asyncio.Queue[list[Claim]] = asyncio.Queue()
+        self.renewals: list[set[str]] = []
+        """The names that each `renew` was called with."""
 
     async def claim(self, claim: Claim) -> KeptAnswer | bool:
         await self._ask()
@@ -50,7 +51,7 @@ class MemoryAnswers:
         for claim in claims:
             if (row := self._own(claim)) is not None:
                 row.claimed_until = self.now + CLAIM_S
-        self.renewed.put_nowait(list(claims))
+        self.renewals.append({claim.name for claim in claims})
 
     async def keep(self, claim: Claim, answer: KeptAnswer) -> bool:
         await self._ask()

@@ -86,11 +86,17 @@ class Process:
     """Answers that were generated here."""
 
     async def ask(
-        self, request: str, make: Make = hello, client: Client | None = None, digest: bytes = b"d"
+        self,
+        request: str,
+        make: Make = hello,
+        client: Client | None = None,
+        *,
+        digest: bytes = b"d",
+        name: str = "order 17",
     ) -> bytes:
         """What the client has got in the end; `make` generates it where it is the first."""
         client = client or Client()
-        claim = Claim(1, "order 17", digest, request)
+        claim = Claim(1, name, digest, request)
         async with self.idempotency.turn(claim, client.disconnected()) as turn:
             if isinstance(turn, KeptAnswer):
                 return turn.body
@@ -102,6 +108,12 @@ class Process:
 def process(answers: MemoryAnswers | None = None, **options: Any) -> Process:
     answers = answers or MemoryAnswers()
     return Process(answers, Idempotency(answers, **({"wait_s": 30.0} | options)))
+
+
+async def renewed(one: Process, names: set[str]) -> None:
+    """Wait until the claims of exactly these are renewed, from now on."""
+    one.answers.renewals.clear()
+    await until(lambda: names in one.answers.renewals)
 
 
 @pytest.mark.parametrize("header", [b"x", b"7" * 255, b"a key, with ~ and spaces!"])
@@ -314,13 +326,23 @@ async def test_claims_are_renewed_while_their_requests_run_and_no_longer() -> No
     await gate.reached.wait()
     for _ in range(3):
         one.answers.now += CLAIM_S - 1
-        while not one.answers.renewed.empty():
-            one.answers.renewed.get_nowait()
-        (renewed,) = await one.answers.renewed.get()
-        assert renewed.request_id == "first"
+        await renewed(one, {"order 17"})
     gate.opened.set()
     assert await first == b"hello"
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_claims_of_several_requests_are_renewed_together() -> None:
+    one, gates = process(renew_s=0.0), {name: Gate() for name in "abc"}
+    running = [asyncio.create_task(one.ask(name, gates[name], name=name)) for name in gates]
+    await asyncio.gather(*(gate.reached.wait() for gate in gates.values()))
+    await renewed(one, {"a", "b", "c"})
+    gates["a"].opened.set()
+    await running[0]
+    await renewed(one, {"b", "c"})
+    for gate in gates.values():
+        gate.opened.set()
+    assert await asyncio.gather(*running) == [b"hello"] * 3
 
 
 async def test_renewing_survives_an_absence_of_the_database() -> None:
@@ -331,9 +353,7 @@ async def test_renewing_survives_an_absence_of_the_database() -> None:
     asked = one.answers.asked
     await until(lambda: one.answers.asked > asked + 1)
     one.answers.away = False
-    while not one.answers.renewed.empty():
-        one.answers.renewed.get_nowait()
-    await one.answers.renewed.get()
+    await renewed(one, {"order 17"})
     gate.opened.set()
     await first
 

@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from inference.errors import IdempotencyKeyReused, Unavailable
 from inference.grants import Answers, Claim, KeptAnswer
+from inference.idempotency import Idempotency, Send
 from tenants.answers import CLAIM_TIME, KEPT_TIME, PostgresAnswers
 from tenants.models import IdempotentAnswer
 from tenants.notices import conninfo
@@ -210,6 +211,34 @@ async def postgres(transactional_db: None) -> AsyncIterator[Kept]:
         yield made
 
 
+async def test_two_gateways_that_are_asked_at_once_make_one_answer(postgres: Kept) -> None:
+    made: list[str] = []
+
+    async def ask(gateway: Idempotency, i: int) -> bytes:
+        claim = postgres.claim(f"{i}")
+        async with gateway.turn(claim, asyncio.Event().wait()) as turn:
+            if isinstance(turn, KeptAnswer):
+                return turn.body
+            made.append(claim.request_id)
+            await respond(turn.tee(nobody))
+        return BODY
+
+    both = [Idempotency(answers, wait_s=20.0) for answers in (postgres.one, postgres.other)]
+    found = await asyncio.gather(*(ask(both[i % 2], i) for i in range(40)))
+    assert found == [BODY] * 40
+    assert len(made) == 1
+
+
+async def nobody(message: dict[str, Any]) -> None:
+    """A client that went away."""
+
+
+async def respond(send: Send) -> None:
+    headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": BODY, "more_body": False})
+
+
 async def test_rows_say_whose_they_are_and_how_old(postgres: Kept) -> None:
     before = await sync_to_async(timezone.now)()
     first = postgres.claim("first")
@@ -234,6 +263,51 @@ async def test_a_poll_does_not_rewrite_the_row(postgres: Kept) -> None:
     for i in range(5):
         assert await postgres.other.claim(postgres.claim(f"poll {i}")) is False
     assert await place() == before
+
+
+TAKE_OVER = """
+UPDATE tenants_idempotentanswer SET request_id = 'quick', body_digest = 'another', answer = NULL,
+       claimed_until = now() + interval '15 seconds', created_at = now()
+"""
+
+
+@pytest.mark.parametrize(
+    ("older_by", "answered", "change", "found"),
+    [
+        (CLAIM_TIME, False, TAKE_OVER, False),
+        (KEPT_TIME, True, TAKE_OVER, False),
+        (SECOND, False, "DELETE FROM tenants_idempotentanswer", True),
+    ],
+    ids=["claim taken over", "old answer overwritten", "claim released"],
+)
+async def test_what_changes_under_a_claim_is_seen(
+    postgres: Kept, older_by: timedelta, answered: bool, change: str, found: bool
+) -> None:
+    """The claim's statement waits for another one's row lock with a snapshot from before it."""
+    first = postgres.claim("first")
+    second = postgres.claim("second", digest=hashlib.sha256(b"another body").digest())
+    await postgres.one.claim(first)
+    if answered:
+        await postgres.one.keep(first, answer_of(first))
+    await postgres.age(older_by)
+    async with await psycopg.AsyncConnection.connect(conninfo("quick")) as quick:
+        await quick.execute(change)
+        claiming = asyncio.create_task(postgres.one.claim(second))
+        async with asyncio.timeout(10):
+            while not await someone_waits_for_a_lock():
+                pass
+        await quick.commit()
+        assert await claiming is found
+
+
+@sync_to_async
+def someone_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+        return bool(cursor.fetchone()[0])
 
 
 async def test_a_restart_of_the_database_is_survived(postgres: Kept) -> None:
