@@ -1,0 +1,150 @@
+"""A plain model of the journal, traffic for both, and what a crash leaves."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from inference.agent.engine import Meter
+from inference.agent.journal import FILE, Journal
+from inference.wire import Account, LedgerEntry, Totals, Usage
+
+TINY = 700
+"""Bytes at which a file of the tests is full: after a few requests."""
+
+RAM = "/dev/shm" if os.path.isdir("/dev/shm") else None
+"""Where waiting for a disk costs nothing; these tests do it thousands of times."""
+
+Op = tuple[Any, ...]
+"""("open", id), ("progress", tokens, ids), ("close", id, tokens) or ("acknowledge", ids)."""
+View = tuple[list[LedgerEntry], Totals, Totals]
+
+
+def used(tokens: int, *, total_s: float = 0.0) -> Usage:
+    return Usage(3 * tokens, tokens, tokens, tokens // 2, total_s=total_s)
+
+
+def account(id: str) -> Account:
+    return Account(1, len(id), 1_760_000_000.5, "base", None, 7)
+
+
+def entry(id: str, usage: Usage, finish_reason: str) -> LedgerEntry:
+    return LedgerEntry(id, account(id), f"acme/{id}", usage, finish_reason)
+
+
+def totals(usages: Iterable[Usage]) -> Totals:
+    counted = [(1, u.prompt_tokens, u.cached_tokens, u.completion_tokens) for u in usages]
+    return Totals(*map(sum, zip(*counted, strict=True))) if counted else Totals()
+
+
+def act(journal: Journal, op: Op) -> None:
+    match op:
+        case ("open", id):
+            journal.opened(id, account(id), f"acme/{id}")
+        case ("progress", tokens, ids):
+            meter = Meter(3 * tokens, tokens, tokens, tokens // 2)
+            journal.progressed([(id, meter) for id in ids])
+        case ("close", id, tokens):
+            journal.closed(id, used(tokens, total_s=1.5), "stop")
+        case ("acknowledge", ids):
+            journal.acknowledged(ids)
+
+
+class Model:
+    """What a journal must say."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, Usage] = {}
+        self.closed: dict[str, LedgerEntry] = {}
+        self.ever: list[Usage] = []
+
+    def apply(self, op: Op) -> None:
+        match op:
+            case ("open", id):
+                self.open[id] = Usage()
+            case ("progress", tokens, ids):
+                self.open.update({id: used(tokens) for id in ids if id in self.open})
+            case ("close", id, tokens) if id in self.open:
+                self._close(entry(id, used(tokens, total_s=1.5), "stop"))
+            case ("acknowledge", ids):
+                for id in ids:
+                    self.closed.pop(id, None)
+
+    def _close(self, ended: LedgerEntry) -> None:
+        del self.open[ended.id]
+        self.closed[ended.id] = ended
+        self.ever.append(ended.usage)
+
+    def crashed(self) -> Model:
+        """As it must be after the process died and the journal was opened again."""
+        after = copy.deepcopy(self)
+        for id, usage in self.open.items():
+            after._close(entry(id, usage, "engine_lost"))
+        return after
+
+    def view(self) -> View:
+        entries = list(self.closed.values())
+        return entries, totals(self.ever), totals(one.usage for one in entries)
+
+
+def view(journal: Journal) -> View:
+    assert journal.backlog == len(journal.unacknowledged())
+    return journal.unacknowledged(), journal.journaled, journal.unbilled
+
+
+def traffic() -> Iterator[Op]:
+    """Without end: always about three requests open, one to four unacknowledged."""
+    for n in itertools.count():
+        yield "open", f"r{n}"
+        yield "progress", n % 1000, [f"r{m}" for m in range(max(0, n - 3), n + 1)]
+        yield "close", f"r{n - 3}", n % 1000 + 1
+        if n % 3 == 0:
+            yield "acknowledge", [f"r{m}" for m in range(n - 9, n - 3)]
+
+
+def model_after(ops: int) -> Model:
+    model = Model()
+    for op in itertools.islice(traffic(), ops):
+        model.apply(op)
+    return model
+
+
+def copied(folder: Path, target: Path) -> Path:
+    """The folder as a crash at this moment would leave it.
+
+    Without the lock: it would be freed if this process opened and closed it.
+    """
+    return Path(shutil.copytree(folder, target, ignore=shutil.ignore_patterns("lock")))
+
+
+def reopened(folder: Path) -> View:
+    """What the journal says when it is opened, and when it is opened once more."""
+    views = []
+    for _ in range(2):
+        with closing(Journal.open(folder)) as journal:
+            assert journal.open_requests == 0
+            assert sorted(os.listdir(folder)) == [FILE, "lock"]
+            views.append(view(journal))
+    assert views[0] == views[1]
+    return views[0]
+
+
+IDS = st.sampled_from("abcdef")
+OPS = st.one_of(
+    st.tuples(st.just("open"), IDS),
+    st.tuples(st.just("progress"), st.integers(0, 2**40), st.lists(IDS, unique=True)),
+    st.tuples(st.just("close"), IDS, st.integers(0, 2**40)),
+    st.tuples(st.just("acknowledge"), st.lists(IDS)),
+)
+
+
+def fits(model: Model, op: Op) -> bool:
+    return op[0] != "open" or op[1] not in model.open | model.closed
