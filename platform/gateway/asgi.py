@@ -27,10 +27,14 @@ from inference.views import Health, OpenAIServer, Receive, Scope, Send  # noqa: 
 from inference.wire import ModelInfo  # noqa: E402
 from tenants.adapters.files import AdapterFiles  # noqa: E402
 from tenants.adapters.guard import UploadGuard  # noqa: E402
+from tenants.answers import PostgresAnswers  # noqa: E402
 from tenants.api import engines  # noqa: E402
 from tenants.auth import PostgresDirectory  # noqa: E402
+from tenants.ledger import Ledger  # noqa: E402
+from tenants.limits.limiter import configured  # noqa: E402
+from tenants.limits.spent import LedgerSpent  # noqa: E402
 from tenants.models import BaseModel, GatewayProcess  # noqa: E402
-from tenants.usage import BatchRecorder  # noqa: E402
+from tenants.pool import Pool  # noqa: E402
 
 log = structlog.get_logger(__name__)
 
@@ -38,10 +42,14 @@ BEAT_S = 3.0
 """How often this process says in PostgreSQL that it lives."""
 
 directory = PostgresDirectory()
-recorder = BatchRecorder()
-hub = Hub(settings.GATEWAY_URL, settings.ENGINE_TOKEN, recorder)
+ledger = Ledger()
+answers = PostgresAnswers()
+_budgets = Pool("limits")
+limiter = configured(LedgerSpent(_budgets))
+hub = Hub(settings.GATEWAY_URL, settings.ENGINE_TOKEN, ledger, limiter)
 directory.on_revoked(hub.end_streams)
 directory.on_archived(hub.unload)
+directory.on_pinned(hub.set_pins)
 engines.snapshot_source = hub.snapshot
 _tasks: set[asyncio.Task[None]] = set()
 
@@ -97,8 +105,10 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
     await receive()
     async with AsyncExitStack() as stack:
         try:
-            await stack.enter_async_context(recorder)
-            await stack.enter_async_context(directory)
+            await _budgets.open()
+            stack.push_async_callback(_budgets.close)
+            for lasting in (ledger, answers, limiter, directory):
+                await stack.enter_async_context(lasting)
         except Exception as error:
             log.exception("start_failed")
             await send({"type": "lifespan.startup.failed", "message": str(error)})
@@ -121,6 +131,8 @@ def _route(pattern: str, app: Any) -> URLPattern:
 _inference = OpenAIServer(
     hub,
     directory,
+    limiter,
+    answers=answers,
     max_body_bytes=settings.MAX_REQUEST_BYTES,
     timeout_s=settings.REQUEST_TIMEOUT_S,
 )
@@ -131,6 +143,7 @@ application = ProtocolTypeRouter(
     {
         "http": URLRouter(
             [
+                _route(r"^v1/(organization|usage)/", django_app),
                 _route(r"^v1/", _inference),
                 _route(r"^(healthz|readyz)$", _health),
                 _route(r"^engine/probe$", EngineProbe(hub)),
