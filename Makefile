@@ -7,8 +7,11 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 	ENGINE_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
-PURE_TESTS := $(addprefix tests/inference/test_,session.py queue.py fleet.py outbox.py openai.py hub.py) \
-	tests/tenants/test_fresh.py tests/tenants/test_catalogue.py tests/adapters/test_disk.py
+PURE_TESTS := $(addprefix tests/inference/test_,admission.py session.py queue.py queue_simulation.py \
+		shares.py slots.py tally.py turns.py journal.py journal_crashes.py delivery.py fleet.py \
+		outbox.py openai.py hub.py) \
+	tests/tenants/test_fresh.py tests/tenants/test_catalogue.py tests/tenants/test_ceilings.py \
+	tests/tenants/test_money.py tests/adapters/test_disk.py tests/limits
 
 .PHONY: up test coverage check format bench lock clean
 

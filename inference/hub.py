@@ -264,6 +264,11 @@ class Hub:
         self._idle.set()
         self._model_seen: Callable[[wire.ModelInfo], None] = lambda info: None
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not settled."""
+        return self._in_flight
+
     # --- engines ---------------------------------------------------------------------------------
 
     def token_matches(self, token: str) -> bool:

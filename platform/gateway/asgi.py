@@ -21,6 +21,7 @@ from django.db.utils import Error as DatabaseError  # noqa: E402
 from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
+from gateway.metrics import Metrics  # noqa: E402
 from inference.hub import Hub  # noqa: E402
 from inference.sockets import EngineProbe, EngineSocket, NoSocket  # noqa: E402
 from inference.views import Health, OpenAIServer, Receive, Scope, Send  # noqa: E402
@@ -137,6 +138,7 @@ _inference = OpenAIServer(
     timeout_s=settings.REQUEST_TIMEOUT_S,
 )
 _health = Health({"database": _database_answers, "engine": _engine_connected})
+_metrics = Metrics(settings.METRICS_TOKEN, hub, ledger, limiter)
 _console = ServeStaticASGI(django_app, root=str(settings.STATIC_ROOT), prefix="static")
 
 application = ProtocolTypeRouter(
@@ -146,6 +148,7 @@ application = ProtocolTypeRouter(
                 _route(r"^v1/(organization|usage)/", django_app),
                 _route(r"^v1/", _inference),
                 _route(r"^(healthz|readyz)$", _health),
+                _route(r"^metrics$", _metrics),
                 _route(r"^engine/probe$", EngineProbe(hub)),
                 _route(r"^engine/adapters/", AdapterFiles(settings.ENGINE_TOKEN)),
                 _route(r"", UploadGuard(_console, directory)),

@@ -21,6 +21,8 @@ KEY_PEPPER = environ.secret("KEY_PEPPER")
 """HMAC key under which API keys are stored. Changing it makes every key invalid."""
 ENGINE_TOKEN = environ.secret("ENGINE_TOKEN")
 """What engine agents and workers show to gateways."""
+METRICS_TOKEN = environ.text("METRICS_TOKEN", "")
+"""What Prometheus shows to read /metrics; nobody may where it is not set."""
 RECEIPT_KEY = environ.secret("RECEIPT_KEY")
 """Seed of the Ed25519 key that signs usage receipts."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from datetime import datetime
 
 from tenants.models import (
     Adapter,
@@ -54,3 +55,10 @@ def make_version(adapter: Adapter, digest: str = "", state: State = State.READY)
 
 def make_key(tenant: Tenant, *scopes: str, **fields: object) -> tuple[ApiKey, str]:
     return ApiKey.objects.issue(tenant, name="a key", scopes=scopes or ["inference"], **fields)
+
+
+class NoBudgets:
+    """A `Spent` for those who have no budgets."""
+
+    async def spent(self, counters: str, start: datetime, end: datetime) -> tuple[int, int]:
+        raise AssertionError("nobody has a budget here")

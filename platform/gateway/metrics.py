@@ -1,0 +1,149 @@
+"""`GET /metrics`: what this gateway process knows, in Prometheus's text format.
+
+Only with METRICS_TOKEN as the bearer; without that setting there is no such page. Engines and their
+drift are everybody's, so the same from each gateway; the rest is this process's own.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator
+from typing import Any
+
+from channels.db import database_sync_to_async
+from django.db.utils import Error as DatabaseError
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from inference.errors import InferenceError, InvalidApiKey, NotFound
+from inference.hub import Hub
+from inference.views import Exchange, Receive, Scope, Send
+from tenants.ledger import Ledger
+from tenants.limits.limiter import StoreLimiter
+from tenants.reconciliation import Drift, drifts
+
+TEXT = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
+ENGINE_GAUGES = {
+    "running": "Requests that run on the engine.",
+    "waiting": "Requests in vLLM's own queue.",
+    "queued": "Requests in the agent's fair queue.",
+    "kv_usage": "Share of KV blocks in use, 0 to 1.",
+}
+ENGINE_COUNTERS = {
+    "prompt_tokens": "Prompt tokens since the engine started.",
+    "cached_tokens": "Prompt tokens that the prefix cache held.",
+    "completion_tokens": "Output tokens since the engine started.",
+}
+
+
+class Metrics:
+    """The ASGI application."""
+
+    def __init__(self, token: str, hub: Hub, ledger: Ledger, limiter: StoreLimiter) -> None:
+        """Without a `token` nobody is answered."""
+        self._token = token.encode()
+        self._hub, self._ledger, self._limiter = hub, ledger, limiter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        try:
+            self._require_token(exchange)
+        except InferenceError as error:
+            return await exchange.fail(error)
+        page = _Page([*self._engines(), *self._ledger_and_limits(), *await _reconciliation()])
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(page)
+        await exchange.begin(200, TEXT)
+        await exchange.write(generate_latest(registry), more=False)
+
+    def _require_token(self, exchange: Exchange) -> None:
+        if not self._token:
+            raise NotFound("Metrics are shown where METRICS_TOKEN is set.")
+        if not hmac.compare_digest(exchange.bearer().encode(), self._token):
+            raise InvalidApiKey("This is not the METRICS_TOKEN.")
+
+    def _engines(self) -> Iterator[Metric]:
+        engines = self._hub.snapshot()
+        labels = ["engine", "base_model"]
+        for name, text in ENGINE_GAUGES.items():
+            yield _filled(GaugeMetricFamily(f"lorikeet_engine_{name}", text, labels=labels),
+                          engines, name)  # fmt: skip
+        for name, text in ENGINE_COUNTERS.items():
+            yield _filled(CounterMetricFamily(f"lorikeet_engine_{name}", text, labels=labels),
+                          engines, name)  # fmt: skip
+
+    def _ledger_and_limits(self) -> Iterator[Metric]:
+        ledger, limiter = self._ledger, self._limiter
+        yield GaugeMetricFamily(
+            "lorikeet_streams", "Requests in flight.", value=self._hub.in_flight
+        )
+        yield GaugeMetricFamily(
+            "lorikeet_ledger_waiting", "Ended requests to be written.", value=ledger.waiting
+        )
+        yield CounterMetricFamily(
+            "lorikeet_ledger_written", "Ended requests in the ledger.", value=ledger.written
+        )
+        yield CounterMetricFamily(
+            "lorikeet_ledger_unbillable", "Of them, in the log instead.", value=ledger.unbillable
+        )
+        yield GaugeMetricFamily(
+            "lorikeet_limits_reservations", "Live reservations.", value=limiter.reservations
+        )
+        yield GaugeMetricFamily(
+            "lorikeet_limits_degraded", "1 while Redis is down.", value=limiter.degraded
+        )
+        yield CounterMetricFamily(
+            "lorikeet_limits_degraded_decisions",
+            "Requests decided without Redis, refused ones included.",
+            value=limiter.degraded_decisions,
+        )
+        yield CounterMetricFamily(
+            "lorikeet_limits_redis_failures",
+            "Exchanges with Redis that failed.",
+            value=limiter.redis_failures,
+        )
+
+
+def _filled(family: Any, engines: list[dict[str, Any]], name: str) -> Metric:
+    for engine in engines:
+        family.add_metric([engine["id"], engine["base_model"]], engine[name])
+    metric: Metric = family
+    return metric
+
+
+async def _reconciliation() -> list[Metric]:
+    """Counted by the engines' journals and missing in the ledger; nothing while it is away."""
+    try:
+        found: list[Drift] = await database_sync_to_async(drifts)()
+    except DatabaseError:
+        return []
+    labels = ["engine", "journal"]
+    families = {
+        "requests": GaugeMetricFamily(
+            "lorikeet_drift_requests", "Requests that the ledger lacks; 0 is right.", labels=labels
+        ),
+        "tokens": GaugeMetricFamily(
+            "lorikeet_drift_tokens", "Tokens that the ledger lacks; 0 is right.", labels=labels
+        ),
+        "unjournaled_tokens": GaugeMetricFamily(
+            "lorikeet_unjournaled_tokens",
+            "Output tokens that the engine's journal lacks; 0 is right.",
+            labels=labels,
+        ),
+    }
+    for drift in found:
+        for name, family in families.items():
+            journal = drift.journal
+            family.add_metric([journal.engine_id, journal.journal], getattr(drift, name))
+    return list(families.values())
+
+
+class _Page(Collector):
+    """What was collected, for the library's writer."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics

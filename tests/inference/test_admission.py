@@ -1,0 +1,78 @@
+"""What a request is reserved before it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inference.admission import (
+    LEAST_TOKENS,
+    WHOLE_TOKENS,
+    PromptLengths,
+    ask_of,
+    bound_of,
+    grows,
+)
+from inference.grants import Ask
+from inference.openai import Call
+from inference.stream import EXTENSION_TOKENS
+
+LONG = 100_000
+
+
+def call(**fields: Any) -> Call:
+    given: dict[str, Any] = {"kind": "chat", "model": "m", "stream": True, "include_usage": False}
+    return Call(**(given | fields))
+
+
+@pytest.mark.parametrize(
+    ("given", "max_model_len", "ask"),
+    [
+        ({"max_tokens": 50}, LONG, Ask(10, 50, 50)),
+        ({"max_tokens": 50, "choices": 3}, LONG, Ask(10, 150, 150)),
+        ({"max_tokens": 50}, 30, Ask(10, 20, 20)),
+        ({"max_tokens": -5}, LONG, Ask(10, 0, 0)),
+        ({}, LONG, Ask(10, EXTENSION_TOKENS, LEAST_TOKENS)),
+        ({}, 30, Ask(10, 20, LEAST_TOKENS)),
+        ({}, 12, Ask(10, 2, 2)),
+        ({}, 5, Ask(10, 1, 1)),
+        ({"stream": False}, LONG, Ask(10, WHOLE_TOKENS, LEAST_TOKENS)),
+        ({"stream": False, "choices": 2}, 0, Ask(10, 2 * WHOLE_TOKENS, 2 * LEAST_TOKENS)),
+    ],
+)
+def test_what_is_asked_of_the_limits(given: dict[str, Any], max_model_len: int, ask: Ask) -> None:
+    assert ask_of(call(**given), 10, max_model_len) == ask
+
+
+def test_only_a_stream_that_names_no_end_may_grow() -> None:
+    assert grows(call())
+    assert not grows(call(max_tokens=5))
+    assert not grows(call(stream=False))
+
+
+@pytest.mark.parametrize(
+    ("given", "reserved", "bound"),
+    [
+        ({"stream": False}, 100, 100),
+        ({"stream": False, "choices": 3}, 100, 33),
+        ({"stream": False, "choices": 3}, 2, 1),
+        ({"stream": False}, None, None),
+        ({"stream": False, "max_tokens": 5}, 5, None),
+        ({}, 100, None),
+    ],
+)
+def test_an_answer_that_cannot_be_cut_is_bounded(
+    given: dict[str, Any], reserved: int | None, bound: int | None
+) -> None:
+    assert bound_of(call(**given), reserved) == bound
+
+
+def test_prompt_lengths_are_learned_for_each_model() -> None:
+    lengths = PromptLengths()
+    assert lengths.estimate("a", 1000) == 300
+    for _ in range(200):
+        lengths.learn("a", 1000, 100)
+    assert lengths.estimate("a", 1000) == pytest.approx(100, abs=1)
+    assert lengths.estimate("b", 1000) == 300
+    assert lengths.estimate("a", 1) == 1

@@ -1,0 +1,69 @@
+"""What Prometheus reads."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from asgiref.sync import sync_to_async
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.metrics import Metrics
+from inference.hub import Hub
+from tenants.ledger import Ledger
+from tenants.limits.failover import Failover
+from tenants.limits.limiter import StoreLimiter
+from tenants.limits.memory import MemoryStore
+from tenants.models import EngineJournal
+from tests.tenants.making import NoBudgets
+
+TOKEN = "m" * 32
+
+
+def client(token: str = TOKEN) -> httpx.AsyncClient:
+    ledger = Ledger()
+    limiter = StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
+    hub = Hub("http://gateway", "t" * 32, ledger, limiter)
+    app = Metrics(token, hub, ledger, limiter)
+    transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+    return httpx.AsyncClient(transport=transport, base_url="http://gateway")
+
+
+@pytest.mark.parametrize(
+    ("token", "header", "status"),
+    [(TOKEN, None, 401), (TOKEN, "Bearer wrong", 401), ("", "Bearer ", 404), ("", None, 404)],
+)
+async def test_only_who_knows_the_token_reads_them(
+    token: str, header: str | None, status: int
+) -> None:
+    async with client(token) as one:
+        answer = await one.get("/metrics", headers={"Authorization": header} if header else {})
+    assert answer.status_code == status
+    assert "lorikeet" not in answer.text
+
+
+async def test_drift_is_exported_for_each_journal(async_db: None) -> None:
+    await sync_to_async(EngineJournal.objects.create)(
+        journal="j1",
+        engine_id="engine-1",
+        counted_requests=3,
+        counted_prompt_tokens=10,
+        counted_completion_tokens=5,
+        ledger_requests=2,
+        ledger_prompt_tokens=7,
+        ledger_completion_tokens=5,
+        unjournaled_tokens=1,
+    )
+    async with client() as one:
+        answer = await one.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.headers["content-type"].startswith("text/plain")
+    found = {
+        sample.name: (sample.labels, sample.value)
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    labels = {"engine": "engine-1", "journal": "j1"}
+    assert found["lorikeet_drift_requests"] == (labels, 1)
+    assert found["lorikeet_drift_tokens"] == (labels, 3)
+    assert found["lorikeet_unjournaled_tokens"] == (labels, 1)
+    assert found["lorikeet_limits_degraded"] == ({}, 0)
+    assert found["lorikeet_streams"] == ({}, 0)
