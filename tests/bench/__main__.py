@@ -17,11 +17,16 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
 from tests import environment
 
 django.setup()
-from tests.bench import latency, lorikeet, throughput, vllm  # noqa: E402
+from tests.bench import fairness, latency, lorikeet, throughput, vllm  # noqa: E402
 from tests.bench.processes import Failed  # noqa: E402
 from tests.bench.scale import QUICK, Scale  # noqa: E402
 
-BENCHMARKS = {"latency": latency.run, "throughput": throughput.run, "vllm": vllm.run}
+BENCHMARKS = {
+    "latency": latency.run,
+    "throughput": throughput.run,
+    "vllm": vllm.run,
+    "fairness": fairness.run,
+}
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -19,10 +20,21 @@ _LAST_CHUNK = b"\r\n0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. A chunked body keeps its framing."""
+    """One answer. A chunked body keeps its framing.
+
+    `first_s` and `total_s` are from the request to the first byte and to the last, in seconds; the
+    gateway sends a stream's headers together with its first token.
+    """
 
     status: int
     body: bytes
+    first_s: float = 0.0
+    total_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Time per token after the first, of a stream."""
+        return (self.total_s - self.first_s) / max(1, self.completion_tokens - 1)
 
     @property
     def completion_tokens(self) -> int:
@@ -79,6 +91,7 @@ class Connection(asyncio.Protocol):
         """
         self._reset()
         self._answer = asyncio.get_running_loop().create_future()
+        self._sent_at = time.perf_counter()
         self._transport.write(request)
         reply = await self._answer
         if reply.status != 200:
@@ -95,13 +108,18 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """As asyncio calls it."""
+        if not self._parts:
+            self._first_at = time.perf_counter()
         self._parts.append(data)
         self._size += len(data)
         if self._body_at is None:
             self._read_head()
         if self._body_at is not None and self._complete():
             whole = b"".join(self._parts)
-            self._answer.set_result(Reply(int(whole[9:12]), whole[self._body_at :]))
+            first_s = self._first_at - self._sent_at
+            total_s = time.perf_counter() - self._sent_at
+            reply = Reply(int(whole[9:12]), whole[self._body_at :], first_s, total_s)
+            self._answer.set_result(reply)
 
     def connection_lost(self, error: Exception | None) -> None:
         """As asyncio calls it."""
@@ -110,6 +128,7 @@ class Connection(asyncio.Protocol):
             answer.set_exception(error or ConnectionResetError("closed by the server"))
 
     def _reset(self) -> None:
+        self._sent_at = self._first_at = 0.0
         self._parts: list[bytes] = []
         self._size = 0
         self._body_at: int | None = None

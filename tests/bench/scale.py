@@ -19,6 +19,8 @@ class Scale:
     paced_streams: int = 192
     engine_rounds: int = 7
     engine_streams: int = 96
+    fairness_rounds: int = 3
+    questions: int = 100
 
 
 QUICK = {
@@ -29,5 +31,7 @@ QUICK = {
     "paced_streams": 64,
     "engine_rounds": 2,
     "engine_streams": 64,
+    "fairness_rounds": 1,
+    "questions": 40,
 }
 """Enough to see that it works and where the figures are: two or three minutes."""

@@ -53,7 +53,7 @@ async def run(scale: Scale) -> Report:
         }
         rows = _rows("base", await _measure(sides, scale, [(profile.name, scale.key)]))
         if adapters:
-            callers = await _tenants_with_adapters(gateway, profile.name)
+            callers = await tenants_with_adapters(gateway, profile.name)
             rows += _rows("adapters", await _measure(sides, scale, callers))
     return Report(f"vLLM, {STREAMS} streams of {TOKENS} tokens", rows)
 
@@ -72,7 +72,7 @@ def _parts(gateway: lorikeet.Gateway, engine: Child) -> dict[str, CpuTime]:
     }
 
 
-async def _tenants_with_adapters(gateway: lorikeet.Gateway, base: str) -> list[tuple[str, str]]:
+async def tenants_with_adapters(gateway: lorikeet.Gateway, base: str) -> list[tuple[str, str]]:
     """The demo's adapters, uploaded and probed as every tenant's are, each with its key."""
     keys = await sync_to_async(seed.tenants)({})
     async with lorikeet.worker():
