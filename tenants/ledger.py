@@ -261,6 +261,7 @@ class Ledger:
         """Those of them that are in the log instead."""
         self.turned_away = 0
         """Entries that came while the memory was full; their engines send them again."""
+        self._turning_away = False
 
     def record(
         self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
@@ -270,13 +271,19 @@ class Ledger:
         Beyond the capacity they are turned away, and `written` is never called.
         """
         if self.waiting >= self._capacity:
-            self.turned_away += len(entries)
+            self._turn_away(len(entries))
             return
         self._calls.append(_Call([Line(engine_id, journal, e) for e in entries], written))
         self.waiting += len(entries)
         self._needed.set()
         if self.waiting >= BATCH:
             self._full.set()
+
+    def _turn_away(self, entries: int) -> None:
+        self.turned_away += entries
+        if not self._turning_away:
+            log.warning("ledger_full", waiting=self.waiting)
+        self._turning_away = True
 
     def totals(self, engine_id: str, stats: EngineStats) -> None:
         """Note what the engine's journal counts, for reconciliation. Returns at once."""
@@ -319,6 +326,7 @@ class Ledger:
         batch = list(self._some_calls())
         lines = [line for call in batch for line in call.lines]
         await self._write_all(lines, write, self._not_billable)
+        self._turning_away = False
         for call in batch:
             self._calls.popleft()
             self.waiting -= len(call.lines)
@@ -416,8 +424,10 @@ class Ledger:
 
 
 async def _first_of(event: asyncio.Event, timeout_s: float | None) -> None:
+    # Not wait_for: Python 3.11's forgets that it was cancelled when the event is set just then.
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
 
 
 def _told(error: Exception) -> str:
