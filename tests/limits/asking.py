@@ -1,0 +1,141 @@
+"""Makes commands and what they are about."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from inference.errors import Unavailable
+from inference.grants import Ask, Grant, Limits, Price, Target
+from tenants.limits.book import LEASE_MS
+from tenants.limits.commands import (
+    AnyAnswer,
+    AnyCommand,
+    Budget,
+    Charge,
+    Granted,
+    Left,
+    Look,
+    Rate,
+    Refused,
+    Renew,
+    Rooms,
+    Scope,
+    Store,
+)
+
+NOON = int(datetime(2026, 5, 14, 12, tzinfo=UTC).timestamp())
+TODAY = int(datetime(2026, 5, 14, tzinfo=UTC).timestamp())
+THIS_MONTH = int(datetime(2026, 5, 1, tzinfo=UTC).timestamp())
+DAY = Budget("t1", "day", TODAY)
+MONTH = Budget("t1", "month", THIS_MONTH)
+
+
+class Clock:
+    """Unix time in milliseconds, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOON * 1000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_ms += round(seconds * 1000)
+
+
+def scope(counters: str = "t1", **limits: int) -> Scope:
+    return Scope(counters, **limits)
+
+
+def charge(
+    id: str = "r1", *scopes: Scope, prompt: int = 10, output: int = 20, **fields: Any
+) -> Charge:
+    """For `output` tokens and no fewer, unless `least_output_tokens` is given."""
+    defaults = {
+        "holder": "g1",
+        "rate": Rate(),
+        "requests": 1,
+        "least_output_tokens": output,
+    }
+    return Charge(
+        id=id, scopes=scopes, prompt_tokens=prompt, output_tokens=output, **(defaults | fields)
+    )
+
+
+def more(charged: Charge, output: int, least: int = 1) -> Charge:
+    """More tokens for a request that runs."""
+    return Charge(
+        charged.id, charged.holder, charged.scopes, charged.rate, 0, 0, output, least
+    )  # fmt: skip
+
+
+async def ask(store: Store, command: AnyCommand) -> AnyAnswer:
+    (answer,) = await store.run(command)
+    return answer
+
+
+async def live_on(store: Store, clock: Clock, seconds: float, holder: str = "g1") -> None:
+    """Let time pass for a gateway that renews its lease."""
+    while seconds > 0:
+        step = min(seconds, LEASE_MS / 2000)
+        clock.pass_s(step)
+        await ask(store, Renew(holder, LEASE_MS))
+        seconds -= step
+
+
+async def granted(store: Store, command: Charge) -> int:
+    """The output tokens; it must be granted."""
+    answer = await ask(store, command)
+    assert isinstance(answer, Granted), answer
+    return answer.output_tokens
+
+
+async def refused(store: Store, command: Charge) -> Refused:
+    answer = await ask(store, command)
+    assert isinstance(answer, Refused), answer
+    return answer
+
+
+async def left(store: Store, *scopes: Scope) -> list[Left]:
+    answer = await ask(store, Look(scopes))
+    assert isinstance(answer, Rooms), answer
+    return answer.left
+
+
+async def remaining(store: Store, *scopes: Scope) -> list[int]:
+    return [each.remaining for each in await left(store, *scopes)]
+
+
+def limits(counters: str = "t1", shown: str = "tenant `acme`", **values: int) -> Limits:
+    return Limits(counters, shown, **values)
+
+
+def grant(*scopes: Limits) -> Grant:
+    return Grant(
+        1, 1, "acme", frozenset({"inference"}), None, 1.0, "salt", limits=scopes
+    )  # fmt: skip
+
+
+def target(*scopes: Limits, price: Price | None = None) -> Target:
+    return Target("base", "base", limits=scopes, price=price or Price())
+
+
+def wanted(prompt: int = 10, output: int = 20, least: int | None = None) -> Ask:
+    return Ask(prompt, output, output if least is None else least)
+
+
+class FakeSpent:
+    """`spent.Spent` from a dictionary; counts how often it is asked."""
+
+    def __init__(self, **spent: tuple[int, int]) -> None:
+        self.figures = spent
+        """Tokens and cost by counters."""
+        self.asked: list[tuple[str, datetime, datetime]] = []
+        self.away = False
+
+    async def spent(self, counters: str, start: datetime, end: datetime) -> tuple[int, int]:
+        self.asked.append((counters, start, end))
+        if self.away:
+            raise Unavailable("The ledger is away.")
+        return self.figures.get(counters, (0, 0))

@@ -1,0 +1,52 @@
+"""A Redis for the session, and both stores on a clock that tests move."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tenants.limits.commands import Store
+from tenants.limits.memory import MemoryStore
+from tenants.limits.redis_store import RedisStore
+from tests.limits.asking import Clock
+from tests.limits.redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def _one_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_server(_one_redis: RedisServer) -> RedisServer:
+    """An empty Redis."""
+    with _one_redis.client() as client:
+        client.flushall()
+        client.script_flush()
+    return _one_redis
+
+
+@pytest.fixture
+def mortal_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis of this test's own, to kill and to freeze."""
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def store(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[Store]:
+    """Each store in turn: both keep the same contract."""
+    made: Store = MemoryStore(clock)
+    if request.param == "redis":
+        made = RedisStore(request.getfixturevalue("redis_server").url, clock=clock)
+    yield made
+    await made.close()

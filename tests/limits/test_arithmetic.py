@@ -1,0 +1,199 @@
+"""Periods, money, purses and what a reservation becomes when it ends. No store, no loop."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.grants import Limits, Price
+from inference.wire import Usage
+from tenants.limits.commands import FIELDS, Budget, Rate, Scope, end_of, start_of
+from tenants.limits.purse import REFRESH_MS, Purse
+from tenants.limits.record import Outcome, Part, Record
+from tenants.limits.window import GONE_S, Window
+from tests.limits.asking import NOON, charge, limits, scope
+
+moments = st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1)).map(
+    lambda at: at.replace(tzinfo=UTC)
+)
+rates = st.builds(Rate, *[st.integers(0, 10**12)] * 3)
+tokens = st.integers(0, 10**6)
+
+
+# --- periods -------------------------------------------------------------------------------------
+
+
+@given(moments)
+def test_days_are_those_of_utc(at: datetime) -> None:
+    start = start_of("day", int(at.timestamp()))
+    assert datetime.fromtimestamp(start, UTC) == at.replace(
+        hour=0, minute=0, second=0, microsecond=0
+    )
+    assert end_of("day", start) - start == 86_400
+
+
+@given(moments)
+def test_months_are_those_of_utc(at: datetime) -> None:
+    start = start_of("month", int(at.timestamp()))
+    first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    assert datetime.fromtimestamp(start, UTC) == first
+    following = (first + timedelta(days=32)).replace(day=1)
+    assert datetime.fromtimestamp(Budget("t1", "month", start).end, UTC) == following
+
+
+# --- scopes and money ----------------------------------------------------------------------------
+
+
+def test_a_scope_has_the_fields_of_limits_in_their_order() -> None:
+    values = {name: number for number, name in enumerate(FIELDS)}
+    made = Scope.of(Limits("t1", "tenant `acme`", **values))
+    assert made == Scope("t1", *range(len(FIELDS)))
+    assert dict(made.set_limits()) == values
+    assert dict(Scope.of(limits(tokens_per_day=0)).set_limits()) == {"tokens_per_day": 0}
+
+
+@given(st.builds(Price, *[st.integers(0, 10**12)] * 3), tokens, tokens, tokens)
+def test_a_cost_is_the_ledgers_in_whole_micro_units_never_less(
+    price: Price, uncached: int, cached: int, output: int
+) -> None:
+    usage = Usage(prompt_tokens=uncached + cached, cached_tokens=cached, completion_tokens=output)
+    micro, pico = Rate.of(price).cost(uncached, cached, output), price.cost(usage)
+    assert micro * 10**6 - 10**6 < pico <= micro * 10**6
+
+
+# --- purses --------------------------------------------------------------------------------------
+
+
+def test_the_greater_figure_of_ledger_and_counter_holds() -> None:
+    purse = Purse()
+    purse.seed(100, 10, 0)
+    purse.reserve(50, 5)
+    purse.end(50, 5, Outcome(prompt_tokens=30, output_tokens=10, cost=4))
+    purse.seed(120, 13, 0)
+    assert (purse.tokens, purse.cost) == (140, 14)
+    purse.seed(150, 15, 0)
+    assert (purse.tokens, purse.cost) == (150, 15)
+    assert (purse.reserved_tokens, purse.reserved_cost) == (0, 0)
+
+
+def test_the_ledger_corrects_an_estimate_downwards_once() -> None:
+    purse = Purse()
+    purse.seed(100, 10, 0)
+    purse.reserve(500, 50)
+    purse.end(500, 50, Outcome(prompt_tokens=100, output_tokens=400, cost=50, estimated=True))
+    assert (purse.tokens, purse.cost) == (600, 60)
+    purse.seed(130, 13, 0)
+    purse.seed(120, 12, 0)
+    assert (purse.tokens, purse.cost) == (130, 13)
+
+
+def test_a_purse_is_due_once_per_interval_and_after_a_doubt() -> None:
+    purse = Purse()
+    purse.seed(0, 0, 1000)
+    assert not purse.is_due(1000 + REFRESH_MS - 1)
+    assert purse.is_due(1000 + REFRESH_MS)
+    assert not purse.is_due(1000 + REFRESH_MS)
+    purse.end(0, 0, Outcome(doubted=True))
+    assert purse.is_due(1000 + REFRESH_MS)
+
+
+def test_a_reservation_that_a_lost_purse_never_had_takes_nothing_from_it() -> None:
+    purse = Purse(reserved_tokens=5, reserved_cost=1)
+    purse.end(50, 10, Outcome())
+    assert (purse.reserved_tokens, purse.reserved_cost) == (0, 0)
+
+
+# --- records -------------------------------------------------------------------------------------
+
+
+@given(rates, tokens, tokens, tokens, st.integers(0, 10**3), st.integers(-5, 10**12))
+def test_affordable_is_the_most_that_the_money_pays_for(
+    rate: Rate, had_prompt: int, had_output: int, prompt: int, wanted: int, money: int
+) -> None:
+    record = Record("g1", rate, (), prompt_tokens=had_prompt, output_tokens=had_output)
+    found = record.affordable(prompt, wanted, money)
+
+    def fits(output: int) -> bool:
+        return record.cost(prompt, output) - record.cost() <= money
+
+    assert -1 <= found <= wanted
+    assert found == -1 or fits(found)
+    assert found == wanted or not fits(found + 1)
+
+
+def test_parts_that_have_left_every_window_are_forgotten_but_not_their_sums() -> None:
+    record = Record("g1", Rate(), ())
+    record.add(Part(100, 1, 10, 5))
+    record.add(Part(100 + GONE_S - 1, 0, 0, 7))
+    assert len(record.parts) == 2
+    record.add(Part(100 + GONE_S, 0, 0, 9))
+    assert [part.output_tokens for part in record.parts] == [7, 9]
+    assert (record.requests, record.tokens) == (1, 31)
+
+
+figures = st.integers(0, 200)
+schedules = st.lists(st.tuples(st.integers(0, 70), figures), min_size=1, max_size=8)
+
+
+@given(figures, schedules, st.integers(0, 70), st.tuples(figures, figures, figures), st.booleans())
+def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
+    prompt: int,
+    extensions: list[tuple[int, int]],
+    wait_s: int,
+    used: tuple[int, int, int],
+    kept: bool,
+) -> None:
+    """With nobody else: the window ends with the outcome, less what left it before."""
+    record = Record.of(charge("r1", scope(tokens_per_minute=10**6)), NOON)
+    window, second = Window(), NOON
+    for number, (gap_s, output) in enumerate(extensions):
+        second += gap_s
+        part = Part(second, int(number == 0), prompt if number == 0 else 0, output)
+        window.slide(second)
+        window.add(part.counted("tokens_per_minute"))
+        record.add(part)
+    window.slide(second + wait_s)
+    before = window.used
+    cached = min(used[0], used[1])
+    outcome = record.kept() if kept else record.used(used[0], cached, used[2])
+    record.correct(window, "tokens_per_minute", outcome)
+    change = outcome.prompt_tokens + outcome.output_tokens - record.tokens
+    assert window.used >= max(0, before + change)
+    if second + wait_s < NOON + GONE_S:
+        assert window.used == before + change
+
+
+@pytest.mark.parametrize(
+    ("name", "reserved", "settled"),
+    [
+        ("requests_per_minute", 1, 1),
+        ("tokens_per_minute", 150, 120),
+        ("prompt_tokens_per_minute", 100, 50),
+        ("output_tokens_per_minute", 50, 30),
+    ],
+)
+def test_each_window_counts_its_own_kind(name: str, reserved: int, settled: int) -> None:
+    record, part, window = Record("g1", Rate(), ()), Part(NOON, 1, 100, 50), Window()
+    record.add(part)
+    window.slide(NOON)
+    window.add(part.counted(name))
+    assert window.used == reserved
+    record.correct(window, name, record.used(90, 40, 30))
+    assert window.used == settled
+
+
+def test_prompt_and_output_are_given_back_where_each_was_reserved() -> None:
+    record, window = Record("g1", Rate(), ()), Window()
+    for part in (Part(100, 1, 40, 10), Part(110, 0, 0, 20), Part(120, 0, 0, 30)):
+        window.slide(part.second)
+        window.add(part.counted("tokens_per_minute"))
+        record.add(part)
+    record.correct(window, "tokens_per_minute", record.used(35, 0, 25))
+    assert window.used == 60
+    window.slide(100 + GONE_S)
+    assert window.used == 15  # 35 + 10 have left; the newest 30 and 5 of the middle were unused
+    window.slide(110 + GONE_S)
+    assert window.used == 0

@@ -1,0 +1,63 @@
+"""What only the book in memory has to see to: that it forgets."""
+
+from __future__ import annotations
+
+from tenants.limits.book import LEASE_MS, SWEEP_MS, WITHDRAWN_MS, Book
+from tenants.limits.commands import Charge, Done, Granted, Release, Renew, Seed, Settle, Withdrawn
+from tests.limits.asking import DAY, NOON, charge, scope
+
+NOW_MS = NOON * 1000
+DAY_MS = 86_400_000
+ALL = scope("t1", requests_per_minute=9, tokens_per_day=900, concurrent_streams=9)
+
+
+def renew(book: Book, now_ms: int) -> None:
+    assert book.run(Renew("g1", LEASE_MS), now_ms) == Done()
+
+
+def held_by(book: Book) -> dict[str, int]:
+    """How many entries each of its collections has."""
+    return {name: len(kept) for name, kept in vars(book).items() if name != "_swept_ms"}
+
+
+def used(made: Charge, now_ms: int, book: Book) -> None:
+    assert isinstance(book.run(made, now_ms), Granted)
+    book.run(Settle(made.id, 1, 0, 1), now_ms)
+
+
+def test_what_counts_nothing_any_more_is_forgotten() -> None:
+    book = Book()
+    book.run(Seed(DAY, 0, 0), NOW_MS)
+    used(charge("r1", ALL), NOW_MS, book)
+    book.run(Release("r2"), NOW_MS)
+    assert all(held_by(book).values()) or held_by(book)["_records"] == 0
+    renew(book, NOW_MS + 2 * DAY_MS)
+    held = {name: size for name, size in held_by(book).items() if size}
+    assert held == {"_leases": 1, "_held": 1}
+
+
+def test_it_looks_for_what_to_forget_once_a_minute() -> None:
+    book = Book()
+    renew(book, NOW_MS)
+    used(charge("r1", scope("t1", requests_per_minute=9)), NOW_MS, book)
+    renew(book, NOW_MS + SWEEP_MS - 1)
+    assert held_by(book)["_windows"] == 1
+    renew(book, NOW_MS + 2 * SWEEP_MS)
+    assert held_by(book)["_windows"] == 0
+
+
+def test_a_withdrawn_id_is_refused_for_a_while() -> None:
+    book, made = Book(), charge("r1", scope("t1", requests_per_minute=9))
+    book.run(Release("r1"), NOW_MS)
+    assert book.run(made, NOW_MS + WITHDRAWN_MS - 1) == Withdrawn()
+    assert isinstance(book.run(made, NOW_MS + WITHDRAWN_MS), Granted)
+
+
+def test_a_request_may_outlive_the_budget_that_it_belongs_to() -> None:
+    book = Book()
+    book.run(Seed(DAY, 0, 0), NOW_MS)
+    book.run(charge("r1", ALL), NOW_MS)
+    for step in range(3 * DAY_MS // LEASE_MS * 2):
+        renew(book, NOW_MS + step * LEASE_MS // 2)
+    assert book.run(Settle("r1", 5, 0, 5), NOW_MS + 3 * DAY_MS) == Done()
+    assert held_by(book)["_purses"] == held_by(book)["_records"] == 0

@@ -1,0 +1,89 @@
+"""A refusal says which scope and limit, what was used, and when to come back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from inference.errors import InsufficientQuota, RateLimitExceeded
+from tenants.limits.commands import FIELDS, Refused
+from tenants.limits.refusals import WORDS, error_of, money
+from tests.limits.asking import limits
+
+NEW_YEAR = int(datetime(2027, 1, 1, tzinfo=UTC).timestamp())
+
+
+def refusal(field: str, **fields: Any) -> Refused:
+    facts: dict[str, Any] = {"scope": 0, "used": 100, "requested": 1, "wait_ms": None}
+    return Refused(**(facts | {"field": field, "renews_at": None} | fields))
+
+
+def test_a_rate_limit_says_when_to_try_again() -> None:
+    error = error_of(
+        refusal("requests_per_minute", wait_ms=11_001), limits(requests_per_minute=100), "usd"
+    )
+    assert isinstance(error, RateLimitExceeded)
+    assert error.message == (
+        "Rate limit reached for tenant `acme`: 100 requests per minute; used 100, requested 1. "
+        "Try again in 12 s."
+    )
+    assert error.retry_after_s == 11.001
+
+
+def test_a_wait_is_a_second_at_least() -> None:
+    error = error_of(refusal("concurrent_streams", wait_ms=0), limits(concurrent_streams=2), "usd")
+    assert error.message.endswith(
+        "2 requests at the same time; used 100, requested 1. Try again in 1 s."
+    )
+
+
+def test_what_never_fits_is_not_to_be_tried_again() -> None:
+    error = error_of(
+        refusal("tokens_per_minute", used=0, requested=500), limits(tokens_per_minute=100), "usd"
+    )
+    assert isinstance(error, RateLimitExceeded)
+    assert error.message == (
+        "Request too large for tenant `acme`: 100 tokens per minute; used 0, requested 500. "
+        "It is more than the limit allows."
+    )
+    assert error.retry_after_s is None
+
+
+def test_a_budget_in_tokens_says_when_it_renews() -> None:
+    error = error_of(
+        refusal("tokens_per_month", wait_ms=5, renews_at=NEW_YEAR),
+        limits("k1", "key `ci`", tokens_per_month=100),
+        "usd",
+    )
+    assert isinstance(error, InsufficientQuota)
+    assert error.message == (
+        "Budget used up for key `ci`: 100 tokens per month; used 100, requested 1. "
+        "It renews on 2027-01-01 UTC."
+    )
+    assert error.retry_after_s is None
+
+
+def test_a_budget_in_money_is_in_the_currency() -> None:
+    error = error_of(
+        refusal("cost_per_day", used=12_499_990, requested=20, wait_ms=5, renews_at=NEW_YEAR),
+        limits(cost_per_day=12_500_000),
+        "eur",
+    )
+    assert error.message == (
+        "Budget used up for tenant `acme`: 12.50 EUR per day; used 12.49999 EUR, "
+        "requested 0.00002 EUR. It renews on 2027-01-01 UTC."
+    )
+
+
+@pytest.mark.parametrize(
+    ("micro", "shown"),
+    [(0, "0.00 USD"), (1, "0.000001 USD"), (1_000_000, "1.00 USD"), (1_230_000, "1.23 USD")],
+)
+def test_money_has_two_decimals_or_as_many_as_it_needs(micro: int, shown: str) -> None:
+    assert money(micro, "usd") == shown
+
+
+def test_every_limit_has_words() -> None:
+    assert list(WORDS) == list(FIELDS)

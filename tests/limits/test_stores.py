@@ -1,0 +1,612 @@
+"""The contract of a store of counters: the one in memory and the one on Redis keep it alike."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from tenants.limits.book import (
+    LEASE_MS,
+    RECLAIMED_AT_ONCE,
+    STREAM_WAIT_MS,
+    SWEEP_MS,
+)
+from tenants.limits.commands import (
+    Budget,
+    Charge,
+    Done,
+    Granted,
+    Keep,
+    Left,
+    Rate,
+    Refused,
+    Release,
+    Renew,
+    Seed,
+    Settle,
+    Store,
+    Unseeded,
+    Withdrawn,
+)
+from tenants.limits.purse import REFRESH_MS
+from tests.limits.asking import (
+    DAY,
+    MONTH,
+    TODAY,
+    Clock,
+    ask,
+    charge,
+    granted,
+    left,
+    live_on,
+    more,
+    refused,
+    remaining,
+    scope,
+)
+
+# --- one decision over all scopes ----------------------------------------------------------------
+
+
+async def test_what_is_reserved_counts_in_every_scope(store: Store) -> None:
+    tenant = scope("t1", requests_per_minute=10, tokens_per_minute=1000)
+    key = scope("k1", tokens_per_minute=500)
+    answer = await ask(store, charge("r1", tenant, key, prompt=100, output=50))
+    expected = [
+        Left("requests_per_minute", 10, 9, 61_000),
+        Left("tokens_per_minute", 1000, 850, 61_000),
+        Left("tokens_per_minute", 500, 350, 61_000),
+    ]
+    assert answer == Granted(50, expected, [])
+    assert await left(store, tenant, key) == expected
+
+
+async def test_one_scope_that_refuses_leaves_all_as_they_were(store: Store) -> None:
+    tenant = scope("t1", requests_per_minute=10, tokens_per_minute=1000, concurrent_streams=1)
+    key = scope("k1", requests_per_minute=10, tokens_per_minute=100)
+    answer = await refused(store, charge("r1", tenant, key, prompt=60, output=50))
+    assert (answer.scope, answer.field) == (1, "tokens_per_minute")
+    assert await remaining(store, tenant, key) == [10, 1000, 10, 100]
+    assert await granted(store, charge("r1", tenant, key, prompt=60, output=40)) == 40
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "used", "requested"),
+    [
+        ("requests_per_minute", 2, 2, 1),
+        ("tokens_per_minute", 79, 60, 30),
+        ("prompt_tokens_per_minute", 29, 20, 10),
+        ("output_tokens_per_minute", 59, 40, 20),
+        ("concurrent_streams", 2, 2, 1),
+        ("tokens_per_day", 79, 60, 30),
+        ("tokens_per_month", 79, 60, 30),
+        ("cost_per_day", 9, 6, 4),
+        ("cost_per_month", 9, 6, 4),
+    ],
+)
+async def test_each_limit_refuses_by_its_own_measure(
+    store: Store, limit: str, value: int, used: int, requested: int
+) -> None:
+    """Two requests fit, a third does not. One costs 10 x 0.1 + 20 x 0.1 micro-units, and a
+    started one counts whole."""
+    only = scope("t1", **{limit: value})
+    rate = Rate(100_000, 50_000, 100_001)
+    await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 0))
+    for id in ("r1", "r2"):
+        assert await granted(store, charge(id, only, rate=Rate(100_000, 0, 100_000))) == 20
+    answer = await refused(store, charge("r3", only, rate=rate))
+    assert (answer.field, answer.used, answer.requested) == (limit, used, requested)
+
+
+async def test_a_limit_of_zero_lets_nothing_through(store: Store) -> None:
+    for limit in ("requests_per_minute", "tokens_per_minute", "concurrent_streams"):
+        answer = await refused(store, charge("r1", scope("t1", **{limit: 0})))
+        assert (answer.field, answer.used, answer.wait_ms) == (limit, 0, None)
+
+
+async def test_a_scope_without_a_limit_on_something_does_not_count_it(store: Store) -> None:
+    await granted(store, charge("r1", scope("t1", requests_per_minute=10)))
+    both = scope("t1", requests_per_minute=10, tokens_per_minute=100)
+    assert await remaining(store, both) == [9, 100]
+
+
+async def test_numbers_up_to_the_largest_limit_stay_exact(store: Store) -> None:
+    limit = 10**12
+    only = scope("t1", tokens_per_minute=limit, cost_per_day=limit)
+    dear = Rate(0, 0, 999_999_999_999)
+    await ask(store, Seed(DAY, 0, limit - 1_000_001))
+    assert await granted(store, charge("r1", only, prompt=0, output=1, rate=dear)) == 1
+    answer = await refused(store, charge("r2", only, prompt=0, output=1, rate=dear))
+    assert (answer.used, answer.requested) == (limit - 1, 1_000_000)
+    await ask(store, Settle("r1", 999_999_999, 0, 999_999_999))
+    assert await remaining(store, only) == [limit - 1_999_999_998]
+
+
+# --- how much is granted -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "expected"),
+    [
+        ("tokens_per_minute", 75, 65),
+        ("output_tokens_per_minute", 75, 75),
+        ("tokens_per_day", 75, 65),
+        ("tokens_per_month", 75, 65),
+        ("cost_per_day", 75, 27),
+        ("cost_per_month", 75, 27),
+        ("requests_per_minute", 75, 100),
+        ("concurrent_streams", 75, 100),
+        ("prompt_tokens_per_minute", 75, 100),
+    ],
+)
+async def test_less_than_wanted_is_granted_where_it_is_enough(
+    store: Store, limit: str, value: int, expected: int
+) -> None:
+    """The prompt costs 20 micro-units, each output token 2."""
+    await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 0))
+    asked = charge(
+        "r1", scope("t1", **{limit: value}), scope("k1", tokens_per_minute=10_000),
+        output=100, least_output_tokens=27, rate=Rate(2_000_000, 0, 2_000_000),
+    )  # fmt: skip
+    assert await granted(store, asked) == expected
+
+
+async def test_the_tightest_scope_bounds_the_grant(store: Store) -> None:
+    scopes = scope("t1", tokens_per_minute=80), scope("k1", output_tokens_per_minute=30)
+    assert await granted(store, charge("r1", *scopes, output=100, least_output_tokens=30)) == 30
+    answer = await refused(store, charge("r2", *scopes, output=100, least_output_tokens=30))
+    assert (answer.scope, answer.used, answer.requested) == (1, 30, 30)
+
+
+async def test_an_exhausted_budget_refuses_even_what_is_free(store: Store) -> None:
+    await ask(store, Seed(DAY, 0, 101))
+    answer = await refused(store, charge("r1", scope("t1", cost_per_day=100)))
+    assert (answer.field, answer.used, answer.requested) == ("cost_per_day", 101, 0)
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+async def test_it_says_when_there_is_room(store: Store, clock: Clock) -> None:
+    only = scope("t1", tokens_per_minute=100)
+    await granted(store, charge("r1", only, prompt=0, output=30))
+    await live_on(store, clock, 10.25)
+    await granted(store, charge("r2", only, prompt=0, output=60))
+    await live_on(store, clock, 1)
+    later = {20: 61 - 11.25, 40: 61 - 11.25, 41: 71 - 11.25, 100: 71 - 11.25}
+    for output, wait_s in later.items():
+        answer = await refused(store, charge("r3", only, prompt=0, output=output))
+        assert answer.wait_ms == wait_s * 1000
+    await live_on(store, clock, later[20] - 0.001)
+    await refused(store, charge("r3", only, prompt=0, output=20))
+    clock.pass_s(0.001)
+    assert await granted(store, charge("r3", only, prompt=0, output=40)) == 40
+
+
+async def test_what_can_never_fit_is_not_told_to_wait(store: Store) -> None:
+    answer = await refused(store, charge("r1", scope("t1", tokens_per_minute=29)))
+    assert answer == Refused(0, "tokens_per_minute", 0, 30, None, None)
+
+
+async def test_streams_are_worth_trying_again_soon(store: Store) -> None:
+    only = scope("t1", concurrent_streams=1)
+    await granted(store, charge("r1", only))
+    assert (await refused(store, charge("r2", only))).wait_ms == STREAM_WAIT_MS
+
+
+async def test_the_limit_to_wait_longest_for_decides(store: Store) -> None:
+    both = scope("t1", requests_per_minute=1, concurrent_streams=1)
+    other = scope("k1", requests_per_minute=1)
+    await granted(store, charge("r1", both, other))
+    answer = await refused(store, charge("r2", both, other))
+    assert (answer.scope, answer.field) == (0, "requests_per_minute")
+    await ask(store, Seed(DAY, 100, 0))
+    budget = scope("t1", requests_per_minute=1, tokens_per_day=100)
+    answer = await refused(store, charge("r2", budget, other))
+    assert (answer.scope, answer.field) == (0, "tokens_per_day")
+    answer = await refused(store, charge("r2", budget, scope("k1", tokens_per_minute=1)))
+    assert (answer.scope, answer.field) == (1, "tokens_per_minute")
+
+
+async def test_a_window_is_empty_when_its_newest_second_has_left(
+    store: Store, clock: Clock
+) -> None:
+    only = scope("t1", requests_per_minute=5, tokens_per_minute=1000)
+    assert [each.reset_ms for each in await left(store, only)] == [0, 0]
+    await granted(store, charge("r1", only))
+    await live_on(store, clock, 20.5)
+    await granted(store, charge("r2", only, prompt=0, output=0))
+    assert [each.reset_ms for each in await left(store, only)] == [60_500, 40_500]
+    await live_on(store, clock, 40.5)
+    assert await left(store, only) == [
+        Left("requests_per_minute", 5, 4, 20_000),
+        Left("tokens_per_minute", 1000, 1000, 0),
+    ]
+
+
+async def test_a_clock_that_steps_back_opens_no_room(store: Store, clock: Clock) -> None:
+    only = scope("t1", tokens_per_minute=100)
+    await granted(store, charge("r1", only, prompt=0, output=60))
+    clock.pass_s(-30)
+    assert await remaining(store, only) == [40]
+    await granted(store, charge("r2", only, prompt=0, output=40))
+    clock.pass_s(30 + 60)
+    assert await remaining(store, only) == [0]
+    clock.pass_s(1)
+    assert await remaining(store, only) == [100]
+
+
+async def test_a_long_silence_forgets_everything(store: Store, clock: Clock) -> None:
+    only = scope("t1", requests_per_minute=5, tokens_per_minute=1000)
+    for number in range(5):
+        await granted(store, charge(f"r{number}", only))
+        clock.pass_s(13)
+    clock.pass_s(100_000)
+    assert await remaining(store, only) == [5, 1000]
+    await granted(store, charge("again", only))
+    assert await remaining(store, only) == [4, 970]
+
+
+# --- ending a reservation ------------------------------------------------------------------------
+
+EVERYTHING = scope(
+    "t1",
+    requests_per_minute=10,
+    tokens_per_minute=1000,
+    prompt_tokens_per_minute=1000,
+    output_tokens_per_minute=1000,
+    concurrent_streams=10,
+    tokens_per_day=1000,
+    tokens_per_month=1000,
+    cost_per_day=1000,
+    cost_per_month=1000,
+)
+MICRO_EACH = Rate(1_000_000, 500_000, 2_000_000)
+
+
+async def spent_of(store: Store) -> dict[str, int]:
+    """What each limit of EVERYTHING has counted: a request that is too large is refused by it."""
+    found = {}
+    for name, limit in EVERYTHING.set_limits():
+        if name == "requests_per_minute":
+            found[name] = (
+                limit - (await remaining(store, scope("t1", requests_per_minute=limit)))[0]
+            )
+        elif name == "concurrent_streams":
+            answer = await refused(store, charge("look", scope("t1", concurrent_streams=0)))
+            found[name] = answer.used
+        else:
+            asked = charge("look", scope("t1", **{name: 0}), rate=Rate(0, 0, 1_000_000))
+            found[name] = (await refused(store, asked)).used
+    return found
+
+
+async def reserve_everything(store: Store, *, seeded: tuple[int, int] = (0, 0)) -> Charge:
+    """100 + 50 tokens, for 200 micro-units."""
+    await store.run(Seed(DAY, *seeded), Seed(MONTH, *seeded))
+    made = charge("r1", EVERYTHING, prompt=100, output=50, rate=MICRO_EACH)
+    assert await granted(store, made) == 50
+    return made
+
+
+def counted(
+    requests: int, total: int, prompt: int, output: int, streams: int, budget: int, cost: int
+) -> dict[str, int]:
+    figures = (requests, total, prompt, output, streams, budget, budget, cost, cost)
+    return {name: each for (name, _), each in zip(EVERYTHING.set_limits(), figures, strict=True)}
+
+
+async def test_a_reservation_counts_everywhere(store: Store) -> None:
+    await reserve_everything(store, seeded=(5, 7))
+    assert await spent_of(store) == counted(1, 150, 100, 50, 1, 155, 207)
+
+
+async def test_settling_replaces_the_estimate_by_what_was_used(store: Store) -> None:
+    await reserve_everything(store, seeded=(5, 7))
+    assert await ask(store, Settle("r1", 90, 41, 20)) == Done()
+    assert await spent_of(store) == counted(1, 110, 49, 20, 0, 115, 7 + 110)
+
+
+async def test_settling_charges_what_the_reservation_did_not_cover(
+    store: Store, clock: Clock
+) -> None:
+    await reserve_everything(store)
+    clock.pass_s(30)
+    await ask(store, Settle("r1", 130, 0, 60))
+    assert await spent_of(store) == counted(1, 190, 130, 60, 0, 190, 250)
+    clock.pass_s(31)
+    assert await spent_of(store) == counted(0, 40, 30, 10, 0, 190, 250)
+
+
+async def test_an_estimate_stays_where_nobody_knows_better(store: Store) -> None:
+    await reserve_everything(store, seeded=(5, 7))
+    assert await ask(store, Keep("r1")) == Done()
+    assert await spent_of(store) == counted(1, 150, 100, 50, 0, 155, 207)
+
+
+async def test_a_request_that_never_ran_leaves_no_trace(store: Store) -> None:
+    await reserve_everything(store, seeded=(5, 7))
+    assert await ask(store, Release("r1")) == Done()
+    assert await spent_of(store) == counted(0, 0, 0, 0, 0, 5, 7)
+
+
+@pytest.mark.parametrize("late", [Settle("r1", 1, 0, 1), Keep("r1"), Release("r1")])
+@pytest.mark.parametrize("first", [Settle("r1", 90, 0, 20), Keep("r1"), Release("r1")])
+async def test_who_ends_it_first_decides(
+    store: Store, first: Settle | Keep | Release, late: Settle | Keep | Release
+) -> None:
+    await reserve_everything(store)
+    await ask(store, first)
+    before = await spent_of(store)
+    await ask(store, late)
+    assert await spent_of(store) == before
+
+
+async def test_what_has_left_the_window_is_not_given_back(store: Store, clock: Clock) -> None:
+    await reserve_everything(store)
+    clock.pass_s(61)
+    await granted(store, charge("r2", EVERYTHING, prompt=100, output=50))
+    await ask(store, Release("r1"))
+    assert await spent_of(store) == counted(1, 150, 100, 50, 1, 150, 0)
+
+
+async def test_ending_what_never_was_changes_nothing(store: Store) -> None:
+    await reserve_everything(store)
+    before = await spent_of(store)
+    assert await store.run(Settle("r9", 5, 0, 5), Keep("r9"), Release("r9")) == [Done()] * 3
+    assert await spent_of(store) == before
+
+
+async def test_a_release_that_overtakes_its_charge_stops_it(store: Store) -> None:
+    only = scope("t1", concurrent_streams=5, tokens_per_minute=100)
+    await ask(store, Release("r1"))
+    assert await ask(store, charge("r1", only)) == Withdrawn()
+    assert await remaining(store, only) == [100]
+
+
+# --- more of it ----------------------------------------------------------------------------------
+
+
+async def test_a_reservation_can_grow(store: Store) -> None:
+    made = await reserve_everything(store)
+    assert await granted(store, more(made, 200)) == 200
+    assert await spent_of(store) == counted(1, 350, 100, 250, 1, 350, 600)
+    await ask(store, Settle("r1", 100, 0, 120))
+    assert await spent_of(store) == counted(1, 220, 100, 120, 0, 220, 340)
+
+
+async def test_it_grows_by_what_there_is_and_at_last_not_at_all(store: Store) -> None:
+    only = scope("t1", tokens_per_minute=100, concurrent_streams=1)
+    made = charge("r1", only, prompt=30, output=20)
+    assert await granted(store, made) == 20
+    assert await granted(store, more(made, 80)) == 50
+    answer = await refused(store, more(made, 80))
+    assert (answer.field, answer.used, answer.requested) == ("tokens_per_minute", 100, 1)
+
+
+async def test_limits_on_other_things_do_not_stop_it_from_growing(store: Store) -> None:
+    only = scope("t1", requests_per_minute=1, concurrent_streams=1, prompt_tokens_per_minute=10)
+    made = charge("r1", only)
+    await granted(store, made)
+    assert await granted(store, more(made, 500)) == 500
+    await ask(store, Settle("r1", 50, 0, 500))
+    assert (await refused(store, charge("r2", scope("t1", prompt_tokens_per_minute=55)))).used == 50
+
+
+async def test_each_part_leaves_the_window_on_its_own(store: Store, clock: Clock) -> None:
+    only = scope("t1", tokens_per_minute=1000)
+    made = charge("r1", only, prompt=100, output=50)
+    await granted(store, made)
+    await live_on(store, clock, 40)
+    await granted(store, more(made, 30))
+    await live_on(store, clock, 21)
+    assert await remaining(store, only) == [970]
+    await granted(store, more(made, 5))
+    await ask(store, Settle("r1", 100, 0, 60))
+    assert await remaining(store, only) == [990]
+
+
+async def test_a_budget_covers_growth_at_the_price_of_its_start(store: Store) -> None:
+    """The request costs 200 micro-units; 101 more pay for 50 tokens at 2."""
+    await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 699))
+    made = charge("r1", EVERYTHING, prompt=100, output=50, rate=MICRO_EACH)
+    await granted(store, made)
+    assert await granted(store, more(made, 80)) == 50
+    answer = await refused(store, more(made, 80))
+    assert (answer.field, answer.used, answer.requested) == ("cost_per_month", 999, 2)
+
+
+async def test_a_lost_reservation_grows_anew(store: Store) -> None:
+    """As after a restart of Redis: the stream holds its slot again; the request was counted."""
+    only = scope("t1", requests_per_minute=5, tokens_per_minute=100, concurrent_streams=1)
+    assert await granted(store, more(charge("r1", only), 30)) == 30
+    assert await remaining(store, only) == [5, 70]
+    assert (await refused(store, charge("r2", only))).field == "concurrent_streams"
+    await ask(store, Settle("r1", 10, 0, 20))
+    assert await remaining(store, only) == [5, 70]
+    await granted(store, charge("r2", only))
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+async def test_a_budget_asks_for_what_was_spent_before(store: Store) -> None:
+    only = scope("t1", cost_per_month=100, tokens_per_day=50)
+    key = scope("k1", cost_per_day=10)
+    answer = await ask(store, charge("r1", only, key))
+    assert answer == Unseeded([DAY, MONTH, Budget("k1", "day", TODAY)])
+    await store.run(Seed(DAY, 30, 0), Seed(MONTH, 0, 0))
+    answer = await ask(store, charge("r1", only, key))
+    assert answer == Unseeded([Budget("k1", "day", TODAY)])
+    await ask(store, Seed(Budget("k1", "day", TODAY), 0, 0))
+    refusal = await refused(store, charge("r1", only, key))
+    assert (refusal.field, refusal.used) == ("tokens_per_day", 30)
+    assert await granted(store, charge("r1", only, key, output=10)) == 10
+
+
+@pytest.mark.parametrize(
+    ("limit", "now", "renewal"),
+    [
+        ("tokens_per_day", datetime(2028, 2, 28, 23, 59, 59), datetime(2028, 2, 29)),
+        ("cost_per_day", datetime(2026, 12, 31), datetime(2027, 1, 1)),
+        ("tokens_per_month", datetime(2028, 2, 29, 23), datetime(2028, 3, 1)),
+        ("cost_per_month", datetime(2026, 12, 1), datetime(2027, 1, 1)),
+        ("tokens_per_month", datetime(2027, 2, 28, 23, 59, 59), datetime(2027, 3, 1)),
+        ("tokens_per_month", datetime(2100, 2, 28, 23, 59, 59), datetime(2100, 3, 1)),
+    ],
+)
+async def test_a_budget_renews_with_the_calendar_of_utc(
+    store: Store, clock: Clock, limit: str, now: datetime, renewal: datetime
+) -> None:
+    clock.now_ms = int(now.replace(tzinfo=UTC).timestamp() * 1000)
+    only = scope("t1", **{limit: 10})
+    unseeded = await ask(store, charge("r1", only))
+    assert isinstance(unseeded, Unseeded)
+    await ask(store, Seed(unseeded.budgets[0], 10, 11))
+    answer = await refused(store, charge("r1", only))
+    end = renewal.replace(tzinfo=UTC)
+    assert answer.renews_at == end.timestamp()
+    assert answer.wait_ms == end.timestamp() * 1000 - clock.now_ms
+    clock.now_ms = int(end.timestamp() * 1000)
+    assert isinstance(await ask(store, charge("r1", only)), Unseeded)
+
+
+async def test_a_request_belongs_to_the_day_on_which_it_began(store: Store, clock: Clock) -> None:
+    only = scope("t1", tokens_per_day=100)
+    await ask(store, Seed(DAY, 0, 0))
+    made = charge("r1", only, prompt=20, output=20)
+    await granted(store, made)
+    await live_on(store, clock, 86_400 / 2)
+    tomorrow = Budget("t1", "day", TODAY + 86_400)
+    await ask(store, Seed(tomorrow, 0, 0))
+    assert await granted(store, more(made, 80)) == 60
+    answer = await refused(store, more(made, 1))
+    assert (answer.used, answer.wait_ms, answer.renews_at) == (100, 0, tomorrow.start)
+    await granted(store, charge("r2", only, prompt=50, output=50))
+    await ask(store, Settle("r1", 20, 0, 70))
+    assert (await refused(store, charge("r3", only, prompt=0, output=1))).used == 100
+
+
+async def test_a_budget_in_use_is_compared_with_the_ledger_now_and_then(
+    store: Store, clock: Clock
+) -> None:
+    only = scope("t1", tokens_per_day=100_000)
+    await ask(store, Seed(DAY, 0, 0))
+    dues = []
+    for number, wait_s in enumerate((0, REFRESH_MS / 1000 - 1, 1, 1, REFRESH_MS / 1000)):
+        clock.pass_s(wait_s)
+        await ask(store, Renew("g1", LEASE_MS))
+        answer = await ask(store, charge(f"r{number}", only))
+        assert isinstance(answer, Granted)
+        dues.append(answer.due)
+    assert dues == [[], [], [DAY], [], [DAY]]
+
+
+async def test_the_ledger_adds_what_this_store_never_saw(store: Store) -> None:
+    only = scope("t1", tokens_per_day=1000)
+    await ask(store, Seed(DAY, 100, 0))
+    await granted(store, charge("r1", only, prompt=100, output=100))
+    await ask(store, Settle("r1", 100, 0, 100))
+    await ask(store, Seed(DAY, 250, 0))  # behind by some of it
+    assert (await refused(store, charge("r2", only, output=990))).used == 300
+    await ask(store, Seed(DAY, 700, 0))
+    assert (await refused(store, charge("r2", only, output=990))).used == 700
+
+
+async def test_the_ledger_replaces_an_estimate(store: Store) -> None:
+    only = scope("t1", tokens_per_day=1000)
+    await ask(store, Seed(DAY, 100, 0))
+    await granted(store, charge("r1", only, prompt=300, output=300))
+    await ask(store, Keep("r1"))
+    await ask(store, Seed(DAY, 150, 0))
+    await ask(store, Seed(DAY, 140, 0))
+    assert (await refused(store, charge("r2", only, output=990))).used == 150
+
+
+# --- leases --------------------------------------------------------------------------------------
+
+
+async def test_a_dead_gateway_s_reservations_are_given_back(store: Store, clock: Clock) -> None:
+    await reserve_everything(store)
+    clock.pass_s(LEASE_MS / 1000 - 0.001)
+    await ask(store, Renew("g2", LEASE_MS))
+    assert (await spent_of(store))["concurrent_streams"] == 1
+    clock.pass_s(0.001)
+    await ask(store, Renew("g2", LEASE_MS))
+    assert await spent_of(store) == counted(1, 0, 0, 0, 0, 0, 0)
+
+
+async def test_any_request_finds_the_slots_of_the_dead(store: Store, clock: Clock) -> None:
+    only = scope("t1", concurrent_streams=1)
+    await granted(store, charge("r1", only))
+    clock.pass_s(LEASE_MS / 1000)
+    await granted(store, charge("r2", only, holder="g2"))
+    await ask(store, Settle("r1", 10, 0, 20))
+    assert (await refused(store, charge("r3", only, holder="g2"))).used == 1
+
+
+async def test_what_a_dead_gateway_used_is_asked_of_the_ledger(store: Store, clock: Clock) -> None:
+    only = scope("t1", tokens_per_day=1000)
+    await ask(store, Seed(DAY, 100, 0))
+    await granted(store, charge("r1", only))
+    clock.pass_s(LEASE_MS / 1000)
+    answer = await ask(store, charge("r2", only, holder="g2"))
+    assert isinstance(answer, Granted) and answer.due == [DAY]
+
+
+async def test_renewing_keeps_what_is_held(store: Store, clock: Clock) -> None:
+    only = scope("t1", concurrent_streams=1)
+    await granted(store, charge("r1", only))
+    for _ in range(10):
+        clock.pass_s(LEASE_MS / 1000 - 1)
+        await ask(store, Renew("g1", LEASE_MS))
+    assert (await refused(store, charge("r2", only, holder="g2"))).used == 1
+
+
+async def test_who_leaves_gives_back_at_once(store: Store) -> None:
+    only = scope("t1", concurrent_streams=1)
+    await granted(store, charge("r1", only))
+    await ask(store, Renew("g1", 0))
+    await granted(store, charge("r2", only, holder="g2"))
+
+
+async def test_many_reservations_are_given_back_a_few_at_a_time(store: Store, clock: Clock) -> None:
+    held = RECLAIMED_AT_ONCE * 2 + 1
+    only = scope("t1", concurrent_streams=held)
+    for number in range(held):
+        await granted(store, charge(f"r{number}", only))
+    clock.pass_s(LEASE_MS / 1000)
+    full = scope("t1", concurrent_streams=0)
+    seen = [(await refused(store, charge("x", full, holder="g2"))).used for _ in range(4)]
+    assert seen == [RECLAIMED_AT_ONCE + 1, 1, 0, 0]
+
+
+async def test_a_gateway_that_was_only_slow_goes_on(store: Store, clock: Clock) -> None:
+    only = scope("t1", concurrent_streams=5, tokens_per_minute=1000)
+    made = charge("r1", only)
+    await granted(store, made)
+    clock.pass_s(LEASE_MS / 1000)
+    await ask(store, Renew("g2", LEASE_MS))
+    assert await remaining(store, only) == [1000]
+    assert await granted(store, more(made, 40)) == 40
+    await ask(store, Settle("r1", 10, 0, 60))
+    assert (await refused(store, charge("r2", scope("t1", concurrent_streams=0)))).used == 0
+
+
+async def test_two_weeks_of_use_leave_only_what_is_current(store: Store, clock: Clock) -> None:
+    """Housekeeping forgets nothing that still counts."""
+    only = scope("t1", tokens_per_day=1000, tokens_per_month=100_000, requests_per_minute=5)
+    await ask(store, Seed(MONTH, 0, 0))
+    for day in range(14):
+        await ask(store, Seed(Budget("t1", "day", TODAY + day * 86_400), 0, 0))
+        await granted(store, charge(f"r{day}", only, prompt=50, output=50))
+        await ask(store, Settle(f"r{day}", 50, 0, 50))
+        clock.pass_s(86_400)
+        await ask(store, Renew("g1", LEASE_MS))
+    clock.pass_s(SWEEP_MS / 1000)
+    await ask(store, Renew("g1", LEASE_MS))
+    assert await remaining(store, only) == [5]
+    await ask(store, Seed(Budget("t1", "day", TODAY + 14 * 86_400), 0, 0))
+    answer = await refused(store, charge("x", scope("t1", tokens_per_month=1000)))
+    assert answer.used == 1400

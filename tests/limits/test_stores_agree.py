@@ -1,0 +1,377 @@
+"""Random lives of several gateways against both stores at once, and against a model of them.
+
+The model keeps every count it ever made in one list and adds up what is young enough: too slow to
+use, too simple to be wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tenants.limits.book import LEASE_MS
+from tenants.limits.commands import (
+    AnyAnswer,
+    AnyCommand,
+    Budget,
+    Charge,
+    Granted,
+    Keep,
+    Look,
+    Rate,
+    Refused,
+    Release,
+    Renew,
+    Rooms,
+    Scope,
+    Seed,
+    Settle,
+    Unseeded,
+    start_of,
+)
+from tenants.limits.memory import MemoryStore
+from tenants.limits.redis_store import RedisStore
+from tests.limits.asking import Clock, charge, more
+from tests.limits.redis_server import RedisServer
+
+HOLDERS = ("g1", "g2", "g3")
+RATE = Rate(1_300_000, 400_000, 2_500_001)
+SCOPES = (
+    Scope("t1", 12, 900, None, 500, 6, 6000, 20_000, 9000, None),
+    Scope("k1", 6, None, 300, None, 4, None, None, None, 20_000),
+    Scope("a1", None, 600, None, None, None, None, None, None, None),
+)
+MAX_HELD = 12
+"""By one gateway: fewer than one command gives back, so that the stores give back the same."""
+
+
+@dataclass(eq=False)
+class Count:
+    """So much counted in a window, in this second, as prompt or output."""
+
+    window: tuple[str, str]
+    kind: str
+    second: int
+    amount: int
+
+
+@dataclass(eq=False)
+class Live:
+    """A reservation as the model has it."""
+
+    charge: Charge
+    budgets: dict[tuple[str, str], Budget]
+    counts: list[Count] = field(default_factory=list)
+    prompt: int = 0
+    output: int = 0
+
+    @property
+    def cost(self) -> int:
+        return RATE.cost(self.prompt, 0, self.output)
+
+
+class Model:
+    """The rules of `book`, by adding up."""
+
+    def __init__(self) -> None:
+        self.counts: list[Count] = []
+        self.live: dict[str, Live] = {}
+        self.spent: dict[Budget, list[int]] = {}
+        self.leases: dict[str, int] = {}
+
+    def used(self, scope: Scope, name: str, second: int, live: Live | None = None) -> int:
+        window = (scope.counters, name)
+        if name.endswith("minute"):
+            young = (c for c in self.counts if c.window == window and c.second > second - 61)
+            return sum(count.amount for count in young)
+        holding = [each for each in self.live.values() if scope in each.charge.scopes]
+        if name == "concurrent_streams":
+            return len(holding)
+        budget = self.budget(scope, name, second, live)
+        mine = [each for each in holding if each.budgets[window] == budget]
+        if name.startswith("cost"):
+            return self.spent[budget][1] + sum(each.cost for each in mine)
+        return self.spent[budget][0] + sum(each.prompt + each.output for each in mine)
+
+    def budget(self, scope: Scope, name: str, second: int, live: Live | None) -> Budget:
+        if live is not None:
+            return live.budgets[scope.counters, name]
+        period = "day" if name.endswith("day") else "month"
+        return Budget(scope.counters, period, start_of(period, second))  # type: ignore[arg-type]
+
+    def budgets(self, asked: Charge, second: int) -> dict[tuple[str, str], Budget]:
+        live = self.live.get(asked.id)
+        return {
+            (scope.counters, name): self.budget(scope, name, second, live)
+            for scope in asked.scopes
+            for name, _ in scope.set_limits()
+            if name.endswith(("day", "month"))
+        }
+
+    def room(self, asked: Charge, second: int) -> int:
+        """The most output tokens that every limit allows; -1 for none at all."""
+        sizes = range(asked.output_tokens + 1)
+        return bisect_left(sizes, True, key=lambda n: not self.fits(asked, n, second)) - 1
+
+    def fits(self, asked: Charge, output: int, second: int) -> bool:
+        live = self.live.get(asked.id)
+        before = live or Live(asked, {})
+        prompt = asked.prompt_tokens
+        cost = RATE.cost(before.prompt + prompt, 0, before.output + output) - before.cost
+        more_of = {
+            "requests_per_minute": asked.requests,
+            "concurrent_streams": asked.requests,
+            "prompt_tokens_per_minute": prompt,
+            "output_tokens_per_minute": output,
+            "cost_per_day": cost,
+            "cost_per_month": cost,
+        }
+        for scope in asked.scopes:
+            for name, limit in scope.set_limits():
+                added = more_of.get(name, prompt + output)
+                whole = name in list(more_of)[:3]
+                used = self.used(scope, name, second, live)
+                if used + added > limit and (added or not whole):
+                    return False
+        return True
+
+    def reserve(self, asked: Charge, output: int, second: int) -> None:
+        self.leases[asked.holder] = second * 1000 + LEASE_MS
+        fresh = Live(asked, self.budgets(asked, second))
+        live = self.live.setdefault(asked.id, fresh)
+        for scope in asked.scopes:
+            for name, _ in scope.set_limits():
+                for kind, amount in amounts(name, asked.requests, asked.prompt_tokens, output):
+                    count = Count((scope.counters, name), kind, second, amount)
+                    self.counts.append(count)
+                    live.counts.append(count)
+        live.prompt += asked.prompt_tokens
+        live.output += output
+
+    def end(
+        self, id: str, second: int, figures: tuple[int, int, int] | None, *, request: bool
+    ) -> None:
+        """Figures: prompt, cached and output tokens that stay; None: what was reserved."""
+        live = self.live.pop(id, None)
+        if live is None:
+            return
+        prompt, cached, output = figures or (live.prompt, 0, live.output)
+        cost = RATE.cost(prompt - cached, cached, output) if figures else live.cost
+        for budget in set(live.budgets.values()):
+            self.spent[budget][0] += prompt + output
+            self.spent[budget][1] += cost
+        for window in {count.window for count in live.counts}:
+            mine = [count for count in live.counts if count.window == window]
+            uncached = prompt - cached if window[1].startswith("prompt") else prompt
+            for kind, final in {
+                "requests": int(request and any(c.kind == "requests" and c.amount for c in mine)),
+                "prompt": uncached,
+                "output": output,
+            }.items():
+                of_kind = [count for count in mine if count.kind == kind]
+                if of_kind:
+                    self.correct(of_kind, final, second)
+
+    def correct(self, counts: list[Count], final: int, second: int) -> None:
+        unused = sum(count.amount for count in counts) - final
+        if unused < 0:
+            self.counts.append(Count(counts[0].window, counts[0].kind, second, -unused))
+        for count in reversed(counts):
+            back = max(0, min(unused, count.amount))
+            count.amount -= back
+            unused -= back
+
+    def bury(self, now_ms: int) -> None:
+        """The reservations of one holder whose lease is over: as many as one command would."""
+        over = [holder for holder, until in self.leases.items() if until <= now_ms]
+        if over:
+            dead = min(over, key=lambda holder: (self.leases[holder], holder))
+            del self.leases[dead]
+            for id in [id for id, live in self.live.items() if live.charge.holder == dead]:
+                self.end(id, now_ms // 1000, (0, 0, 0), request=True)
+
+
+def amounts(name: str, requests: int, prompt: int, output: int) -> Iterator[tuple[str, int]]:
+    """What a window counts of a charge, by kind."""
+    if name == "requests_per_minute":
+        yield "requests", requests
+    if name in ("tokens_per_minute", "prompt_tokens_per_minute"):
+        yield "prompt", prompt
+    if name in ("tokens_per_minute", "output_tokens_per_minute"):
+        yield "output", output
+
+
+class Lives(RuleBasedStateMachine):
+    """Several gateways come, reserve, extend, end, die, while time passes in whole seconds."""
+
+    server: RedisServer
+
+    @initialize()
+    def start(self) -> None:
+        with self.server.client() as client:
+            client.flushall()
+        self.clock = Clock()
+        self.runner = asyncio.Runner()
+        self.memory = MemoryStore(self.clock)
+        self.redis = self.runner.run(self.make_redis())
+        self.model = Model()
+        self.known: dict[str, Charge] = {}
+        self.numbers = iter(range(10_000))
+
+    async def make_redis(self) -> RedisStore:
+        return RedisStore(self.server.url, clock=self.clock, timeout_s=10)
+
+    def teardown(self) -> None:
+        if hasattr(self, "runner"):
+            self.runner.run(self.redis.close())
+            self.runner.close()
+
+    @property
+    def second(self) -> int:
+        return self.clock.now_ms // 1000
+
+    def ask(self, command: AnyCommand) -> AnyAnswer:
+        (ours,) = self.runner.run(self.memory.run(command))
+        (theirs,) = self.runner.run(self.redis.run(command))
+        assert ours == theirs
+        return ours
+
+    def charge(self, asked: Charge) -> None:
+        self.model.bury(self.clock.now_ms)
+        wanted = list(dict.fromkeys(self.model.budgets(asked, self.second).values()))
+        missing = [budget for budget in wanted if budget not in self.model.spent]
+        if missing:
+            answer = self.ask(asked)
+            assert isinstance(answer, Unseeded)
+            assert set(answer.budgets) == set(missing)
+            for budget in missing:
+                self.ask(Seed(budget, 0, 0))
+                self.model.spent[budget] = [0, 0]
+            self.model.bury(self.clock.now_ms)
+        room = self.model.room(asked, self.second)
+        answer = self.ask(asked)
+        if room >= asked.least_output_tokens:
+            assert isinstance(answer, Granted), (room, answer)
+            assert answer.output_tokens == room
+            self.model.reserve(asked, room, self.second)
+            self.known[asked.id] = asked
+        else:
+            assert isinstance(answer, Refused), (room, answer)
+            self.agree_on(answer, asked)
+
+    def agree_on(self, answer: Refused, asked: Charge) -> None:
+        scope, live = asked.scopes[answer.scope], self.model.live.get(asked.id)
+        assert answer.used == self.model.used(scope, answer.field, self.second, live)
+        if answer.wait_ms is not None and answer.field.endswith("minute"):
+            later = self.second + answer.wait_ms // 1000
+            limit = getattr(scope, answer.field)
+            assert self.model.used(scope, answer.field, later) + answer.requested <= limit
+            assert self.model.used(scope, answer.field, later - 1) + answer.requested > limit
+
+    @rule(
+        holder=st.sampled_from(HOLDERS),
+        scopes=st.sampled_from([SCOPES, SCOPES[:2], SCOPES[:1], SCOPES[1:]]),
+        prompt=st.integers(0, 120),
+        output=st.integers(0, 150),
+        least=st.integers(0, 60),
+    )
+    def reserve(
+        self, holder: str, scopes: tuple[Scope, ...], prompt: int, output: int, least: int
+    ) -> None:
+        held = [each for each in self.model.live.values() if each.charge.holder == holder]
+        if len(held) < MAX_HELD:
+            fields = {"holder": holder, "rate": RATE, "least_output_tokens": min(least, output)}
+            id = f"r{next(self.numbers)}"
+            self.charge(charge(id, *scopes, prompt=prompt, output=output, **fields))
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), output=st.integers(1, 150))
+    def extend(self, data: st.DataObject, output: int) -> None:
+        """Also of reservations that were given back, and of requests that have ended."""
+        id = data.draw(st.sampled_from(sorted(self.known)))
+        self.charge(more(self.known[id], output))
+
+    @precondition(lambda self: self.known)
+    @rule(
+        data=st.data(),
+        prompt=st.integers(0, 150),
+        cached=st.integers(0, 100),
+        output=st.integers(0, 170),
+    )
+    def settle(self, data: st.DataObject, prompt: int, cached: int, output: int) -> None:
+        """By anybody, at any time, once more as well."""
+        id = data.draw(st.sampled_from(sorted(self.known)))
+        used = (prompt, min(cached, prompt), output)
+        self.ask(Settle(id, *used))
+        self.model.end(id, self.second, used, request=True)
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def keep(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.known)))
+        self.ask(Keep(id))
+        self.model.end(id, self.second, None, request=True)
+
+    @precondition(lambda self: self.model.live)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(sorted(self.model.live)))
+        self.ask(Release(id))
+        self.model.end(id, self.second, (0, 0, 0), request=False)
+
+    @rule(holders=st.sets(st.sampled_from(HOLDERS)), seconds=st.integers(0, 14))
+    def pass_time(self, holders: set[str], seconds: int) -> None:
+        """These gateways live on; the others may be dead."""
+        self.clock.pass_s(seconds)
+        for holder in sorted(holders):
+            self.model.leases[holder] = self.clock.now_ms + LEASE_MS
+            self.ask(Renew(holder, LEASE_MS))
+            self.model.bury(self.clock.now_ms)
+
+    @rule(seconds=st.sampled_from([59, 60, 61, 62, 3600, 43_200]))
+    def sleep(self, seconds: int) -> None:
+        self.clock.pass_s(seconds)
+
+    @invariant()
+    def rooms_agree(self) -> None:
+        if hasattr(self, "model"):
+            answer = self.ask(Look(SCOPES))
+            assert isinstance(answer, Rooms)
+            assert [each.remaining for each in answer.left] == list(self.rooms())
+
+    def rooms(self) -> Iterator[int]:
+        for scope in SCOPES:
+            for name in ("requests_per_minute", "tokens_per_minute"):
+                if (limit := getattr(scope, name)) is not None:
+                    yield max(0, limit - self.model.used(scope, name, self.second))
+
+
+@pytest.fixture
+def lives(redis_server: RedisServer) -> type[Lives]:
+    return type("LivesOnRedis", (Lives,), {"server": redis_server})
+
+
+def test_both_stores_do_what_the_model_does(lives: type[Lives]) -> None:
+    run_state_machine_as_test(
+        lives,
+        settings=settings(
+            max_examples=100,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
