@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
-from tests.stack.running import Stack, up
+from tests.stack.running import Stack, signed_in, up
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with up(tmp_path_factory.mktemp("stack") / "var") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operator(stack: Stack) -> Iterator[httpx.Client]:
+    """The operator, signed in to the console."""
+    with signed_in(stack) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Two gateways, one engine, and so a Redis."""
+    with up(tmp_path_factory.mktemp("pair") / "var", GATEWAYS="2") as running:
         yield running

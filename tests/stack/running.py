@@ -49,8 +49,26 @@ class Stack:
         return [
             child
             for child in psutil.Process(self.process.pid).children()
-            if name in child.cmdline()[1:4]
+            if name in child.cmdline()[1:4] or f"{name}-server" in "".join(child.cmdline()[:1])
         ]
+
+    @property
+    def urls(self) -> list[str]:
+        """All gateways, without `/v1`."""
+        first = int(self.url.rpartition(":")[2])
+        return [
+            f"{self.url.rpartition(':')[0]}:{first + i}"
+            for i in range(len(self.children("gateway")))
+        ]
+
+    def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of `manage.py` on this stack's database."""
+        environment = settings_free() | {
+            "LORIKEET_VAR": str(self.var),
+            "DATABASE_URL": self.database_url,
+        }
+        command = [sys.executable, str(ROOT / "manage.py"), *arguments]
+        return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
 
     @property
     def database_url(self) -> str:
@@ -120,3 +138,16 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
                 if one.is_running():
                     one.kill()
             process.kill()
+
+
+@contextmanager
+def signed_in(stack: Stack) -> Iterator[httpx.Client]:
+    """The operator, signed in to the console."""
+    login = stack.facts["operator"]
+    with httpx.Client(base_url=stack.url, timeout=30, follow_redirects=True) as client:
+        client.get("/admin/login/")
+        form = login | {"csrfmiddlewaretoken": client.cookies["csrftoken"], "next": "/admin/"}
+        page = client.post("/admin/login/", data=form, headers={"Referer": stack.url})
+        assert "Log out" in page.text
+        client.headers.update({"X-CSRFToken": client.cookies["csrftoken"], "Referer": stack.url})
+        yield client

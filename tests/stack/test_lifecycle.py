@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,59 +11,12 @@ import httpx
 import pytest
 
 from gateway.demo import ADAPTERS, MODEL_NAME, TENANTS
+from tests.stack.asking import CHAT, ask, chunks, long, text_of, until
 from tests.stack.running import Stack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
 SUPPORT, PIRATE, EXTRACT = TENANTS
-QUESTION = "What is the capital of Peru?"
-CHAT = "/v1/chat/completions"
-
-
-def ask(model: str, **fields: Any) -> dict[str, Any]:
-    body = {"model": model, "temperature": 0, "max_tokens": 60}
-    return body | {"messages": [{"role": "user", "content": QUESTION}]} | fields
-
-
-def long(model: str = MODEL_NAME) -> dict[str, Any]:
-    """A stream of some ten seconds."""
-    return ask(model, stream=True, ignore_eos=True, max_tokens=1200, max_completion_tokens=None)
-
-
-def chunks(response: httpx.Response) -> Iterator[Any]:
-    for line in response.iter_lines():
-        if line:
-            payload = line.removeprefix("data: ")
-            yield payload if payload == "[DONE]" else json.loads(payload)
-
-
-def until(condition: Callable[[], object], seconds: float = 90) -> None:
-    """Poll a running system; fails when the time is over."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.1)
-
-
-def text_of(seen: list[Any]) -> str:
-    return "".join(
-        chunk["choices"][0]["delta"].get("content", "")
-        for chunk in seen
-        if isinstance(chunk, dict) and chunk.get("choices")
-    )
-
-
-@pytest.fixture(scope="module")
-def operator(stack: Stack) -> Iterator[httpx.Client]:
-    """The operator, signed in to the console."""
-    login = stack.facts["operator"]
-    with httpx.Client(base_url=stack.url, timeout=30, follow_redirects=True) as client:
-        client.get("/admin/login/")
-        form = login | {"csrfmiddlewaretoken": client.cookies["csrftoken"], "next": "/admin/"}
-        page = client.post("/admin/login/", data=form, headers={"Referer": stack.url})
-        assert "Log out" in page.text
-        client.headers.update({"X-CSRFToken": client.cookies["csrftoken"], "Referer": stack.url})
-        yield client
 
 
 def running(operator: httpx.Client) -> int:

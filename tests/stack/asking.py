@@ -1,0 +1,48 @@
+"""Requests to a running stack, and what comes of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+
+from gateway.demo import MODEL_NAME
+
+QUESTION = "What is the capital of Peru?"
+CHAT = "/v1/chat/completions"
+
+
+def ask(model: str, **fields: Any) -> dict[str, Any]:
+    body = {"model": model, "temperature": 0, "max_tokens": 60}
+    return body | {"messages": [{"role": "user", "content": QUESTION}]} | fields
+
+
+def long(model: str = MODEL_NAME) -> dict[str, Any]:
+    """A stream of some ten seconds."""
+    return ask(model, stream=True, ignore_eos=True, max_tokens=1200, max_completion_tokens=None)
+
+
+def chunks(response: httpx.Response) -> Iterator[Any]:
+    for line in response.iter_lines():
+        if line:
+            payload = line.removeprefix("data: ")
+            yield payload if payload == "[DONE]" else json.loads(payload)
+
+
+def until(condition: Callable[[], object], seconds: float = 90) -> None:
+    """Poll a running system; fails when the time is over."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.1)
+
+
+def text_of(seen: list[Any]) -> str:
+    return "".join(
+        chunk["choices"][0]["delta"].get("content", "")
+        for chunk in seen
+        if isinstance(chunk, dict) and chunk.get("choices")
+    )

@@ -1,0 +1,240 @@
+"""Limits, bills and what survives a kill, on two gateways and real vLLM."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI, RateLimitError
+
+from gateway.demo import MODEL_NAME, TENANTS
+from tests.stack.asking import CHAT, ask, chunks, long, text_of, until
+from tests.stack.running import Stack, signed_in
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+CLIENTS = 32
+ESTIMATE_TOKENS = 40
+"""What the estimate of a short prompt may be off by."""
+
+
+@pytest.fixture(scope="module")
+def office(pair: Stack) -> Iterator[httpx.Client]:
+    """The operator, signed in."""
+    with signed_in(pair) as client:
+        price = {"base_model": MODEL_NAME, "prompt": 1_000_000, "cached_prompt": 250_000}
+        made = client.post("/api/v1/prices", json=price | {"output": 4_000_000})
+        assert made.status_code == 201, made.text
+        yield client
+
+
+@pytest.fixture
+def customer(pair: Stack, office: httpx.Client) -> Customer:
+    """A tenant of its own for each test."""
+    slug = f"customer{time.time_ns()}"
+    assert office.post("/api/v1/tenants", json={"slug": slug, "name": slug}).is_success
+    body = {"name": "k", "scopes": ["inference", "usage:read"]}
+    made = office.post("/api/v1/keys", params={"tenant": slug}, json=body)
+    return Customer(pair, office, slug, made.json()["secret"])
+
+
+class Customer:
+    """A tenant, its key, and what the operator does to it."""
+
+    def __init__(self, stack: Stack, office: httpx.Client, slug: str, key: str) -> None:
+        self.stack, self.slug, self.key = stack, slug, key
+        self.headers = {"Authorization": f"Bearer {key}"}
+        self._office = office
+
+    def limit(self, **limits: int) -> None:
+        """Set ceilings, and wait until both gateways know."""
+        where = {"tenant": self.slug}
+        self._office.patch("/api/v1/limits", params=where, json={"operator": limits})
+        for url in self.stack.urls:
+            until(lambda url=url: "x-ratelimit-limit-requests" in self.models(url).headers)
+
+    def models(self, url: str) -> httpx.Response:
+        return httpx.get(f"{url}/v1/models", headers=self.headers)
+
+    def burst(self, count: int, body: dict[str, Any]) -> list[httpx.Response]:
+        """So many requests at once, in turns to both gateways."""
+        with httpx.Client(timeout=120) as client, ThreadPoolExecutor(CLIENTS) as threads:
+            urls = self.stack.urls
+
+            def post(i: int) -> httpx.Response:
+                return client.post(urls[i % 2] + CHAT, headers=self.headers, json=body)
+
+            return list(threads.map(post, range(count)))
+
+    def receipt(self, answer: httpx.Response) -> dict[str, Any]:
+        """The receipt of a request, once it is in the ledger."""
+        url = f"{self.stack.url}/v1/usage/receipts/{answer.headers['x-request-id']}"
+        until(lambda: httpx.get(url, headers=self.headers).is_success)
+        receipt: dict[str, Any] = httpx.get(url, headers=self.headers).json()["receipt"]
+        return receipt
+
+    def costs(self) -> Decimal:
+        params = {"bucket": "all"}
+        url = f"{self.stack.url}/api/v1/costs"
+        found = httpx.get(url, headers=self.headers, params=params).json()["results"]
+        return sum((Decimal(line["cost"]) for line in found), Decimal(0))
+
+
+def test_no_burst_gets_past_a_limit_of_requests(customer: Customer) -> None:
+    customer.limit(requests_per_minute=100)
+    answers = customer.burst(250, ask(MODEL_NAME, max_tokens=1))
+    assert Counter(answer.status_code for answer in answers) == {200: 100, 429: 150}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert 1 <= int(refused.headers["retry-after"]) <= 61
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    message = refused.json()["error"]["message"]
+    assert customer.slug in message and "100 requests per minute" in message
+
+
+def test_no_burst_gets_past_a_limit_of_tokens(customer: Customer) -> None:
+    customer.limit(requests_per_minute=1000, tokens_per_minute=100)
+    answers = customer.burst(40, ask(MODEL_NAME, max_tokens=8, ignore_eos=True))
+    used = [answer.json()["usage"]["total_tokens"] for answer in answers if answer.is_success]
+    assert 0 < sum(used) <= 100 + ESTIMATE_TOKENS
+    assert {answer.status_code for answer in answers} == {200, 429}
+
+
+def test_streams_at_the_same_time_are_limited_and_their_slots_freed(customer: Customer) -> None:
+    customer.limit(requests_per_minute=1000, concurrent_streams=2)
+    first, second = customer.stack.urls
+    with httpx.Client(headers=customer.headers, timeout=120) as client:
+        with (
+            client.stream("POST", first + CHAT, json=long()) as one,
+            client.stream("POST", second + CHAT, json=long()) as two,
+        ):
+            open_ones = chunks(one), chunks(two)
+            assert all(next(stream) for stream in open_ones)
+            refused = client.post(second + CHAT, json=ask(MODEL_NAME))
+            assert refused.status_code == 429
+            assert "2 requests at the same time" in refused.json()["error"]["message"]
+        until(lambda: client.post(second + CHAT, json=ask(MODEL_NAME)).is_success, 10)
+
+
+def test_a_budget_of_money_ends_a_stream_and_then_refuses(customer: Customer) -> None:
+    customer.limit(requests_per_minute=1000, cost_per_day=2_000)  # 500 tokens of output
+    with OpenAI(base_url=f"{customer.stack.url}/v1", api_key=customer.key) as client:
+        stream = client.chat.completions.with_raw_response.create(
+            model=MODEL_NAME,
+            messages=[{"role": "user", "content": "Count for as long as you can."}],
+            stream=True,
+            stream_options={"include_usage": True},
+            extra_body={"ignore_eos": True},
+        )
+        seen = list(stream.parse())
+        (end,) = (one for one in seen if one.choices and one.choices[0].finish_reason)
+        assert end.choices[0].finish_reason == "length"
+        details = end.choices[0].model_extra["finish_details"]  # type: ignore[index]
+        assert details["code"] == "insufficient_quota"
+        with pytest.raises(RateLimitError) as refused:
+            client.chat.completions.create(
+                model=MODEL_NAME, messages=[{"role": "user", "content": "Hi"}], max_tokens=100
+            )
+    assert refused.value.code == "insufficient_quota"
+    receipt = customer.receipt(stream.http_response)
+    usage = seen[-1].usage
+    assert usage is not None
+    assert receipt["completion_tokens"] == usage.completion_tokens
+    assert 0.9 * 2_000 <= int(receipt["cost_pico"]) / 10**6 <= 1.2 * 2_000
+    assert customer.costs() == Decimal(receipt["cost"])
+
+
+def test_one_answer_and_one_bill_for_one_idempotency_key(customer: Customer) -> None:
+    first, second = customer.stack.urls
+    headers = customer.headers | {"Idempotency-Key": "once"}
+    body = ask(MODEL_NAME, stream=True, temperature=1)
+    answers = [
+        httpx.post(url + CHAT, headers=headers, json=body, timeout=60)
+        for url in (first, second, first)
+    ]
+    assert len({answer.content for answer in answers}) == 1
+    assert [answer.headers.get("idempotent-replayed") for answer in answers] == [
+        None,
+        "true",
+        "true",
+    ]
+    other = httpx.post(second + CHAT, headers=headers, json=body | {"seed": 1})
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_key_reused")
+    billed = Decimal(customer.receipt(answers[2])["cost"])
+    assert customer.costs() == billed > 0
+
+
+def test_a_killed_gateways_open_streams_are_billed_by_the_engine(customer: Customer) -> None:
+    doomed = customer.stack.children("gateway")[1]
+    url = customer.stack.urls[1]
+    seen: list[Any] = []
+    with (
+        httpx.Client(headers=customer.headers, timeout=60) as client,
+        pytest.raises(httpx.TransportError),
+        client.stream("POST", url + CHAT, json=long()) as response,
+    ):
+        for chunk in chunks(response):
+            seen.append(chunk)
+            if len(seen) == 20:
+                doomed.kill()
+    receipt = customer.receipt(response)
+    assert receipt["finish_reason"] == "gateway_lost"
+    assert receipt["completion_tokens"] >= len(seen) - 1
+    until(lambda: answers(url))
+
+
+def test_a_killed_engines_open_streams_are_billed_when_it_is_back(customer: Customer) -> None:
+    (engine,) = customer.stack.children("engine")
+    seen: list[Any] = []
+    with (
+        httpx.Client(headers=customer.headers, timeout=60) as client,
+        client.stream("POST", customer.stack.url + CHAT, json=long()) as response,
+    ):
+        for chunk in chunks(response):
+            seen.append(chunk)
+            if len(seen) == 20:
+                engine.kill()
+    assert seen[-1]["error"]["code"] == "engine_lost"
+    receipt = customer.receipt(response)
+    assert receipt["finish_reason"] == "engine_lost"
+    assert receipt["completion_tokens"] >= len(seen) - 2
+    assert text_of(seen)
+    until(lambda: answers(customer.stack.url), 120)
+
+
+def test_a_killed_redis_holds_nobody_up(customer: Customer) -> None:
+    customer.limit(requests_per_minute=1000)
+    (redis,) = customer.stack.children("redis")
+    redis.kill()
+    for url in customer.stack.urls:
+        good = httpx.post(url + CHAT, headers=customer.headers, json=ask(MODEL_NAME), timeout=20)
+        assert good.is_success, good.text
+    until(lambda: customer.stack.children("redis"))
+
+
+def test_in_the_end_everything_agrees(pair: Stack, office: httpx.Client) -> None:
+    key = {"Authorization": f"Bearer {pair.key(TENANTS[0].slug)}"}
+    answer = httpx.post(pair.url + CHAT, headers=key, json=ask(MODEL_NAME), timeout=60)
+    assert answer.is_success
+    until(lambda: pair.manage("reconcile").returncode == 0, 30)
+    checked = pair.manage("reconcile", "--check-rollups")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    where = f"{pair.url}/v1/usage/receipts"
+    listed = httpx.get(where, headers=key, params={"start_time": int(time.time()) - 3600})
+    assert listed.is_success, listed.text
+    (pair.var / "receipts.json").write_text(listed.text)
+    verified = pair.manage("verify_receipt", str(pair.var / "receipts.json"))
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def answers(url: str) -> bool:
+    """Whether this gateway serves."""
+    try:
+        return httpx.get(f"{url}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
