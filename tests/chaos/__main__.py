@@ -1,0 +1,59 @@
+"""`python -m tests.chaos [--seconds N] [--seed N] [--engine synthetic|vllm]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.chaos.plan import STORMS
+from tests.chaos.processes import Failed
+from tests.chaos.stage import Places
+
+
+def main() -> None:
+    """Run, print the tables, and end with status 1 if anything is off."""
+    options = _options()
+    console = Console(width=140, highlight=False)
+    places = Places(Path(tempfile.mkdtemp(prefix="lorikeet-chaos-")))
+    for folder in (places.archive, places.root / "log"):
+        folder.mkdir()
+    os.environ |= places.settings()
+    console.print(f"seed {options.seed}, {options.seconds} s; files are in {places.root}")
+    try:
+        sound = _run(options, places, console)
+    except Failed as failure:
+        console.print(f"chaos: {failure}", style="red", markup=False)
+        sound = False
+    except KeyboardInterrupt:
+        sys.exit(130)
+    if sound:
+        shutil.rmtree(places.root, ignore_errors=True)
+    else:
+        console.print(f"again: make chaos SECONDS={options.seconds} SEED={options.seed}")
+    sys.exit(0 if sound else 1)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=60, help="how long things are killed")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--engine", choices=sorted(STORMS), default="synthetic")
+    return parser.parse_args()
+
+
+def _run(options: argparse.Namespace, places: Places, console: Console) -> bool:
+    from tests.chaos.run import Run  # Django reads its settings from the environment of above
+
+    return asyncio.run(Run(options.seed, options.seconds, options.engine, places, console).run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Programs of the tenants: each sends one request after another and notes what it received."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import httpx
+
+from inference.agent.synthetic import TOKEN_CHARS
+from tests.chaos.customers import Customer
+from tests.chaos.facts import Counts, Received
+
+PATIENCE_S = 40.0
+"""Longer than a gateway lets any request take; a request that takes longer hung."""
+THINK_S = (0.1, 0.9)
+PAUSE_S = 0.3
+"""After a connection that failed."""
+ATTEMPTS = 5
+"""To get an answer under an idempotency key."""
+OPENING = (
+    "You are the assistant of a company that sells tea, coffee and chocolate in many countries. "
+    "Answer in one short and polite sentence, and never speak of anything else than the shop. "
+)
+"""Over a hundred characters that all prompts of a tenant share, for its prefix cache."""
+
+_CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+_ERROR_FIELDS = {"message", "type", "param", "code"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request; `leaves_after` is the number of pieces of a stream, or the seconds of an
+    answer that doesn't stream, after which the client hangs up."""
+
+    path: str
+    body: dict[str, Any]
+    leaves_after: float | None = None
+    idempotency_key: str = ""
+
+    @property
+    def streams(self) -> bool:
+        return bool(self.body.get("stream"))
+
+
+@dataclass
+class Crowd:
+    """All clients of a run.
+
+    `four_letters`: the engine's tokens are of four characters, so that a text says its number of
+    tokens; else only that each piece of it has one at least.
+    """
+
+    customers: list[Customer]
+    urls: dict[str, str]
+    is_ready: Callable[[str], bool]
+    four_letters: bool
+    received: list[Received] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    numbers: count[int] = field(default_factory=count)
+
+    async def run(self, seed: int, clients_each: int) -> None:
+        """Send requests until `over` is set; returns when the last one has ended."""
+        async with asyncio.TaskGroup() as tasks:
+            for number, customer in enumerate(self.customers * clients_each):
+                luck = random.Random(f"{seed}/{number}")
+                tasks.create_task(_Client(self, customer, luck).run())
+
+
+class _Client:
+    """One program with one of its tenant's keys."""
+
+    def __init__(self, crowd: Crowd, customer: Customer, luck: random.Random) -> None:
+        self._crowd, self._customer, self._luck = crowd, customer, luck
+        self._key = luck.choices(customer.keys, (3, 1))[0]
+
+    async def run(self) -> None:
+        async with httpx.AsyncClient(trust_env=False, timeout=None) as self._http:
+            while not self._crowd.over.is_set():
+                await self._work()
+                await asyncio.sleep(self._luck.uniform(*THINK_S))
+
+    async def _work(self) -> None:
+        request = self._request()
+        if not request.idempotency_key:
+            await self._send(request)
+        elif self._luck.random() < 0.5:
+            await asyncio.gather(self._insist(request), self._insist(request))
+        else:
+            await self._insist(request)
+            await self._send(request)
+
+    async def _insist(self, request: Request) -> None:
+        """Until there is an answer, as a careful program does."""
+        for _ in range(ATTEMPTS):
+            if (await self._send(request)).complete or self._crowd.over.is_set():
+                return
+            await asyncio.sleep(2 * PAUSE_S)
+
+    def _request(self) -> Request:
+        luck = self._luck
+        number = next(self._crowd.numbers)
+        text = f"Request {number}: what do you have? " + "Tell me more. " * luck.randrange(6)
+        body: dict[str, Any] = {"model": luck.choice(self._customer.models), "temperature": 0.8}
+        if luck.random() < 0.9:
+            body |= {"max_tokens": luck.randint(4, 90), "ignore_eos": True}
+        if luck.random() < 0.1:
+            body["n"] = 2
+        if luck.random() < 0.1:
+            body["service_tier"] = "flex"
+        if luck.random() < 0.7:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if luck.random() < 0.1:
+            path, body["prompt"] = _COMPLETIONS, OPENING + text
+        else:
+            messages = [("system", OPENING), ("user", text)]
+            path = _CHAT
+            body["messages"] = [{"role": role, "content": said} for role, said in messages]
+        if luck.random() < 0.15:
+            return Request(path, body, idempotency_key=f"order-{number}")
+        return Request(path, body, self._patience(bool(body.get("stream"))))
+
+    def _patience(self, streams: bool) -> float | None:
+        if self._luck.random() > 0.2:
+            return None
+        return self._luck.randint(1, 20) if streams else self._luck.uniform(0.1, 1.5)
+
+    async def _send(self, request: Request) -> Received:
+        gateway = self._gateway()
+        one = Received(
+            self._customer.slug,
+            gateway,
+            began=time.time(),
+            streams=request.streams,
+            idempotency_key=request.idempotency_key,
+        )
+        self._crowd.received.append(one)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._receive(request, one)
+        except TimeoutError:
+            one.wrong = f"hung: it had not ended after {PATIENCE_S:.0f} s"
+        except httpx.HTTPError as error:
+            one.broken = f"{type(error).__name__}: {error}"
+        except (ValueError, KeyError, TypeError) as error:
+            one.wrong = f"not an answer: {error!r}"
+        one.ended = time.time()
+        if one.broken:
+            await asyncio.sleep(PAUSE_S)
+        return one
+
+    def _gateway(self) -> str:
+        """Any, but rather one that is there, as a load balancer would."""
+        names = list(self._crowd.urls)
+        ready = [name for name in names if self._crowd.is_ready(name)]
+        return self._luck.choice(ready if ready and self._luck.random() < 0.95 else names)
+
+    async def _receive(self, request: Request, one: Received) -> None:
+        leaves = request.leaves_after
+        async with _leaving(None if request.streams else leaves, one):
+            async with self._http.stream(
+                "POST",
+                self._crowd.urls[one.gateway] + request.path,
+                json=request.body,
+                headers=self._headers(request),
+            ) as response:
+                one.status = response.status_code
+                one.id = response.headers.get("x-request-id", "").removeprefix("req_")
+                one.replayed = "idempotent-replayed" in response.headers
+                if one.status != 200:
+                    one.error = _error_of(json.loads(await response.aread()))
+                elif request.streams:
+                    await self._read_stream(response, one, leaves)
+                else:
+                    self._read_whole(json.loads(await response.aread()), one)
+
+    def _headers(self, request: Request) -> dict[str, str]:
+        headers = {"Authorization": f"Bearer {self._key}"}
+        if request.idempotency_key:
+            headers["Idempotency-Key"] = request.idempotency_key
+        return headers
+
+    async def _read_stream(
+        self, response: httpx.Response, one: Received, leaves_after: float | None
+    ) -> None:
+        answer = _Answer()
+        async for line in response.aiter_lines():
+            if line == "data: [DONE]":
+                self._finish(answer, one)
+            elif line:
+                answer.add(json.loads(line.removeprefix("data: ")))
+            one.tokens = answer.tokens(four_letters=self._crowd.four_letters)
+            one.error = answer.error
+            if leaves_after is not None and answer.pieces >= leaves_after:
+                one.left = not one.complete
+                return
+        if not (one.complete or one.error):
+            one.wrong = "the stream ended without an end"
+
+    def _read_whole(self, body: dict[str, Any], one: Received) -> None:
+        answer = _Answer()
+        answer.add(body)
+        one.tokens = answer.tokens(four_letters=self._crowd.four_letters)
+        self._finish(answer, one)
+
+    def _finish(self, answer: _Answer, one: Received) -> None:
+        """The answer is whole: its text and its figures must fit."""
+        if answer.usage is None:
+            one.wrong = "the answer does not say its usage"
+            return
+        said = answer.usage.completion_tokens
+        if self._crowd.four_letters and not answer.limited and said != one.tokens:
+            one.wrong = f"the text has {one.tokens} tokens, but the usage says {said}"
+            return
+        one.complete = True
+        one.usage = answer.usage
+        one.text = "\0".join(answer.texts.values())
+
+
+@dataclass
+class _Answer:
+    """What came so far, of all choices."""
+
+    texts: dict[int, str] = field(default_factory=dict)
+    pieces: int = 0
+    usage: Counts | None = None
+    limited: bool = False
+    error: str = ""
+    _tokens: int = 0
+
+    def add(self, body: dict[str, Any]) -> None:
+        if "error" in body:
+            self.error = _error_of(body)
+            return
+        for choice in body["choices"]:
+            self._add_choice(choice)
+        if usage := body.get("usage"):
+            self.usage = Counts(
+                usage["prompt_tokens"],
+                usage["prompt_tokens_details"]["cached_tokens"],
+                usage["completion_tokens"],
+            )
+
+    def _add_choice(self, choice: dict[str, Any]) -> None:
+        said = choice.get("delta") or choice.get("message") or choice
+        text = said.get("content") or said.get("text") or ""
+        index = choice["index"]
+        self.texts[index] = self.texts.get(index, "") + text
+        self.pieces += bool(text)
+        self.limited = self.limited or "finish_details" in choice
+
+    def tokens(self, *, four_letters: bool) -> int:
+        """At least so many tokens are in what came."""
+        if not four_letters:
+            return self.pieces
+        return sum(-(-len(text) // TOKEN_CHARS) for text in self.texts.values())
+
+
+def _error_of(body: dict[str, Any]) -> str:
+    """The code of an error in OpenAI's shape.
+
+    Raises:
+        ValueError: it is not of that shape.
+    """
+    error = body["error"]
+    if set(error) != _ERROR_FIELDS or not (error["message"] and error["type"] and error["code"]):
+        raise ValueError(f"not an error as OpenAI has them: {body}")
+    return str(error["code"])
+
+
+@asynccontextmanager
+async def _leaving(after_s: float | None, one: Received) -> AsyncIterator[None]:
+    """Hang up after so many seconds."""
+    try:
+        async with asyncio.timeout(after_s) as leaving:
+            yield
+    except TimeoutError:
+        if not leaving.expired():
+            raise
+        one.left = True

@@ -1,0 +1,72 @@
+"""What Redis holds of limits, read key by key: `tenants/limits/lua/base.lua` names them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from inference.grants import MICRO
+from tenants.limits.commands import Period, end_of
+from tests.chaos import ledger
+from tests.chaos.verdict import Leftovers, Purse
+
+PERIODS: dict[str, Period] = {"day": "day", "month": "month"}
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """The counters of the run."""
+
+    client: Redis
+
+    @classmethod
+    @asynccontextmanager
+    async def connected(cls) -> AsyncIterator[Counters]:
+        """Inside, a connection of our own."""
+        client = Redis.from_url(os.environ["REDIS_URL"], decode_responses=True)
+        try:
+            yield cls(client)
+        finally:
+            await client.aclose()
+
+    async def idle(self) -> bool:
+        """Whether nobody holds anything."""
+        left = await self.leftovers()
+        return not (left.reservations or left.streams or any(left.reserved.values()))
+
+    async def leftovers(self) -> Leftovers:
+        """What is held: reservations, the streams and budgets that they take."""
+        reservations = await self._keys("limits:r:*") + await self._keys("limits:held:*")
+        taken = await self.client.hgetall("limits:streams")
+        streams = {name: int(count) for name, count in taken.items()}
+        reserved = {}
+        for key in await self._keys("limits:b:*"):
+            purse = await self.client.hgetall(key)
+            reserved[key] = int(purse["reserved_tokens"]) + int(purse["reserved_cost"])
+        return Leftovers(reservations=reservations, streams=streams, reserved=reserved)
+
+    async def purses(self) -> list[Purse]:
+        """Every budget that is counted, with the ledger's figure."""
+        return [await self._purse(key) for key in await self._keys("limits:b:*")]
+
+    async def _purse(self, key: str) -> Purse:
+        values = await self.client.hgetall(key)
+        _, _, counters, name, start = key.split(":")
+        end = end_of(PERIODS[name], int(start))
+        tokens, cost = await asyncio.to_thread(ledger.spent, counters, int(start), end)
+        return Purse(
+            name=key,
+            tokens=int(values["tokens"]),
+            cost=int(values["cost"]),
+            ledger_tokens=tokens,
+            ledger_cost=cost // MICRO,  # exact: all prices are whole micro-units a token
+            estimated=values.get("estimated") == "1",
+        )
+
+    async def _keys(self, pattern: str) -> list[str]:
+        return sorted([key async for key in self.client.scan_iter(pattern, count=1000)])

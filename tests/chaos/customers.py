@@ -1,0 +1,161 @@
+"""The tenants of a run: keys, adapters, prices, and limits of every kind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from django.core.files.base import ContentFile
+from django.test import Client
+
+from gateway import demo
+from inference.agent.profile import EngineProfile
+from inference.agent.synthetic import SyntheticEngine
+from inference.content import CONFIG, WEIGHTS, digest_of
+from tenants.adapters import store
+from tenants.models import (
+    Adapter,
+    AdapterVersion,
+    ApiKey,
+    BaseModel,
+    LimitSet,
+    Price,
+    State,
+    Tenant,
+    User,
+)
+from tests.chaos.stage import MODEL
+
+BASE_PRICE = (2_000_000, 1_000_000, 6_000_000)
+FINE_PRICE = (3_000_000, 1_000_000, 9_000_000)
+"""Of prompt, cached prompt and output. Whole micro-units a token: Redis counts in these."""
+ADAPTERS = ("plain", "fine")
+OPERATOR = "operator"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a tenant may do. `of_key` limits its second key, `of_adapter` its second adapter."""
+
+    slug: str
+    of_tenant: dict[str, int] = field(default_factory=dict)
+    of_key: dict[str, int] = field(default_factory=dict)
+    of_adapter: dict[str, int] = field(default_factory=dict)
+    weight: float = 1.0
+
+
+PLANS = (
+    Plan("free-of-limits", of_adapter={"concurrent_streams": 2}, weight=2.0),
+    Plan("brisk", {"requests_per_minute": 60}, of_key={"requests_per_minute": 40}),
+    Plan(
+        "wordy",
+        {"tokens_per_minute": 9_000, "output_tokens_per_minute": 5_000},
+        of_key={"prompt_tokens_per_minute": 1_500},
+    ),
+    Plan("narrow", {"concurrent_streams": 2}),
+    Plan("thrifty", {"tokens_per_month": 10**9, "cost_per_day": 10**9}, {"tokens_per_day": 10**9}),
+    Plan("broke", {"cost_per_month": 30_000, "tokens_per_day": 10**9}),
+)
+"""The last one spends all it has in the course of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Customer:
+    """A tenant as its programs know it."""
+
+    slug: str
+    tenant_id: int
+    keys: tuple[str, ...]
+    models: tuple[str, ...]
+
+
+def seed() -> list[Customer]:
+    """Fill an empty database."""
+    profile = EngineProfile.here(str(demo.BASE), served_name=MODEL)
+    base = BaseModel.objects.note(SyntheticEngine.of(profile).info)
+    _price(BASE_PRICE, base_model=base)
+    User.objects.create_superuser(OPERATOR)
+    return [_customer(plan, base) for plan in PLANS]
+
+
+def operator_session() -> dict[str, str]:
+    """Cookies with which the operator is signed in."""
+    client = Client()
+    client.force_login(User.objects.get(username=OPERATOR))
+    return {name: cookie.value for name, cookie in client.cookies.items()}
+
+
+def prices(customers: list[Customer]) -> dict[tuple[int, str], tuple[int, int, int]]:
+    """What is in force, by tenant and adapter; empty is the base model."""
+    of_adapter = {"": BASE_PRICE, "plain": BASE_PRICE, "fine": FINE_PRICE}
+    return {(one.tenant_id, name): price for one in customers for name, price in of_adapter.items()}
+
+
+def requests_per_minute(customers: list[Customer]) -> dict[int, int]:
+    """The limits of whole tenants, by tenant."""
+    limits = {plan.slug: plan.of_tenant.get("requests_per_minute") for plan in PLANS}
+    return {one.tenant_id: limit for one in customers if (limit := limits[one.slug]) is not None}
+
+
+def budgeted(customers: list[Customer]) -> list[Customer]:
+    """Those with a budget of any scope."""
+    have = {plan.slug for plan in PLANS if {*plan.of_tenant, *plan.of_key} & _BUDGETS}
+    return [one for one in customers if one.slug in have]
+
+
+_BUDGETS = {"tokens_per_day", "tokens_per_month", "cost_per_day", "cost_per_month"}
+
+
+def _customer(plan: Plan, base: BaseModel) -> Customer:
+    tenant = Tenant.objects.create(slug=plan.slug, name=plan.slug, weight=plan.weight)
+    issued = [
+        ApiKey.objects.issue(tenant, name=lane, scopes=["inference"], lane=lane)
+        for lane in ("interactive", "batch")
+    ]
+    adapters = [_adapter(tenant, base, name) for name in ADAPTERS]
+    _price(FINE_PRICE, adapter=adapters[1])
+    for limits, scope in (
+        (plan.of_tenant, {}),
+        (plan.of_key, {"key": issued[1][0]}),
+        (plan.of_adapter, {"adapter": adapters[1]}),
+    ):
+        if limits:
+            LimitSet.objects.create(tenant=tenant, author="operator", **scope, **limits)
+    return Customer(plan.slug, tenant.pk, tuple(text for _, text in issued), (MODEL, *ADAPTERS))
+
+
+def _price(price: tuple[int, int, int], **of: BaseModel | Adapter) -> None:
+    prompt, cached_prompt, output = price
+    Price.objects.create(
+        starts_at=datetime(2020, 1, 1, tzinfo=UTC),
+        prompt=prompt,
+        cached_prompt=cached_prompt,
+        output=output,
+        **of,
+    )
+
+
+def _adapter(tenant: Tenant, base: BaseModel, name: str) -> Adapter:
+    """One of the demo's adapters, with a content of its own by its configuration's last line."""
+    adapter = Adapter.objects.create(tenant=tenant, name=name, base_model=base)
+    folder = list(demo.ADAPTERS.values())[tenant.pk % len(demo.ADAPTERS)]
+    config = (folder / CONFIG).read_bytes() + b"\n" * (2 * tenant.pk + (name == "fine"))
+    weights = (folder / WEIGHTS).read_bytes()
+    sums = [hashlib.sha256(data).hexdigest() for data in (config, weights)]
+    digest = digest_of(*sums)
+    kept = store.new_folder(adapter, digest)
+    for file, data in ((CONFIG, config), (WEIGHTS, weights)):
+        store.storage().save(f"{kept}/{file}", ContentFile(data))
+    version = AdapterVersion.objects.create(
+        adapter=adapter,
+        number=1,
+        digest=digest,
+        state=State.READY,
+        size_bytes=len(config) + len(weights),
+        folder=kept,
+        config=json.loads(config),
+    )
+    adapter.promote(version)
+    return adapter

@@ -1,0 +1,187 @@
+"""What each side said of a run, as plain values: the verdict compares nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Counts(NamedTuple):
+    """Tokens of one request, or sums of them."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    @classmethod
+    def total(cls, parts: Iterable[Counts]) -> Counts:
+        return cls(*map(sum, zip(*parts, strict=True)))
+
+
+NOTHING = Counts()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A request that ended, by an engine's journal; the ledger must say the same.
+
+    `started_at` is a unix time in seconds; PostgreSQL keeps microseconds of it.
+    """
+
+    id: str
+    journal: str
+    tenant_id: int
+    key_id: int
+    model: str
+    counts: Counts
+    finish_reason: str
+    started_at: float = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A row of the ledger: the entry and what it was turned into.
+
+    `made_at` is the unix time in seconds at which the gateway took the request; between it and the
+    entry's `started_at` the limits let it pass. `prices` are of prompt, cached prompt
+    and output; `group` is its row in the rollups.
+    """
+
+    entry: Entry
+    made_at: float
+    engine_id: str
+    prices: tuple[int, int, int]
+    cost: int
+    group: Group
+
+
+class Group(NamedTuple):
+    """What a row of the rollups sums up; `hour` is a unix time in seconds."""
+
+    hour: int
+    tenant_id: int
+    key_id: int
+    adapter: str
+    model: str
+    base_model: str
+
+
+class Sums(NamedTuple):
+    """Sums over requests."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost: int = 0
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Sums:
+        rows = [(1, *event.entry.counts, event.cost) for event in events]
+        return cls(*map(sum, zip(*rows, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSums:
+    """Both sides of a journal as the database has them; sums without costs."""
+
+    engine_id: str
+    in_ledger: Sums
+    counted: Sums
+    unjournaled_tokens: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEnd:
+    """How a journal stood when its agent had stopped: requests ever closed, and what was left."""
+
+    journal: str
+    requests: int
+    open: int
+    unacknowledged: int
+
+
+@dataclass(slots=True)
+class Seen:
+    """One request as the recorder inside an engine saw it.
+
+    `states` are what the engine had counted after each of its steps; `handed_on` are output tokens
+    in what it gave to the agent; `finish_reason` is the engine's own, empty if it gave none.
+    """
+
+    id: str
+    run: str
+    """The agent's process, `NAME-PID`."""
+    states: list[Counts] = field(default_factory=list)
+    handed_on: int = 0
+    finish_reason: str = ""
+
+    @property
+    def counts(self) -> Counts:
+        return self.states[-1] if self.states else NOTHING
+
+
+@dataclass(slots=True)
+class Received:
+    """One request as its client saw it. Times are unix times in seconds.
+
+    `tokens` is the least number of output tokens that the text received is made of. Exactly one of
+    these holds in the end: `complete`, `left` (the client went away), `error` (a code in OpenAI's
+    shape), `broken` (the connection was), `wrong` (anything else; hung is one of it).
+    """
+
+    tenant: str
+    gateway: str
+    began: float
+    streams: bool = False
+    idempotency_key: str = ""
+    id: str = ""
+    ended: float = 0.0
+    status: int = 0
+    tokens: int = 0
+    text: str = ""
+    usage: Counts | None = None
+    replayed: bool = False
+    complete: bool = False
+    left: bool = False
+    error: str = ""
+    broken: str = ""
+    wrong: str = ""
+
+    @property
+    def outcome(self) -> str:
+        if self.complete:
+            return "replayed" if self.replayed else "complete"
+        if self.left:
+            return "client left"
+        if self.wrong:
+            return "WRONG"
+        return self.error or "connection lost"
+
+
+@dataclass(slots=True)
+class Life:
+    """One process from its start to its end; unix times in seconds, `None`: never.
+
+    `killed` says by what: `kill -9` or a request to stop; empty if it ended by itself.
+    """
+
+    name: str
+    kind: str
+    pid: int
+    began: float
+    ready: float | None = None
+    ended: float | None = None
+    killed: str = ""
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A `kill -9` that met a living process."""
+
+    at: float
+    kind: str
+    name: str

