@@ -158,15 +158,26 @@ def _add_queue(add: Callable[..., Any]) -> None:
     )
 
 
-def _queue_of(options: argparse.Namespace, running: int, max_loras: int) -> dict[str, Any]:
-    def given(value: int | None, default: int) -> int:
-        return default if value is None else value
+def queue_options(options: argparse.Namespace, running: int, max_loras: int) -> dict[str, Any]:
+    """The queue's settings for an engine that runs so many requests at once.
 
+    Raises:
+        BadProfile: a value is not allowed.
+    """
+    reserved = running // 8 if options.reserved is None else options.reserved
+    slots = max(1, max_loras - 1) if options.slots_per_tenant is None else options.slots_per_tenant
+    if not 0 <= reserved < running:
+        raise BadProfile(f"reserved is {reserved}: it must be from 0 to {running - 1}")
+    for name in ("max_queued", "max_queued_per_tenant", "max_unbilled"):
+        if (value := getattr(options, name)) < 1:
+            raise BadProfile(f"{name} is {value}: it must be at least 1")
+    if slots < 1:
+        raise BadProfile(f"slots_per_tenant is {slots}: it must be at least 1")
     return {
         "max_queued": options.max_queued,
         "max_queued_per_tenant": options.max_queued_per_tenant,
-        "reserved": given(options.reserved, running // 8),
-        "slots_per_tenant": given(options.slots_per_tenant, max(1, max_loras - 1)),
+        "reserved": reserved,
+        "slots_per_tenant": slots,
         "patience_s": options.patience,
         "batch_patience_s": options.batch_patience,
     }
@@ -251,6 +262,8 @@ async def serve(
     options: argparse.Namespace, profile: EngineProfile, journal: Journal, start: Start
 ) -> int:
     """Start the engine, serve it, and drain at the first signal. Returns the exit status."""
+    running = profile.max_num_seqs or DEFAULT_RUNNING
+    queue = queue_options(options, running, profile.max_loras)
     engine = await start(options, profile)
     log.info("engine_ready", engine=engine.info.engine, model=engine.info.name)
     stop = asyncio.Event()
@@ -258,7 +271,6 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     fetch = HttpFetch(options.token)
-    running = profile.max_num_seqs or DEFAULT_RUNNING
     try:
         async with AdapterStore(options.cache_dir, options.cache_bytes, fetch) as store:
             agent = Agent(
@@ -270,7 +282,7 @@ async def serve(
                 max_running=running,
                 max_resident=profile.loaded_adapters,
                 max_unbilled=options.max_unbilled,
-                **_queue_of(options, running, profile.max_loras),
+                **queue,
             )
             return await _until(stop, agent, options.gateway.split(","), options.drain)
     finally:

@@ -72,6 +72,11 @@ async def _engine_connected() -> bool:
     return bool(hub.snapshot()) and not hub.closing
 
 
+async def _limits_hold() -> bool:
+    """Not where Redis is away and requests are refused for that."""
+    return not limiter.degraded or settings.LIMITS_WITHOUT_REDIS == "local"
+
+
 def _note_model(info: ModelInfo) -> None:
     task = asyncio.create_task(_upsert_model(info))
     _tasks.add(task)
@@ -137,7 +142,9 @@ _inference = OpenAIServer(
     max_body_bytes=settings.MAX_REQUEST_BYTES,
     timeout_s=settings.REQUEST_TIMEOUT_S,
 )
-_health = Health({"database": _database_answers, "engine": _engine_connected})
+_health = Health(
+    {"database": _database_answers, "engine": _engine_connected, "limits": _limits_hold}
+)
 _metrics = Metrics(settings.METRICS_TOKEN, hub, ledger, limiter)
 _console = ServeStaticASGI(django_app, root=str(settings.STATIC_ROOT), prefix="static")
 

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from django.utils import timezone
 
 from gateway.demo import ADAPTERS, TENANTS
 from inference.content import FILES
-from tenants.models import ApiKey, Tenant, User
+from tenants.models import ApiKey, BaseModel, Price, Tenant, User
 
 OPERATOR = "operator"
+PRICE = {"prompt": 100_000, "cached_prompt": 25_000, "output": 400_000}
+"""Of the demo, in micro-units of the currency per million tokens: 0.10, 0.025 and 0.40."""
 POLL_S = 0.3
 VALIDATION_S = 180.0
 """Longest wait for one adapter to be validated and probed."""
@@ -86,6 +89,13 @@ def _key(slug: str, name: str, known: str) -> str:
     scopes = ["inference", "adapters:write", "usage:read", "admin"]
     _, text = ApiKey.objects.issue(tenant, name="demo", scopes=scopes)
     return text
+
+
+def prices(base_model: str) -> None:
+    """What the demo's tokens cost, unless the base model has a price or isn't known yet."""
+    known = BaseModel.objects.filter(name=base_model, prices=None).first()
+    if known is not None:
+        Price.objects.create(base_model=known, starts_at=timezone.now(), **PRICE)
 
 
 async def adapters(base_url: str, base_model: str, keys: dict[str, str]) -> None:

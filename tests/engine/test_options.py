@@ -1,0 +1,30 @@
+"""The agent's options."""
+
+from __future__ import annotations
+
+import pytest
+
+from inference.agent.__main__ import parser, queue_options
+from inference.agent.profile import BadProfile
+
+
+def test_a_queue_keeps_an_eighth_of_its_places_and_a_slot_for_others() -> None:
+    queue = queue_options(parser().parse_args([]), 64, 4)
+    assert (queue["reserved"], queue["slots_per_tenant"]) == (8, 3)
+    assert queue_options(parser().parse_args([]), 1, 1)["reserved"] == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--reserved", "64"], "reserved is 64: it must be from 0 to 63"),
+        (["--reserved", "-1"], "reserved is -1"),
+        (["--slots-per-tenant", "0"], "slots_per_tenant is 0"),
+        (["--max-queued", "0"], "max_queued is 0: it must be at least 1"),
+        (["--max-queued-per-tenant", "0"], "max_queued_per_tenant is 0"),
+        (["--max-unbilled", "0"], "max_unbilled is 0"),
+    ],
+)
+def test_a_bad_option_is_named(option: list[str], message: str) -> None:
+    with pytest.raises(BadProfile, match=message):
+        queue_options(parser().parse_args(option), 64, 4)
