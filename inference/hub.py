@@ -432,9 +432,12 @@ class Hub:
     def _settled(self, stream: Stream) -> None:
         done = stream.done
         assert done is not None
-        lost = done.fault is not None and done.fault.code == EngineLost.code
-        unknown = lost and done.usage.prompt_tokens == 0
-        self._limiter.settle(stream.id, None if unknown else done.usage)
+        error, known = done.fault and done.fault.error(), done.usage.prompt_tokens > 0
+        if isinstance(error, Overloaded) and not known:  # the engine never took it
+            self._limiter.release(stream.id)
+        else:
+            lost = isinstance(error, EngineLost) and not known
+            self._limiter.settle(stream.id, None if lost else done.usage)
         self._unbilled[stream.id] = None
         if len(self._unbilled) > MAX_UNBILLED:
             self._unbilled.popitem(last=False)

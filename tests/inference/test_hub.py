@@ -175,6 +175,15 @@ async def test_a_request_that_fails_raises_what_the_engine_said(bench: Bench) ->
     assert bench.limits.settled == {"r1": Usage()}
 
 
+async def test_a_request_that_the_engine_had_no_room_for_costs_nothing(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say(Done("r1", Usage(), fault=Fault.of(Overloaded("full", retry_after_s=2))))
+    with pytest.raises(Overloaded):
+        await stream.read()
+    assert (bench.limits.released, bench.limits.settled) == (["r1"], {})
+
+
 async def test_a_client_that_leaves_is_counted_what_the_engine_says(bench: Bench) -> None:
     engine = await bench.join()
     stream = bench.submit()
