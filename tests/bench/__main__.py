@@ -17,7 +17,7 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
 from tests import environment
 
 django.setup()
-from tests.bench import fairness, latency, lorikeet, throughput, vllm  # noqa: E402
+from tests.bench import fairness, latency, lorikeet, metering, throughput, vllm  # noqa: E402
 from tests.bench.processes import Failed  # noqa: E402
 from tests.bench.scale import QUICK, Scale  # noqa: E402
 
@@ -25,6 +25,7 @@ BENCHMARKS = {
     "latency": latency.run,
     "throughput": throughput.run,
     "vllm": vllm.run,
+    "metering": metering.run,
     "fairness": fairness.run,
 }
 

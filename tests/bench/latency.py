@@ -30,10 +30,10 @@ async def run(scale: Scale) -> Report:
             return await _direct(engine, count)
 
         async def bare_http() -> float:
-            return await _over_http(echo.address, lambda i: _request(i, ""), count)
+            return await p50_over_http(echo.address, lambda i: _request(i, ""), count)
 
         async def through_gateway() -> float:
-            return await _over_http(gateway.address, lambda i: _request(i, scale.key), count)
+            return await p50_over_http(gateway.address, lambda i: _request(i, scale.key), count)
 
         sides = {"direct": direct, "http": bare_http, "gateway": through_gateway}
         found = await take_turns(scale.rounds, sides)
@@ -72,7 +72,7 @@ async def _direct(engine: SyntheticEngine, count: int) -> float:
     return median(took) * 1000
 
 
-async def _over_http(address: Address, request: Callable[[int], bytes], count: int) -> float:
+async def p50_over_http(address: Address, request: Callable[[int], bytes], count: int) -> float:
     """The median time of a request over HTTP, in milliseconds."""
     connection, took = await Connection.open(address), []
     try:

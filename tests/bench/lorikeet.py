@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from tests.bench.processes import HOST, MANAGE, Failed, free_port, running, url_
 from tests.environment import VAR
 
 CHAT = "/v1/chat/completions"
+GATEWAY, ENGINE = [*MANAGE, "gateway"], [*MANAGE, "engine"]
 NOTED_S = 10.0
 """Longest wait until the base model of an engine that connected is in the catalogue."""
 
@@ -47,11 +48,14 @@ def recorded() -> tuple[int, int]:
 
 
 @asynccontextmanager
-async def gateway() -> AsyncIterator[Gateway]:
-    """One gateway process."""
+async def gateway(
+    name: str = "gateway", *, command: Sequence[str] = GATEWAY, redis_url: str = ""
+) -> AsyncIterator[Gateway]:
+    """One gateway process; its limits are counted in process unless there is a Redis."""
     address = (HOST, free_port())
-    command = [*MANAGE, "gateway", "--port", str(address[1])]
-    async with running("gateway", command, f"{url_of(address)}/healthz") as child:
+    command = [*command, "--port", str(address[1])]
+    environment = {"REDIS_URL": redis_url}
+    async with running(name, command, f"{url_of(address)}/healthz", environment) as child:
         yield Gateway(address, child)
 
 
@@ -63,18 +67,18 @@ async def worker() -> AsyncIterator[Child]:
 
 
 @asynccontextmanager
-async def engine(gateway: Gateway, name: str, *options: str) -> AsyncIterator[Child]:
+async def engine(
+    gateway: Gateway, name: str, *options: str, command: Sequence[str] = ENGINE
+) -> AsyncIterator[Child]:
     """One engine agent, connected to the gateway. A second one before the first has ended would
     share its load."""
-    command = [
-        *MANAGE,
-        "engine",
-        "--gateway",
-        gateway.url,
-        "--cache-dir",
-        str(VAR / "cache" / name),
-    ]
-    async with running(name, [*command, *options], f"{gateway.url}/readyz") as child:
+    places = {
+        "--gateway": gateway.url,
+        "--cache-dir": str(VAR / "cache" / name),
+        "--journal-dir": str(VAR / "journal" / name),
+    }
+    given = [part for place in places.items() for part in place]
+    async with running(name, [*command, *given, *options], f"{gateway.url}/readyz") as child:
         yield child
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 
 from tests.bench.client import Address
 from tests.bench.load import Tally, drive
@@ -19,6 +19,10 @@ class Sample:
     cpu_s: dict[str, float]
 
 
+async def _nothing_to_settle(tally: Tally) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     """One way from the clients to an engine; `parts` read the CPU seconds of its processes."""
@@ -26,10 +30,14 @@ class Side:
     address: Address
     parts: dict[str, CpuTime]
 
+    settle: Callable[[Tally], Awaitable[None]] = field(default=_nothing_to_settle)
+    """Waits for work that the answers left behind, so that its CPU seconds are counted here."""
+
     async def answer(self, requests: Sequence[bytes], *, clients: int) -> Sample:
         """Drive the load and measure."""
         before = {name: read() for name, read in self.parts.items()}
         tally = await drive(self.address, requests, clients=clients)
+        await self.settle(tally)
         used = {name: read() - before[name] for name, read in self.parts.items()}
         return Sample(tally, used)
 

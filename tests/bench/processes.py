@@ -6,7 +6,7 @@ import asyncio
 import re
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -48,16 +48,21 @@ def url_of(address: Address) -> str:
 
 @asynccontextmanager
 async def running(
-    name: str, command: list[str], ready_url: str | None = None
+    name: str,
+    command: list[str],
+    ready_url: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Child]:
     """Run a process, ready once `ready_url` answers 200, and end it with all that it started.
+
+    `environment` is added to this process's own.
 
     Raises:
         Failed: it ended, or was not ready in time.
     """
     logs = VAR / "log"
     logs.mkdir(exist_ok=True)
-    child = Child(name, command, logs / f"{name}.log")
+    child = Child(name, command, logs / f"{name}.log", dict(environment or {}))
     try:
         await child.start()
         if ready_url is not None:

@@ -1,0 +1,251 @@
+"""What limits, journal and ledger cost: requests with all of them, and with none, in turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import httpx
+from asgiref.sync import sync_to_async
+from django.db.models import Sum
+from django.utils import timezone
+
+from gateway.database import redis_command, redis_socket
+from gateway.supervisor import Child
+from tenants.models import ApiKey, BaseModel, LimitSet, Price, Tenant, UsageRollup
+from tenants.models.usage import FIGURES
+from tests.bench import lorikeet, servers
+from tests.bench.latency import p50_over_http
+from tests.bench.load import Tally
+from tests.bench.measure import Sample, Samples, Side
+from tests.bench.processes import PYTHON, Failed, cpu_of, postgres_cpu_s, running
+from tests.bench.report import Figure, Report, Row, take_turns
+from tests.bench.scale import Scale
+from tests.environment import VAR
+
+CLIENTS = 64
+STREAM_TOKENS = 64
+PACE = 40.0
+"""Tokens per second of a stream that comes as from a real engine."""
+LONGEST, LEAST = 1.15, 0.85
+"""At most 15 % off: of the time of one request, and of the requests per second."""
+BARE = [*PYTHON, "-m", "tests.bench.unmetered"]
+WITH, WITHOUT = "with", "without"
+STORES = ("PostgreSQL", "Redis")
+
+NEVER = 10**11
+"""A limit that is counted and never reached."""
+TENANT_LIMITS = dict.fromkeys(
+    (
+        "requests_per_minute",
+        "tokens_per_minute",
+        "concurrent_streams",
+        "tokens_per_day",
+        "cost_per_month",
+    ),
+    NEVER,
+)
+KEY_LIMITS = dict.fromkeys(("requests_per_minute", "output_tokens_per_minute"), NEVER)
+PRICE = {"prompt": 500, "cached_prompt": 100, "output": 2000}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one side did in one round."""
+
+    p50_ms: float
+    whole: Sample
+
+
+async def run(scale: Scale) -> Report:
+    """The counters in the gateway's process, then on Redis.
+
+    Raises:
+        Failed: nothing was limited, or PostgreSQL does not hold exactly what was answered.
+    """
+    rows = await _whole("in process", scale)
+    rows += await _streams(scale)
+    socket = redis_socket(VAR)
+    async with running("redis", redis_command(socket)) as redis:
+        rows += await _whole("Redis", scale, f"unix://{socket}", redis)
+    return Report(
+        f"Limits and metering, {CLIENTS} clients, synthetic engine",
+        rows,
+        "With: five limits of the tenant, two of them budgets, and two of its key; a price; the "
+        "journal and the ledger. PostgreSQL held exactly what was answered, and its cost.",
+    )
+
+
+async def _whole(
+    counters: str, scale: Scale, redis_url: str = "", redis: Child | None = None
+) -> list[Row]:
+    """One-token answers: one at a time, then many clients."""
+
+    async def ask(side: Side, key: str) -> Round:
+        p50_ms = await p50_over_http(
+            side.address, lambda i: _request(i, key), scale.single_requests
+        )
+        await side.settle(Tally(requests=scale.single_requests, tokens=scale.single_requests))
+        requests = [_request(i, key) for i in range(scale.requests)]
+        return Round(p50_ms, await side.answer(requests, clients=CLIENTS))
+
+    async with _sides(0.0, redis_url, redis) as (key, sides):
+        turns = {name: partial(ask, side, key) for name, side in sides.items()}
+        await take_turns(1, turns)
+        found = await take_turns(scale.rounds, turns)
+    return _whole_rows(counters, found[WITH], found[WITHOUT])
+
+
+async def _streams(scale: Scale) -> list[Row]:
+    """Streams at the pace of an engine: every step is journaled."""
+    async with _sides(PACE) as (key, sides):
+        requests = [
+            lorikeet.chat(
+                servers.MODEL, f"{i}: hello", max_tokens=STREAM_TOKENS, stream=True, key=key
+            )
+            for i in range(scale.paced_streams)
+        ]
+        turns = {
+            name: partial(side.answer, requests, clients=CLIENTS) for name, side in sides.items()
+        }
+        found = await take_turns(scale.rounds, turns)
+    return _stream_rows(Samples(found[WITH]), Samples(found[WITHOUT]))
+
+
+# --- with and without ----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _sides(
+    pace: float, redis_url: str = "", redis: Child | None = None
+) -> AsyncIterator[tuple[str, dict[str, Side]]]:
+    """Both, and a key for them. Without is without an agent's journal too."""
+    key = await sync_to_async(_limited_key)()
+    parts = {"PostgreSQL": postgres_cpu_s, "Redis": cpu_of(redis) if redis else lambda: 0.0}
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        metered = await enter(lorikeet.gateway(f"gateway-{WITH}", redis_url=redis_url))
+        bare = await enter(lorikeet.gateway(f"gateway-{WITHOUT}", command=[*BARE, "gateway"]))
+        options = [*servers.ENGINE_OPTIONS, "--tokens-per-second", str(pace)]
+        ours = await enter(lorikeet.engine(metered, f"engine-{WITH}", *options))
+        other = await enter(
+            lorikeet.engine(bare, f"engine-{WITHOUT}", *options, command=[*BARE, "engine"])
+        )
+        for gateway in (metered, bare):
+            await lorikeet.until_served(gateway, key, servers.MODEL)
+        if not await _is_limited(metered, key) or await _is_limited(bare, key):
+            raise Failed("limits are not counted with metering, or counted without")
+        bill = Bill(key)
+        await bill.settle(Tally(requests=2, tokens=2))  # what was asked of `metered` up to here
+        yield (
+            key,
+            {
+                WITH: Side(metered.address, parts | _parts(metered, ours), bill.settle),
+                WITHOUT: Side(bare.address, parts | _parts(bare, other)),
+            },
+        )
+
+
+def _parts(gateway: lorikeet.Gateway, engine: Child) -> dict[str, Callable[[], float]]:
+    return {"gateway": cpu_of(gateway.child), "agent": cpu_of(engine)}
+
+
+def _limited_key() -> str:
+    """The key of a tenant with limits, on a model with a price."""
+    tenant, _ = Tenant.objects.get_or_create(slug="metered", defaults={"name": "Metered"})
+    key, text = ApiKey.objects.issue(tenant, name="bench", scopes=["inference"])
+    author = LimitSet.Author.OPERATOR
+    LimitSet.objects.update_or_create(
+        tenant=tenant, key=None, author=author, defaults=TENANT_LIMITS
+    )
+    LimitSet.objects.create(tenant=tenant, key=key, author=author, **KEY_LIMITS)
+    base = BaseModel.objects.note(servers.engine().info)
+    Price.objects.get_or_create(base_model=base, defaults={"starts_at": timezone.now(), **PRICE})
+    return text
+
+
+async def _is_limited(gateway: lorikeet.Gateway, key: str) -> bool:
+    """Whether an answer tells of limits."""
+    body = {"model": servers.MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+    async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
+        answer = await client.post(
+            lorikeet.CHAT,
+            json=body | {"max_tokens": 1},
+            headers={"Authorization": f"Bearer {key}"},
+        )
+    return "x-ratelimit-remaining-requests" in answer.raise_for_status().headers
+
+
+class Bill:
+    """What a key was answered so far, which the ledger must come to."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._requests = self._tokens = 0
+
+    async def settle(self, tally: Tally) -> None:
+        """So much more was answered: wait until it is in the ledger, and at its price.
+
+        Raises:
+            Failed: it is not within ten seconds, or the cost is another.
+        """
+        self._requests += tally.requests
+        self._tokens += tally.tokens
+        async with asyncio.timeout(10):
+            while (found := await sync_to_async(self._found)()) != (self._requests, self._tokens):
+                if found > (self._requests, self._tokens):
+                    raise Failed(f"{self._requests} requests were answered, the ledger has {found}")
+                await asyncio.sleep(0.02)
+
+    def _found(self) -> tuple[int, int]:
+        rollups = UsageRollup.objects.filter(key=ApiKey.objects.find(self._key))
+        sums = rollups.aggregate(**{name: Sum(name, default=0) for name in FIGURES})
+        uncached = sums["prompt_tokens"] - sums["cached_tokens"]
+        cost = uncached * PRICE["prompt"] + sums["cached_tokens"] * PRICE["cached_prompt"]
+        if sums["cost"] != cost + sums["completion_tokens"] * PRICE["output"]:
+            raise Failed(f"this is not what it costs: {sums}")
+        return sums["requests"], sums["completion_tokens"]
+
+
+# --- figures -------------------------------------------------------------------------------------
+
+
+def _request(i: int, key: str) -> bytes:
+    return lorikeet.chat(servers.MODEL, f"{i}: hello", max_tokens=1, key=key)
+
+
+def _whole_rows(counters: str, ours: list[Round], bare: list[Round]) -> list[Row]:
+    p50, p50_bare = (Figure.of([one.p50_ms for one in found]) for found in (ours, bare))
+    load, load_bare = (Samples([one.whole for one in found]) for found in (ours, bare))
+    rate, rate_bare = load.requests_per_s(), load_bare.requests_per_s()
+    return [
+        Row(f"{counters}: p50 of one request, with", p50, "ms"),
+        Row(f"{counters}: the same, without", p50_bare, "ms"),
+        Row(f"{counters}: with over without", p50.over(p50_bare), "x", at_most=LONGEST),
+        Row(f"{counters}: requests/s, with", rate, "requests/s"),
+        Row(f"{counters}: the same, without", rate_bare, "requests/s"),
+        Row(f"{counters}: with over without", rate.over(rate_bare), "x", at_least=LEAST),
+        *_cpu_rows(counters, load.ms_per_request, load_bare.ms_per_request, "ms/request"),
+    ]
+
+
+def _stream_rows(ours: Samples, bare: Samples) -> list[Row]:
+    what, unit = f"streams of {PACE:g} tokens/s", "s/1,000 tokens"
+    return _cpu_rows(what, ours.s_per_1000_tokens, bare.s_per_1000_tokens, unit)
+
+
+def _cpu_rows(
+    what: str, ours: Callable[..., Figure], bare: Callable[..., Figure], unit: str
+) -> list[Row]:
+    """CPU of each process, with and without metering, and of both in all."""
+    rows = [
+        Row(f"{what}: CPU of {part}, {name}", side(part), unit)
+        for part in ("gateway", "agent")
+        for name, side in ((WITH, ours), (WITHOUT, bare))
+    ]
+    rows += [Row(f"{what}: CPU of {part}, with", ours(part), unit) for part in STORES]
+    cpu, cpu_bare = ours("gateway", "agent"), bare("gateway", "agent")
+    return [*rows, Row(f"{what}: gateway and agent, with over without", cpu.over(cpu_bare), "x")]

@@ -1,0 +1,159 @@
+"""Lorikeet without limits, journal and ledger, to see what these cost; the rest is the product's.
+
+`python -m tests.bench.unmetered gateway --port N`, or `engine` with the options of
+`manage.py engine`. It serves the base model alone, and no other gateway knows of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from inference import environ, logs
+from inference.agent.__main__ import parser, profile_of, serve, start_engine
+from inference.agent.journal import Journal
+from inference.grants import Ask, Grant, Reservation, Target, Written
+from inference.openai import Counts
+from inference.wire import MAX_FRAME_BYTES, Account, EngineStats, LedgerEntry, Totals, Usage
+
+
+class NoLimits:
+    """A Limiter that lets everything through."""
+
+    async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+        return Reservation(id)
+
+    async def extend(self, reservation: Reservation, output_tokens: int) -> None:
+        pass
+
+    def settle(self, id: str, usage: Usage | None) -> None:
+        pass
+
+    def release(self, id: str) -> None:
+        pass
+
+    async def look(self, grant: Grant) -> Reservation:
+        return Reservation("")
+
+
+class NoLedger:
+    """A Recorder that forgets."""
+
+    def record(
+        self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
+    ) -> None:
+        written([entry.id for entry in entries])
+
+    def totals(self, engine_id: str, stats: EngineStats) -> None:
+        pass
+
+
+class NoJournal(Journal):
+    """Nothing is ever open or closed, so there is nothing to bill either."""
+
+    id = ""
+    journaled = unbilled = Totals()
+    backlog = open_requests = 0
+
+    def __init__(self) -> None:
+        pass
+
+    def unacknowledged(self) -> list[LedgerEntry]:
+        return []
+
+    def opened(self, id: str, account: Account, model: str) -> None:
+        pass
+
+    def progressed(self, figures: Iterable[tuple[str, Counts]]) -> None:
+        pass
+
+    def closed(self, id: str, usage: Usage, finish_reason: str) -> None:
+        return None
+
+    def acknowledged(self, ids: Sequence[str]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def gateway(arguments: list[str]) -> None:
+    """One gateway process; settings as `manage.py gateway` has them."""
+    options = argparse.ArgumentParser()
+    options.add_argument("--port", type=int, required=True)
+    port: int = options.parse_args(arguments).port
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "platform"))
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
+    import django
+    from django.conf import settings
+
+    django.setup()
+    logs.configure(f"gateway:{port}", settings.LOG_LEVEL)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve_gateway(port))
+
+
+async def _serve_gateway(port: int) -> None:
+    from channels.routing import ProtocolTypeRouter, URLRouter
+    from django.conf import settings
+    from django.urls import re_path
+
+    from inference.hub import Hub
+    from inference.sockets import EngineSocket
+    from inference.views import Health, OpenAIServer
+    from tenants.answers import PostgresAnswers
+    from tenants.auth import PostgresDirectory
+
+    limiter, directory, answers = NoLimits(), PostgresDirectory(), PostgresAnswers()
+    hub = Hub(f"http://127.0.0.1:{port}", settings.ENGINE_TOKEN, NoLedger(), limiter)
+
+    async def engine_connected() -> bool:
+        return bool(hub.snapshot())
+
+    inference = OpenAIServer(
+        hub,
+        directory,
+        limiter,
+        answers=answers,
+        max_body_bytes=settings.MAX_REQUEST_BYTES,
+        timeout_s=settings.REQUEST_TIMEOUT_S,
+    )
+    health = Health({"engine": engine_connected})
+    http = [re_path(r"^v1/", inference), re_path(r"^(healthz|readyz)$", health)]  # type: ignore[arg-type]
+    websocket = [re_path(r"^ws/engine$", EngineSocket(hub))]  # type: ignore[arg-type]
+    config = uvicorn.Config(
+        ProtocolTypeRouter({"http": URLRouter(http), "websocket": URLRouter(websocket)}),
+        port=port,
+        http="httptools",
+        ws="websockets-sansio",
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_ping_interval=None,
+        ws_per_message_deflate=False,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+    )
+    async with directory, answers:
+        await uvicorn.Server(config).serve()
+
+
+def engine(arguments: list[str]) -> None:
+    """One engine agent, as `inference.agent.__main__` runs it."""
+    options = parser().parse_args(arguments)
+    options.token = environ.secret("ENGINE_TOKEN")
+    logs.configure(options.id, options.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(options, profile_of(options), NoJournal(), start_engine))
+
+
+if __name__ == "__main__":
+    {"gateway": gateway, "engine": engine}[sys.argv[1]](sys.argv[2:])
