@@ -21,6 +21,8 @@ class Scale:
     engine_streams: int = 96
     fairness_rounds: int = 3
     questions: int = 100
+    ledger_rows: int = 50_000
+    events: int = 10_000_000
 
 
 QUICK = {
@@ -33,5 +35,7 @@ QUICK = {
     "engine_streams": 64,
     "fairness_rounds": 1,
     "questions": 40,
+    "ledger_rows": 20_000,
+    "events": 500_000,
 }
 """Enough to see that it works and where the figures are: two or three minutes."""
