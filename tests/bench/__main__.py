@@ -17,7 +17,7 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
 from tests import environment
 
 django.setup()
-from tests.bench import fairness, latency, lorikeet, metering, throughput, vllm  # noqa: E402
+from tests.bench import fairness, latency, ledger, lorikeet, metering, throughput, vllm  # noqa: E402
 from tests.bench.processes import Failed  # noqa: E402
 from tests.bench.scale import QUICK, Scale  # noqa: E402
 
@@ -27,6 +27,7 @@ BENCHMARKS = {
     "vllm": vllm.run,
     "metering": metering.run,
     "fairness": fairness.run,
+    "ledger": ledger.run,
 }
 
 
