@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import AdapterFilter, VersionFilter
-from tenants.api.permissions import Permission, TenantView
+from tenants.api.permissions import TenantView
 from tenants.api.schema import Schema
 from tenants.api.serializers import (
     AdapterSerializer,
@@ -26,6 +26,7 @@ from tenants.api.serializers import (
 )
 from tenants.api.uploads import receive
 from tenants.models import Adapter, AdapterVersion, Alias
+from tenants.permissions import Permission
 
 READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
 

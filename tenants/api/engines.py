@@ -14,9 +14,9 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.authentication import KeyHolder
-from tenants.api.permissions import TABLE, Permission
 from tenants.api.serializers import BaseModelSerializer, EngineSerializer
 from tenants.models import BaseModel, Tenant
+from tenants.permissions import TABLE, Permission
 
 
 def _no_engines() -> list[dict[str, Any]]:

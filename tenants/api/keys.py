@@ -13,11 +13,12 @@ from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import KeyFilter
-from tenants.api.permissions import Permission, TenantView
+from tenants.api.permissions import TenantView
 from tenants.api.schema import Schema
 from tenants.api.serializers import KeySerializer, NewKeySerializer
 from tenants.errors import KeyRevoked
 from tenants.models import ApiKey
+from tenants.permissions import Permission
 
 
 class Keys(

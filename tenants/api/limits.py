@@ -14,12 +14,13 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from tenants import ceilings
-from tenants.api.permissions import Operating, Permission, TenantView
+from tenants.api.permissions import Operating, TenantView
 from tenants.api.schema import Schema
 from tenants.api.serializers import StrictMixin
 from tenants.ceilings import FIELDS, Figures
 from tenants.errors import KeyRevoked
 from tenants.models import Adapter, ApiKey, LimitScope, LimitSet
+from tenants.permissions import Permission
 
 OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
 

@@ -20,10 +20,10 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from inference.errors import InvalidRequest
-from tenants.api.permissions import TABLE, Permission
 from tenants.api.v1 import Query, ends_early, keyed
 from tenants.models import ApiKey, Tenant
 from tenants.money import amount
+from tenants.permissions import TABLE, Permission
 
 READERS = TABLE[Permission.READ_USAGE][1]
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

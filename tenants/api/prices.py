@@ -15,10 +15,11 @@ from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import PriceFilter
-from tenants.api.permissions import Allowed, Caller, Permission, TenantView
+from tenants.api.permissions import Allowed, TenantView
 from tenants.api.schema import Schema
 from tenants.api.serializers import PriceSerializer
 from tenants.models import Price, User
+from tenants.permissions import Caller, Permission
 
 READ, SET = Permission.READ_USAGE, Permission.OPERATE
 

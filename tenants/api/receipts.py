@@ -11,9 +11,9 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 
 from inference.errors import InvalidRequest, NotFound
-from tenants.api.permissions import TABLE, Permission
 from tenants.api.v1 import Query, ends_early, keyed, openai_view, reply
 from tenants.models import ApiKey, Scope, Tenant, UsageEvent
+from tenants.permissions import TABLE, Permission
 from tenants.receipts import ALGORITHM, describe, signer
 
 READERS = TABLE[Permission.READ_USAGE][1]

@@ -16,7 +16,6 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.fields import get_error_detail
 
-from tenants.api.permissions import Caller
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -31,6 +30,7 @@ from tenants.models import (
     User,
 )
 from tenants.models.usage import MAX_PRICE
+from tenants.permissions import Caller
 
 MODEL_NAME = re.compile(r"[^@\s\x00]{1,255}")
 

@@ -14,10 +14,11 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.authentication import KeyHolder
 from tenants.api.filters import MemberFilter, TenantFilter
-from tenants.api.permissions import Permission, TenantView
+from tenants.api.permissions import TenantView
 from tenants.api.schema import Schema
 from tenants.api.serializers import MemberSerializer, TenantSerializer
 from tenants.models import Membership, Role, Tenant
+from tenants.permissions import Permission
 
 OPERATORS_FIELDS = {"status", "weight"}
 

@@ -21,7 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants.api.filters import UsageFilter
-from tenants.api.permissions import Permission, TenantView
+from tenants.api.permissions import TenantView
 from tenants.api.schema import Schema
 from tenants.api.serializers import CostLineSerializer, UsageLineSerializer
 from tenants.api.tables import CHUNK_ROWS, CSV, CsvRenderer, download
@@ -29,6 +29,7 @@ from tenants.api.v1 import EARLIEST, LATEST
 from tenants.models import UsageRollup
 from tenants.models.usage import TOKENS, UsageRollupQuerySet
 from tenants.money import amount
+from tenants.permissions import Permission
 
 LONGEST = {
     "hour": timedelta(days=92),

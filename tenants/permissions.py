@@ -1,0 +1,112 @@
+"""Who may do what: one table over roles and scopes, and the caller that it is asked about.
+
+Pages, API and sockets all ask here. Nothing here knows of HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from django.core.exceptions import PermissionDenied
+
+from tenants.models import ApiKey, Membership, Role, Scope, Tenant, User
+
+
+class Permission(Enum):
+    READ_TENANT = "see the tenant"
+    EDIT_TENANT = "change the tenant"
+    READ_MEMBERS = "see the members"
+    EDIT_MEMBERS = "change the members"
+    EDIT_OWNERS = "change the owners"
+    READ_KEYS = "see the API keys"
+    EDIT_OWN_KEYS = "make API keys"
+    EDIT_KEYS = "change other people's API keys"
+    READ_ADAPTERS = "see adapters"
+    EDIT_ADAPTERS = "change adapters"
+    READ_LIMITS = "see the limits"
+    EDIT_LIMITS = "change the limits"
+    READ_USAGE = "see the usage"
+    OPERATE = "operate this installation"
+
+
+RANK: Sequence[Role] = [Role.VIEWER, Role.DEVELOPER, Role.ADMIN, Role.OWNER]
+ANY_SCOPE = frozenset(Scope)
+ADMIN = frozenset({Scope.ADMIN})
+
+P = Permission
+TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
+    # permission       the least role    or a key with one of these scopes
+    P.READ_TENANT: (Role.VIEWER, ANY_SCOPE),
+    P.EDIT_TENANT: (Role.ADMIN, ADMIN),
+    P.READ_MEMBERS: (Role.VIEWER, ADMIN),
+    P.EDIT_MEMBERS: (Role.ADMIN, ADMIN),
+    P.EDIT_OWNERS: (Role.OWNER, frozenset()),
+    P.READ_KEYS: (Role.VIEWER, ADMIN),
+    P.EDIT_OWN_KEYS: (Role.DEVELOPER, ADMIN),
+    P.EDIT_KEYS: (Role.ADMIN, ADMIN),
+    P.READ_ADAPTERS: (Role.VIEWER, ADMIN | {Scope.WRITE_ADAPTERS, Scope.INFERENCE}),
+    P.EDIT_ADAPTERS: (Role.DEVELOPER, ADMIN | {Scope.WRITE_ADAPTERS}),
+    P.READ_LIMITS: (Role.VIEWER, ADMIN),
+    P.EDIT_LIMITS: (Role.ADMIN, ADMIN),
+    P.READ_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
+    P.OPERATE: (None, frozenset()),  # nobody in a tenant
+}
+KEY_SCOPES: Mapping[Role, frozenset[Scope]] = {
+    Role.OWNER: ANY_SCOPE,
+    Role.ADMIN: ANY_SCOPE,
+    Role.DEVELOPER: ANY_SCOPE - ADMIN,
+    Role.VIEWER: frozenset(),
+}
+"""The scopes that a member may give to a key."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks, about which tenant: a key, a member, or an operator (who may do all)."""
+
+    tenant: Tenant
+    key: ApiKey | None = None
+    user: User | None = None
+    role: Role | None = None
+
+    @classmethod
+    def of_user(cls, user: User, slug: str) -> Caller | None:
+        """This person, about the tenant of that slug; None where it is none of theirs."""
+        tenant = Tenant.objects.visible_to(user).filter(slug=slug).first()
+        return cls.of_member(user, tenant) if tenant else None
+
+    @classmethod
+    def of_member(cls, user: User, tenant: Tenant) -> Caller:
+        """This person, about a tenant that is visible to him."""
+        membership = Membership.objects.filter(user=user, tenant=tenant).first()
+        return cls(tenant, user=user, role=Role(membership.role) if membership else None)
+
+    @property
+    def operator(self) -> bool:
+        return self.user is not None and self.user.is_staff
+
+    def may(self, permission: Permission) -> bool:
+        role, scopes = TABLE[permission]
+        if self.key is not None:
+            return not scopes.isdisjoint(self.key.scopes)
+        if self.operator:
+            return True
+        if role is None or self.role is None:
+            return False
+        return RANK.index(self.role) >= RANK.index(role)
+
+    def require(self, permission: Permission) -> None:
+        """Raises PermissionDenied where `may` says no."""
+        if not self.may(permission):
+            raise PermissionDenied(f"You may not {permission.value}.", "insufficient_permissions")
+
+    @property
+    def key_scopes(self) -> frozenset[str]:
+        """The scopes that it may give to a key: never more than it has."""
+        if self.key is not None:
+            return frozenset(self.key.scopes)
+        if self.operator:
+            return frozenset(ANY_SCOPE)
+        return frozenset(KEY_SCOPES[self.role] if self.role else ())
