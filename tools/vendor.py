@@ -1,0 +1,120 @@
+"""Brings the browser's libraries into `frontend/static/vendor`, pinned, and writes `VENDOR.json`.
+
+    python tools/vendor.py          fetch with npm what PACKAGES names, and write everything anew
+    python tools/vendor.py --check  say whether the files are those that VENDOR.json names
+
+Only whoever changes a version runs it, and needs npm for that; what it writes is committed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[1] / "frontend" / "static" / "vendor"
+LIST = FOLDER / "VENDOR.json"
+SOURCE_MAP = re.compile(rb"(?m)^\s*(//|/\*)[#@] sourceMappingURL=.*$\n?")
+"""A map that isn't there: the manifest storage would fail on it."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """An npm package: which of its files we take, and under which names."""
+
+    name: str
+    version: str
+    files: dict[str, str]
+
+
+LANGUAGES = ("bash", "javascript", "json", "python", "sql", "xml")
+PACKAGES = [
+    Package("htmx.org", "2.0.11", {"dist/htmx.min.js": "htmx.js"}),
+    Package(
+        "uplot", "1.6.32", {"dist/uPlot.iife.min.js": "uplot.js", "dist/uPlot.min.css": "uplot.css"}
+    ),
+    Package("streaming-markdown", "0.2.15", {"smd.min.js": "streaming-markdown.js"}),
+    Package(
+        "@highlightjs/cdn-assets",
+        "11.12.0",
+        {"es/core.min.js": "highlight/core.js"}
+        | {f"es/languages/{one}.min.js": f"highlight/{one}.js" for one in LANGUAGES},
+    ),
+    Package(
+        "@fontsource-variable/inter",
+        "5.3.0",
+        {"files/inter-latin-wght-normal.woff2": "inter-latin.woff2"},
+    ),
+]
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(check())
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    listed = [entry for package in PACKAGES for entry in fetch(package)]
+    LIST.write_text(json.dumps(listed, indent=2) + "\n")
+    print(f"{len(listed)} files in {FOLDER}")
+
+
+def fetch(package: Package) -> list[dict[str, Any]]:
+    """Take the package's files and its licence; what VENDOR.json says of each."""
+    with tempfile.TemporaryDirectory() as temporary:
+        spec = f"{package.name}@{package.version}"
+        subprocess.run(
+            ["npm", "pack", "--silent", "--pack-destination", temporary, spec],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        (archive,) = Path(temporary).glob("*.tgz")
+        with tarfile.open(archive) as tar:
+            tar.extractall(temporary, filter="data")
+        root = Path(temporary) / "package"
+        about = json.loads((root / "package.json").read_text())
+        licence = next(file for file in sorted(root.iterdir()) if file.stem.upper() == "LICENSE")
+        taken = package.files | {licence.name: f"licences/{package.name.strip('@')}.txt"}
+        return [
+            _take(root / source, target, package, about["license"])
+            for source, target in taken.items()
+        ]
+
+
+def _take(source: Path, target: str, package: Package, licence: str) -> dict[str, Any]:
+    content = source.read_bytes()
+    if source.suffix in (".js", ".css"):
+        content = SOURCE_MAP.sub(b"", content)
+    file = FOLDER / target
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    return {
+        "file": target,
+        "package": package.name,
+        "version": package.version,
+        "licence": licence,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def check() -> str | None:
+    """What is wrong with the files, None if nothing is."""
+    listed = {entry["file"]: entry["sha256"] for entry in json.loads(LIST.read_text())}
+    found = {
+        str(file.relative_to(FOLDER)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in FOLDER.rglob("*")
+        if file.is_file() and file != LIST
+    }
+    wrong = sorted(name for name in listed | found if listed.get(name) != found.get(name))
+    return f"not as VENDOR.json says: {', '.join(wrong)}" if wrong else None
+
+
+if __name__ == "__main__":
+    main()
