@@ -41,6 +41,7 @@ class Failover:
         redis: Store | None = None,
         *,
         refuse: bool = False,
+        retry_s: float = RETRY_S,
         max_pending: int = MAX_PENDING,
     ) -> None:
         """Without `redis` the local store is the only one, else it is used while Redis is down,
@@ -52,10 +53,11 @@ class Failover:
         self.degraded_decisions = 0
         """Requests decided without Redis, refused ones included, since the start."""
         self.redis_failures = 0
-        self._refuse, self._max_pending = refuse, max_pending
+        self._refuse, self._retry_s, self._max_pending = refuse, retry_s, max_pending
         self._pending: deque[AnyCommand] = deque()
         self._overflowed = False
-        self._work = asyncio.Event()
+        self._work, self._told, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._told.set()
 
     def decide(self) -> Store:
         """The store for one decision.
@@ -77,6 +79,7 @@ class Failover:
         self.redis_failures += 1
         if not self.degraded:
             self.degraded = True
+            self._lost.set()
             log.error("limits_degraded", refuse=self._refuse, error=str(error))
 
     def end(self, store: Store, command: Settle | Keep | Release) -> None:
@@ -85,10 +88,15 @@ class Failover:
             self.local.do(command)
         elif len(self._pending) < self._max_pending:
             self._pending.append(command)
+            self._told.clear()
             if not self.degraded:
                 self._work.set()
         else:
             self._let_lease_expire()
+
+    async def flushed(self) -> None:
+        """Wait until everything that has ended was told; while Redis is down that takes as long."""
+        await self._told.wait()
 
     async def __aenter__(self) -> Self:
         await self._renew()
@@ -110,7 +118,10 @@ class Failover:
 
     async def _renew_always(self) -> None:
         while True:
-            await asyncio.sleep(RETRY_S if self.degraded else RENEW_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RENEW_S):  # wait_for may swallow being cancelled
+                    await self._lost.wait()
+                await asyncio.sleep(self._retry_s)
             await self._renew()
 
     async def _renew(self) -> None:
@@ -127,6 +138,7 @@ class Failover:
     def _answered(self) -> None:
         if self.degraded:
             self.degraded = self._overflowed = False
+            self._lost.clear()
             log.info("limits_restored", failures=self.redis_failures)
         self._work.set()
 
@@ -146,6 +158,7 @@ class Failover:
             await self.redis.run(*batch)
             for _ in batch:
                 self._pending.popleft()
+        self._told.set()
 
     def _let_lease_expire(self) -> None:
         """What can't be settled is given back by the lease of the holder that made it."""

@@ -191,6 +191,11 @@ class StoreLimiter:
                 return _reservation("", None, rooms.left)
         raise Unavailable(retry_after_s=1.0)
 
+    async def flushed(self) -> None:
+        """Wait until what was settled, released and read again so far is in the store."""
+        await asyncio.gather(*self._refreshing)
+        await self._failover.flushed()
+
     # --- reserving -------------------------------------------------------------------------------
 
     async def _charge(self, held: Held, charge: Charge) -> Granted:

@@ -4,20 +4,22 @@
 -- ARGV[1] is the command as MessagePack; ARGV[2] a unix time in milliseconds, given by tests alone.
 -- The answer is MessagePack too. Constants come from Python, in front of this text. Keys are made
 -- here from names, so this needs a single Redis, not a cluster. Nothing may be evicted from it.
+-- All begin with PREFIX, which is to be changed with the form of what lies under them:
 --
--- limits:w:<counters>                    hash of windows. For each of the metrics q, t, p, o:
---                                        `q@` the second it was slid to, `q` the sum of its buckets,
---                                        `q<second>` a bucket; an empty bucket has no field
--- limits:streams                         hash: streams by counters
--- limits:b:<counters>:<period>:<start>   hash: one purse
--- limits:r:<id>                          one record (MessagePack)
--- limits:held:<holder>                   set of ids
--- limits:leases                          sorted set: holders by the end of their lease
--- limits:gone:<id>                       a withdrawn id
+-- w:<counters>                   hash: windows of the metrics q, t, p, o. `q@` is the second that it
+--                                was slid to, `q` the sum of its buckets, `q<second>` a bucket; an
+--                                empty one has no field
+-- streams                        hash: streams by counters
+-- b:<counters>:<period>:<start>  hash: one purse
+-- r:<id>                         one record, MessagePack
+-- held:<holder>                  set of ids
+-- leases                         sorted set: holders by the end of their lease in milliseconds
+-- gone:<id>                      a withdrawn id
 
 local floor, min, max = math.floor, math.min, math.max
 local call, pack, unpack_ = redis.call, cmsgpack.pack, cmsgpack.unpack
 
+local PREFIX = 'limits1:'
 local MICRO = 1000000
 local DAY_S = 86400
 

@@ -43,7 +43,7 @@ local function end_of(period, start)
 end
 
 local function purse_key(budget)
-  return 'limits:b:' .. budget[1] .. ':' .. budget[2] .. ':' .. budget[3]
+  return PREFIX .. 'b:' .. budget[1] .. ':' .. budget[2] .. ':' .. budget[3]
 end
 
 local PURSE_S = 40 * DAY_S  -- longer than a month

@@ -42,8 +42,8 @@ local function correct(window, record, outcome)
 end
 
 local function finish(id, record, outcome)
-  call('DEL', 'limits:r:' .. id)
-  call('SREM', 'limits:held:' .. record.holder, id)
+  call('DEL', PREFIX .. 'r:' .. id)
+  call('SREM', PREFIX .. 'held:' .. record.holder, id)
   local seconds, seen = {this_second}, {[this_second] = true}
   for _, part in ipairs(record.parts) do
     if part.second > this_second - GONE_S and not seen[part.second] then
@@ -55,8 +55,8 @@ local function finish(id, record, outcome)
     local opened = open_windows(place.counters, place.metrics, seconds)
     for _, window in pairs(opened.windows) do correct(window, record, outcome) end
     save_windows(opened)
-    if place.streams and call('HINCRBY', 'limits:streams', place.counters, -1) <= 0 then
-      call('HDEL', 'limits:streams', place.counters)
+    if place.streams and call('HINCRBY', PREFIX .. 'streams', place.counters, -1) <= 0 then
+      call('HDEL', PREFIX .. 'streams', place.counters)
     end
     for _, budget in ipairs(place.budgets) do
       local purse = open_purse(budget)
@@ -74,14 +74,14 @@ local function finish(id, record, outcome)
 end
 
 local function load(id)
-  local packed = call('GET', 'limits:r:' .. id)
+  local packed = call('GET', PREFIX .. 'r:' .. id)
   return packed and unpack_(packed)
 end
 
 local function reclaim()
-  local holder = call('ZRANGEBYSCORE', 'limits:leases', '-inf', now, 'LIMIT', 0, 1)[1]
+  local holder = call('ZRANGEBYSCORE', PREFIX .. 'leases', '-inf', now, 'LIMIT', 0, 1)[1]
   if not holder then return end
-  local held = 'limits:held:' .. holder
+  local held = PREFIX .. 'held:' .. holder
   for _, id in ipairs(call('SPOP', held, RECLAIMED_AT_ONCE)) do
     local record = load(id)
     if record then
@@ -90,7 +90,7 @@ local function reclaim()
       })
     end
   end
-  if call('EXISTS', held) == 0 then call('ZREM', 'limits:leases', holder) end
+  if call('EXISTS', held) == 0 then call('ZREM', PREFIX .. 'leases', holder) end
 end
 
 -- Commands ----------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ local function open_place(scope, place)
     opened.purses[budget[2]] = purse
     if not purse then opened.unseeded[#opened.unseeded + 1] = budget end
   end
-  if scope[6] then opened.streams = tonumber(call('HGET', 'limits:streams', scope[1])) or 0 end
+  if scope[6] then opened.streams = tonumber(call('HGET', PREFIX .. 'streams', scope[1])) or 0 end
   return opened
 end
 
@@ -207,7 +207,7 @@ local function reserve(id, holder, record, places, part, is_new)
         window:add((metric == 'o' and 0 or part.prompt) + (metric == 'p' and 0 or part.output))
       end
     end
-    if place.streams and is_new then call('HINCRBY', 'limits:streams', place.counters, 1) end
+    if place.streams and is_new then call('HINCRBY', PREFIX .. 'streams', place.counters, 1) end
     for _, budget in ipairs(place.budgets) do
       local purse = places[index].purses[budget[2]]
       purse.reserved_tokens = purse.reserved_tokens + part.prompt + part.output
@@ -229,9 +229,9 @@ local function reserve(id, holder, record, places, part, is_new)
   record.requests = record.requests + part.requests
   record.prompt = record.prompt + part.prompt
   record.output = record.output + part.output
-  call('SET', 'limits:r:' .. id, pack(record), 'EX', RECORD_S)
-  call('SADD', 'limits:held:' .. record.holder, id)
-  call('ZADD', 'limits:leases', now + LEASE_MS, holder)
+  call('SET', PREFIX .. 'r:' .. id, pack(record), 'EX', RECORD_S)
+  call('SADD', PREFIX .. 'held:' .. record.holder, id)
+  call('ZADD', PREFIX .. 'leases', now + LEASE_MS, holder)
   return due
 end
 
@@ -239,7 +239,7 @@ local commands = {}
 
 function commands.charge(id, holder, scopes, rate, requests, prompt, wanted, least)
   reclaim()
-  local seen = call('MGET', 'limits:r:' .. id, 'limits:gone:' .. id)
+  local seen = call('MGET', PREFIX .. 'r:' .. id, PREFIX .. 'gone:' .. id)
   if seen[2] then return answer('withdrawn') end
   local record = seen[1] and unpack_(seen[1]) or new_record(holder, scopes, rate)
   local places, unseeded = {}, {}
@@ -293,13 +293,13 @@ function commands.release(id)
   if record then
     finish(id, record, {requests = 0, prompt = 0, uncached = 0, output = 0, cost = 0})
   else
-    call('SET', 'limits:gone:' .. id, 1, 'PX', WITHDRAWN_MS)
+    call('SET', PREFIX .. 'gone:' .. id, 1, 'PX', WITHDRAWN_MS)
   end
   return answer('done')
 end
 
 function commands.renew(holder, lease_ms)
-  call('ZADD', 'limits:leases', now + lease_ms, holder)
+  call('ZADD', PREFIX .. 'leases', now + lease_ms, holder)
   reclaim()
   return answer('done')
 end

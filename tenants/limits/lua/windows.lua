@@ -68,13 +68,14 @@ function Window:empty_at()
   if self:bucket(self.at) > 0 then return self.at + GONE_S end
   local seconds, values = self:all()
   for i = #seconds, 1, -1 do
-    if (self.buckets[seconds[i]] or tonumber(values[i]) or 0) > 0 then return seconds[i] + GONE_S end
+    local amount = self.buckets[seconds[i]] or tonumber(values[i]) or 0
+    if amount > 0 then return seconds[i] + GONE_S end
   end
 end
 
 local function open_windows(counters, metrics, seconds)
-  -- The windows of a scope by metric, slid to the present, with these buckets; one round of reading.
-  local opened = {key = 'limits:w:' .. counters, windows = {}}
+  -- The windows of a scope by metric, slid to the present, with these buckets; read in one go.
+  local opened = {key = PREFIX .. 'w:' .. counters, windows = {}}
   if #metrics == 0 then return opened end
   local fields, n = {}, 0
   for _, metric in ipairs(metrics) do

@@ -1,0 +1,356 @@
+"""Redis goes and comes back: nothing hangs, nothing leaks, and it is told once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from inference.errors import RateLimitExceeded, Unavailable
+from inference.grants import Grant
+from inference.wire import Usage
+from tenants.limits.book import LEASE_MS
+from tenants.limits.commands import AnyCommand, Look, Renew, Rooms, Settle, StoreDown
+from tenants.limits.failover import Failover
+from tenants.limits.limiter import StoreLimiter
+from tenants.limits.memory import MemoryStore
+from tenants.limits.redis_store import MAX_WAITING, RedisStore
+from tests.limits.asking import (
+    Clock,
+    FakeSpent,
+    ask,
+    charge,
+    grant,
+    granted,
+    limits,
+    refused,
+    scope,
+    target,
+    wanted,
+)
+from tests.limits.redis_server import RedisServer
+
+USED = Usage(prompt_tokens=10, completion_tokens=10)
+STREAMS = grant(limits(concurrent_streams=2, tokens_per_minute=1000))
+HANGS_S = 30.0
+"""What takes that long would hang for ever."""
+
+
+@asynccontextmanager
+async def gateway(
+    server: RedisServer, *, refuse: bool = False, clock: Clock | None = None, max_pending: int = 100
+) -> AsyncIterator[StoreLimiter]:
+    """A limiter as a gateway process has it."""
+    redis = RedisStore(server.url, clock=clock)
+    local = MemoryStore(clock) if clock else MemoryStore()
+    failover = Failover(local, redis, refuse=refuse, retry_s=0.01, max_pending=max_pending)
+    async with asyncio.timeout(HANGS_S), StoreLimiter(failover, FakeSpent(), "usd") as limiter:
+        yield limiter
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Ends with the gateway's own timeout if it never holds."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+async def outcomes(limiter: StoreLimiter, caller: Grant, count: int, name: str) -> list[object]:
+    asks = (limiter.reserve(f"{name}{n}", caller, target(), wanted()) for n in range(count))
+    return await asyncio.gather(*asks, return_exceptions=True)
+
+
+def passed(results: list[object]) -> int:
+    return sum(not isinstance(result, Exception) for result in results)
+
+
+# --- several gateways ----------------------------------------------------------------------------
+
+
+async def test_parallel_bursts_at_two_gateways_pass_the_limit_exactly(
+    redis_server: RedisServer,
+) -> None:
+    caller = grant(limits(requests_per_minute=100))
+    async with gateway(redis_server) as one, gateway(redis_server) as two:
+        results = await asyncio.gather(
+            outcomes(one, caller, 250, "a"), outcomes(two, caller, 250, "b")
+        )
+    assert passed(results[0] + results[1]) == 100
+    refusals = [each for each in results[0] + results[1] if isinstance(each, Exception)]
+    assert all(isinstance(each, RateLimitExceeded) for each in refusals)
+
+
+async def test_parallel_bursts_never_reserve_more_tokens_than_there_are(
+    redis_server: RedisServer,
+) -> None:
+    caller = grant(limits(tokens_per_minute=100))
+
+    async def burst(limiter: StoreLimiter, name: str) -> int:
+        """What its requests hold at the end; each takes what it can get, and some give it back."""
+        held = 0
+        for number in range(60):
+            id = f"{name}{number}"
+            try:
+                got = await limiter.reserve(id, caller, target(), wanted(1, 7, 1))
+            except RateLimitExceeded:
+                continue
+            if number % 3:
+                limiter.release(id)
+            else:
+                held += 1 + (got.output_tokens or 0)
+        await limiter.flushed()
+        return held
+
+    async with gateway(redis_server) as one, gateway(redis_server) as two:
+        names = [f"{gate}-{n}-" for gate in "ab" for n in range(5)]
+        bursts = [burst(one if name[0] == "a" else two, name) for name in names]
+        held = sum(await asyncio.gather(*bursts))
+        tokens = (await one.look(caller)).tokens
+        assert tokens is not None
+        assert held == 100 - tokens.remaining <= 100
+
+
+async def test_another_gateway_settles_what_a_dead_one_reserved(redis_server: RedisServer) -> None:
+    async with gateway(redis_server) as dead, gateway(redis_server) as other:
+        await dead.reserve("r1", STREAMS, target(), wanted(10, 500))
+        other.settle("r1", USED)
+        await other.flushed()
+        dead.settle("r1", None)
+        await dead.flushed()
+        tokens = (await other.look(STREAMS)).tokens
+        assert tokens is not None and tokens.remaining == 980
+
+
+async def test_who_leaves_settles_first_and_gives_back_the_rest(redis_server: RedisServer) -> None:
+    async with gateway(redis_server) as other:
+        async with gateway(redis_server) as leaving:
+            await leaving.reserve("r1", STREAMS, target(), wanted(10, 500))
+            await leaving.reserve("r2", STREAMS, target(), wanted(10, 10))
+            leaving.settle("r1", USED)
+        reservation = await other.reserve("r3", STREAMS, target(), wanted(10, 10))
+        await other.reserve("r4", STREAMS, target(), wanted(10, 10))
+        assert reservation.tokens is not None and reservation.tokens.remaining == 1000 - 20 - 20
+
+
+# --- Redis goes ----------------------------------------------------------------------------------
+
+
+async def test_without_redis_each_gateway_counts_for_itself(mortal_redis: RedisServer) -> None:
+    caller = grant(limits(requests_per_minute=5))
+    async with AsyncExitStack() as stack:
+        gates = [await stack.enter_async_context(gateway(mortal_redis)) for _ in range(2)]
+        assert passed(await outcomes(gates[0], caller, 5, "before")) == 5
+        mortal_redis.kill()
+        with capture_logs() as logs:
+            for number, gate in enumerate(gates):
+                assert passed(await outcomes(gate, caller, 20, f"{number}-")) == 5
+                assert gate.degraded and gate.redis_failures >= 1
+                assert gate.degraded_decisions >= 20
+        assert [log["event"] for log in logs] == ["limits_degraded"] * 2
+
+
+async def test_without_redis_requests_are_refused_if_so_set(mortal_redis: RedisServer) -> None:
+    async with gateway(mortal_redis, refuse=True) as gate:
+        reservation = await gate.reserve("r1", STREAMS, target(), wanted())
+        mortal_redis.kill()
+        results = await outcomes(gate, STREAMS, 20, "late")
+        assert all(isinstance(each, Unavailable) and each.retry_after_s for each in results)
+        assert gate.degraded_decisions >= 20
+        with pytest.raises(Unavailable):
+            await gate.extend(reservation, 10)
+        with pytest.raises(Unavailable):
+            await gate.look(STREAMS)
+        await gate.reserve("free", grant(), target(), wanted())
+
+
+@pytest.mark.parametrize("refuse", [False, True])
+async def test_it_starts_without_redis(mortal_redis: RedisServer, refuse: bool) -> None:
+    mortal_redis.kill()
+    async with gateway(mortal_redis, refuse=refuse) as gate:
+        assert gate.degraded
+        assert passed(await outcomes(gate, STREAMS, 5, "r")) == (0 if refuse else 2)
+        mortal_redis.start()
+        await until(lambda: not gate.degraded)
+        assert passed(await outcomes(gate, STREAMS, 5, "s")) == 2
+
+
+@pytest.mark.parametrize("refuse", [False, True])
+async def test_redis_is_killed_and_comes_back_amid_a_storm(
+    mortal_redis: RedisServer, refuse: bool
+) -> None:
+    """Everybody gets an answer; afterwards no slot is taken and nothing is held."""
+    caller = grant(limits(concurrent_streams=20, tokens_per_minute=10**9))
+
+    async def client(gate: StoreLimiter, name: str) -> None:
+        for number in range(40):
+            try:
+                got = await gate.reserve(f"{name}{number}", caller, target(), wanted())
+                await gate.extend(got, 50)
+            except (RateLimitExceeded, Unavailable):
+                await asyncio.sleep(0.001)
+            gate.settle(f"{name}{number}", USED)
+
+    async def reaper() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0.03)
+            mortal_redis.kill()
+            await asyncio.sleep(0.03)
+            mortal_redis.start()
+
+    async with gateway(mortal_redis, refuse=refuse) as one:
+        async with gateway(mortal_redis, refuse=refuse) as two:
+            clients = [
+                client(gate, f"{n}-{gate is one}-") for n in range(20) for gate in (one, two)
+            ]
+            await asyncio.gather(reaper(), *clients)
+            for gate in (one, two):
+                await until(lambda: not gate.degraded)  # noqa: B023
+                await gate.flushed()
+                assert gate.reservations == 0
+        assert passed(await outcomes(one, caller, 25, "last")) == 20
+
+
+async def test_a_frozen_redis_holds_nobody_up_and_leaks_no_slot(mortal_redis: RedisServer) -> None:
+    """What it did without anybody waiting for the answer any longer is undone."""
+    async with gateway(mortal_redis) as gate:
+        await gate.reserve("before", STREAMS, target(), wanted())
+        mortal_redis.freeze()
+        assert passed(await outcomes(gate, STREAMS, 4, "frozen")) == 2  # counted here alone
+        gate.settle("before", USED)
+        for number in range(4):
+            gate.settle(f"frozen{number}", USED)
+        mortal_redis.thaw()
+        await until(lambda: not gate.degraded)
+        await gate.flushed()
+        assert passed(await outcomes(gate, STREAMS, 4, "after")) == 2
+
+
+async def test_a_stream_goes_on_whatever_becomes_of_redis(mortal_redis: RedisServer) -> None:
+    caller = grant(limits(tokens_per_minute=200, concurrent_streams=1))
+    async with gateway(mortal_redis) as gate:
+        stream = await gate.reserve("r1", caller, target(), wanted(10, 20))
+        mortal_redis.kill()
+        await gate.extend(stream, 30)  # counted here
+        assert stream.output_tokens == 50
+        mortal_redis.start()
+        await until(lambda: not gate.degraded)
+        await gate.extend(stream, 30)
+        assert stream.output_tokens == 80
+        gate.settle("r1", USED)
+        await gate.flushed()
+        await gate.reserve("r2", caller, target(), wanted(10, 20))
+        with pytest.raises(RateLimitExceeded, match="1 requests at the same time"):
+            await gate.reserve("r3", caller, target(), wanted(10, 20))
+
+
+async def test_a_restarted_redis_learns_of_the_streams_that_run(mortal_redis: RedisServer) -> None:
+    caller = grant(limits(tokens_per_minute=200, concurrent_streams=1))
+    async with gateway(mortal_redis) as gate:
+        stream = await gate.reserve("r1", caller, target(), wanted(10, 20))
+        mortal_redis.kill()
+        mortal_redis.start()
+        async with gateway(mortal_redis):  # meanwhile the loop hears of the broken connection
+            pass
+        await gate.extend(stream, 30)
+        assert gate.redis_failures == 0
+        with pytest.raises(RateLimitExceeded, match="1 requests at the same time"):
+            await gate.reserve("r2", caller, target(), wanted())
+        gate.settle("r1", USED)
+        await gate.flushed()
+        assert passed(await outcomes(gate, caller, 3, "r")) == 1
+
+
+async def test_ends_that_redis_cannot_be_told_are_left_to_the_lease(
+    mortal_redis: RedisServer, clock: Clock
+) -> None:
+    caller = grant(limits(concurrent_streams=5))
+    async with gateway(mortal_redis, clock=clock, max_pending=2) as gate:
+        for number in range(5):
+            await gate.reserve(f"r{number}", caller, target(), wanted())
+        mortal_redis.freeze()
+        assert passed(await outcomes(gate, caller, 1, "local")) == 1
+        with capture_logs() as logs:
+            for number in range(5):
+                gate.settle(f"r{number}", USED)
+        assert [log["event"] for log in logs] == ["limits_pending_full"]
+        mortal_redis.thaw()
+        await until(lambda: not gate.degraded)
+        await gate.flushed()
+        clock.pass_s(LEASE_MS / 1000)
+        assert passed(await outcomes(gate, caller, 6, "after")) == 5
+
+
+# --- the store -----------------------------------------------------------------------------------
+
+
+async def test_answers_come_back_to_those_who_asked(redis_server: RedisServer) -> None:
+    store = RedisStore(redis_server.url)
+    scopes = [scope(f"t{n}", requests_per_minute=1000 + n) for n in range(700)]
+    looks = await asyncio.gather(*(store.run(Look((each,)), Look((each,))) for each in scopes))
+    for number, answers in enumerate(looks):
+        assert len(answers) == 2
+        for answer in answers:
+            assert isinstance(answer, Rooms)
+            assert answer.left[0].limit == 1000 + number
+    await store.close()
+
+
+async def test_a_store_that_cannot_answer_says_so(mortal_redis: RedisServer) -> None:
+    store = RedisStore(mortal_redis.url, timeout_s=0.05)
+    await store.run(Renew("g1", LEASE_MS))
+    mortal_redis.freeze()
+    results = await asyncio.gather(
+        *(store.run(Renew("g1", LEASE_MS)) for _ in range(300)), return_exceptions=True
+    )
+    assert all(isinstance(each, StoreDown) for each in results)
+    mortal_redis.thaw()
+    assert await store.run(Renew("g1", LEASE_MS))
+    await store.close()
+
+
+async def test_a_redis_that_may_not_write_is_as_good_as_none(mortal_redis: RedisServer) -> None:
+    store = RedisStore(mortal_redis.url)
+    with mortal_redis.client() as client:
+        client.config_set("maxmemory", 1)
+        with pytest.raises(StoreDown, match="OOM"):
+            await store.run(charge("r1", scope(requests_per_minute=5)))
+        client.config_set("maxmemory", 0)
+    assert await granted(store, charge("r1", scope(requests_per_minute=5))) == 20
+    await store.close()
+
+
+async def test_too_many_calls_are_turned_away(mortal_redis: RedisServer) -> None:
+    store = RedisStore(mortal_redis.url, timeout_s=0.05)
+    mortal_redis.freeze()
+    command: AnyCommand = Settle("r1", 1, 0, 1)
+    calls = [asyncio.create_task(store.run(command)) for _ in range(MAX_WAITING + 300)]
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert {str(each) for each in results} >= {"too many calls are waiting for Redis"}
+    mortal_redis.thaw()
+    await store.close()
+
+
+async def test_a_cancelled_caller_harms_nobody_else(redis_server: RedisServer) -> None:
+    store = RedisStore(redis_server.url)
+    only = scope(requests_per_minute=5)
+    calls = [asyncio.create_task(ask(store, charge(f"r{n}", only))) for n in range(4)]
+    await asyncio.sleep(0)
+    calls[1].cancel()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert [isinstance(each, asyncio.CancelledError) for each in results] == [0, 1, 0, 0]
+    await store.close()
+
+
+async def test_redis_s_own_clock_counts_where_no_other_is_given(redis_server: RedisServer) -> None:
+    store = RedisStore(redis_server.url)
+    only = scope(requests_per_minute=1)
+    await granted(store, charge("r1", only))
+    answer = await refused(store, charge("r2", only))
+    assert answer.wait_ms is not None and 30_000 < answer.wait_ms <= 61_000
+    with redis_server.client() as client:
+        seconds, _ = client.time()
+        lease = dict(client.zrange("limits1:leases", 0, -1, withscores=True))[b"g1"]
+    assert abs(lease - LEASE_MS - seconds * 1000) < 30_000
+    await store.close()

@@ -1,0 +1,266 @@
+"""What the token path sees: reservations, refusals, rooms; on both stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+
+from inference.errors import InsufficientQuota, RateLimitExceeded, Unavailable
+from inference.grants import Price, Reservation, Room
+from inference.wire import Usage
+from tenants.limits.commands import Store
+from tenants.limits.failover import Failover
+from tenants.limits.limiter import StoreLimiter
+from tenants.limits.memory import MemoryStore
+from tenants.limits.purse import REFRESH_MS
+from tests.limits.asking import Clock, FakeSpent, grant, limits, target, wanted
+
+USED = Usage(prompt_tokens=8, cached_tokens=3, completion_tokens=12)
+DOLLAR_EACH = Price(prompt=10**12, cached_prompt=0, output=10**12)
+
+
+@pytest.fixture
+def spent() -> FakeSpent:
+    return FakeSpent()
+
+
+@pytest.fixture
+async def limiter(store: Store, spent: FakeSpent) -> AsyncIterator[StoreLimiter]:
+    if isinstance(store, MemoryStore):
+        failover = Failover(store)
+    else:
+        failover = Failover(MemoryStore(), store)
+    async with StoreLimiter(failover, spent, "usd") as limiter:
+        yield limiter
+
+
+async def settled(limiter: StoreLimiter, *ids: str, usage: Usage | None = USED) -> None:
+    """Settle, and see it done: what is asked after it is answered after it."""
+    for id in ids:
+        limiter.settle(id, usage)
+    await limiter.flushed()
+
+
+async def test_without_limits_no_store_is_asked(limiter: StoreLimiter) -> None:
+    reservation = await limiter.reserve("r1", grant(limits()), target(), wanted())
+    assert reservation == Reservation("r1")
+    assert limiter.reservations == 0
+    await limiter.extend(reservation, 100)
+    assert reservation.output_tokens is None
+    await settled(limiter, "r1")
+
+
+async def test_a_reservation_tells_what_it_got_and_what_is_left(limiter: StoreLimiter) -> None:
+    caller = grant(
+        limits("t1", requests_per_minute=10, tokens_per_minute=100),
+        limits("k1", requests_per_minute=5),
+    )
+    adapter = target(limits("a1", tokens_per_minute=60))
+    reservation = await limiter.reserve("r1", caller, adapter, wanted(10, 90, 20))
+    assert (reservation.id, reservation.output_tokens) == ("r1", 50)
+    assert reservation.requests == Room(5, 4, 61.0)
+    assert reservation.tokens == Room(60, 0, 61.0)
+    assert limiter.reservations == 1
+
+
+async def test_where_only_requests_are_limited_output_is_not(limiter: StoreLimiter) -> None:
+    caller = grant(
+        limits(requests_per_minute=10, concurrent_streams=2, prompt_tokens_per_minute=99)
+    )
+    reservation = await limiter.reserve("r1", caller, target(), wanted())
+    assert reservation.output_tokens is None
+    assert reservation.tokens is None
+
+
+async def test_a_refusal_names_the_scope_and_reserves_nothing(limiter: StoreLimiter) -> None:
+    caller = grant(
+        limits("t1", requests_per_minute=10), limits("k1", "key `ci`", tokens_per_minute=50)
+    )
+    await limiter.reserve("r1", caller, target(), wanted(10, 20))
+    with pytest.raises(
+        RateLimitExceeded, match="for key `ci`: 50 tokens per minute; used 30,"
+    ) as e:
+        await limiter.reserve("r2", caller, target(), wanted(10, 20))
+    assert e.value.retry_after_s == 61.0
+    assert limiter.reservations == 1
+    assert (await limiter.look(caller)).requests == Room(10, 9, 61.0)
+
+
+async def test_looking_reserves_nothing(limiter: StoreLimiter) -> None:
+    caller = grant(limits(requests_per_minute=10, tokens_per_minute=100))
+    for _ in range(2):
+        rooms = await limiter.look(caller)
+        assert (rooms.requests, rooms.tokens) == (Room(10, 10, 0.0), Room(100, 100, 0.0))
+    assert await limiter.look(grant()) == Reservation("")
+
+
+async def test_settling_gives_the_rest_back(limiter: StoreLimiter) -> None:
+    caller = grant(limits(requests_per_minute=10, tokens_per_minute=100, concurrent_streams=1))
+    await limiter.reserve("r1", caller, target(), wanted(10, 80))
+    with pytest.raises(RateLimitExceeded):
+        await limiter.reserve("r2", caller, target(), wanted(1, 1))
+    await settled(limiter, "r1")
+    assert limiter.reservations == 0
+    reservation = await limiter.reserve("r2", caller, target(), wanted(10, 80, 1))
+    assert reservation.output_tokens == 70
+    assert reservation.requests == Room(10, 8, 61.0)
+
+
+async def test_the_first_word_on_a_request_counts(limiter: StoreLimiter) -> None:
+    caller = grant(limits(tokens_per_minute=100))
+    await limiter.reserve("r1", caller, target(), wanted(10, 50))
+    await settled(limiter, "r1", usage=None)
+    await settled(limiter, "r1")
+    limiter.release("r1")
+    await limiter.flushed()
+    assert (await limiter.look(caller)).tokens == Room(100, 40, 61.0)
+
+
+async def test_a_release_gives_all_of_it_back(limiter: StoreLimiter) -> None:
+    caller = grant(limits(requests_per_minute=10, tokens_per_minute=100))
+    await limiter.reserve("r1", caller, target(), wanted(10, 50))
+    limiter.release("r1")
+    await limiter.flushed()
+    rooms = await limiter.look(caller)
+    assert (rooms.requests, rooms.tokens) == (Room(10, 10, 0.0), Room(100, 100, 0.0))
+
+
+async def test_a_reservation_grows_by_what_there_is(limiter: StoreLimiter) -> None:
+    caller = grant(limits(tokens_per_minute=100))
+    reservation = await limiter.reserve("r1", caller, target(), wanted(10, 20))
+    await limiter.extend(reservation, 50)
+    assert reservation.output_tokens == 70
+    await limiter.extend(reservation, 50)
+    assert reservation.output_tokens == 90
+    with pytest.raises(RateLimitExceeded, match="used 100, requested 1"):
+        await limiter.extend(reservation, 50)
+    assert reservation.output_tokens == 90
+
+
+async def test_what_has_ended_does_not_grow(limiter: StoreLimiter) -> None:
+    caller = grant(limits(tokens_per_minute=100, concurrent_streams=1))
+    reservation = await limiter.reserve("r1", caller, target(), wanted(10, 20))
+    await settled(limiter, "r1")
+    await limiter.extend(reservation, 50)
+    assert (await limiter.look(caller)).tokens == Room(100, 80, 61.0)
+
+
+async def test_a_request_that_ends_while_it_grows_leaves_nothing(
+    limiter: StoreLimiter, spent: FakeSpent
+) -> None:
+    caller = grant(limits(tokens_per_minute=100, concurrent_streams=1))
+    reservation = await limiter.reserve("r1", caller, target(), wanted(10, 20))
+    growing = asyncio.create_task(limiter.extend(reservation, 50))
+    limiter.settle("r1", USED)
+    await growing
+    await limiter.flushed()
+    assert (await limiter.look(caller)).tokens == Room(100, 80, 61.0)
+    await limiter.reserve("r2", caller, target(), wanted(10, 20))
+
+
+async def test_a_caller_that_goes_away_leaves_nothing(limiter: StoreLimiter) -> None:
+    caller = grant(limits(requests_per_minute=10, concurrent_streams=1))
+    for number in range(5):
+        going = asyncio.create_task(limiter.reserve(f"r{number}", caller, target(), wanted()))
+        await asyncio.sleep(0)
+        going.cancel()
+        with suppress(asyncio.CancelledError):  # the store in memory has answered already
+            await going
+            limiter.release(f"r{number}")
+        await limiter.flushed()
+    assert limiter.reservations == 0
+    assert (await limiter.look(caller)).requests == Room(10, 10, 0.0)
+    await limiter.reserve("r9", caller, target(), wanted())
+
+
+async def test_a_huge_ask_is_refused_like_any_other(limiter: StoreLimiter) -> None:
+    caller = grant(limits(tokens_per_minute=100))
+    with pytest.raises(RateLimitExceeded, match="more than the limit allows"):
+        await limiter.reserve("r1", caller, target(), wanted(10, 10**30))
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+async def test_a_budget_starts_from_the_ledger(limiter: StoreLimiter, spent: FakeSpent) -> None:
+    spent.figures["t1"] = (70, 0)
+    caller = grant(limits(tokens_per_day=100, tokens_per_month=1000))
+    reservation = await limiter.reserve("r1", caller, target(), wanted(10, 100, 5))
+    assert reservation.output_tokens == 20
+    assert [(c, start.isoformat(), end.isoformat()) for c, start, end in spent.asked] == [
+        ("t1", "2026-05-14T00:00:00+00:00", "2026-05-15T00:00:00+00:00"),
+        ("t1", "2026-05-01T00:00:00+00:00", "2026-06-01T00:00:00+00:00"),
+    ]
+    with pytest.raises(InsufficientQuota, match="100 tokens per day; used 100, requested 2"):
+        await limiter.reserve("r2", caller, target(), wanted(1, 1))
+    assert len(spent.asked) == 2
+
+
+async def test_money_buys_as_many_tokens_as_are_left(
+    limiter: StoreLimiter, spent: FakeSpent
+) -> None:
+    """At a dollar a token, a hundred of them a month, forty spent."""
+    spent.figures["t1"] = (0, 40_000_000)
+    caller = grant(limits(cost_per_month=100_000_000))
+    reservation = await limiter.reserve("r1", caller, target(price=DOLLAR_EACH), wanted(10, 200, 1))
+    assert reservation.output_tokens == 50
+    assert reservation.tokens is None
+    await settled(limiter, "r1")
+    reservation = await limiter.reserve("r2", caller, target(price=DOLLAR_EACH), wanted(1, 99, 1))
+    assert reservation.output_tokens == 100 - 40 - 5 - 12 - 1
+    expected = "100.00 USD per month; used 100.00 USD, requested 1.00 USD. It renews on 2026-06-01"
+    with pytest.raises(InsufficientQuota, match=expected):
+        await limiter.extend(reservation, 1)
+
+
+async def test_many_first_requests_ask_the_ledger_once(
+    limiter: StoreLimiter, spent: FakeSpent
+) -> None:
+    caller = grant(limits(tokens_per_day=10_000))
+    asks = (limiter.reserve(f"r{n}", caller, target(), wanted()) for n in range(50))
+    await asyncio.gather(*asks)
+    assert len(spent.asked) == 1
+
+
+async def test_without_the_ledger_a_new_budget_lets_nothing_through(
+    limiter: StoreLimiter, spent: FakeSpent
+) -> None:
+    spent.away = True
+    caller = grant(limits(tokens_per_day=100))
+    with pytest.raises(Unavailable, match="ledger is away"):
+        await limiter.reserve("r1", caller, target(), wanted())
+    assert limiter.reservations == 0
+    spent.away = False
+    await limiter.reserve("r1", caller, target(), wanted())
+    spent.away = True
+    await limiter.reserve("r2", caller, target(), wanted())
+
+
+async def test_a_known_budget_is_refreshed_in_the_background(
+    limiter: StoreLimiter, spent: FakeSpent, clock: Clock
+) -> None:
+    caller = grant(limits(tokens_per_day=100))
+    await limiter.reserve("r1", caller, target(), wanted(10, 10))
+    await settled(limiter, "r1", usage=Usage(prompt_tokens=10, completion_tokens=10))
+    clock.pass_s(REFRESH_MS / 1000)
+    spent.figures["t1"] = (75, 0)
+    await limiter.reserve("r2", caller, target(), wanted(5, 5))
+    await limiter.flushed()
+    with pytest.raises(InsufficientQuota, match="used 85,"):
+        await limiter.reserve("r3", caller, target(), wanted(10, 10))
+
+
+async def test_a_refresh_that_fails_harms_nothing(
+    limiter: StoreLimiter, spent: FakeSpent, clock: Clock
+) -> None:
+    caller = grant(limits(tokens_per_day=100))
+    await limiter.reserve("r1", caller, target(), wanted(10, 10))
+    clock.pass_s(REFRESH_MS / 1000)
+    spent.away = True
+    await limiter.reserve("r2", caller, target(), wanted(10, 10))
+    await limiter.flushed()
+    assert len(spent.asked) == 2
+    await limiter.reserve("r3", caller, target(), wanted(10, 10))

@@ -1,0 +1,109 @@
+"""Budgets start from the hourly sums of the ledger, by tenant, key or adapter."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
+from pytest_django import Settings
+
+from inference.errors import Unavailable
+from inference.wire import Usage
+from tenants.limits.limiter import configured
+from tenants.limits.spent import LedgerSpent
+from tenants.models import ApiKey, Tenant
+from tenants.pool import Pool
+from tests.limits.asking import FakeSpent, grant, limits, target, wanted
+from tests.limits.redis_server import RedisServer
+from tests.tenants.making import make_adapter, make_key, make_tenant
+from tests.tenants.spending import NOON, PRICE, spend
+
+USAGE = Usage(prompt_tokens=100, cached_tokens=40, completion_tokens=7)
+MICRO = -(-PRICE.cost(USAGE) // 10**6)
+DAY = timedelta(days=1)
+MIDNIGHT = NOON.replace(hour=0)
+
+
+@pytest.fixture
+async def pool(transactional_db: None) -> AsyncIterator[Pool]:
+    pool = Pool("spent")
+    await pool.open()
+    yield pool
+    await pool.close()
+    await sync_to_async(connections.close_all)()
+
+
+@sync_to_async
+def a_day_of_two_tenants() -> tuple[Tenant, ApiKey, int]:
+    """A key with three requests on one day, one of them with an adapter, and what is not to be
+    counted: another key's, another tenant's of the same adapter name, the days around."""
+    tenant, other = make_tenant("acme"), make_tenant("globex")
+    adapter = make_adapter(tenant, "support")
+    make_adapter(other, "support")
+    (key, _), (second, _), (foreign, _) = make_key(tenant), make_key(tenant), make_key(other)
+    for hours in (0, 12, 23):
+        spend(key, MIDNIGHT + timedelta(hours=hours), USAGE, adapter="support" if hours else "")
+    spend(second, NOON, USAGE)
+    spend(foreign, NOON, USAGE, adapter="support")
+    spend(key, MIDNIGHT - timedelta(hours=1), USAGE, adapter="support")
+    spend(key, MIDNIGHT + DAY, USAGE, adapter="support")
+    return tenant, key, adapter.pk
+
+
+async def test_each_scope_has_spent_its_own(pool: Pool) -> None:
+    tenant, key, adapter_id = await a_day_of_two_tenants()
+    found = {
+        counters[0]: await LedgerSpent(pool).spent(counters, MIDNIGHT, MIDNIGHT + DAY)
+        for counters in (f"t{tenant.pk}", f"k{key.pk}", f"a{adapter_id}")
+    }
+    tokens = {kind: tokens for kind, (tokens, _) in found.items()}
+    assert tokens == {"t": 4 * 107, "k": 3 * 107, "a": 2 * 107}
+    costs = {kind: cost for kind, (_, cost) in found.items()}
+    exact = {
+        kind: -(-n * PRICE.cost(USAGE) // 10**6) for kind, n in {"t": 4, "k": 3, "a": 2}.items()
+    }
+    assert costs == exact
+    assert costs["k"] <= 3 * MICRO
+
+
+@pytest.mark.parametrize("counters", ["t999999", "k999999", "a999999"])
+async def test_what_is_gone_has_spent_nothing(pool: Pool, counters: str) -> None:
+    await a_day_of_two_tenants()
+    assert await LedgerSpent(pool).spent(counters, MIDNIGHT, MIDNIGHT + DAY) == (0, 0)
+
+
+async def test_a_database_that_is_away_says_so(pool: Pool) -> None:
+    await pool.close()
+    with pytest.raises(Unavailable):
+        await LedgerSpent(pool).spent("t1", MIDNIGHT, MIDNIGHT + DAY)
+
+
+@pytest.mark.parametrize("with_redis", [False, True])
+async def test_the_settings_choose_the_store(
+    settings: Settings, redis_server: RedisServer, with_redis: bool
+) -> None:
+    settings.REDIS_URL = redis_server.url if with_redis else ""
+    async with configured(FakeSpent()) as one, configured(FakeSpent()) as two:
+        caller = grant(limits(concurrent_streams=1))
+        await one.reserve("r1", caller, target(), wanted())
+        rooms = await two.look(grant(limits(requests_per_minute=5)))
+        assert rooms.requests is not None
+        with redis_server.client() as client:
+            assert client.hgetall("limits1:streams") == ({b"t1": b"1"} if with_redis else {})
+
+
+def test_a_bad_redis_url_stops_the_start(settings: Settings) -> None:
+    settings.REDIS_URL = "http://redis"
+    with pytest.raises(ValueError, match="scheme"):
+        configured(FakeSpent())
+
+
+async def test_the_settings_say_what_to_do_without_redis(settings: Settings) -> None:
+    settings.REDIS_URL, settings.LIMITS_WITHOUT_REDIS = "redis://127.0.0.1:1", "refuse"
+    async with configured(FakeSpent()) as limiter:
+        assert limiter.degraded
+        with pytest.raises(Unavailable, match="cannot be checked"):
+            await limiter.reserve("r1", grant(limits(requests_per_minute=5)), target(), wanted())
