@@ -1,14 +1,17 @@
-"""Each request that Django answers gets an id, on its answer and on every line that it logs."""
+"""What surrounds each request that Django answers: its id, and who answers for what it changes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 
 from inference.hub import new_id
+from tenants.models.audit import act_as, actor_of
 
 log = structlog.get_logger(__name__)
 
@@ -32,3 +35,24 @@ class RequestId:
             )
         response["x-request-id"] = f"req_{id}"
         return response
+
+
+class Audited:
+    """The signed-in user answers for what an unsafe request changes (`tenants.models.audit`).
+
+    After AuthenticationMiddleware. API keys are told by their own authentication.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if request.method in ("GET", "HEAD", "OPTIONS", "TRACE"):
+            return self._get_response(request)
+        with suppress(DatabaseError):  # the view says what is wrong
+            act_as(actor_of(request))
+        try:
+            return self._get_response(request)
+        finally:
+            with suppress(DatabaseError):
+                act_as(None)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 
 from tenants.models import ApiKey
+from tenants.models.audit import act_as, actor_of
 from tenants.models.keys import TOUCH_INTERVAL
 
 
@@ -43,6 +45,8 @@ class ApiKeyAuthentication(BaseAuthentication):
             )
         if key.last_used_at is None or key.last_used_at <= now - TOUCH_INTERVAL:
             ApiKey.objects.filter(pk=key.pk).touch(now)
+        if request.method not in SAFE_METHODS:
+            act_as(actor_of(request._request, key))
         return KeyHolder(key), key
 
     def authenticate_header(self, request: Request) -> str:

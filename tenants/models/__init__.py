@@ -3,6 +3,7 @@
 from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
+from tenants.models.audit import AuditEntry
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.processes import GatewayProcess
@@ -14,6 +15,7 @@ __all__ = [
     "AdapterVersion",
     "Alias",
     "ApiKey",
+    "AuditEntry",
     "BaseModel",
     "EngineJournal",
     "GatewayProcess",

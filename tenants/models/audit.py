@@ -1,0 +1,113 @@
+"""Who changed what. The database itself writes it (`migrations/0007_audit.py`).
+
+A trigger on each table that matters writes an entry in the transaction of the change. Who it was is
+told to the connection by `acting`; what nobody claims (psql, a background job) is the system's.
+Entries are never changed or deleted, which the database sees to as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import msgspec
+import structlog
+from django.db import connection, models
+from django.db.models.functions import Now
+from django.http import HttpRequest
+
+from tenants.models.accounts import Tenant, User
+from tenants.models.keys import ApiKey
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts: `kind` is `user` or `key`; `id` its row, `name` for people; from which address."""
+
+    kind: str
+    id: int
+    name: str
+    address: str = ""
+    request_id: str = ""
+
+
+def act_as(actor: Actor | None) -> None:
+    """From now on this connection's changes are the actor's; None: the system's."""
+    said = msgspec.json.encode(asdict(actor)).decode() if actor else ""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('lorikeet.actor', %s, false)", [said])
+
+
+def actor_of(request: HttpRequest, key: ApiKey | None = None) -> Actor | None:
+    """Who makes this request: the holder of `key`, else whoever is signed in."""
+    address = str(request.META.get("REMOTE_ADDR", ""))
+    request_id = str(structlog.contextvars.get_contextvars().get("request_id", ""))
+    if key is not None:
+        return Actor("key", key.pk, key.name, address, request_id)
+    if isinstance(request.user, User):
+        return Actor("user", request.user.pk, request.user.username, address, request_id)
+    return None
+
+
+@contextmanager
+def acting(actor: Actor) -> Iterator[None]:
+    """What is changed inside is the actor's."""
+    act_as(actor)
+    try:
+        yield
+    finally:
+        act_as(None)
+
+
+class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
+    def note(self, actor: Actor, tenant: Tenant, action: str, name: str) -> AuditEntry:
+        """Write what is no change, such as an operator who looks into a tenant."""
+        return self.create(
+            tenant=tenant,
+            actor_kind=actor.kind,
+            actor_id=actor.id,
+            actor_name=actor.name,
+            address=actor.address,
+            request_id=actor.request_id,
+            action=action,
+            kind="tenant",
+            name=name,
+            object_id=tenant.pk,
+        )
+
+
+class AuditEntry(models.Model):
+    """One change. `before` and `after` hold what differs: columns of the row, never secrets."""
+
+    at = models.DateTimeField(db_default=Now())
+    # What the log says outlives what it is about.
+    tenant = models.ForeignKey(
+        Tenant,
+        models.DO_NOTHING,
+        null=True,
+        related_name="audit",
+        db_index=False,
+        db_constraint=False,
+    )
+    actor_kind = models.CharField(max_length=16)
+    actor_id = models.BigIntegerField(null=True)
+    actor_name = models.CharField(max_length=255, blank=True)
+    address = models.CharField(max_length=64, blank=True)
+    request_id = models.CharField(max_length=64, blank=True)
+    action = models.CharField(max_length=32)
+    kind = models.CharField(max_length=32)
+    name = models.CharField(max_length=255, blank=True)
+    object_id = models.BigIntegerField(null=True)
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+
+    objects = AuditEntryQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name_plural = "audit entries"
+        indexes = [models.Index(fields=["tenant", "-id"], name="audit_by_tenant")]
+
+    def __str__(self) -> str:
+        return f"{self.actor_name or 'system'} {self.action} {self.kind} {self.name}"

@@ -1,0 +1,123 @@
+"""The audit log: who changed what, whoever it was."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import DatabaseError, connection, transaction
+from django.test import Client
+
+from tenants.models import ApiKey, AuditEntry, LimitSet, Membership, Tenant
+from tenants.models.audit import Actor, acting
+from tests.tenants.making import make_adapter, make_key, make_member, make_tenant, make_version
+
+ADA = Actor("user", 7, "ada", "192.0.2.1", "req-1")
+
+
+def last() -> AuditEntry:
+    entry = AuditEntry.objects.first()
+    assert entry is not None
+    return entry
+
+
+def test_a_change_is_written_with_who_made_it_and_what_differs(tenant: Tenant) -> None:
+    with acting(ADA):
+        tenant.name = "Renamed"
+        tenant.save()
+    entry = last()
+    assert (entry.actor_kind, entry.actor_id, entry.actor_name) == ("user", 7, "ada")
+    assert (entry.address, entry.request_id) == ("192.0.2.1", "req-1")
+    assert (entry.action, entry.kind, entry.name, entry.tenant) == (
+        "changed",
+        "tenant",
+        tenant.slug,
+        tenant,
+    )
+    assert (entry.before, entry.after) == ({"name": "Acme"}, {"name": "Renamed"})
+
+
+def test_what_nobody_claims_is_the_systems(tenant: Tenant) -> None:
+    with acting(ADA):
+        pass
+    make_adapter(tenant)
+    assert (last().actor_kind, last().actor_name, last().actor_id) == ("system", "", None)
+
+
+def test_secrets_are_in_no_entry(tenant: Tenant) -> None:
+    key, text = make_key(tenant)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT string_agg(to_jsonb(e)::text, '') FROM tenants_auditentry e")
+        ((everything,),) = cursor.fetchall()
+    assert text not in everything
+    assert "secret_hmac" not in everything and "cache_secret" not in everything
+    assert bytes(key.secret_hmac).hex() not in everything
+
+
+def test_a_key_that_was_used_is_not_a_key_that_changed(tenant: Tenant) -> None:
+    key, _ = make_key(tenant)
+    before = AuditEntry.objects.count()
+    ApiKey.objects.filter(pk=key.pk).touch(key.created_at)
+    assert AuditEntry.objects.count() == before
+    key.revoke()
+    assert (last().kind, last().action, set(last().after or {})) == (
+        "key",
+        "changed",
+        {"revoked_at"},
+    )
+
+
+def test_members_limits_versions_and_aliases_are_their_tenants(tenant: Tenant) -> None:
+    member = make_member(tenant, "viewer")
+    assert (last().kind, last().name, last().tenant) == ("member", member.username, tenant)
+    LimitSet.objects.create(tenant=tenant, author="operator", requests_per_minute=5)
+    assert (last().kind, last().tenant, (last().after or {})["requests_per_minute"]) == (
+        "limits",
+        tenant,
+        5,
+    )
+    adapter = make_adapter(tenant)
+    version = make_version(adapter)
+    assert (last().kind, last().tenant, last().after) == ("version", tenant, {"state": "ready"})
+    adapter.promote(version)
+    assert (last().kind, last().name, last().action) == ("alias", "live", "created")
+    Membership.objects.filter(user=member).delete()
+    assert (last().action, last().after) == ("deleted", None)
+
+
+@pytest.mark.django_db
+def test_a_tenant_that_is_gone_leaves_its_log() -> None:
+    tenant = make_tenant("gone")
+    id = tenant.pk
+    tenant.delete()
+    assert AuditEntry.objects.filter(tenant_id=id, kind="tenant").count() == 2
+
+
+def test_nobody_rewrites_the_log(tenant: Tenant) -> None:
+    for attempt in (
+        lambda: AuditEntry.objects.update(actor_name="somebody else"),
+        lambda: AuditEntry.objects.all().delete(),
+    ):
+        with pytest.raises(DatabaseError, match="never changed"), transaction.atomic():
+            attempt()
+
+
+def test_an_operators_look_is_noted(tenant: Tenant) -> None:
+    AuditEntry.objects.note(ADA, tenant, "viewed", tenant.slug)
+    assert (last().action, last().actor_name, last().tenant) == ("viewed", "ada", tenant)
+
+
+def test_the_api_says_who_it_was(tenant: Tenant) -> None:
+    key, text = make_key(tenant, "admin")
+    admin = make_member(tenant, "admin")
+    by_key, by_user = Client(headers={"Authorization": f"Bearer {text}"}), Client()
+    by_user.force_login(admin)
+    for client, kind, name in ((by_key, "key", key.name), (by_user, "user", admin.username)):
+        body = {"name": f"By {kind}"}
+        address = f"/api/v1/tenants/{tenant.slug}"
+        answer = client.patch(address, body, content_type="application/json")
+        assert answer.status_code == 200, answer.content
+        entry = last()
+        assert (entry.actor_kind, entry.actor_name) == (kind, name)
+        assert (entry.address, entry.after) == ("127.0.0.1", {"name": f"By {kind}"})
+        assert answer["x-request-id"] == f"req_{entry.request_id}"
+    make_adapter(tenant)
+    assert last().actor_kind == "system"
