@@ -180,16 +180,13 @@ class StoreLimiter:
         _, scopes = _limited(grant.limits)
         if not scopes:
             return Reservation("")
-        for _ in range(ROUNDS):
-            store = self._failover.decide()
-            try:
-                (rooms,) = await store.run(Look(scopes))
-            except StoreDown as error:
-                self._failover.failed(error)
-            else:
-                assert isinstance(rooms, Rooms)
-                return _reservation("", None, rooms.left)
-        raise Unavailable(retry_after_s=1.0)
+        try:
+            (rooms,) = await self._failover.decide().run(Look(scopes))
+        except StoreDown as error:
+            self._failover.failed(error)
+            (rooms,) = await self._failover.decide().run(Look(scopes))
+        assert isinstance(rooms, Rooms)
+        return _reservation("", None, rooms.left)
 
     async def flushed(self) -> None:
         """Wait until what was settled, released and read again so far is in the store."""

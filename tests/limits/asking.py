@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +23,9 @@ from tenants.limits.commands import (
     Rooms,
     Scope,
     Store,
+    StoreDown,
 )
+from tenants.limits.memory import MemoryStore
 
 NOON = int(datetime(2026, 5, 14, 12, tzinfo=UTC).timestamp())
 TODAY = int(datetime(2026, 5, 14, tzinfo=UTC).timestamp())
@@ -125,6 +128,30 @@ def wanted(prompt: int = 10, output: int = 20, least: int | None = None) -> Ask:
     return Ask(prompt, output, output if least is None else least)
 
 
+class FlakyStore:
+    """`commands.Store` in memory that can be away, or lose what it knew, like a Redis."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.away = self.forgetful = False
+        self.forget()
+
+    def forget(self) -> None:
+        """As a restart does."""
+        self._memory = MemoryStore(self._clock)
+
+    async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
+        await asyncio.sleep(0)  # as anything over a socket does
+        if self.away:
+            raise StoreDown("away")
+        if self.forgetful:
+            self.forget()
+        return await self._memory.run(*commands)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
 class FakeSpent:
     """`spent.Spent` from a dictionary; counts how often it is asked."""
 
@@ -133,9 +160,12 @@ class FakeSpent:
         """Tokens and cost by counters."""
         self.asked: list[tuple[str, datetime, datetime]] = []
         self.away = False
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def spent(self, counters: str, start: datetime, end: datetime) -> tuple[int, int]:
         self.asked.append((counters, start, end))
+        await self.may_answer.wait()
         if self.away:
             raise Unavailable("The ledger is away.")
         return self.figures.get(counters, (0, 0))

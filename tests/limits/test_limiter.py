@@ -16,7 +16,7 @@ from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
 from tenants.limits.purse import REFRESH_MS
-from tests.limits.asking import Clock, FakeSpent, grant, limits, target, wanted
+from tests.limits.asking import Clock, FakeSpent, FlakyStore, grant, limits, target, wanted
 
 USED = Usage(prompt_tokens=8, cached_tokens=3, completion_tokens=12)
 DOLLAR_EACH = Price(prompt=10**12, cached_prompt=0, output=10**12)
@@ -264,3 +264,92 @@ async def test_a_refresh_that_fails_harms_nothing(
     await limiter.flushed()
     assert len(spent.asked) == 2
     await limiter.reserve("r3", caller, target(), wanted(10, 10))
+
+
+# --- a store that comes and goes -----------------------------------------------------------------
+
+
+@pytest.fixture
+def flaky(clock: Clock) -> FlakyStore:
+    return FlakyStore(clock)
+
+
+@pytest.fixture
+async def on_flaky(
+    flaky: FlakyStore, clock: Clock, spent: FakeSpent
+) -> AsyncIterator[StoreLimiter]:
+    failover = Failover(MemoryStore(clock), flaky, retry_s=0.001)
+    async with StoreLimiter(failover, spent, "usd") as limiter:
+        yield limiter
+
+
+async def test_rooms_are_those_of_the_store_that_counts(
+    flaky: FlakyStore, on_flaky: StoreLimiter
+) -> None:
+    caller = grant(limits(requests_per_minute=5))
+    await on_flaky.reserve("r1", caller, target(), wanted())
+    flaky.away = True
+    assert (await on_flaky.look(caller)).requests == Room(5, 5, 0.0)
+    assert on_flaky.degraded
+
+
+async def test_budgets_follow_to_the_local_store(
+    flaky: FlakyStore, on_flaky: StoreLimiter, spent: FakeSpent
+) -> None:
+    spent.figures["t1"] = (60, 0)
+    caller = grant(limits(tokens_per_day=100))
+    await on_flaky.reserve("r1", caller, target(), wanted(10, 10))
+    flaky.away = True
+    with pytest.raises(InsufficientQuota, match="used 60, requested 50"):
+        await on_flaky.reserve("r2", caller, target(), wanted(10, 40))
+    assert len(spent.asked) == 2
+
+
+async def test_a_request_that_ends_while_it_is_made_anew_leaves_nothing(
+    flaky: FlakyStore, on_flaky: StoreLimiter, spent: FakeSpent
+) -> None:
+    caller = grant(limits(tokens_per_day=100, concurrent_streams=1))
+    reservation = await on_flaky.reserve("r1", caller, target(), wanted(10, 10))
+    flaky.forget()
+    spent.may_answer.clear()
+    growing = asyncio.create_task(on_flaky.extend(reservation, 20))
+    while len(spent.asked) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    on_flaky.settle("r1", USED)
+    spent.may_answer.set()
+    await growing
+    await on_flaky.flushed()
+    reservation = await on_flaky.reserve("r2", caller, target(), wanted(10, 90))
+    assert reservation.output_tokens == 90
+
+
+async def test_a_refresh_that_finds_the_store_gone_harms_nothing(
+    flaky: FlakyStore, on_flaky: StoreLimiter, spent: FakeSpent, clock: Clock
+) -> None:
+    caller = grant(limits(tokens_per_day=100))
+    await on_flaky.reserve("r1", caller, target(), wanted(10, 10))
+    clock.pass_s(REFRESH_MS / 1000)
+    spent.may_answer.clear()
+    await on_flaky.reserve("r2", caller, target(), wanted(10, 10))
+    flaky.away = True
+    spent.may_answer.set()
+    await on_flaky.flushed()
+    assert on_flaky.degraded
+
+
+async def test_leaving_waits_for_no_ledger(flaky: FlakyStore, clock: Clock) -> None:
+    spent, caller = FakeSpent(), grant(limits(tokens_per_day=100))
+    async with StoreLimiter(Failover(MemoryStore(clock), flaky), spent, "usd") as limiter:
+        await limiter.reserve("r1", caller, target(), wanted(10, 10))
+        clock.pass_s(REFRESH_MS / 1000)
+        spent.may_answer.clear()
+        await limiter.reserve("r2", caller, target(), wanted(10, 10))
+
+
+async def test_a_store_that_forgets_all_the_time_is_given_up(
+    flaky: FlakyStore, on_flaky: StoreLimiter
+) -> None:
+    flaky.forgetful = True
+    with pytest.raises(Unavailable, match="cannot be checked"):
+        await on_flaky.reserve("r1", grant(limits(tokens_per_day=100)), target(), wanted())
+    assert on_flaky.reservations == 0
