@@ -190,7 +190,8 @@ INSERT INTO tenants_usageevent (
     id, started_at, tenant_id, key_id, version_id, adapter, model, base_model, engine_id, journal,
     prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, prompt_price,
     cached_prompt_price, output_price, cost, finish_reason, queue_s, load_s, ttft_s, total_s)
-SELECT md5(n::text), %(start)s::timestamptz + n * (%(end)s::timestamptz - %(start)s) / %(events)s,
+SELECT lpad(to_hex(n), 32, '0'),
+       %(start)s::timestamptz + n * (%(end)s::timestamptz - %(start)s) / %(events)s,
        (%(tenants)s::bigint[])[1 + floor(%(count)s * share ^ 3)::int], n %% %(keys)s, NULL, adapter,
        CASE adapter WHEN '' THEN 'bench-base' ELSE adapter END, 'bench-base', 'bench-0', 'bench-0',
        200, 80, 100 + n %% 400, 0, 150000, 75000, 600000,
