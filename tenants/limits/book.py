@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from math import inf
+from typing import NamedTuple
 
 from tenants.limits.commands import (
     DAY_S,
@@ -63,8 +63,7 @@ SHOWN = ("requests_per_minute", "tokens_per_minute")
 """The limits that Left tells of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """One limit against one Charge. `room` is how many output tokens it allows, below 0: none."""
 
     scope: int
@@ -261,11 +260,12 @@ class Book:
 
     def _window(self, counters: str, name: str, second: int) -> Window:
         """The window of this limit, slid to the present."""
-        window = self._windows.get((counters, name))
-        if window is None:
-            window = self._windows[counters, name] = Window()
+        window = self._windows.get((counters, name)) or self._new_window(counters, name)
         window.slide(second)
         return window
+
+    def _new_window(self, counters: str, name: str) -> Window:
+        return self._windows.setdefault((counters, name), Window())
 
     def _sweep(self, now_ms: int) -> None:
         """Forget what counts nothing any more: empty windows, past budgets, withdrawn ids."""

@@ -289,7 +289,7 @@ def configured(spent: Spent) -> StoreLimiter:
 def _limited(all_limits: Iterable[Limits]) -> tuple[tuple[Limits, ...], tuple[Scope, ...]]:
     """Those that limit anything, also as the stores want them."""
     pairs = [(limits, Scope.of(limits)) for limits in all_limits]
-    pairs = [(limits, scope) for limits, scope in pairs if any(scope.set_limits())]
+    pairs = [(limits, scope) for limits, scope in pairs if scope.set_limits()]
     return tuple(limits for limits, _ in pairs), tuple(scope for _, scope in pairs)
 
 

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from tenants.limits.commands import MINUTE_FIELDS, Budget, Charge, Period, Rate, Scope, start_of
+from tenants.limits.commands import (
+    MINUTE_FIELDS,
+    SCOPES,
+    Budget,
+    Charge,
+    Period,
+    Rate,
+    Scope,
+    start_of,
+)
 from tenants.limits.window import GONE_S, Window
 
 PERIODS: tuple[Period, ...] = ("day", "month")
@@ -61,18 +71,24 @@ class Place:
 
     @classmethod
     def of(cls, scope: Scope, second: int) -> Place:
-        names = {name for name, _ in scope.set_limits()}
-        budgets = (
-            Budget(scope.counters, period, start_of(period, second))
-            for period in PERIODS
-            if not names.isdisjoint((f"tokens_per_{period}", f"cost_per_{period}"))
-        )
-        return cls(
-            scope.counters,
-            tuple(name for name in MINUTE_FIELDS if name in names),
-            "concurrent_streams" in names,
-            tuple(budgets),
-        )
+        """In the periods of this moment."""
+        return _place(scope, start_of("day", second))
+
+
+@lru_cache(maxsize=8192)
+def _place(scope: Scope, day: int) -> Place:
+    names = {name for name, _ in scope.set_limits()}
+    budgets = (
+        Budget(scope.counters, period, start_of(period, day))
+        for period in PERIODS
+        if not names.isdisjoint((f"tokens_per_{period}", f"cost_per_{period}"))
+    )
+    return Place(
+        scope.counters,
+        tuple(name for name in MINUTE_FIELDS if name in names),
+        "concurrent_streams" in names,
+        tuple(budgets),
+    )
 
 
 @dataclass(slots=True)
@@ -147,8 +163,9 @@ class Record:
         """Make the window of this limit count the outcome instead of what was reserved."""
         for kind, final in KINDS[name]:
             unused = getattr(self, kind) - getattr(outcome, final)
-            window.add(max(0, -unused))
-            for part in reversed(self.parts):
-                back = min(getattr(part, kind), max(0, unused))
+            if unused < 0:
+                window.add(-unused)
+            for part in reversed(self.parts if unused > 0 else ()):
+                back = min(getattr(part, kind), unused)
                 window.give_back(part.second, back)
                 unused -= back

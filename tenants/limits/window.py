@@ -24,9 +24,10 @@ class Window:
 
     def slide(self, second: int) -> None:
         """Let go of what is over a minute old. Each bucket leaves once: O(1), amortised."""
-        for old in range(self._second - WINDOW_S, min(self._second, second - GONE_S) + 1):
-            self.used -= self._buckets.pop(old, 0)
-        self._second = max(self._second, second)
+        if second > self._second:
+            for old in range(self._second - WINDOW_S, min(self._second, second - GONE_S) + 1):
+                self.used -= self._buckets.pop(old, 0)
+            self._second = second
 
     def add(self, amount: int) -> None:
         """Count this much now."""
