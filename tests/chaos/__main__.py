@@ -13,9 +13,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.chaos.plan import STORMS
-from tests.chaos.processes import Failed
-from tests.chaos.stage import Places
+from tests.chaos.processes import ROOT, Failed
+
+sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+from tests.chaos.plan import STORMS  # noqa: E402
+from tests.chaos.stage import Places  # noqa: E402
 
 
 def main() -> None:
@@ -23,7 +25,7 @@ def main() -> None:
     options = _options()
     console = Console(width=140, highlight=False)
     places = Places(Path(tempfile.mkdtemp(prefix="lorikeet-chaos-")))
-    for folder in (places.archive, places.root / "log"):
+    for folder in (places.archive, places.root / "log", places.root / "static"):
         folder.mkdir()
     os.environ |= places.settings()
     console.print(f"seed {options.seed}, {options.seconds} s; files are in {places.root}")
@@ -34,9 +36,9 @@ def main() -> None:
         sound = False
     except KeyboardInterrupt:
         sys.exit(130)
-    if sound:
+    if sound and not options.keep:
         shutil.rmtree(places.root, ignore_errors=True)
-    else:
+    if not sound:
         console.print(f"again: make chaos SECONDS={options.seconds} SEED={options.seed}")
     sys.exit(0 if sound else 1)
 
@@ -46,6 +48,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=60, help="how long things are killed")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--engine", choices=sorted(STORMS), default="synthetic")
+    parser.add_argument("--keep", action="store_true", help="keep the files of a sound run")
     return parser.parse_args()
 
 

@@ -133,7 +133,7 @@ class _Client:
         return self._luck.randint(1, 20) if streams else self._luck.uniform(0.1, 1.5)
 
     async def _send(self, request: Request) -> Received:
-        gateway = self._gateway()
+        gateway = await self._gateway()
         one = Received(
             self._customer.slug,
             gateway,
@@ -156,11 +156,16 @@ class _Client:
             await asyncio.sleep(PAUSE_S)
         return one
 
-    def _gateway(self) -> str:
+    async def _gateway(self) -> str:
         """Any, but rather one that is there, as a load balancer would."""
         names = list(self._crowd.urls)
-        ready = [name for name in names if self._crowd.is_ready(name)]
-        return self._luck.choice(ready if ready and self._luck.random() < 0.95 else names)
+        if self._luck.random() < 0.05:
+            return self._luck.choice(names)
+        ready: list[str] = []
+        while not ready:
+            ready = [name for name in names if self._crowd.is_ready(name)]
+            await asyncio.sleep(0.0 if ready else PAUSE_S)
+        return self._luck.choice(ready)
 
     async def _receive(self, request: Request, one: Received) -> None:
         leaves = request.leaves_after

@@ -1,21 +1,26 @@
-"""What Redis holds of limits, read key by key: `tenants/limits/lua/base.lua` names them."""
+"""What Redis holds of limits, read key by key, as `tenants/limits/lua/base.lua` names them."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from redis.asyncio import Redis
 
 from inference.grants import MICRO
+from tenants.limits import commands
 from tenants.limits.commands import Period, end_of
 from tests.chaos import ledger
 from tests.chaos.verdict import Leftovers, Purse
 
 PERIODS: dict[str, Period] = {"day": "day", "month": "month"}
+_LUA = Path(commands.__file__).parent / "lua" / "base.lua"
+(PREFIX,) = re.findall(r"^local PREFIX = '(.+)'$", _LUA.read_text(), re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +44,33 @@ class Counters:
         left = await self.leftovers()
         return not (left.reservations or left.streams or any(left.reserved.values()))
 
+    async def has_all(self, gateways: int) -> bool:
+        """Whether so many gateways have found this Redis: each holds a lease."""
+        return bool(await self.client.zcard(PREFIX + "leases") >= gateways)
+
+    async def make_due(self) -> None:
+        """Have each budget compared with the ledger at its next charge, as after a minute."""
+        for key in await self._keys("b:*"):
+            await self.client.hset(key, "due", "0")
+
     async def leftovers(self) -> Leftovers:
         """What is held: reservations, the streams and budgets that they take."""
-        reservations = await self._keys("limits:r:*") + await self._keys("limits:held:*")
-        taken = await self.client.hgetall("limits:streams")
+        reservations = await self._keys("r:*") + await self._keys("held:*")
+        taken = await self.client.hgetall(PREFIX + "streams")
         streams = {name: int(count) for name, count in taken.items()}
         reserved = {}
-        for key in await self._keys("limits:b:*"):
+        for key in await self._keys("b:*"):
             purse = await self.client.hgetall(key)
             reserved[key] = int(purse["reserved_tokens"]) + int(purse["reserved_cost"])
         return Leftovers(reservations=reservations, streams=streams, reserved=reserved)
 
     async def purses(self) -> list[Purse]:
         """Every budget that is counted, with the ledger's figure."""
-        return [await self._purse(key) for key in await self._keys("limits:b:*")]
+        return [await self._purse(key) for key in await self._keys("b:*")]
 
     async def _purse(self, key: str) -> Purse:
         values = await self.client.hgetall(key)
-        _, _, counters, name, start = key.split(":")
+        counters, name, start = key.split(":")[-3:]
         end = end_of(PERIODS[name], int(start))
         tokens, cost = await asyncio.to_thread(ledger.spent, counters, int(start), end)
         return Purse(
@@ -65,8 +79,8 @@ class Counters:
             cost=int(values["cost"]),
             ledger_tokens=tokens,
             ledger_cost=cost // MICRO,  # exact: all prices are whole micro-units a token
-            estimated=values.get("estimated") == "1",
+            compared=values["due"] != "0",
         )
 
     async def _keys(self, pattern: str) -> list[str]:
-        return sorted([key async for key in self.client.scan_iter(pattern, count=1000)])
+        return sorted([key async for key in self.client.scan_iter(PREFIX + pattern, count=1000)])

@@ -48,7 +48,7 @@ class Plan:
 
 PLANS = (
     Plan("free-of-limits", of_adapter={"concurrent_streams": 2}, weight=2.0),
-    Plan("brisk", {"requests_per_minute": 60}, of_key={"requests_per_minute": 40}),
+    Plan("brisk", {"requests_per_minute": 30}, of_key={"requests_per_minute": 15}),
     Plan(
         "wordy",
         {"tokens_per_minute": 9_000, "output_tokens_per_minute": 5_000},
@@ -59,6 +59,15 @@ PLANS = (
     Plan("broke", {"cost_per_month": 30_000, "tokens_per_day": 10**9}),
 )
 """The last one spends all it has in the course of a run."""
+
+
+def _periods(limits: dict[str, int]) -> set[str]:
+    """Those with a budget."""
+    return {name.rpartition("_")[2] for name in limits} & {"day", "month"}
+
+
+BUDGETS = sum(len(_periods(plan.of_tenant)) + len(_periods(plan.of_key)) for plan in PLANS)
+"""A tenant or a key has one for each period that its limits name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +110,8 @@ def requests_per_minute(customers: list[Customer]) -> dict[int, int]:
 
 def budgeted(customers: list[Customer]) -> list[Customer]:
     """Those with a budget of any scope."""
-    have = {plan.slug for plan in PLANS if {*plan.of_tenant, *plan.of_key} & _BUDGETS}
+    have = {plan.slug for plan in PLANS if _periods(plan.of_tenant) or _periods(plan.of_key)}
     return [one for one in customers if one.slug in have]
-
-
-_BUDGETS = {"tokens_per_day", "tokens_per_month", "cost_per_day", "cost_per_month"}
 
 
 def _customer(plan: Plan, base: BaseModel) -> Customer:

@@ -87,7 +87,7 @@ class Actor:
             life.status = await process.wait()
         finally:
             watching.cancel()
-        life.ended = time.time()
+        life.ended = life.ended or time.time()
         if self._stopping.is_set():
             life.killed = STOPPED
         self._ended(life)
@@ -133,7 +133,8 @@ class Actor:
         """`kill -9`; whether it was there."""
         if self.pid is None:
             return False
-        self.lives[-1].killed = KILLED
+        life = self.lives[-1]
+        life.killed, life.ended = KILLED, time.time()  # clients learn of it before we do
         os.kill(self.pid, signal.SIGKILL)
         return True
 

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos.facts import Kill, Received
-from tests.chaos.verdict import Check
+from tests.chaos.facts import Life, Received
+from tests.chaos.verdict import Check, Facts
 
 MAX_FAULTS = 20
 """Of one check that are shown; the first ones say what is wrong."""
 
 
-def show(
-    console: Console,
-    checks: list[Check],
-    kills: list[Kill],
-    received: list[Received],
-    seconds: float,
-) -> None:
+def show(console: Console, checks: list[Check], facts: Facts, seconds: float) -> None:
     """Print what was killed, what clients got, and the verdict."""
-    console.print(_kills(kills, seconds))
-    console.print(_outcomes(received))
+    console.print(_kills(facts, seconds))
+    console.print(_outcomes(facts.received))
     console.print(_verdict(checks))
     for check in checks:
         for fault in check.faults[:MAX_FAULTS]:
@@ -32,13 +27,26 @@ def show(
             console.print(f"... and {len(check.faults) - MAX_FAULTS} more", style="red")
 
 
-def _kills(kills: list[Kill], seconds: float) -> Table:
-    table = Table("killed with -9", "times", "a minute", title="Kills")
-    for (kind, name), times in sorted(Counter((one.kind, one.name) for one in kills).items()):
-        shown = f"one backend of {name}" if kind == "backend" else name
-        table.add_row(shown, str(times), f"{times / seconds * 60:.1f}")
-    table.add_row("all", str(len(kills)), f"{len(kills) / seconds * 60:.1f}", style="bold")
+def _kills(facts: Facts, seconds: float) -> Table:
+    table = Table("killed with -9", "times", "a minute", "back after s", "at most", title="Kills")
+    for (kind, name), times in sorted(Counter((one.kind, one.name) for one in facts.kills).items()):
+        a_minute = f"{times / seconds * 60:.1f}"
+        if kind == "backend":
+            table.add_row(f"one backend of {name}", str(times), a_minute)
+        else:
+            away = _away([life for life in facts.lives if life.name == name])
+            table.add_row(name, str(times), a_minute, f"{median(away):.1f}", f"{max(away):.1f}")
+    all_times = len(facts.kills)
+    table.add_row("all", str(all_times), f"{all_times / seconds * 60:.1f}", style="bold")
     return table
+
+
+def _away(lives: list[Life]) -> list[float]:
+    """Seconds from each death until the next readiness, of a process that died."""
+    deaths = [life.ended for life in lives if life.ended is not None]
+    ready = [life.ready for life in lives if life.ready is not None]
+    away = [min([at - death for at in ready if at > death], default=0.0) for death in deaths]
+    return away or [0.0]
 
 
 def _outcomes(received: list[Received]) -> Table:

@@ -50,7 +50,12 @@ class Run:
         self.seed, self.seconds, self.engine = seed, seconds, engine
         self.stage, self.console = Stage(places), console
         self.customers: list[Customer] = []
-        self.facts = Facts(steps_unseen=STEPS_UNSEEN[engine], drain_s=DRAIN_S)
+        self.facts = Facts(
+            planned=plan(seed, seconds, STORMS[engine]),
+            budgets=customers.BUDGETS,
+            steps_unseen=STEPS_UNSEEN[engine],
+            drain_s=DRAIN_S,
+        )
 
     async def run(self) -> bool:
         """All of it; whether everything held.
@@ -68,7 +73,7 @@ class Run:
             await self._stop()
         await asyncio.to_thread(self._read_files)
         checks = judge(self.facts)
-        report.show(self.console, checks, self.facts.kills, self.facts.received, self.seconds)
+        report.show(self.console, checks, self.facts, self.seconds)
         self.console.print(f"seed {self.seed}, {time.monotonic() - began:.0f} s in all")
         return not any(check.faults for check in checks)
 
@@ -94,7 +99,7 @@ class Run:
         showing = asyncio.create_task(self._show(crowd))
         try:
             await asyncio.sleep(WARM_UP_S)
-            await self._strike(plan(self.seed, self.seconds, STORMS[self.engine]))
+            await self._strike(self.facts.planned)
             crowd.over.set()
             await asyncio.wait_for(sending, 3 * PATIENCE_S)
         finally:
@@ -126,13 +131,16 @@ class Run:
         """Nothing is killed any more: wait for the last entry and the last lease, then look."""
         stage, facts = self.stage, self.facts
         await stage.until_ready()
-        facts.kills = stage.kills
+        facts.kills = list(stage.kills)
         await self._settled()
         async with Counters.connected() as counters:
             await _until(counters.idle)
-            facts.purses = await counters.purses()
             facts.leftovers = await counters.leftovers()
-            facts.reseeded = await self._reseed(counters)
+            facts.purses = await self._compared(counters)
+            stage.strike(Strike(0.0, "redis", "redis"), random.Random())
+            await asyncio.sleep(POLL_S)
+            await stage.until_ready()
+            facts.reseeded = await self._compared(counters)
         for url in stage.urls.values():
             facts.leftovers.engines |= await stage.busy_engines(url, self.session)
         facts.events = await asyncio.to_thread(ledger.events)
@@ -155,13 +163,12 @@ class Run:
         self.facts.leftovers.drains_s = self.stage.drains_s
         self.facts.lives = self.stage.lives
 
-    async def _reseed(self, counters: Counters) -> list[Purse]:
-        """What budgets hold after Redis has lost everything and each was asked for once."""
-        stage = self.stage
-        stage.strike(Strike(0.0, "redis", "redis"), random.Random())
-        await asyncio.sleep(POLL_S)
-        await stage.until_ready()
-        await self._ask_once_each(next(iter(stage.urls.values())))
+    async def _compared(self, counters: Counters) -> list[Purse]:
+        """The budgets, after each was charged once and so compared with the ledger."""
+        if not await _until(lambda: counters.has_all(len(GATEWAYS))):
+            raise Failed("the gateways do not count in Redis")
+        await counters.make_due()
+        await self._ask_once_each(next(iter(self.stage.urls.values())))
         await self._settled()
         await _until(counters.idle)
         return await counters.purses()

@@ -21,6 +21,7 @@ from tests.chaos.facts import (
     Seen,
     Sums,
 )
+from tests.chaos.plan import Strike
 from tests.chaos.verdict import (
     CUT,
     KILLED,
@@ -44,6 +45,7 @@ from tests.chaos.verdict import (
     only_the_killed_died,
     recorder_is_sound,
     rollups_are_events,
+    there_was_a_storm,
 )
 
 PRICES = (2, 1, 6)
@@ -100,11 +102,13 @@ def facts() -> Facts:
                 Life("gateway-1", "gateway", 22, 50.0, 52.0, 109.0, KILLED, -9),
                 Life("gateway-1", "gateway", 23, 109.1, 112.0, 300.0, STOPPED, 0),
             ],
+            planned=[Strike(51.0, "agent", "agent-0"), Strike(59.0, "gateway", "gateway-1")],
+            budgets=2,
             kills=[Kill(101.0, "agent", "agent-0"), Kill(109.0, "gateway", "gateway-1")],
             prices={(1, "plain"): PRICES},
             requests_per_minute={1: 3},
-            purses=[Purse("tenant 1", 10, 20, 11, 20)],
-            reseeded=[Purse("tenant 1", 11, 20, 11, 20)],
+            purses=[Purse("tenant 1", 11, 20, 11, 20), Purse("spent", 9, 20, 11, 20, False)],
+            reseeded=[Purse("tenant 1", 11, 20, 11, 20), Purse("spent", 11, 20, 11, 20)],
         )
     )  # fmt: skip
 
@@ -140,6 +144,14 @@ def _change(facts: Facts, id: str, **fields: Any) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
+    "nothing killed": (there_was_a_storm, lambda f: f.kills.clear(), "0 of 2 strikes"),
+    "only some killed": (there_was_a_storm, lambda f: f.kills.pop(), "1 of 2 strikes"),
+    "nobody served": (
+        there_was_a_storm, lambda f: setattr(f.received[0], "complete", False), "acme never",
+    ),
+    "budgets not looked at": (
+        budgets_are_the_ledgers, lambda f: f.purses.clear(), "0 of 2 budgets",
+    ),
     "missing event": (ledger_is_journals, lambda f: f.events.pop(0), "not in the ledger"),
     "event from nowhere": (
         ledger_is_journals, lambda f: f.events.append(event("ghost", WHOLE)), "in no journal",
@@ -265,10 +277,16 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
         lambda f: f.events.append(event("fourth", PART, started_at=159.8)), "4 requests",
     ),
     "budget over the ledger": (
-        budgets_are_the_ledgers, lambda f: f.purses.append(Purse("p", 2, 1, 1, 1)), "more was",
+        budgets_are_the_ledgers,
+        lambda f: f.purses.__setitem__(0, Purse("p", 2, 1, 1, 1)), "p: Purse",
     ),
-    "budget not the ledger's": (
-        budgets_are_the_ledgers, lambda f: f.reseeded.append(Purse("p", 1, 0, 1, 1)), "different",
+    "exhausted budget over the ledger": (
+        budgets_are_the_ledgers,
+        lambda f: f.purses.__setitem__(0, Purse("p", 1, 2, 1, 1, compared=False)), "p: Purse",
+    ),
+    "budget below the ledger": (
+        budgets_are_the_ledgers,
+        lambda f: f.reseeded.__setitem__(0, Purse("p", 1, 0, 1, 1)), "p: Purse",
     ),
     "hung": (
         everybody_was_answered, lambda f: setattr(f.received[0], "wrong", "hung"), "hung",
@@ -351,11 +369,6 @@ def test_a_gateway_without_redis_counts_by_itself(facts: Facts) -> None:
     assert not limits_held(facts).faults
     facts.degraded = [(102.5, 103.5)]
     assert "4 requests in a minute" in limits_held(facts).faults[0]
-
-
-def test_an_estimate_may_be_over_the_ledger(facts: Facts) -> None:
-    facts.purses.append(Purse("p", 2, 1, 1, 1, estimated=True))
-    assert not budgets_are_the_ledgers(facts).faults
 
 
 def test_starts_in_vain(facts: Facts) -> None:
