@@ -64,7 +64,7 @@ async def run(scale: Scale) -> Report:
             Row("CPU of PostgreSQL", _of(written, "postgres_ms"), "ms per 1,000"),
             Row("longest hold of the event loop", _of(written, "hold_ms"), "ms"),
             *(
-                Row(f"a month's usage {what}, {who}", figure, "ms", at_most=QUERY_MS)
+                Row(f"a month {what}, {who}", figure, "ms", at_most=QUERY_MS)
                 for (who, what), figure in queried.items()
             ),
         ],
@@ -224,7 +224,7 @@ class Month:
 
     @property
     def shown(self) -> str:
-        return ", ".join(f"{size:,} of {who}" for who, size in self.sizes.items())
+        return ", ".join(f"{size:,} of the {who}" for who, size in self.sizes.items())
 
 
 @asynccontextmanager
@@ -246,8 +246,8 @@ def _fill(events: int, tenants: Sequence[Tenant]) -> Month:
         rollups = cursor.rowcount
         cursor.execute("VACUUM ANALYZE tenants_usageevent, tenants_usagerollup")
     chosen = {
-        "the busiest tenant": tenants[0],
-        "a tenant in the middle": tenants[len(tenants) // 2],
+        "busiest tenant": tenants[0],
+        "middle tenant": tenants[len(tenants) // 2],
     }
     sizes = {who: _asked(tenant, []).get()["requests"] for who, tenant in chosen.items()}
     return Month(rollups, chosen, sizes)
