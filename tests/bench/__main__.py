@@ -17,7 +17,16 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
 from tests import environment
 
 django.setup()
-from tests.bench import fairness, latency, ledger, lorikeet, metering, throughput, vllm  # noqa: E402
+from tests.bench import (  # noqa: E402
+    fairness,
+    latency,
+    ledger,
+    lorikeet,
+    metering,
+    streams,
+    throughput,
+    vllm,
+)
 from tests.bench.processes import Failed  # noqa: E402
 from tests.bench.scale import QUICK, Scale  # noqa: E402
 
@@ -26,6 +35,7 @@ BENCHMARKS = {
     "throughput": throughput.run,
     "vllm": vllm.run,
     "metering": metering.run,
+    "streams": streams.run,
     "fairness": fairness.run,
     "ledger": ledger.run,
 }

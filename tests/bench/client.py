@@ -98,6 +98,11 @@ class Connection(asyncio.Protocol):
             raise Refused(f"{reply.status}: {reply.body.decode(errors='replace')[:500]}")
         return reply
 
+    @property
+    def answered(self) -> bool:
+        """Whether anything of the answer has come."""
+        return self._size > 0
+
     def close(self) -> None:
         """Hang up."""
         self._transport.close()

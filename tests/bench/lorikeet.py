@@ -12,7 +12,8 @@ from asgiref.sync import sync_to_async
 from django.db.models import Count, Sum
 
 from gateway.supervisor import Child
-from tenants.models import ApiKey, Tenant, UsageEvent
+from tenants.models import ApiKey, Tenant, UsageEvent, UsageRollup
+from tenants.models.usage import FIGURES
 from tests.bench.client import Address, Connection, Refused, post
 from tests.bench.processes import HOST, MANAGE, Failed, free_port, running, url_of
 from tests.environment import VAR
@@ -102,6 +103,26 @@ async def until_served(gateway: Gateway, key: str, model: str) -> None:
                 await asyncio.sleep(0.2)
     finally:
         connection.close()
+
+
+async def until_billed(key: str, requests: int) -> dict[str, int]:
+    """Wait until the ledger has so many requests of the key; the sums of all that it has of it.
+
+    Raises:
+        Failed: it has another number, ten seconds later too.
+    """
+    found: dict[str, int] = {}
+    for _ in range(200):
+        found = await sync_to_async(_billed)(key)
+        if found["requests"] == requests:
+            return found
+        await asyncio.sleep(0.05)
+    raise Failed(f"{requests} requests were answered, but billed: {found}")
+
+
+def _billed(key: str) -> dict[str, int]:
+    rollups = UsageRollup.objects.filter(key=ApiKey.objects.find(key))
+    return rollups.aggregate(**{name: Sum(name, default=0) for name in FIGURES})
 
 
 async def until_recorded(events: int, tokens: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -10,13 +9,11 @@ from functools import partial
 
 import httpx
 from asgiref.sync import sync_to_async
-from django.db.models import Sum
 from django.utils import timezone
 
 from gateway.database import redis_command, redis_socket
 from gateway.supervisor import Child
-from tenants.models import ApiKey, BaseModel, LimitSet, Price, Tenant, UsageRollup
-from tenants.models.usage import FIGURES
+from tenants.models import ApiKey, BaseModel, LimitSet, Price, Tenant
 from tests.bench import lorikeet, servers
 from tests.bench.latency import p50_over_http
 from tests.bench.load import Tally
@@ -123,7 +120,7 @@ async def _sides(
     pace: float, redis_url: str = "", redis: Child | None = None
 ) -> AsyncIterator[tuple[str, dict[str, Side]]]:
     """Both, and a key for them. Without is without an agent's journal too."""
-    key = await sync_to_async(_limited_key)()
+    key = await sync_to_async(limited_key)()
     parts = {"PostgreSQL": postgres_cpu_s, "Redis": cpu_of(redis) if redis else lambda: 0.0}
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -153,8 +150,8 @@ def _parts(gateway: lorikeet.Gateway, engine: Child) -> dict[str, Callable[[], f
     return {"gateway": cpu_of(gateway.child), "agent": cpu_of(engine)}
 
 
-def _limited_key() -> str:
-    """The key of a tenant with limits, on a model with a price."""
+def limited_key() -> str:
+    """A new key of a tenant with limits, on a model with a price."""
     tenant, _ = Tenant.objects.get_or_create(slug="metered", defaults={"name": "Metered"})
     key, text = ApiKey.objects.issue(tenant, name="bench", scopes=["inference"])
     author = LimitSet.Author.OPERATOR
@@ -190,24 +187,16 @@ class Bill:
         """So much more was answered: wait until it is in the ledger, and at its price.
 
         Raises:
-            Failed: it is not within ten seconds, or the cost is another.
+            Failed: it is not.
         """
         self._requests += tally.requests
         self._tokens += tally.tokens
-        async with asyncio.timeout(10):
-            while (found := await sync_to_async(self._found)()) != (self._requests, self._tokens):
-                if found > (self._requests, self._tokens):
-                    raise Failed(f"{self._requests} requests were answered, the ledger has {found}")
-                await asyncio.sleep(0.02)
-
-    def _found(self) -> tuple[int, int]:
-        rollups = UsageRollup.objects.filter(key=ApiKey.objects.find(self._key))
-        sums = rollups.aggregate(**{name: Sum(name, default=0) for name in FIGURES})
-        uncached = sums["prompt_tokens"] - sums["cached_tokens"]
-        cost = uncached * PRICE["prompt"] + sums["cached_tokens"] * PRICE["cached_prompt"]
-        if sums["cost"] != cost + sums["completion_tokens"] * PRICE["output"]:
-            raise Failed(f"this is not what it costs: {sums}")
-        return sums["requests"], sums["completion_tokens"]
+        billed = await lorikeet.until_billed(self._key, self._requests)
+        uncached = billed["prompt_tokens"] - billed["cached_tokens"]
+        cost = uncached * PRICE["prompt"] + billed["cached_tokens"] * PRICE["cached_prompt"]
+        cost += billed["completion_tokens"] * PRICE["output"]
+        if (billed["completion_tokens"], billed["cost"]) != (self._tokens, cost):
+            raise Failed(f"{self._tokens} tokens were answered, and billed: {billed}")
 
 
 # --- figures -------------------------------------------------------------------------------------

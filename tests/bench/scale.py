@@ -19,6 +19,7 @@ class Scale:
     paced_streams: int = 192
     engine_rounds: int = 7
     engine_streams: int = 96
+    open_streams: int = 2_000
     fairness_rounds: int = 3
     questions: int = 100
     ledger_rows: int = 50_000
@@ -33,6 +34,7 @@ QUICK = {
     "paced_streams": 64,
     "engine_rounds": 2,
     "engine_streams": 64,
+    "open_streams": 500,
     "fairness_rounds": 1,
     "questions": 40,
     "ledger_rows": 20_000,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -143,6 +144,8 @@ async def _serve_gateway(port: int) -> None:
         timeout_keep_alive=75,
     )
     async with directory, answers:
+        gc.collect()
+        gc.freeze()
         await uvicorn.Server(config).serve()
 
 

@@ -1,0 +1,158 @@
+"""What open streams take of memory while they wait for a token, and whether they give it back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+import psutil
+from asgiref.sync import sync_to_async
+
+from gateway.supervisor import Child
+from tests.bench import lorikeet, servers
+from tests.bench.client import Address, Connection, Reply
+from tests.bench.metering import limited_key
+from tests.bench.processes import POLL_S, PYTHON
+from tests.bench.report import Figure, Report, Row
+from tests.bench.scale import Scale
+
+TOKENS_PER_SECOND = 0.05
+"""Of each stream. The engine steps all of them together: a first token comes after 20 s, by when
+all streams are open, and the next one 20 s later."""
+ROUNDS = 3
+BEGUN_S = 90.0
+"""Longest wait until all streams have their first token."""
+SETTLE_S = 5.0
+"""From the last stream's first token, or end, to a look at the memory: what is handed over from
+process to process has arrived by then."""
+GROWTH_MIB = 4.0
+"""What may be more after the last round than after the first: less than 1 KiB for each of the
+streams in between is no leak, but the allocator's."""
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory in KiB."""
+
+    gateway: float
+    agent: float
+
+
+async def run(scale: Scale) -> Report:
+    """Open all streams, look, hang up, look again; three times."""
+    key = await sync_to_async(limited_key)()
+    async with lorikeet.gateway("gateway-streams") as gateway, _engine(gateway, scale) as engine:
+        await lorikeet.until_served(gateway, key, servers.MODEL)
+        before = _memory(gateway, engine)
+        opened, ended = [], []
+        for number in range(1, ROUNDS + 1):
+            async with _open_streams(gateway.address, key, scale.open_streams):
+                opened.append(_memory(gateway, engine))
+            await lorikeet.until_billed(key, 1 + number * scale.open_streams)
+            await asyncio.sleep(SETTLE_S)
+            ended.append(_memory(gateway, engine))
+    return _report(scale.open_streams, before, opened, ended)
+
+
+def _engine(gateway: lorikeet.Gateway, scale: Scale) -> AbstractAsyncContextManager[Child]:
+    bounds = {
+        "--tokens-per-second": TOKENS_PER_SECOND,
+        "--max-num-seqs": scale.open_streams,
+        "--max-queued": scale.open_streams,
+        "--max-queued-per-tenant": scale.open_streams,
+        "--reserved": 0,
+    }
+    options = [part for name, value in bounds.items() for part in (name, str(value))]
+    command = [*PYTHON, "-m", "tests.bench.roomy_engine"]
+    engine = ["--model", servers.MODEL, *options]
+    return lorikeet.engine(gateway, "engine-streams", *engine, command=command)
+
+
+@asynccontextmanager
+async def _open_streams(address: Address, key: str, count: int) -> AsyncIterator[None]:
+    """So many streams that have begun; hung up in the end."""
+    connections = [await Connection.open(address) for _ in range(count)]
+    answers = [
+        asyncio.create_task(
+            connection.send(
+                lorikeet.chat(servers.MODEL, f"{i}: hello", max_tokens=100, stream=True, key=key)
+            )
+        )
+        for i, connection in enumerate(connections)
+    ]
+    try:
+        await _until_begun(connections, answers)
+        await asyncio.sleep(SETTLE_S)
+        yield
+    finally:
+        for answer in answers:
+            answer.cancel()
+        await asyncio.wait(answers)
+        for connection in connections:
+            connection.close()
+
+
+async def _until_begun(
+    connections: Sequence[Connection], answers: Sequence[asyncio.Task[Reply]]
+) -> None:
+    """Wait until each has got a byte of its answer.
+
+    Raises:
+        Refused, OSError: one ended instead.
+        TimeoutError: one has not.
+    """
+    async with asyncio.timeout(BEGUN_S):
+        while not all(connection.answered for connection in connections):
+            for answer in answers:
+                if answer.done():
+                    answer.result()
+            await asyncio.sleep(POLL_S)
+
+
+def _memory(gateway: lorikeet.Gateway, engine: Child) -> Memory:
+    return Memory(_rss_kib(gateway.child), _rss_kib(engine))
+
+
+def _rss_kib(child: Child) -> float:
+    assert child.process is not None
+    return float(psutil.Process(child.process.pid).memory_info().rss) / KIB
+
+
+def _report(count: int, before: Memory, opened: list[Memory], ended: list[Memory]) -> Report:
+    def rows(what: str, start: float, peaks: list[float], ends: list[float]) -> list[Row]:
+        taken = Figure.of([(peak - start) / count for peak in peaks])
+        return [
+            Row(f"{what}: resident before the first stream", Figure.of([start / KIB]), "MiB"),
+            Row(f"{what}: taken while all are open", taken, "KiB/stream"),
+            Row(
+                f"{what}: after round 1, above before", Figure.of([(ends[0] - start) / KIB]), "MiB"
+            ),
+            Row(
+                f"{what}: after round {len(ends)}, above round 1",
+                Figure.of([(ends[-1] - ends[0]) / KIB]),
+                "MiB",
+                at_most=GROWTH_MIB,
+            ),
+        ]
+
+    return Report(
+        f"{count:,} open streams that wait for their next token",
+        [
+            *rows(
+                "gateway",
+                before.gateway,
+                [memory.gateway for memory in opened],
+                [memory.gateway for memory in ended],
+            ),
+            *rows(
+                "agent",
+                before.agent,
+                [memory.agent for memory in opened],
+                [memory.agent for memory in ended],
+            ),
+        ],
+        "Of the agent's share, the synthetic engine's own part belongs to no real engine.",
+    )
