@@ -32,6 +32,8 @@ from tenants.limits.commands import (
     Charge,
     Done,
     Granted,
+    Holds,
+    Ids,
     Keep,
     Left,
     Look,
@@ -112,6 +114,8 @@ class Book:
                 return self._charge(command, now_ms)
             case Look():
                 return Rooms(self._left(command.scopes, now_ms))
+            case Holds():
+                return Ids(list(self._held.get(command.holder, ())))
             case Seed(budget=budget, tokens=tokens, cost=cost):
                 self._purses.setdefault(budget, Purse()).seed(tokens, cost, now_ms)
             case Renew():

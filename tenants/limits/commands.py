@@ -164,6 +164,12 @@ class Renew(Command, tag="renew", frozen=True):
     lease_ms: int
 
 
+class Holds(Command, tag="holds", frozen=True):
+    """Which reservations this gateway process has; answered by Ids."""
+
+    holder: str
+
+
 class Seed(Command, tag="seed", frozen=True):
     """What the ledger has for a budget, in tokens and in micro-units of the currency."""
 
@@ -178,7 +184,7 @@ class Look(Command, tag="look", frozen=True):
     scopes: tuple[Scope, ...]
 
 
-AnyCommand = Charge | Settle | Keep | Release | Renew | Seed | Look
+AnyCommand = Charge | Settle | Keep | Release | Renew | Holds | Seed | Look
 
 # --- answers -------------------------------------------------------------------------------------
 
@@ -236,11 +242,17 @@ class Rooms(Answer, tag="rooms", frozen=True):
     left: list[Left]
 
 
+class Ids(Answer, tag="ids", frozen=True):
+    """Answers Holds."""
+
+    ids: list[str]
+
+
 class Done(Answer, tag="done", frozen=True):
     """Answers every other command."""
 
 
-AnyAnswer = Granted | Refused | Unseeded | Withdrawn | Rooms | Done
+AnyAnswer = Granted | Refused | Unseeded | Withdrawn | Rooms | Ids | Done
 
 
 class StoreDown(Exception):

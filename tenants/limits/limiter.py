@@ -19,12 +19,15 @@ from django.conf import settings
 from inference.errors import Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
 from inference.wire import Usage
+from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
     MAX_TOKENS,
     AnyAnswer,
     Budget,
     Charge,
     Granted,
+    Holds,
+    Ids,
     Keep,
     Left,
     Look,
@@ -103,10 +106,11 @@ class StoreLimiter:
 
     async def __aenter__(self) -> Self:
         await self._failover.__aenter__()
+        self._strays = asyncio.create_task(self._end_strays(), name="strays")
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        tasks = [*self._refreshing, *self._reading.values()]
+        tasks = [self._strays, *self._refreshing, *self._reading.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -192,6 +196,28 @@ class StoreLimiter:
         """Wait until what was settled, released and read again so far is in the store."""
         await asyncio.gather(*self._refreshing)
         await self._failover.flushed()
+
+    async def end_strays(self) -> None:
+        """End what Redis holds in this process's name though it ended long ago: a Redis that lost
+        its last second in a crash has reservations again of which it was told the end."""
+        redis = self._failover.redis
+        if redis is None or self.degraded:
+            return
+        try:
+            (held,) = await redis.run(Holds(self._failover.holder))
+        except StoreDown as error:
+            self._failover.failed(error)
+            return
+        assert isinstance(held, Ids)
+        for id in held.ids:
+            if id not in self._held:
+                self._failover.end(redis, Keep(id))
+
+    async def _end_strays(self) -> None:
+        """As often as the reservations of a dead gateway are given back."""
+        while True:
+            await asyncio.sleep(LEASE_MS / 1000)
+            await self.end_strays()
 
     # --- reserving -------------------------------------------------------------------------------
 

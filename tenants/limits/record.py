@@ -75,7 +75,7 @@ class Place:
         return _place(scope, start_of("day", second))
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(SCOPES)
 def _place(scope: Scope, day: int) -> Place:
     names = {name for name, _ in scope.set_limits()}
     budgets = (

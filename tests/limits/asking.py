@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -135,6 +136,14 @@ class FlakyStore:
         self._clock = clock
         self.away = self.forgetful = False
         self.forget()
+
+    def snapshot(self) -> None:
+        """What `roll_back` returns to."""
+        self._snapshot = deepcopy(self._memory)
+
+    def roll_back(self) -> None:
+        """As a Redis does that crashed before it wrote its last second to disk."""
+        self._memory = self._snapshot
 
     def forget(self) -> None:
         """As a restart does."""

@@ -12,6 +12,9 @@ from tenants.limits.redis_store import RedisStore
 from tests.limits.asking import Clock
 from tests.limits.redis_server import RedisServer
 
+PATIENCE_S = 10.0
+"""A machine that does much else at the same time is not a Redis that is down."""
+
 
 @pytest.fixture(scope="session")
 def _one_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
@@ -47,6 +50,7 @@ async def store(request: pytest.FixtureRequest, clock: Clock) -> AsyncIterator[S
     """Each store in turn: both keep the same contract."""
     made: Store = MemoryStore(clock)
     if request.param == "redis":
-        made = RedisStore(request.getfixturevalue("redis_server").url, clock=clock)
+        url = request.getfixturevalue("redis_server").url
+        made = RedisStore(url, clock=clock, timeout_s=PATIENCE_S)
     yield made
     await made.close()

@@ -41,10 +41,15 @@ HANGS_S = 30.0
 
 @asynccontextmanager
 async def gateway(
-    server: RedisServer, *, refuse: bool = False, clock: Clock | None = None, max_pending: int = 100
+    server: RedisServer,
+    *,
+    refuse: bool = False,
+    clock: Clock | None = None,
+    max_pending: int = 100,
+    timeout_s: float = 10.0,
 ) -> AsyncIterator[StoreLimiter]:
-    """A limiter as a gateway process has it."""
-    redis = RedisStore(server.url, clock=clock)
+    """A limiter as a gateway process has it, but with more patience for a Redis that is slow."""
+    redis = RedisStore(server.url, clock=clock, timeout_s=timeout_s)
     local = MemoryStore(clock) if clock else MemoryStore()
     failover = Failover(local, redis, refuse=refuse, retry_s=0.01, max_pending=max_pending)
     async with asyncio.timeout(HANGS_S), StoreLimiter(failover, FakeSpent(), "usd") as limiter:
@@ -214,7 +219,7 @@ async def test_redis_is_killed_and_comes_back_amid_a_storm(
 
 async def test_a_frozen_redis_holds_nobody_up_and_leaks_no_slot(mortal_redis: RedisServer) -> None:
     """What it did without anybody waiting for the answer any longer is undone."""
-    async with gateway(mortal_redis) as gate:
+    async with gateway(mortal_redis, timeout_s=0.25) as gate:
         await gate.reserve("before", STREAMS, target(), wanted())
         mortal_redis.freeze()
         assert passed(await outcomes(gate, STREAMS, 4, "frozen")) == 2  # counted here alone
@@ -266,7 +271,7 @@ async def test_ends_that_redis_cannot_be_told_are_left_to_the_lease(
     mortal_redis: RedisServer, clock: Clock
 ) -> None:
     caller = grant(limits(concurrent_streams=5))
-    async with gateway(mortal_redis, clock=clock, max_pending=2) as gate:
+    async with gateway(mortal_redis, clock=clock, max_pending=2, timeout_s=0.25) as gate:
         for number in range(5):
             await gate.reserve(f"r{number}", caller, target(), wanted())
         mortal_redis.freeze()
@@ -286,7 +291,7 @@ async def test_ends_that_redis_cannot_be_told_are_left_to_the_lease(
 
 
 async def test_answers_come_back_to_those_who_asked(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url)
+    store = RedisStore(redis_server.url, timeout_s=10)
     scopes = [scope(f"t{n}", requests_per_minute=1000 + n) for n in range(700)]
     looks = await asyncio.gather(*(store.run(Look((each,)), Look((each,))) for each in scopes))
     for number, answers in enumerate(looks):
@@ -311,7 +316,7 @@ async def test_a_store_that_cannot_answer_says_so(mortal_redis: RedisServer) -> 
 
 
 async def test_a_redis_that_may_not_write_is_as_good_as_none(mortal_redis: RedisServer) -> None:
-    store = RedisStore(mortal_redis.url)
+    store = RedisStore(mortal_redis.url, timeout_s=10)
     with mortal_redis.client() as client:
         client.config_set("maxmemory", 1)
         with pytest.raises(StoreDown, match="OOM"):
@@ -333,7 +338,7 @@ async def test_too_many_calls_are_turned_away(mortal_redis: RedisServer) -> None
 
 
 async def test_a_cancelled_caller_harms_nobody_else(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url)
+    store = RedisStore(redis_server.url, timeout_s=10)
     only = scope(requests_per_minute=5)
     calls = [asyncio.create_task(ask(store, charge(f"r{n}", only))) for n in range(4)]
     await asyncio.sleep(0)
@@ -344,7 +349,7 @@ async def test_a_cancelled_caller_harms_nobody_else(redis_server: RedisServer) -
 
 
 async def test_redis_s_own_clock_counts_where_no_other_is_given(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url)
+    store = RedisStore(redis_server.url, timeout_s=10)
     only = scope(requests_per_minute=1)
     await granted(store, charge("r1", only))
     answer = await refused(store, charge("r2", only))

@@ -353,3 +353,34 @@ async def test_a_store_that_forgets_all_the_time_is_given_up(
     with pytest.raises(Unavailable, match="cannot be checked"):
         await on_flaky.reserve("r1", grant(limits(tokens_per_day=100)), target(), wanted())
     assert on_flaky.reservations == 0
+
+
+async def test_what_redis_has_again_after_a_crash_is_ended(
+    flaky: FlakyStore, on_flaky: StoreLimiter
+) -> None:
+    caller = grant(limits(concurrent_streams=2))
+    for id in ("ended", "runs"):
+        await on_flaky.reserve(id, caller, target(), wanted())
+    flaky.snapshot()
+    await settled(on_flaky, "ended")
+    flaky.roll_back()
+    with pytest.raises(RateLimitExceeded):
+        await on_flaky.reserve("r1", caller, target(), wanted())
+    await on_flaky.end_strays()
+    await on_flaky.flushed()
+    await on_flaky.reserve("r1", caller, target(), wanted())
+    with pytest.raises(RateLimitExceeded, match="used 2"):
+        await on_flaky.reserve("r2", caller, target(), wanted())
+
+
+async def test_strays_are_not_looked_for_without_redis(
+    flaky: FlakyStore, on_flaky: StoreLimiter, clock: Clock
+) -> None:
+    flaky.away = True
+    await on_flaky.end_strays()
+    assert on_flaky.redis_failures == 1 and on_flaky.degraded
+    await on_flaky.end_strays()
+    async with StoreLimiter(Failover(MemoryStore(clock)), FakeSpent(), "usd") as alone:
+        await alone.reserve("r1", grant(limits(concurrent_streams=1)), target(), wanted())
+        await alone.end_strays()
+        assert alone.reservations == 1

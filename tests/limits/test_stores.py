@@ -17,6 +17,8 @@ from tenants.limits.commands import (
     Charge,
     Done,
     Granted,
+    Holds,
+    Ids,
     Keep,
     Left,
     Rate,
@@ -569,6 +571,16 @@ async def test_who_leaves_gives_back_at_once(store: Store) -> None:
     await granted(store, charge("r1", only))
     await ask(store, Renew("g1", 0))
     await granted(store, charge("r2", only, holder="g2"))
+
+
+async def test_a_gateway_can_ask_what_it_holds(store: Store) -> None:
+    only = scope("t1", requests_per_minute=50)
+    for id, holder in (("r1", "g1"), ("r2", "g2"), ("r3", "g1"), ("r4", "g1")):
+        await granted(store, charge(id, only, holder=holder))
+    await store.run(Settle("r3", 1, 0, 1))
+    held = await ask(store, Holds("g1"))
+    assert isinstance(held, Ids) and sorted(held.ids) == ["r1", "r4"]
+    assert await ask(store, Holds("g9")) == Ids([])
 
 
 async def test_many_reservations_are_given_back_a_few_at_a_time(store: Store, clock: Clock) -> None:

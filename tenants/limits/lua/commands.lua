@@ -304,6 +304,10 @@ function commands.renew(holder, lease_ms)
   return answer('done')
 end
 
+function commands.holds(holder)
+  return answer('ids', call('SMEMBERS', PREFIX .. 'held:' .. holder))
+end
+
 function commands.seed(budget, tokens, spent)
   local purse = open_purse(budget)
   if not purse then
