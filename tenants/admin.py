@@ -19,10 +19,12 @@ from tenants.models import (
     AdapterVersion,
     Alias,
     ApiKey,
+    AuditEntry,
     BaseModel,
     EngineJournal,
     GatewayProcess,
     IdempotentAnswer,
+    Invitation,
     LimitSet,
     Membership,
     Price,
@@ -280,3 +282,19 @@ class PriceAdmin(PriceAdminBase):
 @admin.register(GatewayProcess)
 class GatewayProcessAdmin(Shown):
     list_display = ["url", "heartbeat_at"]
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(Shown):
+    list_display = ["at", "tenant", "actor_name", "action", "kind", "name"]
+    list_filter = ["kind", "action"]
+    search_fields = ["actor_name", "name"]
+    list_select_related = ["tenant"]
+
+
+@admin.register(Invitation)
+class InvitationAdmin(Shown):
+    list_display = ["tenant", "role", "note", "created_at", "expires_at", "accepted_by"]
+    list_select_related = ["tenant", "accepted_by"]
+    search_fields = ["note", "tenant__slug"]
+    exclude = ["token_digest"]

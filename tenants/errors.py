@@ -62,3 +62,9 @@ class PriceInForce(Refused):
     """A price that has come into force stays, for the bills made with it: set a later one."""
 
     code = "price_in_force"
+
+
+class InvitationOver(Refused):
+    """This invitation was accepted or withdrawn, or has expired: ask for a new one."""
+
+    code = "invitation_over"

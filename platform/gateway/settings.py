@@ -78,6 +78,12 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.postgres",
     "django.contrib.staticfiles",
+    "frontend",  # before the apps whose templates it replaces
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
     "channels",
     "rest_framework",
     "django_filters",
@@ -85,7 +91,6 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "procrastinate.contrib.django",
     "tenants",
-    "frontend",
     "gateway",
 ]
 MIDDLEWARE = [
@@ -97,6 +102,8 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "gateway.middleware.Audited",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "gateway.middleware.ContentPolicy",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "gateway.urls"
@@ -110,6 +117,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "frontend.navigation.navigation",
             ]
         },
     }
@@ -126,7 +134,52 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
-LOGIN_URL = "admin:login"
+AUTHENTICATION_BACKENDS = [
+    "django.contrib.auth.backends.ModelBackend",
+    "allauth.account.auth_backends.AuthenticationBackend",
+]
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "console"
+ACCOUNT_ADAPTER = "frontend.accounts.AccountAdapter"
+ACCOUNT_LOGIN_METHODS = {"username", "email"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*", "password2*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"  # an invitation came by a way that its sender trusts
+ACCOUNT_USERNAME_MIN_LENGTH = 2
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_TOTP_ISSUER = "Lorikeet"
+SOCIALACCOUNT_ADAPTER = "frontend.accounts.SocialAccountAdapter"
+SOCIALACCOUNT_EMAIL_AUTHENTICATION = SOCIALACCOUNT_EMAIL_AUTHENTICATION_AUTO_CONNECT = True
+SOCIALACCOUNT_ONLY = False
+_OIDC_ISSUER = environ.text("OIDC_ISSUER", "")
+SOCIALACCOUNT_PROVIDERS = {
+    "openid_connect": {
+        "OAUTH_PKCE_ENABLED": True,
+        "APPS": [
+            {
+                "provider_id": "sso",
+                "name": environ.text("OIDC_NAME", "Single sign-on"),
+                "client_id": environ.text("OIDC_CLIENT_ID"),
+                "secret": environ.text("OIDC_CLIENT_SECRET"),
+                "settings": {"server_url": _OIDC_ISSUER},
+            }
+        ]
+        if _OIDC_ISSUER
+        else [],
+    }
+}
+# Counts of failed sign-ins, for all gateways where there is a Redis.
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}
+    if REDIS_URL
+    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+}
+EMAIL_HOST = environ.text("EMAIL_HOST", "")
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if EMAIL_HOST else 'console'}.EmailBackend"
+EMAIL_PORT = environ.integer("EMAIL_PORT", 25, low=1, high=65535)
+EMAIL_HOST_USER = environ.text("EMAIL_HOST_USER", "")
+EMAIL_HOST_PASSWORD = environ.text("EMAIL_HOST_PASSWORD", "")
+EMAIL_USE_TLS = environ.boolean("EMAIL_USE_TLS", False)
+DEFAULT_FROM_EMAIL = environ.text("EMAIL_FROM", "lorikeet@localhost")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = environ.boolean("SECURE_COOKIES", False)
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.urls import URLPattern, URLResolver, path, re_path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from tenants.api.adapters import Adapters, Aliases, Versions
 from tenants.api.engines import BaseModels, Engines
@@ -62,6 +62,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("prices", Prices.as_view(LIST | CREATE)),
     path("prices/<int:pk>", Prices.as_view(READ | DELETE)),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("docs/", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
+    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     re_path(r"", not_found),
 ]

@@ -9,7 +9,7 @@ AUDIT = """
 -- nothing); the column that names it for people.
 CREATE FUNCTION tenants_audit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    quiet constant text[] := ARRAY['secret_hmac', 'cache_secret', 'password', 'last_login',
+    quiet constant text[] := ARRAY['secret_hmac', 'cache_secret', 'token_digest', 'password', 'last_login',
                                    'last_used_at', 'updated_at', 'changed_at', 'config', 'report'];
     old_row jsonb := CASE WHEN TG_OP = 'INSERT' THEN NULL ELSE to_jsonb(OLD) - quiet END;
     new_row jsonb := CASE WHEN TG_OP = 'DELETE' THEN NULL ELSE to_jsonb(NEW) - quiet END;

@@ -4,6 +4,7 @@ from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditEntry
+from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.processes import GatewayProcess
@@ -20,6 +21,7 @@ __all__ = [
     "EngineJournal",
     "GatewayProcess",
     "IdempotentAnswer",
+    "Invitation",
     "Lane",
     "LimitScope",
     "LimitSet",

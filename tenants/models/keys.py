@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
-from django.db import models
+from django.db import models, transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from tenants.errors import KeyRevoked
 from tenants.models.accounts import Tenant, User
 
 ALPHABET = string.ascii_letters + string.digits
@@ -157,3 +158,34 @@ class ApiKey(models.Model):
         now = timezone.now()
         ApiKey.objects.filter(pk=self.pk, revoked_at=None).update(revoked_at=now)
         self.refresh_from_db(fields=["revoked_at"])
+
+    def rotate(self, overlap: timedelta, by: User | None) -> tuple[ApiKey, str]:
+        """Make a key like this one, limits included; this one ends after the overlap.
+
+        Returns the new key and its text.
+
+        Raises:
+            KeyRevoked: it has ended already.
+        """
+        now = timezone.now()
+        with transaction.atomic():
+            if not self.usable(now):
+                raise KeyRevoked
+            key, text = ApiKey.objects.issue(
+                self.tenant,
+                name=self.name,
+                scopes=self.scopes,
+                allowed_models=self.allowed_models,
+                lane=self.lane,
+                expires_at=self.expires_at,
+                created_by=by,
+            )
+            for limits in self.limit_sets.all():
+                limits.pk, limits.key = None, key
+                limits.save(force_insert=True)
+            if overlap:
+                end = min(filter(None, (self.expires_at, now + overlap)))
+                ApiKey.objects.filter(pk=self.pk).update(expires_at=end)
+            else:
+                self.revoke()
+        return key, text

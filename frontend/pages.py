@@ -1,0 +1,81 @@
+"""What every page of the console goes through: who looks, at which tenant, and may he."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import wraps
+from typing import Any, Protocol
+
+from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponseBase
+from django.utils import timezone
+
+from tenants.models import AuditEntry, User
+from tenants.models.audit import actor_of
+from tenants.permissions import Caller, Permission
+
+LOOK_NOTED_FOR = timedelta(hours=1)
+"""An operator who looks into a tenant is noted once in this time."""
+
+
+class View(Protocol):
+    """A view of one tenant's page; further arguments come from its address."""
+
+    def __call__(
+        self, request: HttpRequest, caller: Caller, /, **kwargs: Any
+    ) -> HttpResponseBase: ...
+
+
+def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpResponseBase]]:
+    """For views under `/t/<slug>/`: signed in, the tenant is visible to him, he may do this.
+
+    A tenant that isn't his is not found; a page that his role may not see is forbidden. Changes
+    need more: the view asks `caller.require` for them. A suspended tenant is only read.
+    """
+
+    def decorate(view: View) -> Callable[..., HttpResponseBase]:
+        @login_required
+        @wraps(view)
+        def guarded(request: HttpRequest, slug: str, **kwargs: Any) -> HttpResponseBase:
+            assert isinstance(request.user, User)
+            caller = Caller.of_user(request.user, slug)
+            if caller is None:
+                raise Http404
+            caller.require(permission)
+            if request.method == "POST" and not caller.tenant.active and not caller.operator:
+                raise PermissionDenied("The tenant is suspended.")
+            _note_look(request, caller)
+            return view(request, caller, **kwargs)
+
+        return guarded
+
+    return decorate
+
+
+def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """For views of the whole installation: operators only; nobody else hears of them."""
+
+    @login_required
+    @wraps(view)
+    def guarded(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+        if not request.user.is_staff:
+            raise Http404
+        return view(request, **kwargs)
+
+    return guarded
+
+
+def _note_look(request: HttpRequest, caller: Caller) -> None:
+    """Operators see everything, and every tenant sees that they did."""
+    if caller.role is not None or not caller.operator:
+        return
+    looks: dict[str, str] = request.session.get("looks", {})
+    now = timezone.now()
+    last = looks.get(caller.tenant.slug)
+    if last is None or datetime.fromisoformat(last) + LOOK_NOTED_FOR < now:
+        actor = actor_of(request)
+        assert actor is not None
+        AuditEntry.objects.note(actor, caller.tenant, "viewed", caller.tenant.slug)
+        request.session["looks"] = {**looks, caller.tenant.slug: now.isoformat()}

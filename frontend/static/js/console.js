@@ -1,0 +1,48 @@
+// What every page has: the theme, the menu on small screens, dialogs and copy buttons.
+function choose(theme) {
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  localStorage.setItem("theme", theme);
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-theme-choice]")) choose(event.target.value);
+  if (event.target.matches("[data-go]")) location.assign(event.target.value);
+});
+
+document.addEventListener("click", (event) => {
+  const opener = event.target.closest("[data-opens]");
+  if (opener) {
+    const target = document.getElementById(opener.dataset.opens);
+    if (target instanceof HTMLDialogElement) target.showModal();
+    else opener.setAttribute("aria-expanded", String(target.toggleAttribute("data-open")));
+    return;
+  }
+  event.target.closest("[data-closes]")?.closest("dialog")?.close();
+  const menu = document.querySelector(".sidebar[data-open]");
+  if (menu && !menu.contains(event.target)) menu.removeAttribute("data-open");
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") document.querySelector(".sidebar[data-open]")?.removeAttribute("data-open");
+});
+
+class CopyButton extends HTMLElement {
+  connectedCallback() {
+    const button = this.querySelector("button");
+    const label = button.textContent;
+    button.addEventListener("click", async () => {
+      await navigator.clipboard.writeText(this.querySelector("pre, code, input").textContent.trim());
+      button.textContent = "Copied";
+      setTimeout(() => (button.textContent = label), 1500);
+    });
+  }
+}
+customElements.define("copy-button", CopyButton);
+
+for (const choice of document.querySelectorAll("[data-theme-choice]")) {
+  choice.value = localStorage.getItem("theme") ?? "system";
+}
+for (const time of document.querySelectorAll("time[datetime]")) {
+  time.title = new Date(time.dateTime).toLocaleString();
+}

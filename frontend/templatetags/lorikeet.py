@@ -1,0 +1,68 @@
+"""How figures are shown, and the console's components."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timesince import timesince, timeuntil
+
+from inference.grants import PICO
+
+register = template.Library()
+
+NARROW_SPACE = "\u202f"
+
+
+@register.filter
+def number(value: int | None) -> str:
+    """A count with its thousands apart."""
+    return "\u2013" if value is None else f"{value:,}".replace(",", NARROW_SPACE)
+
+
+@register.filter
+def money(pico: Any) -> str:
+    """A cost in pico-units: two places, more where it is under a cent."""
+    units = int(pico or 0) / PICO
+    if units == 0:
+        return "0.00"
+    return f"{units:,.2f}".replace(",", NARROW_SPACE) if units >= 0.01 else f"{units:.6f}"
+
+
+@register.filter
+def ago(at: datetime | None) -> SafeString | str:
+    """A moment as people say it; the exact one is in the title."""
+    if at is None:
+        return "never"
+    past = at <= timezone.now()
+    # The largest part alone, without timesince's non-breaking spaces.
+    said = (timesince(at) if past else timeuntil(at)).split(",")[0].replace("\xa0", " ")
+    text = (f"{said} ago" if past else f"in {said}") if said != "0 minutes" else "just now"
+    return format_html('<time datetime="{}">{}</time>', at.isoformat(), text)
+
+
+STATES = {
+    "ready": "ok",
+    "live": "ok",
+    "active": "ok",
+    "uploading": "busy",
+    "validating": "busy",
+    "probing": "busy",
+    "expires soon": "warn",
+    "rejected": "bad",
+    "revoked": "bad",
+    "expired": "bad",
+    "suspended": "bad",
+}
+
+
+@register.simple_tag
+def pill(state: str) -> SafeString:
+    """A state: its colour says the same as its word."""
+    return format_html(
+        '<span class="pill {}">{}</span>', STATES.get(state.lower(), ""), state.capitalize()
+    )

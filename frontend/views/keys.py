@@ -1,0 +1,157 @@
+"""API keys: made, shown once, rotated, revoked."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from frontend.pages import tenant_page
+from tenants.models import Adapter, ApiKey, BaseModel, Lane, Scope, User
+from tenants.permissions import Caller, Permission
+
+PAGE = 50
+LIFETIMES = {
+    "": "Never",
+    "7": "In 7 days",
+    "30": "In 30 days",
+    "90": "In 90 days",
+    "365": "In a year",
+}
+OVERLAPS = {"0": "at once", "1": "in a day", "7": "in a week"}
+SCOPES = {
+    Scope.INFERENCE: "Call models",
+    Scope.WRITE_ADAPTERS: "Upload and promote adapters",
+    Scope.READ_USAGE: "Read usage, costs and receipts",
+    Scope.ADMIN: "Manage the tenant; such a key should not call models",
+}
+
+
+class KeyForm(forms.Form):
+    """A new key. The choices are those that the caller may give."""
+
+    name = forms.CharField(max_length=200, help_text="What uses it, such as “billing service”.")
+    scopes = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple, label="It may")
+    models = forms.MultipleChoiceField(
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        label="Only these models",
+        help_text="All of the tenant's if none is chosen.",
+    )
+    lane = forms.ChoiceField(
+        choices=[
+            (Lane.INTERACTIVE, "Interactive"),
+            (Lane.BATCH, "Batch: waits behind interactive requests"),
+        ]
+    )
+    expires = forms.ChoiceField(choices=list(LIFETIMES.items()), required=False)
+
+    def __init__(self, caller: Caller, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        scopes = [(scope, text) for scope, text in SCOPES.items() if scope in caller.key_scopes]
+        self.fields["scopes"].choices = scopes  # type: ignore[attr-defined]
+        self.fields["scopes"].initial = [Scope.INFERENCE]
+        names = list(Adapter.objects.filter(tenant=caller.tenant).values_list("name", flat=True))
+        names += BaseModel.objects.values_list("name", flat=True)
+        self.fields["models"].choices = [(name, name) for name in names]  # type: ignore[attr-defined]
+
+    def issue(self, caller: Caller) -> tuple[ApiKey, str]:
+        """Make the key of a valid form; returns it and its text."""
+        given = self.cleaned_data
+        days = given["expires"]
+        return ApiKey.objects.issue(
+            caller.tenant,
+            name=given["name"],
+            scopes=given["scopes"],
+            allowed_models=given["models"] or None,
+            lane=given["lane"],
+            expires_at=timezone.now() + timedelta(days=int(days)) if days else None,
+            created_by=caller.user,
+        )
+
+
+@never_cache
+@tenant_page(Permission.READ_KEYS)
+def keys(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The list; POST makes a key, whose text the answer shows this once."""
+    form, secret = KeyForm(caller), ""
+    if request.method == "POST":
+        caller.require(Permission.EDIT_OWN_KEYS)
+        form = KeyForm(caller, request.POST)
+        if form.is_valid():
+            _, secret = form.issue(caller)
+            form = KeyForm(caller)
+    return _list(request, caller, form, secret)
+
+
+@require_POST
+@tenant_page(Permission.EDIT_OWN_KEYS)
+def revoke(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """End the key for good; its open streams end."""
+    key = _mine(caller, pk)
+    key.revoke()
+    messages.success(request, f"“{key.name}” is revoked. Its open streams end within a second.")
+    return redirect("keys", caller.tenant.slug)
+
+
+@never_cache
+@require_POST
+@tenant_page(Permission.EDIT_OWN_KEYS)
+def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """A new key like this one; the old one ends after the overlap."""
+    old = _mine(caller, pk)
+    overlap = request.POST.get("overlap", "1")
+    days = int(overlap) if overlap in OVERLAPS else 1
+    _, secret = old.rotate(timedelta(days=days), by=caller.user)
+    return _list(request, caller, KeyForm(caller), secret)
+
+
+def _list(request: HttpRequest, caller: Caller, form: KeyForm, secret: str) -> HttpResponse:
+    found = ApiKey.objects.filter(tenant=caller.tenant).select_related("created_by")
+    if words := request.GET.get("q", "").strip():
+        found = found.filter(Q(name__icontains=words) | Q(prefix__startswith=words))
+    if (before := request.GET.get("before", "")).isdecimal():
+        found = found.filter(pk__lt=int(before))
+    rows = list(found[: PAGE + 1])
+    now = timezone.now()
+    context = {
+        "keys": [(key, _state(key, now), _may_edit(caller, key)) for key in rows[:PAGE]],
+        "older": rows[PAGE - 1].pk if len(rows) > PAGE else None,
+        "filtered": bool(words),
+        "words": words,
+        "form": form,
+        "secret": secret,
+        "overlaps": OVERLAPS,
+        "may_create": caller.may(Permission.EDIT_OWN_KEYS) and bool(caller.key_scopes),
+    }
+    return render(request, "keys.html", context, status=422 if form.errors else 200)
+
+
+def _state(key: ApiKey, now: Any) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    if key.expires_at is not None and key.expires_at <= now:
+        return "expired"
+    soon = key.expires_at is not None and key.expires_at < now + timedelta(days=14)
+    return "expires soon" if soon else "active"
+
+
+def _may_edit(caller: Caller, key: ApiKey) -> bool:
+    own = caller.user is not None and key.created_by == caller.user
+    return key.revoked_at is None and (own or caller.may(Permission.EDIT_KEYS))
+
+
+def _mine(caller: Caller, pk: int) -> ApiKey:
+    """The tenant's key; a developer's own, or any for an admin."""
+    key = get_object_or_404(ApiKey.objects.filter(tenant=caller.tenant), pk=pk)
+    if not isinstance(caller.user, User) or key.created_by_id != caller.user.pk:
+        caller.require(Permission.EDIT_KEYS)
+    return key

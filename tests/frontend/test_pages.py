@@ -1,0 +1,184 @@
+"""The console's pages without a browser: who sees what, and what the forms do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from frontend.navigation import TENANT
+from gateway.middleware import POLICY
+from tenants.models import ApiKey, AuditEntry, Invitation, LimitSet, Membership, Role, Tenant
+from tests.tenants.making import make_key, make_member, make_tenant, make_user
+
+ROLES = ("owner", "admin", "developer", "viewer")
+
+
+def client_of(tenant: Tenant, role: str) -> Client:
+    client = Client()
+    if role == "operator":
+        client.force_login(make_user(is_staff=True))
+    elif role == "outsider":
+        client.force_login(make_member(make_tenant(), "owner"))
+    elif role != "nobody":
+        client.force_login(make_member(tenant, role))
+    return client
+
+
+def address(tenant: Tenant, page: str) -> str:
+    return f"/t/{tenant.slug}/" + ("" if page == "overview" else page)
+
+
+@pytest.mark.parametrize("entry", TENANT, ids=lambda entry: entry.page)
+@pytest.mark.parametrize("role", [*ROLES, "operator"])
+def test_members_and_operators_see_the_pages_of_a_tenant(
+    tenant: Tenant, entry: Any, role: str
+) -> None:
+    page = client_of(tenant, role).get(address(tenant, entry.page))
+    assert page.status_code == 200
+    assert tenant.name in page.content.decode()
+    assert page["Content-Security-Policy"] == POLICY
+
+
+@pytest.mark.parametrize("entry", TENANT, ids=lambda entry: entry.page)
+def test_nobody_else_does(tenant: Tenant, entry: Any) -> None:
+    where = address(tenant, entry.page)
+    assert client_of(tenant, "outsider").get(where).status_code == 404
+    away = client_of(tenant, "nobody").get(where)
+    assert (away.status_code, away["Location"]) == (302, f"/account/login/?next={where}")
+
+
+def test_an_operators_look_is_in_the_tenants_log_once_an_hour(tenant: Tenant) -> None:
+    client = client_of(tenant, "operator")
+    for page in ("overview", "keys"):
+        client.get(address(tenant, page))
+    (entry,) = AuditEntry.objects.filter(action="viewed")
+    assert (entry.tenant, entry.actor_kind) == (tenant, "user")
+    client_of(tenant, "owner").get(address(tenant, "overview"))
+    assert AuditEntry.objects.filter(action="viewed").count() == 1
+
+
+def test_a_key_is_made_shown_once_and_listed_without_its_text(tenant: Tenant) -> None:
+    client = client_of(tenant, "developer")
+    body = {"name": "billing", "scopes": ["inference"], "lane": "batch", "expires": "30"}
+    made = client.post(address(tenant, "keys"), body)
+    key = ApiKey.objects.get()
+    secret = made.context["secret"]
+    assert secret in made.content.decode() and made["Cache-Control"].startswith("max-age=0")
+    assert ApiKey.objects.find(secret) == key
+    assert (key.lane, key.created_by) == ("batch", made.wsgi_request.user)
+    assert key.expires_at is not None
+    listed = client.get(address(tenant, "keys")).content.decode()
+    assert "billing" in listed and secret not in listed
+
+
+@pytest.mark.parametrize(
+    ("role", "body", "status"),
+    [
+        ("developer", {"name": "", "scopes": ["inference"], "lane": "interactive"}, 422),
+        ("developer", {"name": "x", "scopes": ["admin"], "lane": "interactive"}, 422),
+        ("admin", {"name": "x", "scopes": ["admin"], "lane": "interactive"}, 200),
+        ("viewer", {"name": "x", "scopes": ["inference"], "lane": "interactive"}, 403),
+    ],
+)
+def test_a_key_takes_a_role_that_may_give_its_scopes(
+    tenant: Tenant, role: str, body: dict[str, Any], status: int
+) -> None:
+    assert client_of(tenant, role).post(address(tenant, "keys"), body).status_code == status
+    assert ApiKey.objects.exists() == (status == 200)
+
+
+def test_a_rotated_key_is_like_the_old_one_which_ends_later(tenant: Tenant) -> None:
+    client = client_of(tenant, "admin")
+    old, _ = make_key(tenant, "inference", allowed_models=["support"])
+    LimitSet.objects.create(tenant=tenant, key=old, author="tenant", requests_per_minute=7)
+    answer = client.post(address(tenant, f"keys/{old.pk}/rotate"), {"overlap": "1"})
+    new = ApiKey.objects.find(answer.context["secret"])
+    assert new is not None and new.pk != old.pk
+    assert (new.scopes, new.allowed_models) == (["inference"], ["support"])
+    assert new.limit_sets.get().requests_per_minute == 7
+    old.refresh_from_db()
+    assert old.revoked_at is None and old.expires_at is not None
+    client.post(address(tenant, f"keys/{old.pk}/rotate"), {"overlap": "0"})
+    old.refresh_from_db()
+    assert old.revoked_at is not None
+
+
+def test_a_developer_ends_only_keys_of_his_own(tenant: Tenant) -> None:
+    client = client_of(tenant, "developer")
+    other, _ = make_key(tenant)
+    assert client.post(address(tenant, f"keys/{other.pk}/revoke")).status_code == 403
+    foreign, _ = make_key(make_tenant())
+    assert client.post(address(tenant, f"keys/{foreign.pk}/revoke")).status_code == 404
+    client.post(address(tenant, "keys"), {"name": "own", "scopes": "inference", "lane": "batch"})
+    own = ApiKey.objects.get(name="own")
+    assert client.post(address(tenant, f"keys/{own.pk}/revoke")).status_code == 302
+    own.refresh_from_db()
+    assert own.revoked_at is not None
+
+
+def test_keys_are_filtered_and_paged_in_the_address(tenant: Tenant) -> None:
+    client = client_of(tenant, "owner")
+    for i in range(52):
+        ApiKey.objects.issue(tenant, name=f"key {i:02}", scopes=["inference"])
+    first = client.get(address(tenant, "keys"))
+    assert len(first.context["keys"]) == 50
+    second = client.get(address(tenant, "keys"), {"before": first.context["older"]})
+    assert len(second.context["keys"]) == 2 and second.context["older"] is None
+    found = client.get(address(tenant, "keys"), {"q": "key 07"})
+    assert [key.name for key, *_ in found.context["keys"]] == ["key 07"]
+    none = client.get(address(tenant, "keys"), {"q": "nothing"}).content.decode()
+    assert "No key matches" in none
+
+
+def test_a_suspended_tenant_is_only_read(tenant: Tenant) -> None:
+    client = client_of(tenant, "owner")
+    Tenant.objects.update(status="suspended")
+    assert client.get(address(tenant, "keys")).status_code == 200
+    body = {"name": "x", "scopes": ["inference"], "lane": "interactive"}
+    assert client.post(address(tenant, "keys"), body).status_code == 403
+
+
+@pytest.fixture
+def invited(tenant: Tenant) -> str:
+    """The address of an invitation to be a developer."""
+    by = make_member(tenant, "admin")
+    _, token = Invitation.objects.invite(tenant, role=Role.DEVELOPER, note="Bo", by=by)
+    return f"/invitations/{token}"
+
+
+def test_an_invitation_makes_whoever_opens_it_a_member_once(tenant: Tenant, invited: str) -> None:
+    user = make_user()
+    client = Client()
+    client.force_login(user)
+    assert tenant.name in client.get(invited, follow=True).content.decode()
+    assert client.post("/join")["Location"] == f"/t/{tenant.slug}/"
+    assert Membership.objects.get(user=user, tenant=tenant).role == "developer"
+    second = Client()
+    second.force_login(make_user())
+    assert second.get(invited, follow=True).status_code == 404
+
+
+def test_only_who_was_invited_can_make_an_account(tenant: Tenant, invited: str) -> None:
+    body = {"username": "bo", "password1": "a-long-passphrase", "password2": "a-long-passphrase"}
+    stranger = Client()
+    assert "closed" in stranger.get("/account/signup/").content.decode().lower()
+    stranger.post("/account/signup/", body)
+    guest = Client()
+    guest.get(invited)
+    joined = guest.post("/account/signup/?next=/join", body)
+    assert joined["Location"] == "/join"
+    guest.post("/join")
+    assert Membership.objects.get(tenant=tenant, user__username="bo").role == "developer"
+
+
+def test_failed_sign_ins_are_throttled(db: None) -> None:
+    make_user("ada", password="right-and-long-enough")
+    client = Client(REMOTE_ADDR="192.0.2.99")
+    body = {"login": "ada", "password": "wrong"}
+    for _ in range(6):
+        client.post("/account/login/", body)
+    page = client.post("/account/login/", body | {"password": "right-and-long-enough"})
+    assert page.status_code in (200, 429)
+    assert "_auth_user_id" not in client.session
