@@ -8,11 +8,12 @@ Rules
     3. An adapter that takes a slot keeps it open for at least `turn_s`. With more adapters than
        slots, each would else be closed as soon as its first request had started, and the engine
        would run one request per slot: the thrash cliff.
-    4. The adapter closed is one of the tenant that has most slots open; of those, the one with
-       the fewest running requests, for it is empty first. The choice sticks.
-    5. While another tenant waits for a slot, a tenant may not hold more than `quota` open ones:
-       those above are closed at once, without patience or turn, and it may only close its own.
-       While nobody else waits for one, it may take all.
+    4. The adapter closed is one of the tenant that has most slots; of those, the one with the
+       fewest running requests, for it is empty first. The choice sticks.
+    5. A slot counts as its tenant's while it is open, or is being emptied for it or promised to
+       it. While another tenant waits for a slot, none may have more than `quota`: one of those
+       above is closed at once, without patience or turn, or goes to the other when it is empty.
+       Above its quota a tenant may only close its own. While nobody else waits, it may take all.
 
 So an adapter that waits has a slot at the latest after patience, a turn, and the longest answer
 of the adapter that was closed for it, unless more adapters wait before it than there are slots.
@@ -35,25 +36,35 @@ class Turn:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An adapter's claim to a slot: of the adapter that is `leaving` it, None once it is empty."""
+
+    tenant: str
+    leaving: str | None
+
+
 class Turns:
     """Who has the slots, and who gets the next."""
 
     def __init__(self, slots: Slots, *, quota: int | None, turn_s: float) -> None:
-        """`quota` open slots for each tenant (None: all); times are in seconds."""
+        """`quota` slots for each tenant (None: all); times are in seconds."""
         if quota is not None and quota < 1:
             raise ValueError(f"a quota of {quota} slots would shut every tenant out")
         self._slots, self._turn_s = slots, turn_s
         self._quota = math.inf if quota is None else quota
         self._turns: dict[str, Turn] = {}
-        self._open: Counter[str] = Counter()
-        """How many adapters in use and not closed each tenant has."""
-        self._closed_for: dict[str, str] = {}
-        """By adapter that waits, the adapter in use that is closed for it."""
+        self._claims: dict[str, Claim] = {}
+        """By the adapter that waits; a slot is claimed once."""
         self._closed: set[str] = set()
+        """Adapters in use whose slot is claimed."""
         self._promised: set[str] = set()
+        """Adapters that wait and whose slot is empty."""
+        self._has: Counter[str] = Counter()
+        """Each tenant's slots, by rule 5."""
 
     def open_to(self, adapter: str | None) -> bool:
-        """Whether a request of this adapter needs no slot of its own."""
+        """Whether a request of this adapter needs no slot but what it has."""
         if adapter is None or adapter in self._promised:
             return True
         return adapter in self._turns and adapter not in self._closed
@@ -66,16 +77,17 @@ class Turns:
 
     def at_quota(self, tenant: str) -> bool:
         """Whether this tenant leaves the next slot to others that wait for one."""
-        return self._open[tenant] >= self._quota
+        return self._has[tenant] >= self._quota
 
     def start(self, adapter: str | None, tenant: str, now: float) -> list[str]:
         """A request starts; call `free_for` first. Returns the adapters that are open from now."""
         self._slots.start(adapter)
         if adapter is None or adapter in self._turns:
             return []
+        reopened = self.forget(adapter)
         self._turns[adapter] = Turn(tenant, now)
-        self._open[tenant] += 1
-        return [adapter, *self.forget(adapter)]
+        self._has[tenant] += 1
+        return [adapter, *reopened]
 
     def finish(self, adapter: str | None) -> list[str]:
         """A request that started has ended. Returns the adapters that are open from now."""
@@ -84,41 +96,69 @@ class Turns:
             return []
         turn = self._turns.pop(adapter)
         if adapter not in self._closed:
-            self._leave(turn.tenant)
+            self._lose(turn.tenant)
             return []
         self._closed.discard(adapter)
-        waiting = next(one for one, closed in self._closed_for.items() if closed == adapter)
-        del self._closed_for[waiting]
-        self._promised.add(waiting)
-        return [waiting]
+        heir = next(one for one, claim in self._claims.items() if claim.leaving == adapter)
+        self._claims[heir] = Claim(self._claims[heir].tenant, None)
+        self._promised.add(heir)
+        return [heir]
 
     def ask(self, adapter: str, tenant: str, now: float, *, impatient: bool) -> bool:
-        """An adapter waits for a slot: have one closed for it if its time has come.
+        """An adapter waits for a slot: give it a claim if its time has come.
 
-        Returns whether those behind it may ask too; if not, there is nothing to be had.
+        Returns whether those behind it may ask too; if not, there is nothing to be had. Look at
+        `open_to` afterwards: the slot may be empty already.
         """
-        if adapter in self._turns or adapter in self._closed_for:
+        if adapter in self._turns or adapter in self._claims:
             return True
-        if (leaving := self._to_close(tenant, now, impatient=impatient)) is None:
+        if (loser := self._to_lose_claim(tenant)) is not None:
+            leaving = self._claims[loser].leaving
+            self._drop_claim(loser)
+        elif (leaving := self._to_close(tenant, now, impatient=impatient)) is not None:
+            self._closed.add(leaving)
+            self._lose(self._turns[leaving].tenant)
+        else:
             return False
-        self._closed_for[adapter] = leaving
-        self._closed.add(leaving)
-        self._leave(self._turns[leaving].tenant)
+        self._claims[adapter] = Claim(tenant, leaving)
+        self._has[tenant] += 1
+        if leaving is None:
+            self._promised.add(adapter)
         return True
 
     def forget(self, adapter: str) -> list[str]:
         """Nobody waits for this adapter's slot any more. Returns the adapters open from now."""
-        self._promised.discard(adapter)
-        if (reopened := self._closed_for.pop(adapter, None)) is None:
+        if (claim := self._claims.get(adapter)) is None:
             return []
-        self._closed.discard(reopened)
-        self._open[self._turns[reopened].tenant] += 1
-        return [reopened]
+        self._drop_claim(adapter)
+        if claim.leaving is None:
+            return []
+        self._closed.discard(claim.leaving)
+        self._has[self._turns[claim.leaving].tenant] += 1
+        return [claim.leaving]
 
-    def _leave(self, tenant: str) -> None:
-        self._open[tenant] -= 1
-        if not self._open[tenant]:
-            del self._open[tenant]
+    def _is_above_quota(self, tenant: str) -> bool:
+        return self._has[tenant] > self._quota
+
+    def _drop_claim(self, adapter: str) -> None:
+        self._lose(self._claims.pop(adapter).tenant)
+        self._promised.discard(adapter)
+
+    def _lose(self, tenant: str) -> None:
+        self._has[tenant] -= 1
+        if not self._has[tenant]:
+            del self._has[tenant]
+
+    def _to_lose_claim(self, tenant: str) -> str | None:
+        """A claim of a tenant above its quota, which one below it may take over."""
+        if self.at_quota(tenant):
+            return None
+        above = [one for one, claim in self._claims.items() if self._is_above_quota(claim.tenant)]
+        return min(above, key=self._time_to_empty, default=None)
+
+    def _time_to_empty(self, adapter: str) -> tuple[int, str]:
+        leaving = self._claims[adapter].leaving
+        return (self._slots.uses(leaving) if leaving else 0), adapter
 
     def _to_close(self, tenant: str, now: float, *, impatient: bool) -> str | None:
         may_close = [
@@ -133,9 +173,9 @@ class Turns:
         if turn.tenant != tenant:
             if self.at_quota(tenant):
                 return False
-            if self._open[turn.tenant] > self._quota:
+            if self._is_above_quota(turn.tenant):
                 return True
         return impatient and now - turn.since >= self._turn_s
 
     def _closing_order(self, adapter: str) -> tuple[int, int, str]:
-        return -self._open[self._turns[adapter].tenant], self._slots.uses(adapter), adapter
+        return -self._has[self._turns[adapter].tenant], self._slots.uses(adapter), adapter

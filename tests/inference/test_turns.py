@@ -99,6 +99,32 @@ def test_over_its_quota_a_tenant_makes_way_at_once() -> None:
     assert not t.ask("B", "globex", 0.0, impatient=False), "it is at its quota now, not over it"
 
 
+def test_what_a_tenant_above_its_quota_waits_for_goes_to_others_first() -> None:
+    t = turns(2, quota=1)
+    for adapter in ("X", "Y", "Y"):
+        t.start(adapter, "flood", 0.0)
+    t.ask("W", "flood", TURN_S, impatient=True)
+    t.ask("Z", "flood", TURN_S, impatient=True)
+    assert not t.open_to("X")
+    assert not t.open_to("Y")
+    assert t.ask("A", "acme", TURN_S, impatient=False)
+    assert not t.ask("B", "globex", TURN_S, impatient=True), "flood has its quota of one now"
+    assert t.forget("W") == []
+    assert t.finish("X") == ["A"], "it was to be empty first"
+    assert t.forget("Z") == ["Y"]
+
+
+def test_a_slot_promised_above_the_quota_goes_to_another_at_once() -> None:
+    t = turns(2, quota=1)
+    for adapter in ("X", "Y"):
+        t.start(adapter, "flood", 0.0)
+    t.ask("Z", "flood", TURN_S, impatient=True)
+    assert t.finish("X") == ["Z"]
+    assert t.ask("A", "acme", TURN_S, impatient=False)
+    assert t.open_to("A")
+    assert not t.free_for("Z")
+
+
 def test_at_its_quota_a_tenant_may_only_close_its_own() -> None:
     t = turns(2, quota=1)
     t.start("A", "acme", 0.0)
