@@ -179,7 +179,8 @@ class Lane:
         """Nobody is set aside any more."""
         self._no_wanting = False
         for line in self._lines_aside:
-            self._rank(self._backlogs[line.tenant], line)
+            if line.requests:
+                self._rank(self._backlogs[line.tenant], line)
         for tenant in self._tenants_aside:
             if backlog := self._backlogs.get(tenant):
                 self._rank_tenant(tenant, backlog)

@@ -33,7 +33,8 @@ class Places:
     def __init__(self, *, max_running: int, kv_tokens: int, reserved: int) -> None:
         if not 0 <= reserved < max(1, max_running):
             raise ValueError(f"reserved={reserved} must be less than max_running={max_running}")
-        self._max_running, self._kv_tokens, self._reserved = max_running, kv_tokens, reserved
+        self._max_running, self._kv_tokens = max_running, kv_tokens
+        self.reserved = reserved
         self._kv_open = kv_tokens - kv_tokens * reserved // max(1, max_running)
         self._running: Counter[str] = Counter()
         self._total = 0
@@ -50,7 +51,7 @@ class Places:
 
     def free(self, *, reserve: bool) -> bool:
         """Whether there is a place, the reserve counted in or not."""
-        return self._total + (0 if reserve else self._reserved) < self._max_running
+        return self._total + (0 if reserve else self.reserved) < self._max_running
 
     def fits(self, tokens: int, *, reserve: bool) -> bool:
         """Whether there is KV for a request that holds so much."""

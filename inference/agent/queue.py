@@ -296,7 +296,9 @@ class Queue:
         return started
 
     def _is_light(self, lane: Lane, tenant: str) -> bool:
-        """Rule 3: whether this tenant may use the reserve."""
+        """Rule 3: whether this tenant may use the reserve; without one there is no difference."""
+        if not self._places.reserved:
+            return True
         if lane is self._batch or not self._is_level(lane, tenant):
             return False
         return self._places.running(tenant) < self._places.share(len(self._requests))
@@ -318,7 +320,10 @@ class Queue:
             step.deferred = True
             lane.pass_over_wanting(tenant)
         elif self._turns.ask(adapter, tenant, step.now, impatient=self._impatient(waiting, step)):
-            lane.pass_over_line(waiting)
+            if self._turns.open_to(adapter):
+                self._open([adapter])
+            else:
+                lane.pass_over_line(waiting)
         else:
             lane.pass_over_all_wanting()
 

@@ -223,8 +223,9 @@ def test_batch_never_uses_the_reserve() -> None:
 
 def test_the_reserve_holds_for_kv_as_well() -> None:
     q = queue(running=4, reserved=1, kv_tokens=4000)
-    push(q, "a", "b", "c", tenant="flood", prompt_tokens=1400)
-    assert q.admit(0.0) == ["a", "b"], "2,928 of 3,000 that are not reserved"
+    push(q, "a", "b", tenant="flood", prompt_tokens=1400)
+    push(q, "c", tenant="flood", prompt_tokens=900)
+    assert q.admit(0.0) == ["a", "b"], "c would take of the 1,000 that are reserved"
     push(q, "n", tenant="new", prompt_tokens=900)
     assert q.admit(0.0) == ["n"]
 
@@ -280,15 +281,25 @@ def test_a_large_request_is_overtaken_only_while_it_is_patient() -> None:
     assert q.admit(PATIENCE_S) == ["large", "s3", "bulk2"]
 
 
-def test_while_a_flood_waits_for_kv_a_newcomer_may_still_use_the_reserve() -> None:
-    q = queue(running=4, reserved=1, kv_tokens=4000)
-    push(q, "a", "b", "c", tenant="flood", prompt_tokens=1000)
+def test_while_a_flood_waits_for_kv_only_newcomers_go_before_it() -> None:
+    q = queue(running=8, reserved=2, kv_tokens=4000)
+    push(q, "a", "b", "c", tenant="flood", prompt_tokens=1300)
+    assert q.admit(0.0) == ["a", "b"], "c is too large for the 3,000 that are not reserved"
+    push(q, "e", "f", "g", tenant="other", prompt_tokens=10, max_tokens=10)
+    assert q.admit(PATIENCE_S) == ["e", "f"], "two of eight places are its share"
+    q.finish("a", PATIENCE_S)
+    assert q.admit(PATIENCE_S) == ["c", "g"]
+
+
+def test_whoever_may_use_the_reserve_is_overtaken_by_nobody_once_impatient() -> None:
+    q = queue(running=8, reserved=2, kv_tokens=4000)
+    push(q, "a", "b", tenant="flood", prompt_tokens=1300)
     assert q.admit(0.0) == ["a", "b"]
-    push(q, "e", "f", tenant="other", prompt_tokens=10)
-    assert q.admit(PATIENCE_S) == ["e"], "c waits for the rest, and f is not light"
-    push(q, "n", tenant="new", prompt_tokens=900)
-    q.finish("e", PATIENCE_S)
-    assert q.admit(PATIENCE_S) == ["n", "f"]
+    push(q, "large", tenant="new", prompt_tokens=1300)
+    push(q, "small", tenant="newer", prompt_tokens=10)
+    assert q.admit(PATIENCE_S) == []
+    q.finish("a", PATIENCE_S)
+    assert q.admit(PATIENCE_S) == ["large", "small"]
 
 
 def test_a_rush_of_requests_that_do_not_fit_is_not_looked_through() -> None:
@@ -387,6 +398,18 @@ def test_who_leaves_while_waiting_for_a_slot_gives_up_its_claim() -> None:
     assert q.admit(PATIENCE_S) == ["a2"]
 
 
+def test_an_adapter_that_need_not_leave_after_all_is_open_at_once() -> None:
+    q = queue(active=2)
+    for id, adapter in (("a1", "A"), ("b1", "B"), ("c1", "C")):
+        push(q, id, adapter=adapter)
+    assert q.admit(0.0) == ["a1", "b1"]
+    assert q.admit(PATIENCE_S) == [], "A is closed"
+    push(q, "a2", tenant="new", adapter="A")
+    generated(q, "a1", 50)
+    q.finish("b1", PATIENCE_S)
+    assert q.admit(PATIENCE_S) == ["c1", "a2"]
+
+
 def test_an_engine_without_adapter_slots_never_starts_one() -> None:
     q = queue(active=0)
     push(q, "a", adapter="A")
@@ -432,6 +455,23 @@ def test_at_its_quota_a_tenant_gets_a_slot_that_no_other_can_use() -> None:
     push(q, "large", tenant="acme", adapter="A", prompt_tokens=900)
     push(q, "y", tenant="flood", adapter="Y", prompt_tokens=300)
     assert q.admit(0.0) == ["x", "y"]
+
+
+def test_a_slot_that_a_flood_cannot_use_yet_goes_to_a_newcomer() -> None:
+    q = queue(active=2, running=5, reserved=1, slots_per_tenant=1)
+    for id, adapter in (("x", "X"), ("y", "Y"), ("b1", None), ("z", "Z")):
+        push(q, id, tenant="flood", adapter=adapter)
+    assert q.admit(0.0) == ["x", "b1", "y"]
+    assert q.admit(PATIENCE_S) == [], "X is closed for z"
+    push(q, "b2", tenant="flood")
+    push(q, "o1", "o2", tenant="other")
+    assert q.admit(PATIENCE_S) == ["b2", "o1"]
+    generated(q, "y", 100)
+    q.finish("x", PATIENCE_S)
+    q.finish("b1", PATIENCE_S)
+    assert q.admit(PATIENCE_S) == ["o2"], "z has a slot, but no place"
+    push(q, "a", tenant="acme", adapter="A")
+    assert q.admit(PATIENCE_S) == ["a"]
 
 
 def test_who_left_a_slot_to_another_may_share_it() -> None:
