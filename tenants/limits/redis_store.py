@@ -125,7 +125,9 @@ class RedisStore:
             try:
                 replies = iter(await self._exchange(commands))
             except (RedisError, OSError, TimeoutError) as error:
-                await self._fail([*batch, *self._waiting], error)
+                for call in (*batch, *self._waiting):
+                    call.fail(error)
+                self._waiting.clear()
                 continue
             for call in batch:
                 call.resolve(list(islice(replies, len(call.commands))))
@@ -141,6 +143,7 @@ class RedisStore:
         return batch
 
     async def _exchange(self, commands: Sequence[bytes]) -> list[Reply]:
+        # A connection that is left in the middle of an exchange is closed by its library.
         async with asyncio.timeout(self._timeout_s):
             replies = await self._evaluate(commands)
             unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
@@ -157,10 +160,3 @@ class RedisStore:
         for command in commands:
             pipeline.evalsha(SHA, 0, command, now_ms)
         return await pipeline.execute(raise_on_error=False)
-
-    async def _fail(self, calls: Sequence[_Call], error: Exception) -> None:
-        self._waiting.clear()
-        for call in calls:
-            call.fail(error)
-        with suppress(RedisError, OSError):  # its answers may still be on their way
-            await self._client.connection_pool.disconnect(inuse_connections=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,7 +14,17 @@ from inference.errors import RateLimitExceeded, Unavailable
 from inference.grants import Grant
 from inference.wire import Usage
 from tenants.limits.book import LEASE_MS
-from tenants.limits.commands import AnyCommand, Look, Renew, Rooms, Settle, StoreDown
+from tenants.limits.commands import (
+    AnyCommand,
+    Look,
+    Release,
+    Renew,
+    Rooms,
+    Seed,
+    Settle,
+    StoreDown,
+    Unseeded,
+)
 from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
@@ -315,6 +326,42 @@ async def test_a_store_that_cannot_answer_says_so(mortal_redis: RedisServer) -> 
     await store.close()
 
 
+async def test_late_answers_are_nobody_s(mortal_redis: RedisServer) -> None:
+    """What a frozen Redis answers once it is back is not taken for the answer to something new."""
+    store = RedisStore(mortal_redis.url, timeout_s=0.05)
+    await store.run(Look(()))
+    mortal_redis.freeze()
+    for number in range(3):
+        with pytest.raises(StoreDown):
+            await store.run(Look((scope(f"t{number}", requests_per_minute=number),)))
+    mortal_redis.thaw()
+    answer = await ask(store, Look((scope("t9", requests_per_minute=9),)))
+    assert isinstance(answer, Rooms) and answer.left[0].limit == 9
+    await store.close()
+
+
+async def test_a_command_whose_answer_is_lost_is_not_sent_again(tmp_path: Path) -> None:
+    """To a Redis that hangs up instead of answering a script."""
+    scripts = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal scripts
+        while data := await reader.read(65_536):
+            if found := data.count(b"EVALSHA"):
+                scripts += found
+                break
+            writer.write(b"+OK\r\n" * data.count(b"*"))
+        writer.close()
+
+    path = tmp_path / "redis.sock"
+    async with await asyncio.start_unix_server(serve, path):
+        store = RedisStore(f"unix://{path}", timeout_s=10)
+        with pytest.raises(StoreDown):
+            await store.run(charge("r1", scope(requests_per_minute=5)))
+        await store.close()
+    assert scripts == 1
+
+
 async def test_a_redis_that_may_not_write_is_as_good_as_none(mortal_redis: RedisServer) -> None:
     store = RedisStore(mortal_redis.url, timeout_s=10)
     with mortal_redis.client() as client:
@@ -358,4 +405,22 @@ async def test_redis_s_own_clock_counts_where_no_other_is_given(redis_server: Re
         seconds, _ = client.time()
         lease = dict(client.zrange("limits1:leases", 0, -1, withscores=True))[b"g1"]
     assert abs(lease - LEASE_MS - seconds * 1000) < 30_000
+    await store.close()
+
+
+async def test_nothing_but_streams_and_leases_stays_for_ever(redis_server: RedisServer) -> None:
+    store = RedisStore(redis_server.url, timeout_s=10)
+    only = scope("t1", requests_per_minute=5, tokens_per_day=100, concurrent_streams=5)
+    answer = await ask(store, charge("r1", only))
+    assert isinstance(answer, Unseeded)
+    await store.run(Seed(answer.budgets[0], 0, 0), Release("r2"))
+    await granted(store, charge("r1", only))
+    with redis_server.client() as client:
+        kept = {key for key in client.scan_iter("limits1:*") if client.ttl(key) < 0}
+        assert client.ttl("limits1:w:t1") > 0
+    assert kept == {b"limits1:streams", b"limits1:leases", b"limits1:held:g1"}
+    await store.run(Settle("r1", 10, 0, 20), Renew("g1", 0), Renew("g2", LEASE_MS))
+    with redis_server.client() as client:
+        assert client.zrange("limits1:leases", 0, -1) == [b"g2"]
+        assert not client.exists("limits1:streams", "limits1:held:g1", "limits1:r:r1")
     await store.close()

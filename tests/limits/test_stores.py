@@ -474,6 +474,29 @@ async def test_a_budget_renews_with_the_calendar_of_utc(
     assert isinstance(await ask(store, charge("r1", only)), Unseeded)
 
 
+async def test_every_month_begins_where_the_calendar_says(store: Store, clock: Clock) -> None:
+    only = scope("t1", tokens_per_month=10)
+    for year in (1999, 2000, 2024, 2026, 2027, 2099, 2100, 2101, 2400):
+        for month in range(1, 13):
+            first = int(datetime(year, month, 1, tzinfo=UTC).timestamp())
+            last = int(datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC).timestamp()) - 1
+            for second in (first, (first + last) // 2, last):
+                clock.now_ms = second * 1000
+                answer = await ask(store, charge("r1", only))
+                assert answer == Unseeded([Budget("t1", "month", first)])
+
+
+async def test_one_of_two_reservations_gives_back_its_own_part(store: Store) -> None:
+    await reserve_everything(store, seeded=(0, 0))
+    other = charge("r2", EVERYTHING, prompt=30, output=20, rate=Rate(0, 0, 3_000_000))
+    await granted(store, other)
+    assert await spent_of(store) == counted(2, 200, 130, 70, 2, 200, 260)
+    await ask(store, Settle("r1", 10, 0, 10))
+    assert await spent_of(store) == counted(2, 70, 40, 30, 1, 70, 90)
+    await ask(store, Release("r2"))
+    assert await spent_of(store) == counted(1, 20, 10, 10, 0, 20, 30)
+
+
 async def test_a_request_belongs_to_the_day_on_which_it_began(store: Store, clock: Clock) -> None:
     only = scope("t1", tokens_per_day=100)
     await ask(store, Seed(DAY, 0, 0))

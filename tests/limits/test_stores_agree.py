@@ -346,6 +346,20 @@ class Lives(RuleBasedStateMachine):
     def sleep(self, seconds: int) -> None:
         self.clock.pass_s(seconds)
 
+    @rule(scope=st.sampled_from(SCOPES))
+    def everything_agrees(self, scope: Scope) -> None:
+        """What is counted against each limit: nothing fits a limit of zero, and it says so."""
+        for name, _ in scope.set_limits():
+            window = scope.counters, name
+            none = Scope(scope.counters, **{name: 0})
+            probe = charge("probe", none, rate=Rate(0, 0, 10**6))
+            self.model.bury(self.clock.now_ms)
+            budget = self.model.budgets(probe, self.second).get(window)
+            answer = self.ask(probe)
+            if budget is None or budget in self.model.spent:
+                assert isinstance(answer, Refused)
+                assert answer.used == self.model.used(scope, name, self.second)
+
     @invariant()
     def rooms_agree(self) -> None:
         if hasattr(self, "model"):
