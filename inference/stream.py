@@ -50,9 +50,10 @@ class Stream:
         """
         self.id, self.grant, self.target, self.engine_id = id, grant, target, engine_id
         self.done: Done | None = None
+        self.reservation = reservation
         self.limited: InferenceError | None = None
         """The limit that ended it before its time."""
-        self._reservation, self._limiter = reservation, limiter
+        self._limiter = limiter
         self._grows, self._bound = grows, bound
         self._extending: asyncio.Task[None] | None = None
         self._refused_early = False
@@ -130,7 +131,7 @@ class Stream:
         self.settle(Done(self.id, usage, fault=Fault.of(lost)))
 
     def _stay_within_limits(self) -> None:
-        reserved = self._reservation.output_tokens
+        reserved = self.reservation.output_tokens
         if not self._grows or reserved is None or self._extending is not None:
             return
         left = reserved - self._completion_tokens
@@ -139,10 +140,10 @@ class Stream:
 
     async def _extend(self, reserved: int) -> None:
         try:
-            await self._limiter.extend(self._reservation, EXTENSION_TOKENS)
+            await self._limiter.extend(self.reservation, EXTENSION_TOKENS)
             self._refused_early = False
         except Unavailable:  # nobody can say no; what it generates is counted at its end
-            self._reservation.output_tokens = reserved + EXTENSION_TOKENS
+            self.reservation.output_tokens = reserved + EXTENSION_TOKENS
         except InferenceError as refusal:
             self._refused_early = True
             if self._completion_tokens >= reserved:

@@ -18,7 +18,6 @@ import msgspec
 import structlog
 
 from inference import idempotency, openai
-from inference.admission import PromptLengths, ask_of, bound_of, grows
 from inference.errors import (
     ClientDisconnected,
     InferenceError,
@@ -31,6 +30,7 @@ from inference.errors import (
     RequestTimeout,
     UnknownModel,
 )
+from inference.generation import Desk
 from inference.grants import (
     Answers,
     Claim,
@@ -42,7 +42,7 @@ from inference.grants import (
     Reservation,
     Room,
 )
-from inference.hub import Hub, Order, new_id
+from inference.hub import new_id
 from inference.idempotency import Idempotency, Recording
 from inference.stream import Stream
 from inference.wire import Delta, Done
@@ -217,21 +217,18 @@ class OpenAIServer:
 
     def __init__(
         self,
-        hub: Hub,
+        desk: Desk,
         directory: Directory,
         limiter: Limiter,
         *,
         answers: Answers,
         max_body_bytes: int,
-        timeout_s: float,
         body_timeout_s: float = BODY_TIMEOUT_S,
     ) -> None:
-        """`timeout_s` bounds one request from its arrival at the engine to its last token,
-        `body_timeout_s` the arrival of its body."""
-        self._hub, self._directory, self._limiter = hub, directory, limiter
-        self._prompts = PromptLengths()
-        self._idempotency = Idempotency(answers, wait_s=timeout_s)
-        self._max_body_bytes, self._timeout_s = max_body_bytes, timeout_s
+        """`body_timeout_s` bounds the arrival of a request's body."""
+        self._desk, self._directory, self._limiter = desk, directory, limiter
+        self._idempotency = Idempotency(answers, wait_s=desk.timeout_s)
+        self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -329,47 +326,15 @@ class OpenAIServer:
         goes_on: bool = False,
     ) -> None:
         """Generate the answer. One that `goes_on` does so when its client went away."""
-        stream = await self._admit(exchange, grant, call, body)
-        watcher = None if goes_on else asyncio.create_task(_end_on_disconnect(exchange, stream))
-        answer = openai.Answer(call, exchange.id, int(exchange.started_at))
-        try:
-            await (_write_stream if call.stream else _write_whole)(exchange, stream, answer)
-        finally:
-            if watcher is not None:
-                watcher.cancel()
-            stream.cancel(ClientDisconnected.code)
-            if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
-                self._prompts.learn(stream.target.base_model, len(body), tokens)
-
-    async def _admit(
-        self, exchange: Exchange, grant: Grant, call: openai.Call, body: bytes
-    ) -> Stream:
-        """Reserve what the call may use and start it; what fails leaves nothing reserved."""
-        target = await self._directory.resolve(grant, call.model)
-        prompt_tokens = self._prompts.estimate(target.base_model, len(body))
-        ask = ask_of(call, prompt_tokens, target.max_model_len)
-        reservation = await self._limiter.reserve(exchange.id, grant, target, ask)
-        exchange.reservation = reservation
-        try:
-            # Once more, because nothing awaited may lie between it and the submit.
-            target = await self._directory.resolve(grant, call.model)
-            return self._hub.submit(
-                Order(
-                    grant=grant,
-                    target=target,
-                    reservation=reservation,
-                    kind=call.kind,
-                    body=body,
-                    lane="batch" if call.flex else grant.lane,
-                    timeout_s=self._timeout_s,
-                    prompt_tokens=prompt_tokens,
-                    max_tokens=bound_of(call, reservation.output_tokens),
-                    grows=grows(call),
-                )
-            )
-        except BaseException:
-            self._limiter.release(exchange.id)
-            raise
+        async with self._desk.generation(exchange.id, grant, call, body) as stream:
+            exchange.reservation = stream.reservation
+            watcher = None if goes_on else asyncio.create_task(_end_on_disconnect(exchange, stream))
+            answer = openai.Answer(call, exchange.id, int(exchange.started_at))
+            try:
+                await (_write_stream if call.stream else _write_whole)(exchange, stream, answer)
+            finally:
+                if watcher is not None:
+                    watcher.cancel()
 
     async def _look(self, exchange: Exchange) -> None:
         """What is left of the caller's limits, where nothing was reserved."""

@@ -22,6 +22,7 @@ from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
 from gateway.metrics import Metrics  # noqa: E402
+from inference.generation import Desk  # noqa: E402
 from inference.hub import Hub  # noqa: E402
 from inference.sockets import EngineProbe, EngineSocket, NoSocket  # noqa: E402
 from inference.views import Health, OpenAIServer, Receive, Scope, Send  # noqa: E402
@@ -134,13 +135,9 @@ def _route(pattern: str, app: Any) -> URLPattern:
     return route
 
 
+_desk = Desk(hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S)
 _inference = OpenAIServer(
-    hub,
-    directory,
-    limiter,
-    answers=answers,
-    max_body_bytes=settings.MAX_REQUEST_BYTES,
-    timeout_s=settings.REQUEST_TIMEOUT_S,
+    _desk, directory, limiter, answers=answers, max_body_bytes=settings.MAX_REQUEST_BYTES
 )
 _health = Health(
     {"database": _database_answers, "engine": _engine_connected, "limits": _limits_hold}

@@ -106,6 +106,7 @@ async def _serve_gateway(port: int) -> None:
     from django.conf import settings
     from django.urls import re_path
 
+    from inference.generation import Desk
     from inference.hub import Hub
     from inference.sockets import EngineSocket
     from inference.views import Health, OpenAIServer
@@ -119,12 +120,11 @@ async def _serve_gateway(port: int) -> None:
         return bool(hub.snapshot())
 
     inference = OpenAIServer(
-        hub,
+        Desk(hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S),
         directory,
         limiter,
         answers=answers,
         max_body_bytes=settings.MAX_REQUEST_BYTES,
-        timeout_s=settings.REQUEST_TIMEOUT_S,
     )
     health = Health({"engine": engine_connected})
     http = [re_path(r"^v1/", inference), re_path(r"^(healthz|readyz)$", health)]  # type: ignore[arg-type]

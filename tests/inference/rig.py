@@ -21,6 +21,7 @@ from inference.agent.journal import Journal
 from inference.agent.synthetic import SyntheticEngine
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
+from inference.generation import Desk
 from inference.grants import Grant, ModelCard, Target, Written
 from inference.hub import Hub
 from inference.sockets import EngineProbe, EngineSocket, NoSocket
@@ -155,8 +156,9 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     async def connected() -> bool:
         return bool(hub.snapshot())
 
-    bounds = {"max_body_bytes": 100_000, "timeout_s": 30.0}
-    server = OpenAIServer(hub, keys, limits, answers=answers, **(bounds | options))
+    desk = Desk(hub, keys, limits, timeout_s=options.pop("timeout_s", 30.0))
+    bounds = {"max_body_bytes": 100_000}
+    server = OpenAIServer(desk, keys, limits, answers=answers, **(bounds | options))
     http = URLRouter(
         [
             re_path(r"^v1/", server),  # type: ignore[arg-type]

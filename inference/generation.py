@@ -1,0 +1,91 @@
+"""From a parsed body to a stream of its answer: resolve, reserve, submit, and clean up after it.
+
+Whoever takes requests (the HTTP edge, the playground's socket) takes them to the one `Desk`, so
+that limits, queue and ledger are the same for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from inference.admission import PromptLengths, ask_of, bound_of, grows
+from inference.errors import ClientDisconnected
+from inference.grants import Directory, Grant, Limiter
+from inference.hub import Hub, Order
+from inference.openai import Call
+from inference.stream import Stream
+
+
+class Desk:
+    """Where requests are admitted; one per gateway process."""
+
+    def __init__(
+        self, hub: Hub, directory: Directory, limiter: Limiter, *, timeout_s: float
+    ) -> None:
+        """`timeout_s` bounds one request from its arrival at the engine to its last token."""
+        self._hub, self._directory, self._limiter = hub, directory, limiter
+        self._prompts = PromptLengths()
+        self.timeout_s = timeout_s
+
+    @asynccontextmanager
+    async def generation(
+        self, id: str, grant: Grant, call: Call, body: bytes
+    ) -> AsyncIterator[Stream]:
+        """The stream of one request's answer; left before its end, the engine aborts it.
+
+        Raises:
+            InferenceError: it is refused; nothing stays reserved.
+        """
+        stream = await self.admit(id, grant, call, body)
+        try:
+            yield stream
+        finally:
+            self.finish(stream, body)
+
+    async def admit(self, id: str, grant: Grant, call: Call, body: bytes) -> Stream:
+        """Reserve what the call may use and start it; `finish` must follow.
+
+        Raises:
+            InferenceError: as `generation`.
+        """
+        target = await self._directory.resolve(grant, call.model)
+        prompt_tokens = self._prompts.estimate(target.base_model, len(body))
+        ask = ask_of(call, prompt_tokens, target.max_model_len)
+        reservation = await self._limiter.reserve(id, grant, target, ask)
+        try:
+            # Once more, because nothing awaited may lie between it and the submit.
+            target = await self._directory.resolve(grant, call.model)
+            return self._hub.submit(
+                Order(
+                    grant=grant,
+                    target=target,
+                    reservation=reservation,
+                    kind=call.kind,
+                    body=body,
+                    lane="batch" if call.flex else grant.lane,
+                    timeout_s=self.timeout_s,
+                    prompt_tokens=prompt_tokens,
+                    max_tokens=bound_of(call, reservation.output_tokens),
+                    grows=grows(call),
+                )
+            )
+        except BaseException:
+            self._limiter.release(id)
+            raise
+
+    def waits_for(self, stream: Stream) -> str:
+        """What a stream without news waits for by its engine's last report, at most a second old:
+        `queued`, `loading` (its adapter) or `prefill`."""
+        engine = next((one for one in self._hub.snapshot() if one["id"] == stream.engine_id), None)
+        adapter = stream.target.adapter
+        if engine is None or engine["queued"]:
+            return "queued"
+        loading = adapter is not None and adapter.name not in engine["resident_adapters"]
+        return "loading" if loading else "prefill"
+
+    def finish(self, stream: Stream, body: bytes) -> None:
+        """Nobody reads the stream any more."""
+        stream.cancel(ClientDisconnected.code)
+        if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
+            self._prompts.learn(stream.target.base_model, len(body), tokens)
