@@ -154,6 +154,11 @@ class EngineLink:
             raise loaded.fault.error()
         return loaded.report
 
+    def drain(self) -> None:
+        """Send no new work; the engine says so to the other gateways."""
+        self.engine.draining = True
+        self.post(wire.Drain())
+
     def end_streams(self, key_id: int, error: InferenceError) -> None:
         """End every stream of this key."""
         for stream in list(self._streams.values()):
@@ -345,6 +350,12 @@ class Hub:
         """Every engine forgets this adapter as soon as nothing uses it."""
         for link in self._links.values():
             link.post(wire.Unload(digest))
+
+    def drain(self, engine_id: str) -> None:
+        """The engine gets no new work until its process starts anew; what runs is finished."""
+        if link := self._links.get(engine_id):
+            log.info("engine_drained", engine=engine_id)
+            link.drain()
 
     async def probe(self, base_model: str, adapter: AdapterRef) -> dict[str, Any]:
         """Load the adapter on an engine and try it; `agent.engine.ProbeReport` as a dict.

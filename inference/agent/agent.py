@@ -108,9 +108,7 @@ class Agent:
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new work, finish what runs, and tell every gateway so."""
-        self._draining = True
-        for link, _ in self._links.values():
-            link.drain()
+        self._refuse_new()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -120,6 +118,16 @@ class Agent:
                     await link.flushed()
         except TimeoutError:
             log.warning("drain_cut_short", requests=len(self._jobs))
+
+    def _cancel(self, id: str, reason: str) -> None:
+        if task := self._tasks.get(id):  # else it crossed the end that it asks for
+            self._jobs[id].cancel_reason = reason
+            task.cancel()
+
+    def _refuse_new(self) -> None:
+        self._draining = True
+        for link, _ in self._links.values():
+            link.drain()
 
     # --- what links ask (link.Owner) -------------------------------------------------------------
 
@@ -139,9 +147,7 @@ class Agent:
             case wire.Submit() | Load():
                 self._begin(Job(frame.id, frame.adapter, link, isinstance(frame, Load)), frame)
             case wire.Cancel(id=id, reason=reason):
-                if task := self._tasks.get(id):
-                    self._jobs[id].cancel_reason = reason
-                    task.cancel()
+                self._cancel(id, reason)
             case wire.UsageAck(ids=ids):
                 with self._journaling():
                     self._billing.acknowledged(ids, link.url)
@@ -159,6 +165,8 @@ class Agent:
                 self._follow(gateways)
             case wire.Gateways(gateways=gateways):
                 self._follow(gateways)
+            case wire.Drain():  # an operator's wish, which the other gateways hear from us
+                self._refuse_new()
             case _:
                 pass
 

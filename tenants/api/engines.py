@@ -42,7 +42,7 @@ class MaySeeEngines(BasePermission):
         return bool(user.is_authenticated)
 
 
-def _own(engine: dict[str, Any], slugs: set[str]) -> dict[str, Any]:
+def shown_to(slugs: set[str], engine: dict[str, Any]) -> dict[str, Any]:
     """The engine without what it does for other tenants."""
     resident = [name for name in engine["resident_adapters"] if name.split("/")[0] in slugs]
     shown = {name: value for name, value in engine.items() if name not in OPERATORS_FIELDS}
@@ -57,10 +57,10 @@ class Engines(APIView):
         """The engines connected to the gateway process that answers."""
         engines, user = snapshot_source(), request.user
         if isinstance(user, KeyHolder):
-            engines = [_own(engine, {user.key.tenant.slug}) for engine in engines]
+            engines = [shown_to({user.key.tenant.slug}, engine) for engine in engines]
         elif not user.is_staff:
             slugs = set(Tenant.objects.visible_to(user).values_list("slug", flat=True))
-            engines = [_own(engine, slugs) for engine in engines]
+            engines = [shown_to(slugs, engine) for engine in engines]
         return Response({"count": len(engines), "results": engines})
 
 

@@ -404,6 +404,20 @@ async def test_a_draining_engine_gets_nothing_new_and_finishes_the_old(bench: Be
     assert isinstance(await stream.read(), Done)
 
 
+async def test_an_engine_that_is_drained_hears_of_it_and_gets_nothing_new(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    assert isinstance(await engine.hear(), wire.Submit)
+    bench.hub.drain("another")
+    bench.hub.drain(bench.hub.snapshot()[0]["id"])
+    assert isinstance(await engine.hear(), wire.Drain)
+    assert bench.hub.snapshot()[0]["draining"]
+    with pytest.raises(NoEngine):
+        bench.submit("r2")
+    engine.say(Done("r1", Usage(), "stop"))
+    assert isinstance(await stream.read(), Done)
+
+
 async def test_an_engine_that_does_not_read_is_given_no_more(bench: Bench) -> None:
     engine = await bench.join()
     engine.writable.clear()

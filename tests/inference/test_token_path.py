@@ -314,6 +314,18 @@ async def test_an_agent_dials_every_gateway_that_it_hears_of(tmp_path: Path) -> 
                 assert (await client.post("/v1/chat/completions", json=chat())).is_success
 
 
+async def test_an_engine_drained_at_one_gateway_takes_nothing_new_from_any(tmp_path: Path) -> None:
+    async with gateway() as first, gateway() as second:
+        first.hub.gateways = [first.url, second.url]
+        async with agent_on(SyntheticEngine(MODEL), tmp_path, [first, second]):
+            first.hub.drain("engine-1")
+            for one in (first, second):
+                await until(lambda one=one: one.hub.snapshot()[0]["draining"])
+                async with one.client() as client:
+                    refused = await client.post("/v1/chat/completions", json=chat())
+                assert refused.status_code == 503
+
+
 async def test_a_request_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     async with gateway(timeout_s=0.2) as one:
         async with agent_on(SyntheticEngine(MODEL, SLOW), tmp_path, [one]) as made:
