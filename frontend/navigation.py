@@ -26,6 +26,8 @@ class Entry:
 TENANT = (
     Entry("overview", "Overview", P.READ_TENANT),
     Entry("keys", "API keys", P.READ_KEYS),
+    Entry("members", "Members", P.READ_MEMBERS),
+    Entry("audit", "Audit log", P.READ_AUDIT),
 )
 MAX_CHOICES = 100
 """Tenants in the switcher; an operator with more finds them on their page."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from frontend.views import home, keys, overview
+from frontend.views import audit, home, keys, members, overview
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.home, name="console"),
@@ -16,6 +16,17 @@ urlpatterns: list[URLPattern | URLResolver] = [
         include(
             [
                 path("", overview.overview, name="overview"),
+                path("members", members.members, name="members"),
+                path("members/leave", members.leave, name="members-leave"),
+                path("members/<int:pk>/role", members.change_role, name="members-role"),
+                path("members/<int:pk>/remove", members.remove, name="members-remove"),
+                path(
+                    "members/invitations/<int:pk>/withdraw",
+                    members.withdraw,
+                    name="members-withdraw",
+                ),
+                path("audit", audit.audit, name="audit"),
+                path("audit/csv", audit.export, name="audit-export"),
                 path("keys", keys.keys, name="keys"),
                 path("keys/<int:pk>/revoke", keys.revoke, name="keys-revoke"),
                 path("keys/<int:pk>/rotate", keys.rotate, name="keys-rotate"),

@@ -28,6 +28,8 @@ class Permission(Enum):
     READ_LIMITS = "see the limits"
     EDIT_LIMITS = "change the limits"
     READ_USAGE = "see the usage"
+    USE_PLAYGROUND = "use the playground"
+    READ_AUDIT = "see the audit log"
     OPERATE = "operate this installation"
 
 
@@ -51,6 +53,8 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.READ_LIMITS: (Role.VIEWER, ADMIN),
     P.EDIT_LIMITS: (Role.ADMIN, ADMIN),
     P.READ_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
+    P.READ_AUDIT: (Role.ADMIN, frozenset()),
+    P.USE_PLAYGROUND: (Role.DEVELOPER, frozenset()),  # keys call models without it
     P.OPERATE: (None, frozenset()),  # nobody in a tenant
 }
 KEY_SCOPES: Mapping[Role, frozenset[Scope]] = {

@@ -10,6 +10,7 @@ from django.test import Client
 from frontend.navigation import TENANT
 from gateway.middleware import POLICY
 from tenants.models import ApiKey, AuditEntry, Invitation, LimitSet, Membership, Role, Tenant
+from tenants.permissions import RANK, TABLE
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
 
 ROLES = ("owner", "admin", "developer", "viewer")
@@ -36,6 +37,10 @@ def test_members_and_operators_see_the_pages_of_a_tenant(
     tenant: Tenant, entry: Any, role: str
 ) -> None:
     page = client_of(tenant, role).get(address(tenant, entry.page))
+    least = TABLE[entry.needs][0]
+    if role != "operator" and (least is None or RANK.index(Role(role)) < RANK.index(least)):
+        assert page.status_code == 403
+        return
     assert page.status_code == 200
     assert tenant.name in page.content.decode()
     assert page["Content-Security-Policy"] == POLICY

@@ -46,3 +46,8 @@ for (const choice of document.querySelectorAll("[data-theme-choice]")) {
 for (const time of document.querySelectorAll("time[datetime]")) {
   time.title = new Date(time.dateTime).toLocaleString();
 }
+// The server opened it to show what is wrong in it; here it also takes the focus.
+for (const dialog of document.querySelectorAll("dialog[open]")) {
+  dialog.close();
+  dialog.showModal();
+}

@@ -1,0 +1,163 @@
+"""The audit log of a tenant: who changed what, and from where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from frontend.pages import tenant_page
+from tenants.api.tables import CHUNK_ROWS, download
+from tenants.models import AuditEntry
+from tenants.models.audit import AuditEntryQuerySet
+from tenants.permissions import Caller, Permission
+
+PAGE = 50
+KINDS = {
+    "tenant": "Tenant",
+    "member": "Member",
+    "invitation": "Invitation",
+    "key": "API key",
+    "limits": "Limits",
+    "adapter": "Adapter",
+    "version": "Adapter version",
+    "alias": "Alias",
+    "price": "Price",
+}
+ACTIONS = ("created", "changed", "deleted", "viewed")
+COLUMNS = (
+    "id", "at", "actor_kind", "actor_id", "actor_name", "address", "request_id", "action", "kind",
+    "name", "object_id", "before", "after",
+)  # fmt: skip
+NOTHING = "\u2013"
+PLAIN = frozenset({"id", "tenant_id"})
+"""Columns that say nothing on a tenant's page."""
+
+
+class AuditFilter(forms.Form):
+    """What the list is narrowed by; days are UTC's, and both belong to the period."""
+
+    kind = forms.ChoiceField(
+        required=False, choices=[("", "Everything"), *KINDS.items()], label="What"
+    )
+    action = forms.ChoiceField(
+        required=False,
+        choices=[("", "Anything"), *((name, name.capitalize()) for name in ACTIONS)],
+    )
+    actor = forms.CharField(
+        required=False, max_length=100, label="Who", widget=forms.TextInput({"type": "search"})
+    )
+    since = forms.DateField(required=False, widget=forms.DateInput({"type": "date"}), label="From")
+    until = forms.DateField(required=False, widget=forms.DateInput({"type": "date"}), label="To")
+
+    def clean(self) -> dict[str, Any]:
+        given: dict[str, Any] = self.cleaned_data
+        since, until = given.get("since"), given.get("until")
+        if since and until and until < since:
+            raise ValidationError({"until": f"{until} is before {since}."})
+        return given
+
+    def narrow(self, entries: AuditEntryQuerySet) -> AuditEntryQuerySet:
+        """The entries that a valid form lets through."""
+        given = self.cleaned_data
+        exact = {name: given[name] for name in ("kind", "action") if given[name]}
+        entries = entries.filter(**exact)
+        if who := given["actor"]:
+            entries = entries.filter(Q(actor_name__icontains=who) | Q(actor_kind=who.lower()))
+        if given["since"]:
+            entries = entries.filter(at__gte=_midnight(given["since"]))
+        if given["until"]:
+            entries = entries.filter(at__lt=_midnight(given["until"]) + timedelta(days=1))
+        return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One column that differs."""
+
+    name: str
+    before: str
+    after: str
+
+
+@require_GET
+@tenant_page(Permission.READ_AUDIT)
+def audit(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """What happened to the tenant, newest first."""
+    form = AuditFilter(request.GET)
+    entries: list[AuditEntry] = []
+    if form.is_valid():
+        found = form.narrow(AuditEntry.objects.filter(tenant=caller.tenant))
+        if (before := request.GET.get("before", "")).isdecimal():
+            found = found.filter(pk__lt=int(before))
+        entries = list(found[: PAGE + 1])
+    query = request.GET.copy()
+    query.pop("before", None)
+    context = {
+        "entries": [_shown(entry) for entry in entries[:PAGE]],
+        "older": entries[PAGE - 1].pk if len(entries) > PAGE else None,
+        "filtered": any(query.values()),
+        "query": query.urlencode(),
+        "form": form,
+    }
+    return render(request, "audit.html", context, status=422 if form.errors else 200)
+
+
+@require_GET
+@tenant_page(Permission.READ_AUDIT)
+def export(request: HttpRequest, caller: Caller) -> HttpResponseBase:
+    """The same entries, all pages of them, as CSV."""
+    form = AuditFilter(request.GET)
+    if not form.is_valid():
+        return HttpResponse(form.errors.as_text(), content_type="text/plain", status=422)
+    found = form.narrow(AuditEntry.objects.filter(tenant=caller.tenant))
+    return download(f"audit-{caller.tenant}.csv", COLUMNS, _rows(found))
+
+
+def changes(entry: AuditEntry) -> list[Change]:
+    """What differs, column by column; of something made or deleted, what it was."""
+    before, after = entry.before or {}, entry.after or {}
+    names = sorted((before.keys() | after.keys()) - PLAIN)
+    return [
+        Change(name.replace("_", " "), _said(before, name), _said(after, name)) for name in names
+    ]
+
+
+def _shown(entry: AuditEntry) -> tuple[AuditEntry, str, list[Change]]:
+    return entry, KINDS.get(entry.kind, entry.kind), changes(entry)
+
+
+def _said(values: Mapping[str, Any], name: str) -> str:
+    value = values.get(name)
+    if value is None or value == "":
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value) or NOTHING
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+def _rows(entries: AuditEntryQuerySet) -> Iterator[list[Any]]:
+    for entry in entries.iterator(chunk_size=CHUNK_ROWS):
+        yield [_cell(getattr(entry, name)) for name in COLUMNS]
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)

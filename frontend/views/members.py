@@ -1,0 +1,179 @@
+"""Members of a tenant, and the links that invite new ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from frontend.pages import tenant_page
+from tenants.errors import Refused
+from tenants.models import Invitation, Membership, Role, User
+from tenants.permissions import Caller, Permission
+
+PAGE = 50
+MAX_INVITATIONS = 50
+"""Open invitations that are shown; they expire by themselves."""
+ROLES = {
+    Role.VIEWER: "Viewer: sees everything but the audit log",
+    Role.DEVELOPER: "Developer: also makes keys and uploads adapters",
+    Role.ADMIN: "Admin: also members, limits, everybody's keys and the audit log",
+    Role.OWNER: "Owner: also other owners",
+}
+
+
+class RoleForm(forms.Form):
+    """A role, of those that the caller may give."""
+
+    role = forms.ChoiceField(initial=Role.DEVELOPER)
+
+    def __init__(self, caller: Caller, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["role"].choices = _roles_of(caller)  # type: ignore[attr-defined]
+
+
+class InviteForm(RoleForm):
+    """A new invitation."""
+
+    note = forms.CharField(
+        max_length=200, required=False, label="For", help_text="A name, so that you know the link."
+    )
+
+
+@never_cache
+@tenant_page(Permission.READ_MEMBERS)
+def members(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The list; POST makes an invitation, whose link the answer shows this once."""
+    form, link = InviteForm(caller), ""
+    if request.method == "POST":
+        caller.require(Permission.EDIT_MEMBERS)
+        form = InviteForm(caller, request.POST)
+        if form.is_valid():
+            link, form = _invite(request, caller, form), InviteForm(caller)
+    return _list(request, caller, form, link)
+
+
+@require_POST
+@tenant_page(Permission.EDIT_MEMBERS)
+def change_role(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """Give a member another role."""
+    member, form = _member(caller, pk), RoleForm(caller, request.POST)
+    if not form.is_valid():
+        messages.error(request, "That is not a role that you may give.")
+        return redirect("members", caller.tenant.slug)
+    role = Role(form.cleaned_data["role"])
+    try:
+        member.change_role(role)
+    except Refused as refused:
+        messages.error(request, refused.message)
+    else:
+        messages.success(request, f"{member.user.username} is {role.label.lower()} now.")
+    return redirect("members", caller.tenant.slug)
+
+
+@require_POST
+@tenant_page(Permission.EDIT_MEMBERS)
+def remove(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """End somebody's membership."""
+    member = _member(caller, pk)
+    try:
+        member.remove()
+    except Refused as refused:
+        messages.error(request, refused.message)
+    else:
+        messages.success(request, f"{member.user.username} is no member any more.")
+    return redirect("members", caller.tenant.slug)
+
+
+@require_POST
+@tenant_page(Permission.READ_MEMBERS)
+def leave(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """End one's own membership."""
+    member = get_object_or_404(caller.tenant.memberships, user=caller.user)
+    try:
+        member.remove()
+    except Refused as refused:
+        messages.error(request, refused.message)
+        return redirect("members", caller.tenant.slug)
+    messages.success(request, f"You have left {caller.tenant.name}.")
+    return redirect("console")
+
+
+@require_POST
+@tenant_page(Permission.EDIT_MEMBERS)
+def withdraw(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """Make an invitation's link worthless."""
+    invitation = get_object_or_404(caller.tenant.invitations, pk=pk)
+    _require_may_touch(caller, invitation.role)
+    try:
+        invitation.withdraw()
+    except Refused as refused:
+        messages.error(request, refused.message)
+    else:
+        messages.success(request, "The invitation is withdrawn; its link does nothing any more.")
+    return redirect("members", caller.tenant.slug)
+
+
+def _invite(request: HttpRequest, caller: Caller, form: InviteForm) -> str:
+    """Make the invitation of a valid form; returns its link."""
+    given = form.cleaned_data
+    assert isinstance(caller.user, User)
+    _, token = Invitation.objects.invite(
+        caller.tenant, role=Role(given["role"]), note=given["note"], by=caller.user
+    )
+    return request.build_absolute_uri(reverse("invitation", args=[token]))
+
+
+def _list(request: HttpRequest, caller: Caller, form: InviteForm, link: str) -> HttpResponse:
+    found = caller.tenant.memberships.select_related("user")
+    if words := request.GET.get("q", "").replace("\0", "").strip():
+        found = found.filter(user__username__icontains=words)
+    if (after := request.GET.get("after", "")).isdecimal():
+        found = found.filter(pk__gt=int(after))
+    rows = list(found[: PAGE + 1])
+    may_edit = caller.may(Permission.EDIT_MEMBERS)
+    context = {
+        "members": [(row, may_edit and _may_touch(caller, row.role)) for row in rows[:PAGE]],
+        "more": rows[PAGE - 1].pk if len(rows) > PAGE else None,
+        "words": words,
+        "invitations": _invitations(caller) if may_edit else [],
+        "roles": _roles_of(caller),
+        "may_edit": may_edit,
+        "form": form,
+        "link": link,
+    }
+    return render(request, "members.html", context, status=422 if form.errors else 200)
+
+
+def _invitations(caller: Caller) -> list[tuple[Invitation, bool]]:
+    """Those that can still be accepted, and whether the caller may withdraw each."""
+    found = Invitation.objects.open().filter(tenant=caller.tenant).select_related("created_by")
+    rows = found[:MAX_INVITATIONS]
+    return [(row, _may_touch(caller, row.role)) for row in rows]
+
+
+def _roles_of(caller: Caller) -> list[tuple[str, str]]:
+    return [(role.value, text) for role, text in ROLES.items() if _may_touch(caller, role)]
+
+
+def _may_touch(caller: Caller, role: str) -> bool:
+    """Owners are made and removed by owners."""
+    return role != Role.OWNER or caller.may(Permission.EDIT_OWNERS)
+
+
+def _require_may_touch(caller: Caller, role: str) -> None:
+    if role == Role.OWNER:
+        caller.require(Permission.EDIT_OWNERS)
+
+
+def _member(caller: Caller, pk: int) -> Membership:
+    """A member of the tenant whom the caller may change."""
+    member = get_object_or_404(caller.tenant.memberships.select_related("user"), pk=pk)
+    _require_may_touch(caller, member.role)
+    return member

@@ -1,0 +1,158 @@
+"""Members: who changes whom, and the links that invite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from tenants.models import AuditEntry, Invitation, Membership, Role, Tenant
+from tests.frontend.test_pages import address, client_of
+from tests.tenants.making import make_member, make_tenant, make_user
+
+
+def member(tenant: Tenant, role: str) -> Membership:
+    return make_member(tenant, role).memberships.get()
+
+
+@pytest.fixture
+def owner(tenant: Tenant) -> Client:
+    return client_of(tenant, "owner")
+
+
+def say(client: Client, where: str, body: dict[str, Any] | None = None) -> str:
+    """What the page that follows a POST tells."""
+    page = client.post(where, body or {}, follow=True)
+    return " ".join(str(message) for message in page.context["messages"])
+
+
+def test_everybody_in_it_is_listed_with_role(tenant: Tenant, owner: Client) -> None:
+    make_member(make_tenant(), "owner")
+    viewer = member(tenant, "viewer")
+    page = owner.get(address(tenant, "members"))
+    assert [row.role for row, _ in page.context["members"]] == ["owner", "viewer"]
+    assert viewer.user.username in page.content.decode()
+
+
+def test_a_long_list_is_paged_and_filtered(
+    tenant: Tenant, owner: Client, django_assert_max_num_queries: Any
+) -> None:
+    for i in range(51):
+        user = make_user(f"person{i:02}")
+        Membership.objects.create(user=user, tenant=tenant, role="viewer")
+    with django_assert_max_num_queries(12):
+        first = owner.get(address(tenant, "members"))
+    assert len(first.context["members"]) == 50
+    second = owner.get(address(tenant, "members"), {"after": first.context["more"]})
+    assert [row.user.username for row, _ in second.context["members"]] == ["person49", "person50"]
+    found = owner.get(address(tenant, "members"), {"q": "person07"})
+    assert [row.user.username for row, _ in found.context["members"]] == ["person07"]
+    nobody = owner.get(address(tenant, "members"), {"q": "\0nobody"}).content.decode()
+    assert "No member matches" in nobody
+
+
+@pytest.mark.parametrize(
+    ("role", "old", "new", "status"),
+    [
+        ("owner", "viewer", "owner", 302),
+        ("owner", "owner", "viewer", 302),
+        ("admin", "viewer", "admin", 302),
+        ("admin", "owner", "viewer", 403),
+        ("developer", "viewer", "developer", 403),
+        ("viewer", "viewer", "developer", 403),
+        ("operator", "viewer", "owner", 302),
+        ("outsider", "viewer", "developer", 404),
+    ],
+)
+def test_who_gives_which_role(tenant: Tenant, role: str, old: str, new: str, status: int) -> None:
+    make_member(tenant, "owner")
+    one, client = member(tenant, old), client_of(tenant, role)
+    for what, body in ((f"{one.pk}/role", {"role": new}), (f"{one.pk}/remove", {})):
+        answer = client.post(address(tenant, f"members/{what}"), body)
+        assert answer.status_code == status
+    assert Membership.objects.filter(pk=one.pk).exists() == (status != 302)
+
+
+def test_an_admin_makes_no_owner(tenant: Tenant) -> None:
+    one, admin = member(tenant, "viewer"), client_of(tenant, "admin")
+    said = say(admin, address(tenant, f"members/{one.pk}/role"), {"role": "owner"})
+    assert said == "That is not a role that you may give."
+    invited = admin.post(address(tenant, "members"), {"role": "owner", "note": "x"})
+    assert invited.status_code == 422 and not Invitation.objects.exists()
+    one.refresh_from_db()
+    assert one.role == "viewer"
+
+
+def test_the_last_owner_stays(tenant: Tenant, owner: Client) -> None:
+    one = Membership.objects.get()
+    for what, body in (
+        (f"members/{one.pk}/role", {"role": "viewer"}),
+        (f"members/{one.pk}/remove", {}),
+        ("members/leave", {}),
+    ):
+        assert "at least one owner" in say(owner, address(tenant, what), body)
+    one.refresh_from_db()
+    assert one.role == Role.OWNER
+
+
+def test_a_member_of_another_tenant_is_not_found(tenant: Tenant, owner: Client) -> None:
+    other = member(make_tenant(), "viewer")
+    for what in ("role", "remove"):
+        answer = owner.post(address(tenant, f"members/{other.pk}/{what}"), {"role": "admin"})
+        assert answer.status_code == 404
+
+
+def test_anybody_may_leave(tenant: Tenant) -> None:
+    viewer = client_of(tenant, "viewer")
+    assert "You have left Acme" in say(viewer, address(tenant, "members/leave"))
+    assert viewer.get(address(tenant, "members")).status_code == 404
+    assert client_of(tenant, "operator").post(address(tenant, "members/leave")).status_code == 404
+
+
+def test_an_invitation_is_made_shown_once_and_withdrawn(tenant: Tenant) -> None:
+    admin = client_of(tenant, "admin")
+    made = admin.post(address(tenant, "members"), {"role": "developer", "note": "Bo <b>"})
+    link = made.context["link"]
+    assert link in made.content.decode() and "Bo &lt;b&gt;" in made.content.decode()
+    assert made["Cache-Control"].startswith("max-age=0")
+    invitation = Invitation.objects.find(link.rsplit("/", 1)[1])
+    assert invitation is not None and invitation.role == "developer"
+    again = admin.get(address(tenant, "members"))
+    assert link not in again.content.decode() and "Bo &lt;b&gt;" in again.content.decode()
+    where = address(tenant, f"members/invitations/{invitation.pk}/withdraw")
+    assert "withdrawn" in say(admin, where)
+    assert not Invitation.objects.open().exists()
+    assert "over" in say(admin, where) or "expired" in say(admin, where)
+
+
+@pytest.mark.parametrize("role", ["developer", "viewer"])
+def test_those_who_may_not_invite_see_no_invitations(tenant: Tenant, role: str) -> None:
+    admin = make_member(tenant, "admin")
+    made, _ = Invitation.objects.invite(tenant, role=Role.VIEWER, note="Secret Bo", by=admin)
+    client = client_of(tenant, role)
+    assert "Secret Bo" not in client.get(address(tenant, "members")).content.decode()
+    assert client.post(address(tenant, "members"), {"role": "viewer"}).status_code == 403
+    where = address(tenant, f"members/invitations/{made.pk}/withdraw")
+    assert client.post(where).status_code == 403
+
+
+def test_invitations_of_owners_and_of_others_are_out_of_reach(tenant: Tenant) -> None:
+    by, other = make_member(tenant, "owner"), make_tenant()
+    own, _ = Invitation.objects.invite(tenant, role=Role.OWNER, note="", by=by)
+    foreign, _ = Invitation.objects.invite(other, role=Role.VIEWER, note="", by=by)
+    admin = client_of(tenant, "admin")
+    for invitation, status in ((own, 403), (foreign, 404)):
+        where = address(tenant, f"members/invitations/{invitation.pk}/withdraw")
+        assert admin.post(where).status_code == status
+    assert Invitation.objects.open().count() == 2
+
+
+def test_changes_are_in_the_log(tenant: Tenant, owner: Client) -> None:
+    one = member(tenant, "viewer")
+    owner.post(address(tenant, f"members/{one.pk}/role"), {"role": "admin"})
+    entry = AuditEntry.objects.filter(kind="member", action="changed").get()
+    assert (entry.name, entry.before, entry.after) == (
+        one.user.username, {"role": "viewer"}, {"role": "admin"}
+    )  # fmt: skip
+    assert entry.actor_kind == "user"
