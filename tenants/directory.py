@@ -30,7 +30,7 @@ from inference.wire import AdapterRef
 from tenants import catalogue
 from tenants.catalogue import BaseRow, Catalogue
 from tenants.fresh import FreshCache, Tag
-from tenants.models.keys import TOUCH_INTERVAL, Scope, hmac_of, prefix_of
+from tenants.models.keys import TOUCH_INTERVAL, Scope, hmac_of, playground_prefix, prefix_of
 from tenants.notices import Notice
 from tenants.reader import KeyRow, Reader
 
@@ -154,6 +154,24 @@ class CachedDirectory:
         self._note_use(known, grant)
         return grant
 
+    async def playground(self, tenant_id: int) -> Grant:
+        """What a tenant's people may do in the playground; whoever asks has checked who they are.
+
+        Raises:
+            InvalidApiKey: nobody opened it yet, it was switched off, or the tenant is suspended.
+            Unavailable: as `authenticate`.
+        """
+        prefix = playground_prefix(tenant_id)
+        known = await self._get(
+            self._keys,
+            prefix.encode(),
+            load=lambda: self._find_playground(prefix),
+            tags=KnownKey.tags,
+        )
+        grant = admit(known.verdict, time.time())
+        self._note_use(known, grant)
+        return grant
+
     async def resolve(self, grant: Grant, name: str) -> Target:
         """What the model name means; see `inference.grants.Directory`.
 
@@ -197,6 +215,12 @@ class CachedDirectory:
                 return KnownKey(row.id, row.tenant_id, row.verdict())
             self._unknown.put(reading, digest, True, until=time.monotonic() + UNKNOWN_S)
         raise InvalidApiKey
+
+    async def _find_playground(self, prefix: str) -> KnownKey:
+        row = await self._reader.key(prefix)
+        if row is None:
+            raise InvalidApiKey("The playground of this tenant was not opened yet.")
+        return KnownKey(row.id, row.tenant_id, row.verdict())
 
     async def _require_current(self, grant: Grant) -> None:
         require_inference(grant)

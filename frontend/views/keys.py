@@ -146,12 +146,16 @@ def _state(key: ApiKey, now: Any) -> str:
 
 def _may_edit(caller: Caller, key: ApiKey) -> bool:
     own = caller.user is not None and key.created_by == caller.user
-    return key.revoked_at is None and (own or caller.may(Permission.EDIT_KEYS))
+    return (
+        key.revoked_at is None
+        and not key.of_playground
+        and (own or caller.may(Permission.EDIT_KEYS))
+    )
 
 
 def _mine(caller: Caller, pk: int) -> ApiKey:
     """The tenant's key; a developer's own, or any for an admin."""
-    key = get_object_or_404(ApiKey.objects.filter(tenant=caller.tenant), pk=pk)
+    key = get_object_or_404(ApiKey.objects.with_text().filter(tenant=caller.tenant), pk=pk)
     if not isinstance(caller.user, User) or key.created_by_id != caller.user.pk:
         caller.require(Permission.EDIT_KEYS)
     return key

@@ -61,7 +61,7 @@ def used(tenant: Tenant, since: datetime) -> dict[str, Any]:
 
 def steps(tenant: Tenant) -> list[Step]:
     """What a new tenant does, in order; each turns green by itself."""
-    keys = tenant.keys.filter(revoked_at=None, scopes__contains=["inference"])
+    keys = tenant.keys.with_text().filter(revoked_at=None, scopes__contains=["inference"])
     return [
         Step(
             "An engine is connected",

@@ -21,6 +21,8 @@ from django.db.utils import Error as DatabaseError  # noqa: E402
 from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
+from frontend.playground.answers import Playground  # noqa: E402
+from frontend.playground.socket import guarded  # noqa: E402
 from gateway.metrics import Metrics  # noqa: E402
 from inference.generation import Desk  # noqa: E402
 from inference.hub import Hub  # noqa: E402
@@ -139,6 +141,7 @@ _desk = Desk(hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S)
 _inference = OpenAIServer(
     _desk, directory, limiter, answers=answers, max_body_bytes=settings.MAX_REQUEST_BYTES
 )
+_playground = Playground(_desk, directory, max_body_bytes=settings.MAX_REQUEST_BYTES)
 _health = Health(
     {"database": _database_answers, "engine": _engine_connected, "limits": _limits_hold}
 )
@@ -159,7 +162,11 @@ application = ProtocolTypeRouter(
             ]
         ),
         "websocket": URLRouter(
-            [_route(r"^ws/engine$", EngineSocket(hub)), _route(r"", NoSocket())]
+            [
+                _route(r"^ws/engine$", EngineSocket(hub)),
+                _route(r"^ws/playground/(?P<slug>[a-z0-9-]+)$", guarded(_playground)),
+                _route(r"", NoSocket()),
+            ]
         ),
         "lifespan": lifespan,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.db import models
 from drf_spectacular.utils import extend_schema
 from rest_framework import mixins, status
@@ -77,5 +78,7 @@ class Keys(
         instance.revoke()
 
     def _require_may_touch(self, key: ApiKey) -> None:
+        if key.of_playground:
+            raise PermissionDenied("The playground's key is Lorikeet's own: limit it instead.")
         if self.caller.user is None or key.created_by != self.caller.user:
             self.caller.require(Permission.EDIT_KEYS)

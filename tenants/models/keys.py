@@ -23,6 +23,9 @@ PREFIX_LENGTH = 12
 SECRET_LENGTH = 43
 """43 characters of 62 kinds: 256 bits."""
 KEY_FORM = re.compile(rf"lk_([A-Za-z0-9]{{{PREFIX_LENGTH}}})_[A-Za-z0-9]{{{SECRET_LENGTH}}}")
+PLAYGROUND = "play-"
+"""Begins the prefix of a tenant's playground key. No text has such a prefix, so nobody can show
+that key: it only gives what the playground's users generate its own limits and line of usage."""
 TOUCH_INTERVAL = timedelta(minutes=1)
 """`last_used_at` is written at most this often."""
 
@@ -47,6 +50,11 @@ def prefix_of(secret: str) -> str | None:
     """The lookup prefix of a key's text, None where it does not have a key's form."""
     found = KEY_FORM.fullmatch(secret)
     return found[1] if found else None
+
+
+def playground_prefix(tenant_id: int) -> str:
+    """The prefix of the tenant's playground key; in hexadecimal to fit."""
+    return f"{PLAYGROUND}{tenant_id:0{PREFIX_LENGTH - len(PLAYGROUND)}x}"
 
 
 def hmac_of(secret: str) -> bytes:
@@ -79,6 +87,20 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         text = key.set_new_secret()
         key.save()
         return key, text
+
+    def open_playground(self, tenant: Tenant) -> ApiKey:
+        """The tenant's playground key, made on first use."""
+        fields = {
+            "tenant": tenant,
+            "name": "Playground",
+            "scopes": [Scope.INFERENCE],
+            "secret_hmac": secrets.token_bytes(32),
+        }
+        return self.get_or_create(prefix=playground_prefix(tenant.pk), defaults=fields)[0]
+
+    def with_text(self) -> ApiKeyQuerySet:
+        """Those that somebody can hold: all but the playground's."""
+        return self.exclude(prefix__startswith=PLAYGROUND)
 
     def find(self, secret: str) -> ApiKey | None:
         """The key with this text, whatever its state; compared in constant time."""
@@ -147,6 +169,10 @@ class ApiKey(models.Model):
 
     def matches(self, secret: str) -> bool:
         return hmac.compare_digest(bytes(self.secret_hmac), hmac_of(secret))
+
+    @property
+    def of_playground(self) -> bool:
+        return self.prefix.startswith(PLAYGROUND)
 
     def usable(self, now: datetime) -> bool:
         """Neither revoked nor expired, and the tenant is active."""

@@ -1,0 +1,1 @@
+"""The playground's socket: answers that outlive a dropped connection."""

@@ -1,0 +1,187 @@
+"""What the playground's page and its socket tell each other, as JSON.
+
+The page makes the ids of its answers; they mean something only for its user. `seq` counts the
+characters (code points) of an answer so far, which is all that resuming it takes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from inference.errors import InferenceError, InvalidRequest
+from inference.openai import usage_body
+from inference.stream import Stream
+from inference.wire import Done, Usage
+
+MAX_ID_CHARS = 64
+
+
+class Message(msgspec.Struct, tag_field="type"):
+    """Any message; `type` says which."""
+
+
+class Turn(msgspec.Struct, forbid_unknown_fields=True):
+    """One message of the conversation."""
+
+    role: Literal["user", "assistant"]
+    content: str
+
+
+class Parameters(msgspec.Struct, forbid_unknown_fields=True):
+    """What a pane sets; None leaves it to the model."""
+
+    system: str = ""
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: list[str] = []
+    seed: int | None = None
+    schema: dict[str, Any] | None = None
+    """The JSON schema that the answer must hold to."""
+
+    def fields(self) -> dict[str, Any]:
+        """As fields of an OpenAI request."""
+        plain = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_tokens,
+            "stop": self.stop or None,
+            "seed": self.seed,
+        }
+        found = {name: value for name, value in plain.items() if value is not None}
+        if self.schema is not None:
+            schema = {"name": "answer", "schema": self.schema, "strict": True}
+            found["response_format"] = {"type": "json_schema", "json_schema": schema}
+        return found
+
+
+class Start(Message, tag="start"):
+    """Page to socket: generate this answer."""
+
+    id: str
+    model: str
+    messages: list[Turn]
+    parameters: Parameters = Parameters()
+
+    def body(self) -> bytes:
+        """The request as a client of the API would have sent it."""
+        turns: list[Any] = list(self.messages)
+        if self.parameters.system:
+            turns.insert(0, {"role": "system", "content": self.parameters.system})
+        body = {"model": self.model, "messages": turns, "stream": True, **self.parameters.fields()}
+        return msgspec.json.encode(body)
+
+
+class Stop(Message, tag="stop"):
+    """Page to socket: abort this answer; how it ended is still told."""
+
+    id: str
+
+
+class Resume(Message, tag="resume"):
+    """Page to socket: go on with this answer after so many characters."""
+
+    id: str
+    after: int
+
+
+class Ping(Message, tag="ping"):
+    """Page to socket: is anybody there?"""
+
+
+class Pong(Message, tag="pong"):
+    """Socket to page, answers ping."""
+
+
+class Delta(Message, tag="delta"):
+    """Socket to page: more text; `seq` characters with it."""
+
+    id: str
+    seq: int
+    text: str
+
+
+class Phase(Message, tag="phase"):
+    """Socket to page: `queued`, `loading` (the adapter), `prefill` or `generating`."""
+
+    id: str
+    phase: str
+
+
+class Finished(Message, tag="done"):
+    """Socket to page: how the answer ended and what is billed. The cost is in pico-units,
+    which a JavaScript number holds exactly up to 9,007 units of the currency."""
+
+    id: str
+    request_id: str
+    finish_reason: str
+    usage: dict[str, Any]
+    cost: int
+    ttft_ms: float | None
+    tokens_per_s: float | None
+    queue_ms: float
+    load_ms: float
+    limited: str = ""
+    """The limit that ended it before its time."""
+
+
+class Failed(Message, tag="error"):
+    """Socket to page: the answer failed. The id is empty where the message told none."""
+
+    id: str
+    code: str
+    message: str
+    request_id: str = ""
+    retry_after_s: float | None = None
+
+    @classmethod
+    def of(cls, id: str, error: InferenceError, request_id: str = "") -> Failed:
+        shown = f"req_{request_id}" if request_id else ""
+        return cls(id, error.code, error.message, shown, error.retry_after_s)
+
+
+FromPage = Start | Stop | Resume | Ping
+Outcome = Finished | Failed
+_decoder: msgspec.json.Decoder[FromPage] = msgspec.json.Decoder(FromPage)
+
+
+def decode(text: str | bytes) -> FromPage:
+    """Read a message of the page's.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    try:
+        message = _decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"Not a message of the playground: {error}.") from None
+    if not isinstance(message, Ping) and not 0 < len(message.id) <= MAX_ID_CHARS:
+        raise InvalidRequest(f"`id` takes 1 to {MAX_ID_CHARS} characters.", param="id")
+    return message
+
+
+def finished(id: str, stream: Stream, done: Done, finish_reason: str) -> Finished:
+    """How a stream ended."""
+    usage = done.usage
+    return Finished(
+        id=id,
+        request_id=f"req_{stream.id}",
+        finish_reason=finish_reason,
+        usage=usage_body(usage),
+        cost=stream.target.price.cost(usage),
+        ttft_ms=None if usage.ttft_s is None else round(usage.ttft_s * 1000, 1),
+        tokens_per_s=tokens_per_s(usage),
+        queue_ms=round(usage.queue_s * 1000, 1),
+        load_ms=round(usage.load_s * 1000, 1),
+        limited=stream.limited.message if stream.limited else "",
+    )
+
+
+def tokens_per_s(usage: Usage) -> float | None:
+    """The rate of generating: the tokens after the first over the time they took."""
+    decoding_s = usage.total_s - (usage.ttft_s or 0.0)
+    if usage.ttft_s is None or usage.completion_tokens < 2 or decoding_s <= 0:
+        return None
+    return round((usage.completion_tokens - 1) / decoding_s, 1)
