@@ -18,7 +18,9 @@ Rules
     6. An `admit` passes over LOOK_AHEAD tenants at most that have no place or do not fit: a rush
        of a thousand tenants is not looked through at every step. A light newcomer is among the
        first anyway, for it comes level with the least counter.
-    7. At most `max_queued` requests wait, `max_queued_per_tenant` of each tenant.
+    7. At most `max_queued_per_tenant` requests of each tenant wait, and `max_queued` in all; beyond
+       that only who has less than an equal share of it waiting may add to that, up to twice as
+       many: a few floods don't shut everybody else out.
 
 Work-conserving, except for the reserve, a slot that is being emptied or was promised (`turns`),
 and KV that a large request waits for.
@@ -359,12 +361,16 @@ class Queue:
         own = sum(lane.shares.waiting(request.tenant) for lane in self._lanes)
         if own >= self._max_queued_per_tenant:
             reason = f"This tenant has {own} requests waiting, the most that one may have"
-        elif len(self._waiting) >= self._max_queued:
+        elif len(self._waiting) >= self._max_queued and not self._has_a_share_left(own):
             reason = f"The engine's queue is full ({self._max_queued} requests)"
         else:
             return
         wait_s = self.expected_wait_s(request.tenant, request.lane)
         raise Overloaded(f"{reason}; try again later.", retry_after_s=wait_s)
+
+    def _has_a_share_left(self, own: int) -> bool:
+        tenants = sum(lane.shares.tenants_waiting for lane in self._lanes) + (own == 0)
+        return own < self._max_queued // tenants and len(self._waiting) < 2 * self._max_queued
 
     def _leave_lane(self, waiting: Waiting) -> None:
         waiting.lane.remove(waiting)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,20 @@ def test_a_corrected_estimate_brings_a_waiting_tenant_forward() -> None:
     assert q.admit(0.0) == ["a2"]
 
 
+def test_a_queue_that_floods_filled_still_takes_a_share_of_everybody() -> None:
+    q = queue(running=0, max_queued=8, max_queued_per_tenant=4)
+    for i in range(8):
+        q.push(Request(f"flood{i}", f"noisy{i % 2}", None), 0)
+    q.push(Request("quiet1", "quiet", None), 0)
+    q.push(Request("quiet2", "quiet", None), 0)
+    with pytest.raises(Overloaded, match="queue is full"):
+        q.push(Request("quiet3", "quiet", None), 0)  # a third of 8 is 2
+    for i in range(6):
+        with pytest.raises(Overloaded) if i > 4 else nullcontext():
+            q.push(Request(f"one{i}", f"quiet{i}", None), 0)
+    assert len(q) == 8 + 2 + 5
+
+
 def test_full_queues_refuse_and_say_which_bound_and_when_to_retry() -> None:
     q = queue(running=0, max_queued=3, max_queued_per_tenant=2)
     push(q, "a", "b")
@@ -110,7 +126,7 @@ def test_full_queues_refuse_and_say_which_bound_and_when_to_retry() -> None:
     assert refused.value.retry_after_s == DEFAULT_WAIT_S
     push(q, "d", tenant="globex")
     with pytest.raises(Overloaded, match=r"queue is full \(3 requests\)"):
-        push(q, "e", tenant="initech")
+        push(q, "e", tenant="globex")
     assert len(q) == 3
 
 
