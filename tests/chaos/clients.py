@@ -21,8 +21,8 @@ from tests.chaos.facts import Counts, Received
 PATIENCE_S = 40.0
 """Longer than a gateway lets any request take; a request that takes longer hung."""
 THINK_S = (0.1, 0.9)
-PAUSE_S = 0.3
-"""After a connection that failed."""
+PAUSE_S = 0.5
+"""After a request that failed."""
 ATTEMPTS = 5
 """To get an answer under an idempotency key."""
 OPENING = (
@@ -102,7 +102,6 @@ class _Client:
         for _ in range(ATTEMPTS):
             if (await self._send(request)).complete or self._crowd.over.is_set():
                 return
-            await asyncio.sleep(2 * PAUSE_S)
 
     def _request(self) -> Request:
         luck = self._luck
@@ -152,7 +151,7 @@ class _Client:
         except (ValueError, KeyError, TypeError) as error:
             one.wrong = f"not an answer: {error!r}"
         one.ended = time.time()
-        if one.broken:
+        if not (one.complete or one.left):
             await asyncio.sleep(PAUSE_S)
         return one
 

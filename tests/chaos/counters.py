@@ -16,7 +16,7 @@ from inference.grants import MICRO
 from tenants.limits import commands
 from tenants.limits.commands import Period, end_of
 from tests.chaos import ledger
-from tests.chaos.verdict import Leftovers, Purse
+from tests.chaos.verdict import Leftovers, Purse, Spent
 
 PERIODS: dict[str, Period] = {"day": "day", "month": "month"}
 _LUA = Path(commands.__file__).parent / "lua" / "base.lua"
@@ -64,23 +64,28 @@ class Counters:
             reserved[key] = int(purse["reserved_tokens"]) + int(purse["reserved_cost"])
         return Leftovers(reservations=reservations, streams=streams, reserved=reserved)
 
-    async def purses(self) -> list[Purse]:
-        """Every budget that is counted, with the ledger's figure."""
-        return [await self._purse(key) for key in await self._keys("b:*")]
+    async def budgets(self) -> list[str]:
+        """The names of all budgets that are counted."""
+        return await self._keys("b:*")
 
-    async def _purse(self, key: str) -> Purse:
-        values = await self.client.hgetall(key)
-        counters, name, start = key.split(":")[-3:]
-        end = end_of(PERIODS[name], int(start))
-        tokens, cost = await asyncio.to_thread(ledger.spent, counters, int(start), end)
+    async def purse(self, name: str, before: Spent) -> Purse:
+        """What is counted for a budget, and billed; `before` was billed when it was looked up."""
+        values = await self.client.hgetall(name)
         return Purse(
-            name=key,
-            tokens=int(values["tokens"]),
-            cost=int(values["cost"]),
-            ledger_tokens=tokens,
-            ledger_cost=cost // MICRO,  # exact: all prices are whole micro-units a token
-            compared=values["due"] != "0",
+            name=name,
+            spent=Spent(int(values.get("tokens", 0)), int(values.get("cost", 0))),
+            billed=await billed(name),
+            billed_before=before,
+            compared=values.get("due") != "0",
         )
 
     async def _keys(self, pattern: str) -> list[str]:
         return sorted([key async for key in self.client.scan_iter(PREFIX + pattern, count=1000)])
+
+
+async def billed(budget: str) -> Spent:
+    """What the ledger has for a budget."""
+    counters, period, start = budget.split(":")[-3:]
+    end = end_of(PERIODS[period], int(start))
+    tokens, cost = await asyncio.to_thread(ledger.spent, counters, int(start), end)
+    return Spent(tokens, cost // MICRO)  # exact: all prices are whole micro-units a token

@@ -35,6 +35,12 @@ ADAPTERS = ("plain", "fine")
 OPERATOR = "operator"
 
 
+BROKE = "broke"
+"""The tenant that spends all it has in the course of a run."""
+BROKE_SPENDS = 300
+"""Micro-units of the currency per second of the run, half of what it would like to spend."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a tenant may do. `of_key` limits its second key, `of_adapter` its second adapter."""
@@ -56,9 +62,8 @@ PLANS = (
     ),
     Plan("narrow", {"concurrent_streams": 2}),
     Plan("thrifty", {"tokens_per_month": 10**9, "cost_per_day": 10**9}, {"tokens_per_day": 10**9}),
-    Plan("broke", {"cost_per_month": 30_000, "tokens_per_day": 10**9}),
+    Plan(BROKE, {"cost_per_month": 10**9, "tokens_per_day": 10**9}),
 )
-"""The last one spends all it has in the course of a run."""
 
 
 def _periods(limits: dict[str, int]) -> set[str]:
@@ -80,13 +85,16 @@ class Customer:
     models: tuple[str, ...]
 
 
-def seed() -> list[Customer]:
-    """Fill an empty database."""
+def seed(seconds: float) -> list[Customer]:
+    """Fill an empty database, for a run of so many seconds."""
     profile = EngineProfile.here(str(demo.BASE), served_name=MODEL)
     base = BaseModel.objects.note(SyntheticEngine.of(profile).info)
     _price(BASE_PRICE, base_model=base)
     User.objects.create_superuser(OPERATOR)
-    return [_customer(plan, base) for plan in PLANS]
+    found = [_customer(plan, base) for plan in PLANS]
+    money = round(BROKE_SPENDS * seconds)
+    LimitSet.objects.filter(tenant__slug=BROKE).update(cost_per_month=money)
+    return found
 
 
 def operator_session() -> dict[str, str]:

@@ -26,13 +26,14 @@ class Strike:
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A kind of process, how often it is hit in relation to the others, and how long each of it
-    then rests in general."""
+    """A kind of process, how often it is hit in relation to the others, how long each of it then
+    rests in general, and what lies at least between two hits of the kind."""
 
     kind: str
     names: tuple[str, ...]
     weight: float
     rest_s: float
+    apart_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ STORMS = {
     "vllm": Storm(
         interval_s=5.0,
         victims=(
-            Victim("agent", AGENTS, 1.0, 60.0),
+            Victim("agent", AGENTS, 2.0, 60.0, apart_s=30.0),
             Victim("gateway", GATEWAYS, 2.0, 20.0),
             Victim("postgres", ("postgres",), 1.5, 15.0),
             Victim("backend", ("postgres",), 1.5, 8.0),
@@ -73,6 +74,9 @@ class _Rests:
     """Until when each victim is left alone."""
 
     until: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def add(self, kind: str, name: str, until_s: float) -> None:
+        self.until[kind, name] = max(until_s, self.until.get((kind, name), 0.0))
 
     def over(self, kind: str, name: str, at_s: float) -> bool:
         return at_s >= self.until.get((kind, name), 0.0)
@@ -94,7 +98,9 @@ def plan(seed: int, seconds: float, storm: Storm) -> list[Strike]:
             continue
         weights = [victim.weight / len(victim.names) for victim, _ in choices]
         ((victim, name),) = luck.choices(choices, weights)
-        rests.until[victim.kind, name] = at_s + victim.rest_s * luck.uniform(REST_SHARE, 1.5)
+        for other in victim.names:
+            rests.add(victim.kind, other, at_s + victim.apart_s)
+        rests.add(victim.kind, name, at_s + victim.rest_s * luck.uniform(REST_SHARE, 1.5))
         strikes.append(Strike(at_s, victim.kind, name))
     return strikes
 

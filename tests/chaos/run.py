@@ -19,25 +19,27 @@ from django.core.management import call_command  # noqa: E402
 
 from tests.chaos import customers, journals, ledger, logs, report  # noqa: E402
 from tests.chaos.clients import PATIENCE_S, Crowd  # noqa: E402
-from tests.chaos.counters import Counters  # noqa: E402
+from tests.chaos.counters import Counters, billed  # noqa: E402
 from tests.chaos.customers import Customer  # noqa: E402
 from tests.chaos.facts import Counts, Seen  # noqa: E402
 from tests.chaos.plan import AGENTS, GATEWAYS, STORMS, Strike, plan  # noqa: E402
 from tests.chaos.processes import POLL_S, Failed  # noqa: E402
 from tests.chaos.recorder import Record  # noqa: E402
 from tests.chaos.stage import DRAIN_S, Places, Stage, database, installation  # noqa: E402
-from tests.chaos.verdict import Facts, Purse, judge  # noqa: E402
+from tests.chaos.verdict import Facts, Purse, Unseen, judge  # noqa: E402
 
 CLIENTS_EACH = {"synthetic": 4, "vllm": 2}
 """Per tenant: a load that two cores carry while processes start."""
 SETTLE_S = 90.0
 """Longest wait until all is in the ledger and all leases have expired, once nothing dies."""
 WARM_UP_S = 3.0
-STEPS_UNSEEN = {"synthetic": 6, "vllm": 40}
-"""Steps of one request that an agent may die with. A step of a stream is journaled in the same
-turn of the loop; answers that don't stream are looked at ten times a second (`agent.TICK_S`),
-which at 30 tokens a second is at most four steps, and a step or two are under way. A step of a
-tiny model on vLLM takes some milliseconds."""
+UNSEEN = {
+    "synthetic": Unseen(streamed=2, whole=6),
+    "vllm": Unseen(streamed=4, whole=40),
+}
+"""A step of a stream is journaled before the loop turns twice. Answers that don't stream are looked
+at ten times a second (`inference.agent.agent.TICK_S`): at 30 tokens a second these are at most four
+steps, and one or two are under way; a tiny model on vLLM takes some milliseconds a step."""
 SHOW_EVERY_S = 15.0
 
 
@@ -53,7 +55,7 @@ class Run:
         self.facts = Facts(
             planned=plan(seed, seconds, STORMS[engine]),
             budgets=customers.BUDGETS,
-            steps_unseen=STEPS_UNSEEN[engine],
+            unseen=UNSEEN[engine],
             drain_s=DRAIN_S,
         )
 
@@ -79,7 +81,7 @@ class Run:
 
     def _seed(self) -> None:
         call_command("migrate", verbosity=0)
-        self.customers = customers.seed()
+        self.customers = customers.seed(self.seconds)
         self.facts.prices = customers.prices(self.customers)
         self.facts.requests_per_minute = customers.requests_per_minute(self.customers)
         self.session = customers.operator_session()
@@ -136,11 +138,12 @@ class Run:
         async with Counters.connected() as counters:
             await _until(counters.idle)
             facts.leftovers = await counters.leftovers()
-            facts.purses = await self._compared(counters)
+            budgets = await counters.budgets()
+            facts.purses = await self._compared(counters, budgets)
             stage.strike(Strike(0.0, "redis", "redis"), random.Random())
             await asyncio.sleep(POLL_S)
             await stage.until_ready()
-            facts.reseeded = await self._compared(counters)
+            facts.reseeded = await self._compared(counters, budgets)
         for url in stage.urls.values():
             facts.leftovers.engines |= await stage.busy_engines(url, self.session)
         facts.events = await asyncio.to_thread(ledger.events)
@@ -163,15 +166,16 @@ class Run:
         self.facts.leftovers.drains_s = self.stage.drains_s
         self.facts.lives = self.stage.lives
 
-    async def _compared(self, counters: Counters) -> list[Purse]:
+    async def _compared(self, counters: Counters, budgets: list[str]) -> list[Purse]:
         """The budgets, after each was charged once and so compared with the ledger."""
         if not await _until(lambda: counters.has_all(len(GATEWAYS))):
             raise Failed("the gateways do not count in Redis")
         await counters.make_due()
+        before = {name: await billed(name) for name in budgets}
         await self._ask_once_each(next(iter(self.stage.urls.values())))
         await self._settled()
         await _until(counters.idle)
-        return await counters.purses()
+        return [await counters.purse(name, spent) for name, spent in before.items()]
 
     async def _ask_once_each(self, url: str) -> None:
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}

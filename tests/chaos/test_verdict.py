@@ -28,6 +28,8 @@ from tests.chaos.verdict import (
     STOPPED,
     Facts,
     Purse,
+    Spent,
+    Unseen,
     budgets_are_the_ledgers,
     clients_are_billed_enough,
     costs_are_right,
@@ -60,6 +62,11 @@ def event(id: str, counts: Counts, reason: str = "length", started_at: float = 1
     uncached = counts.prompt_tokens - counts.cached_tokens
     cost = 2 * uncached + counts.cached_tokens + 6 * counts.completion_tokens
     return Event(entry, started_at - 0.1, "agent-0", PRICES, cost, GROUP)
+
+
+def purse(tokens: int, cost: int) -> Purse:
+    """A budget that says this, where 10 tokens were billed before the last request, then 11."""
+    return Purse("tenant 1", Spent(tokens, cost), Spent(11, 20), Spent(10, 18))
 
 
 def with_sums(facts: Facts) -> Facts:
@@ -107,8 +114,8 @@ def facts() -> Facts:
             kills=[Kill(101.0, "agent", "agent-0"), Kill(109.0, "gateway", "gateway-1")],
             prices={(1, "plain"): PRICES},
             requests_per_minute={1: 3},
-            purses=[Purse("tenant 1", 11, 20, 11, 20), Purse("spent", 9, 20, 11, 20, False)],
-            reseeded=[Purse("tenant 1", 11, 20, 11, 20), Purse("spent", 11, 20, 11, 20)],
+            purses=[purse(11, 20), replace(purse(9, 20), compared=False)],
+            reseeded=[purse(11, 20), purse(10, 18)],
         )
     )  # fmt: skip
 
@@ -277,16 +284,14 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
         lambda f: f.events.append(event("fourth", PART, started_at=159.8)), "4 requests",
     ),
     "budget over the ledger": (
-        budgets_are_the_ledgers,
-        lambda f: f.purses.__setitem__(0, Purse("p", 2, 1, 1, 1)), "p: Purse",
+        budgets_are_the_ledgers, lambda f: f.purses.__setitem__(0, purse(12, 20)), "tokens=12",
     ),
     "exhausted budget over the ledger": (
         budgets_are_the_ledgers,
-        lambda f: f.purses.__setitem__(0, Purse("p", 1, 2, 1, 1, compared=False)), "p: Purse",
+        lambda f: f.purses.__setitem__(0, replace(purse(9, 21), compared=False)), "cost=21",
     ),
     "budget below the ledger": (
-        budgets_are_the_ledgers,
-        lambda f: f.reseeded.__setitem__(0, Purse("p", 1, 0, 1, 1)), "p: Purse",
+        budgets_are_the_ledgers, lambda f: f.reseeded.__setitem__(0, purse(9, 18)), "tokens=9",
     ),
     "hung": (
         everybody_was_answered, lambda f: setattr(f.received[0], "wrong", "hung"), "hung",
@@ -343,6 +348,15 @@ def test_a_cut_request_may_have_cost_nothing(facts: Facts) -> None:
     facts.seen[2].states = [STATES[0]]
     _bill(facts, "cut", Counts())
     assert not cut_requests(facts).faults
+
+
+def test_a_cut_answer_that_did_not_stream(facts: Facts) -> None:
+    """Its agent looks at it only now and then."""
+    facts.unseen = Unseen(streamed=0, whole=2)
+    _bill(facts, "cut", STATES[0])
+    assert not cut_requests(facts).faults
+    facts.received[2].streams = True
+    assert cut_requests(facts).faults
 
 
 def test_a_cut_request_that_never_ran(facts: Facts) -> None:
