@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import wraps
-from typing import Any, Protocol
+from typing import Any, Concatenate
 
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
@@ -20,12 +20,8 @@ LOOK_NOTED_FOR = timedelta(hours=1)
 """An operator who looks into a tenant is noted once in this time."""
 
 
-class View(Protocol):
-    """A view of one tenant's page; further arguments come from its address."""
-
-    def __call__(
-        self, request: HttpRequest, caller: Caller, /, **kwargs: Any
-    ) -> HttpResponseBase: ...
+View = Callable[Concatenate[HttpRequest, Caller, ...], HttpResponseBase]
+"""A view of one tenant's page; further arguments come from its address."""
 
 
 def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpResponseBase]]:
