@@ -305,6 +305,42 @@ async def test_budgets_follow_to_the_local_store(
     assert len(spent.asked) == 2
 
 
+async def back(flaky: FlakyStore, limiter: StoreLimiter) -> None:
+    flaky.away = False
+    async with asyncio.timeout(10):
+        while limiter.degraded:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_each_store_keeps_the_part_of_a_request_that_it_counted(
+    flaky: FlakyStore, on_flaky: StoreLimiter
+) -> None:
+    """The one where it began settles all of it, the others keep what was reserved in them."""
+    caller = grant(limits(tokens_per_minute=1000))
+    reservation = await on_flaky.reserve("r1", caller, target(), wanted(10, 20))
+    flaky.away = True
+    await on_flaky.extend(reservation, 70)
+    on_flaky.settle("r1", USED)
+    assert (await on_flaky.look(caller)).tokens == Room(1000, 930, 61.0)
+    await back(flaky, on_flaky)
+    await on_flaky.flushed()
+    assert (await on_flaky.look(caller)).tokens == Room(1000, 980, 61.0)
+
+
+async def test_a_request_that_began_locally_stays_local(
+    flaky: FlakyStore, on_flaky: StoreLimiter
+) -> None:
+    caller = grant(limits(tokens_per_minute=100, concurrent_streams=1))
+    flaky.away = True
+    reservation = await on_flaky.reserve("r1", caller, target(), wanted(10, 20))
+    await back(flaky, on_flaky)
+    await on_flaky.extend(reservation, 200)
+    assert reservation.output_tokens == 90
+    assert (await on_flaky.look(caller)).tokens == Room(100, 100, 0.0)
+    on_flaky.release("r1")
+    await on_flaky.reserve("r2", caller, target(), wanted(10, 20))
+
+
 async def test_a_request_that_ends_while_it_is_made_anew_leaves_nothing(
     flaky: FlakyStore, on_flaky: StoreLimiter, spent: FakeSpent
 ) -> None:
