@@ -25,6 +25,7 @@ class Entry:
 
 TENANT = (
     Entry("overview", "Overview", P.READ_TENANT),
+    Entry("adapters", "Adapters", P.READ_ADAPTERS),
     Entry("keys", "API keys", P.READ_KEYS),
     Entry("members", "Members", P.READ_MEMBERS),
     Entry("audit", "Audit log", P.READ_AUDIT),

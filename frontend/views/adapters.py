@@ -1,0 +1,271 @@
+"""Adapters: the list, and one adapter with its aliases and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from frontend.pages import tenant_page
+from tenants.api import engines
+from tenants.errors import Refused
+from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
+from tenants.permissions import Caller, Permission
+
+READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
+PAGE = 50
+VERSIONS = 25
+MAX_CHOICES = 100
+"""Ready versions to choose from, the newest; an older one is promoted on its own page."""
+
+
+class FilterForm(forms.Form):
+    """What the list's address says; what makes no sense filters nothing."""
+
+    q = forms.CharField(required=False)
+    state = forms.ChoiceField(required=False, choices=[("", "Any state"), *State.choices])
+    after = forms.CharField(required=False)
+
+
+class VersionField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    """A version, by its number."""
+
+    def label_from_instance(self, obj: AdapterVersion) -> str:
+        return f"{obj.number} · {obj.digest[:12]}"
+
+
+class PromoteForm(forms.Form):
+    """An alias, and the ready version that it is to point at."""
+
+    version = VersionField(
+        AdapterVersion.objects.none(),
+        to_field_name="number",
+        empty_label=None,
+        error_messages={"invalid_choice": "This is not a ready version of this adapter."},
+    )
+    alias = forms.CharField(
+        initial=LIVE,
+        validators=Alias._meta.get_field("name").validators,
+        help_text="“live” is what the adapter's own name means. A new name makes an alias.",
+    )
+
+    def __init__(self, adapter: Adapter, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        ready = adapter.versions.filter(state=State.READY)
+        field = self.fields["version"]
+        assert isinstance(field, VersionField)
+        field.queryset = ready if self.is_bound else ready[:MAX_CHOICES]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An adapter in the list: its newest version, and the number of its live one."""
+
+    adapter: Adapter
+    newest: AdapterVersion | None
+    live: Alias | None
+
+    @property
+    def updated_at(self) -> datetime:
+        """When a version came last, or the live one changed."""
+        moments = [self.adapter.created_at]
+        moments += [self.newest.created_at] if self.newest else []
+        moments += [self.live.changed_at] if self.live else []
+        return max(moments)
+
+
+@tenant_page(READ)
+def adapters(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The tenant's adapters by name."""
+    form = FilterForm(request.GET)
+    form.is_valid()
+    wanted = form.cleaned_data
+    found = list(_matching(caller, **wanted)[: PAGE + 1])
+    context = {
+        "rows": _rows(found[:PAGE]),
+        "next": found[PAGE - 1].name if len(found) > PAGE else "",
+        "words": wanted.get("q", ""),
+        "state": wanted.get("state", ""),
+        "states": form.fields["state"].choices,  # type: ignore[attr-defined]
+        "filtered": any(wanted.get(name) for name in ("q", "state")),
+        "paged": bool(wanted.get("after")),
+        "base_models": BaseModel.objects.values_list("name", flat=True),
+        **uploading(request, caller),
+    }
+    return render(request, "adapters.html", context)
+
+
+def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
+    """What the upload dialog needs to know."""
+    return {
+        "may_edit": caller.may(EDIT),
+        "max_bytes": settings.MAX_ADAPTER_BYTES,
+        "api_url": request.build_absolute_uri("/api/v1/adapters"),
+    }
+
+
+def _matching(caller: Caller, q: str = "", state: str = "", after: str = "") -> QuerySet[Adapter]:
+    found = caller.tenant.adapters.select_related("base_model")
+    if q:
+        found = found.filter(name__icontains=q)
+    if state:
+        newest = AdapterVersion.objects.filter(adapter=OuterRef("pk")).order_by("-number")
+        found = found.alias(newest=Subquery(newest.values("state")[:1])).filter(newest=state)
+    if after:
+        found = found.filter(name__gt=after)
+    return found
+
+
+def _rows(adapters: Sequence[Adapter]) -> list[Row]:
+    """A page of the list in two queries, however many versions each adapter has."""
+    versions = AdapterVersion.objects.filter(adapter__in=adapters)
+    newest = versions.order_by("adapter_id", "-number").distinct("adapter_id")
+    live = Alias.objects.filter(adapter__in=adapters, name=LIVE).select_related("version")
+    newest_of = {version.adapter_id: version for version in newest}
+    live_of = {alias.adapter_id: alias for alias in live}
+    return [Row(one, newest_of.get(one.pk), live_of.get(one.pk)) for one in adapters]
+
+
+@tenant_page(READ)
+def adapter(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """One adapter: where its aliases point, and its versions, newest first."""
+    found = find(caller, name)
+    return _page(request, caller, found, PromoteForm(found))
+
+
+def find(caller: Caller, name: str) -> Adapter:
+    """The tenant's adapter of this name, else 404."""
+    named = caller.tenant.adapters.select_related("base_model", "tenant", "created_by")
+    return get_object_or_404(named, name=name)
+
+
+def _page(
+    request: HttpRequest, caller: Caller, adapter: Adapter, form: PromoteForm
+) -> HttpResponse:
+    versions = adapter.versions.select_related("created_by").defer("config", "report")
+    if (before := request.GET.get("before", "")).isdecimal():
+        versions = versions.filter(number__lt=int(before[:9]))
+    rows = list(versions[: VERSIONS + 1])
+    aliases = list(adapter.aliases.select_related("version", "previous"))
+    context = {
+        "adapter": adapter,
+        "aliases": aliases,
+        "versions": _annotated(adapter, rows[:VERSIONS], aliases),
+        "older": rows[VERSIONS - 1].number if len(rows) > VERSIONS else None,
+        "live": next((alias.version for alias in aliases if alias.name == LIVE), None),
+        "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
+        "form": form,
+        "may_pin": caller.may(Permission.OPERATE),
+        **uploading(request, caller),
+    }
+    return render(request, "adapter.html", context, status=422 if form.errors else 200)
+
+
+def _annotated(
+    adapter: Adapter, versions: Iterable[AdapterVersion], aliases: Iterable[Alias]
+) -> list[tuple[AdapterVersion, list[str], list[str]]]:
+    """Each version with the aliases that point at it and the engines that hold it."""
+    holding = engines_by_adapter()
+    rows = []
+    for version in versions:
+        version.adapter = adapter  # spares a query for each one's LoRA name
+        pointing = [alias.name for alias in aliases if alias.version_id == version.pk]
+        rows.append((version, pointing, holding.get(version.lora_name, [])))
+    return rows
+
+
+def engines_by_adapter() -> Mapping[str, list[str]]:
+    """Which engines hold each LoRA name now, as this gateway hears from them."""
+    holding: dict[str, list[str]] = {}
+    for engine in engines.snapshot_source():
+        for name in engine["resident_adapters"]:
+            holding.setdefault(name, []).append(engine["id"])
+    return holding
+
+
+# --- What is done to an adapter ------------------------------------------------------------------
+
+
+@require_POST
+@tenant_page(EDIT)
+def promote(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Point an alias at a ready version; makes the alias if there is none."""
+    found = find(caller, name)
+    form = PromoteForm(found, request.POST)
+    if not form.is_valid():
+        return _page(request, caller, found, form)
+    version, alias = form.cleaned_data["version"], form.cleaned_data["alias"]
+    try:
+        found.promote(version, alias)
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    else:
+        messages.success(request, f"“{alias}” points at version {version.number}. {PINNED}")
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
+PINNED = "Open streams stay on the version that they began with."
+
+
+@require_POST
+@tenant_page(EDIT)
+def roll_back(request: HttpRequest, caller: Caller, name: str, alias: str) -> HttpResponse:
+    """Point the alias at the version before."""
+    pointer = _alias(caller, name, alias)
+    try:
+        pointer.roll_back()
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+    else:
+        number = pointer.version.number
+        messages.success(request, f"“{alias}” is back at version {number}. {PINNED}")
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
+@require_POST
+@tenant_page(EDIT)
+def drop_alias(request: HttpRequest, caller: Caller, name: str, alias: str) -> HttpResponse:
+    """Delete an alias; the version that it points at stays."""
+    _alias(caller, name, alias).delete()
+    messages.success(request, f"The alias “{alias}” is gone. {PINNED}")
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
+def _alias(caller: Caller, name: str, alias: str) -> Alias:
+    named = Alias.objects.filter(adapter__tenant=caller.tenant, adapter__name=name)
+    return get_object_or_404(named.select_related("version"), name=alias)
+
+
+@require_POST
+@tenant_page(Permission.OPERATE)
+def pin(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Have engines keep the live version loaded, or no longer."""
+    found = find(caller, name)
+    found.pinned = request.POST.get("pinned") == "yes"
+    found.save(update_fields=["pinned"])
+    said = "Engines keep its live version loaded." if found.pinned else "It is no longer pinned."
+    messages.success(request, said)
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
+@require_POST
+@tenant_page(EDIT)
+def retire(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Delete an adapter that no alias needs, with its versions and files."""
+    found = find(caller, name)
+    try:
+        found.retire()
+    except Refused as refusal:
+        messages.error(request, refusal.message)
+        return redirect("adapters-one", caller.tenant.slug, name)
+    messages.success(request, f"The adapter “{name}” is deleted.")
+    return redirect("adapters", caller.tenant.slug)

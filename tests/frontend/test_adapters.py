@@ -1,0 +1,382 @@
+"""The adapters' pages: the list, uploads' dialog, versions, aliases, and who may change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from frontend.views.versions import changes
+from tenants.api import engines
+from tenants.models import Adapter, AdapterVersion, Alias, State, Tenant
+from tests.frontend.test_pages import client_of
+from tests.tenants.making import make_adapter, make_base, make_tenant, make_version
+
+MAX_QUERIES = 12
+CONFIG = {"r": 8, "lora_alpha": 16, "use_rslora": False, "target_modules": ["q_proj", "v_proj"]}
+PROBE = {
+    "load_s": 0.25,
+    "weight_bytes": 4096,
+    "max_logprob_delta": 1.5,
+    "finite": True,
+    "base_text": "hello",
+    "adapter_text": "<script>ahoy",
+}
+REPORT = {"findings": [], "findings_omitted": 0, "tensors": 16, "parameters": 4096, "probe": PROBE}
+
+
+@pytest.fixture
+def adapter(tenant: Tenant) -> Adapter:
+    return make_adapter(tenant, "support")
+
+
+@pytest.fixture
+def ready(adapter: Adapter) -> AdapterVersion:
+    """Version 1, ready and live."""
+    version = make_version(adapter)
+    AdapterVersion.objects.filter(pk=version.pk).update(config=CONFIG, report=REPORT)
+    adapter.promote(version)
+    version.refresh_from_db()
+    return version
+
+
+@pytest.fixture
+def connected() -> Iterator[Callable[..., None]]:
+    """Says which engines this gateway hears from, as its wiring does."""
+    before = engines.snapshot_source
+
+    def connect(**resident: list[str]) -> None:
+        told = [{"id": id, "resident_adapters": names} for id, names in resident.items()]
+        engines.snapshot_source = lambda: told
+
+    yield connect
+    engines.snapshot_source = before
+
+
+def url(tenant: Tenant, *parts: object) -> str:
+    return "/".join([f"/t/{tenant.slug}/adapters", *map(str, parts)])
+
+
+def pages(tenant: Tenant) -> list[str]:
+    """Every page about the adapter `support` and its version 1."""
+    version = url(tenant, "support", "versions", 1)
+    return [url(tenant), url(tenant, "support", ""), version, f"{version}/state"]
+
+
+def text(response: Any) -> str:
+    body: str = response.content.decode()
+    return body
+
+
+# --- Who sees what -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer", "operator"])
+def test_members_and_operators_see_each_page(
+    tenant: Tenant, ready: AdapterVersion, role: str
+) -> None:
+    client = client_of(tenant, role)
+    assert [client.get(page).status_code for page in pages(tenant)] == [200] * 4
+
+
+def test_strangers_do_not(tenant: Tenant, ready: AdapterVersion) -> None:
+    outsider, nobody = client_of(tenant, "outsider"), client_of(tenant, "nobody")
+    assert [outsider.get(page).status_code for page in pages(tenant)] == [404] * 4
+    assert [nobody.get(page).status_code for page in pages(tenant)] == [302] * 4
+
+
+ACTIONS = {
+    "promote": {"version": "1", "alias": "staging"},
+    "delete": {},
+    "aliases/live/roll-back": {},
+    "aliases/live/delete": {},
+    "versions/1/archive": {},
+    "versions/1/delete": {},
+}
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(
+    ("role", "status"),
+    [("owner", 302), ("admin", 302), ("developer", 302), ("operator", 302), ("viewer", 403),
+     ("outsider", 404)],
+)  # fmt: skip
+def test_changes_take_a_developer(
+    tenant: Tenant, ready: AdapterVersion, action: str, role: str, status: int
+) -> None:
+    client = client_of(tenant, role)
+    assert client.get(url(tenant, "support", action)).status_code == 405
+    assert client.post(url(tenant, "support", action), ACTIONS[action]).status_code == status
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_nothing_reaches_into_another_tenant(
+    tenant: Tenant, ready: AdapterVersion, action: str
+) -> None:
+    other = make_tenant()
+    client = client_of(other, "owner")
+    assert client.post(url(other, "support", action), ACTIONS[action]).status_code == 404
+    assert client.get(url(other, "support", "versions", 1)).status_code == 404
+
+
+def test_only_who_may_change_is_offered_it(tenant: Tenant, ready: AdapterVersion) -> None:
+    offers = ('id="upload"', 'id="promote"', "Roll back", "/archive")
+    viewer, developer = client_of(tenant, "viewer"), client_of(tenant, "developer")
+    seen = "".join(text(viewer.get(page)) for page in pages(tenant))
+    assert not any(offer in seen for offer in offers)
+    assert 'id="upload"' in text(developer.get(url(tenant)))
+    assert 'id="promote"' in text(developer.get(url(tenant, "support", "")))
+    assert "/pin" not in text(developer.get(url(tenant, "support", "")))
+
+
+def test_operators_pin(tenant: Tenant, adapter: Adapter) -> None:
+    where = url(tenant, "support", "pin")
+    assert client_of(tenant, "owner").post(where, {"pinned": "yes"}).status_code == 403
+    operator = client_of(tenant, "operator")
+    assert "no longer" not in text(operator.post(where, {"pinned": "yes"}, follow=True))
+    adapter.refresh_from_db()
+    assert adapter.pinned
+    operator.post(where, {"pinned": "no"})
+    adapter.refresh_from_db()
+    assert not adapter.pinned
+
+
+# --- The list ------------------------------------------------------------------------------------
+
+
+def listed(client: Client, tenant: Tenant, **query: str) -> list[str]:
+    return [row.adapter.name for row in client.get(url(tenant), query).context["rows"]]
+
+
+def test_the_list_shows_the_newest_and_the_live_version(
+    tenant: Tenant, ready: AdapterVersion
+) -> None:
+    make_version(ready.adapter, state=State.REJECTED)
+    (row,) = client_of(tenant, "viewer").get(url(tenant)).context["rows"]
+    assert (row.newest.number, row.newest.state) == (2, "rejected")
+    assert row.live.version.number == 1
+    assert row.updated_at == max(row.newest.created_at, row.live.changed_at)
+
+
+def test_the_list_is_filtered_and_paged_in_the_address(tenant: Tenant) -> None:
+    base = make_base()
+    names = [f"a{number:03}" for number in range(51)]
+    Adapter.objects.bulk_create(Adapter(tenant=tenant, name=n, base_model=base) for n in names)
+    make_adapter(make_tenant(), "a-foreign")
+    make_version(Adapter.objects.get(name="a007"), state=State.PROBING)
+    client = client_of(tenant, "viewer")
+    assert listed(client, tenant) == names[:50]
+    assert listed(client, tenant, after="a049") == ["a050"]
+    assert listed(client, tenant, q="07") == ["a007"]
+    assert listed(client, tenant, state="probing") == ["a007"]
+    assert listed(client, tenant, state="ready") == []
+    assert listed(client, tenant, state="nonsense", q="\0") == names[:50]
+    assert "No adapter matches" in text(client.get(url(tenant), {"q": "zzz"}))
+
+
+def test_nothing_yet_offers_the_upload(tenant: Tenant) -> None:
+    page = text(client_of(tenant, "developer").get(url(tenant)))
+    assert "There is no adapter yet" in page and "No adapter matches" not in page
+
+
+def test_the_base_model_is_asked_for_where_there_are_several(tenant: Tenant) -> None:
+    make_base("one")
+    client = client_of(tenant, "developer")
+    assert 'name="base_model"' not in text(client.get(url(tenant)))
+    make_base("two")
+    assert 'name="base_model"' in text(client.get(url(tenant)))
+
+
+def test_pages_take_few_queries(
+    tenant: Tenant, ready: AdapterVersion, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    for number in range(30):
+        make_version(ready.adapter)
+        make_version(make_adapter(tenant, f"adapter-{number}"))
+    client = client_of(tenant, "operator")
+    client.get(url(tenant))  # an operator's first look is noted
+    diff = url(tenant, "support", "versions", "2", "diff?with=1")
+    for page in [*pages(tenant), diff]:
+        with django_assert_max_num_queries(MAX_QUERIES):
+            assert client.get(page).status_code == 200
+
+
+# --- Aliases -------------------------------------------------------------------------------------
+
+
+def test_promote_and_roll_back(tenant: Tenant, ready: AdapterVersion) -> None:
+    second = make_version(ready.adapter)
+    client = client_of(tenant, "developer")
+    body = {"version": second.number, "alias": "live"}
+    page = text(client.post(url(tenant, "support", "promote"), body, follow=True))
+    assert "points at version 2" in page and "Open streams stay" in page
+    alias = Alias.objects.get()
+    assert (alias.version, alias.previous) == (second, ready)
+    back = url(tenant, "support", "aliases", "live", "roll-back")
+    assert "back at version 1" in text(client.post(back, follow=True))
+    alias.refresh_from_db()
+    assert alias.version == ready
+    assert "no earlier version" in text(client.post(back, follow=True))
+
+
+def test_promoting_makes_an_alias_and_deleting_it_keeps_the_version(
+    tenant: Tenant, ready: AdapterVersion
+) -> None:
+    client = client_of(tenant, "developer")
+    client.post(url(tenant, "support", "promote"), {"version": "1", "alias": "staging"})
+    assert Alias.objects.get(name="staging").version == ready
+    client.post(url(tenant, "support", "aliases", "staging", "delete"))
+    assert [alias.name for alias in Alias.objects.all()] == ["live"]
+    assert AdapterVersion.objects.filter(pk=ready.pk).exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"version": "2", "alias": "live"}, "not a ready version"),
+        ({"version": "99", "alias": "live"}, "not a ready version"),
+        ({"version": "9" * 30, "alias": "live"}, "not a ready version"),
+        ({"version": "one", "alias": "live"}, "not a ready version"),
+        ({"version": "1", "alias": "Upper"}, "Lower-case letters"),
+        ({"version": "1", "alias": "12"}, "looks like a version number"),
+        ({"version": "1", "alias": "x" * 64}, "at most 63"),
+        ({"version": "1"}, "required"),
+    ],
+)
+def test_a_promotion_that_cannot_be_says_why(
+    tenant: Tenant, ready: AdapterVersion, body: dict[str, str], reason: str
+) -> None:
+    make_version(ready.adapter, state=State.REJECTED)
+    page = client_of(tenant, "owner").post(url(tenant, "support", "promote"), body)
+    assert page.status_code == 422
+    assert reason in text(page) and 'id="promote" aria-labelledby="promote-title" open' in text(
+        page
+    )
+    assert Alias.objects.get().version == ready
+
+
+def test_an_adapter_goes_once_no_alias_points_at_it(tenant: Tenant, ready: AdapterVersion) -> None:
+    client = client_of(tenant, "owner")
+    refused = client.post(url(tenant, "support", "delete"), follow=True)
+    assert "still points at a version" in text(refused)
+    client.post(url(tenant, "support", "aliases", "live", "delete"))
+    gone = client.post(url(tenant, "support", "delete"), follow=True)
+    assert "is deleted" in text(gone)
+    assert not Adapter.objects.exists()
+
+
+# --- A version -----------------------------------------------------------------------------------
+
+
+def test_a_version_tells_what_is_known_of_it(
+    tenant: Tenant, ready: AdapterVersion, connected: Callable[..., None]
+) -> None:
+    other = f"{tenant.slug}/support@{'0' * 64}"
+    connected(near=[ready.lora_name, other], far=[other])
+    page = client_of(tenant, "viewer").get(url(tenant, "support", "versions", 1))
+    assert page.context["engines"] == ["near"]
+    assert page.context["names"] == ["support", "support@1", f"support@{ready.digest}"]
+    body = text(page)
+    assert "loaded on near" in body and "q_proj, v_proj" in body and "1.500 nats" in body
+    assert "&lt;script&gt;ahoy" in body and "<script>ahoy" not in body
+    assert "hx-get" not in body
+    connected()
+    assert "cold" in text(client_of(tenant, "viewer").get(url(tenant, "support", "versions", 1)))
+
+
+def test_a_rejected_version_says_exactly_why(tenant: Tenant, adapter: Adapter) -> None:
+    version = make_version(adapter, state=State.REJECTED)
+    finding = {"code": "rank_too_large", "message": "The rank 128 is above this pool's 64."}
+    version.report = {"findings": [finding], "findings_omitted": 3}
+    version.save()
+    body = text(client_of(tenant, "viewer").get(url(tenant, "support", "versions", 1)))
+    assert "The rank 128 is above this pool&#x27;s 64." in body
+    assert "rank_too_large" in body and "and 3 more" in body
+
+
+def test_the_page_follows_the_checks_until_they_end(tenant: Tenant, adapter: Adapter) -> None:
+    version = make_version(adapter, state=State.VALIDATING)
+    client = client_of(tenant, "viewer")
+    where = url(tenant, "support", "versions", 1)
+    page = client.get(where)
+    seen = page.context["mark"]
+    assert f"{where}/state?seen={seen}" in text(page)
+    assert client.get(f"{where}/state", {"seen": seen}).status_code == 204
+
+    version.advance(State.PROBING, report={"waiting_for": "no engine is connected"})
+    moved = client.get(f"{where}/state", {"seen": seen})
+    assert "no engine is connected" in text(moved) and "is probing" in text(moved)
+    assert "hx-get" in text(moved) and "<html" not in text(moved)
+
+    version.become_ready(report=REPORT)
+    ended = client.get(f"{where}/state", {"seen": moved.context["mark"]})
+    assert "is ready" in text(ended) and "hx-get" not in text(ended)
+
+
+def test_a_version_in_use_is_neither_archived_nor_deleted(
+    tenant: Tenant, ready: AdapterVersion
+) -> None:
+    client = client_of(tenant, "developer")
+    for action in ("archive", "delete"):
+        where = url(tenant, "support", "versions", 1, action)
+        assert "An alias points at this version" in text(client.post(where, follow=True))
+    ready.refresh_from_db()
+    assert ready.state == State.READY
+
+
+def test_a_version_that_is_not_in_use_is_archived_and_deleted(
+    tenant: Tenant, adapter: Adapter
+) -> None:
+    version = make_version(adapter)
+    client = client_of(tenant, "developer")
+    where = url(tenant, "support", "versions", 1)
+    assert "out of service" in text(client.post(f"{where}/archive", follow=True))
+    version.refresh_from_db()
+    assert version.state == State.ARCHIVED
+    assert "is deleted" in text(client.post(f"{where}/delete", follow=True))
+    assert client.get(where).status_code == 404
+
+
+def test_a_version_that_is_being_checked_is_not_archived(tenant: Tenant, adapter: Adapter) -> None:
+    make_version(adapter, state=State.PROBING)
+    where = url(tenant, "support", "versions", 1, "archive")
+    assert "cannot become archived" in text(client_of(tenant, "owner").post(where, follow=True))
+
+
+def test_an_upload_of_known_content_is_told(tenant: Tenant, ready: AdapterVersion) -> None:
+    client = client_of(tenant, "developer")
+    where = url(tenant, "support", "versions", 1)
+    assert "was uploaded before" in text(client.get(where, {"known": ""}))
+    assert "was uploaded before" not in text(client.get(where))
+
+
+# --- Differences ---------------------------------------------------------------------------------
+
+
+def test_the_configurations_of_two_versions_are_compared(
+    tenant: Tenant, ready: AdapterVersion
+) -> None:
+    second = make_version(ready.adapter)
+    AdapterVersion.objects.filter(pk=second.pk).update(config={**CONFIG, "r": 16})
+    client = client_of(tenant, "viewer")
+    page = client.get(url(tenant, "support", "versions", 2, "diff"), {"with": "1"})
+    assert page.context["changes"] == [("r", "8", "16")] and page.context["same"] == 3
+    same = client.get(url(tenant, "support", "versions", 1, "diff"), {"with": "1"})
+    assert "only the weights differ" in text(same)
+
+
+@pytest.mark.parametrize("number", ["", "x", "-1", "2", "9" * 5000, "²"])
+def test_there_is_no_such_version_to_compare_with(
+    tenant: Tenant, ready: AdapterVersion, number: str
+) -> None:
+    where = url(tenant, "support", "versions", 1, "diff")
+    assert client_of(tenant, "viewer").get(where, {"with": number}).status_code == 404
+
+
+def test_changes_name_keys_that_only_one_side_has() -> None:
+    old = {"r": 8, "modules": ["a", "b"], "same": 1}
+    new = {"r": 8, "modules": ["a"], "same": 1, "use_rslora": True}
+    assert changes(old, new) == [("modules", "a, b", "a"), ("use_rslora", "", "yes")]
