@@ -1,0 +1,72 @@
+// Model output as it streams. Nothing in it may load, run or pretend: links are http(s) only,
+// images are their text, and no attribute of an element comes from the model but `href` and `start`.
+import * as smd from "../../vendor/streaming-markdown.js";
+import hljs from "../../vendor/highlight/core.js";
+import bash from "../../vendor/highlight/bash.js";
+import javascript from "../../vendor/highlight/javascript.js";
+import json from "../../vendor/highlight/json.js";
+import python from "../../vendor/highlight/python.js";
+import sql from "../../vendor/highlight/sql.js";
+import xml from "../../vendor/highlight/xml.js";
+
+for (const [name, grammar] of Object.entries({ bash, javascript, json, python, sql, xml })) {
+  hljs.registerLanguage(name, grammar);
+}
+
+function renderer(root) {
+  const plain = smd.default_renderer(root);
+  return { ...plain, add_token: addToken(plain), end_token: endToken(plain), set_attr: setAttr };
+}
+
+const addToken = (plain) => (data, type) => {
+  if (type !== smd.IMAGE) return plain.add_token(data, type);
+  const image = document.createElement("span");
+  image.className = "image";
+  data.nodes[data.index].appendChild(image);
+  data.nodes[++data.index] = image;
+};
+
+const endToken = (plain) => (data) => {
+  const node = data.nodes[data.index];
+  plain.end_token(data);
+  if (node.tagName === "CODE" && node.parentElement.tagName === "PRE") colour(node);
+};
+
+function setAttr(data, type, value) {
+  const node = data.nodes[data.index];
+  if (type === smd.HREF) setLink(node, value);
+  else if (type === smd.LANG) node.dataset.language = value;
+  else if (type === smd.START) node.setAttribute("start", String(parseInt(value, 10) || 1));
+  else if (type === smd.CHECKED) node.setAttribute("checked", "");
+}
+
+function setLink(node, value) {
+  const url = URL.canParse(value) ? new URL(value) : null;
+  if (!url || !["http:", "https:"].includes(url.protocol)) return;
+  node.href = url.href;
+  node.rel = "noopener noreferrer nofollow";
+  node.target = "_blank";
+}
+
+function colour(code) {
+  code.parentElement.tabIndex = 0; // it scrolls
+  const language = hljs.getLanguage(code.dataset.language ?? "") ? code.dataset.language : null;
+  if (!language) return;
+  // highlight.js escapes what it is given.
+  code.innerHTML = hljs.highlight(code.textContent, { language, ignoreIllegals: true }).value;
+}
+
+// Writes a growing text into an element.
+export class Markdown {
+  constructor(element) {
+    this.parser = smd.parser(renderer(element));
+  }
+
+  add(text) {
+    smd.parser_write(this.parser, text);
+  }
+
+  end() {
+    smd.parser_end(this.parser);
+  }
+}
