@@ -50,6 +50,15 @@ def ceiling(sets: Sets) -> dict[str, int | None]:
     }
 
 
+def beyond(own: Figures, ceiling: Figures) -> dict[str, int]:
+    """The ceiling of each of the tenant's own limits that is above it."""
+    return {
+        field: highest
+        for field, limit in own.items()
+        if limit is not None and (highest := ceiling.get(field)) is not None and limit > highest
+    }
+
+
 def in_force(sets: Sets) -> dict[str, int | None]:
     """The lesser of the ceiling and the tenant's own."""
     return least(ceiling(sets), sets.get(TENANT, {}))

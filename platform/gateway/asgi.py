@@ -35,6 +35,7 @@ from tenants.answers import PostgresAnswers  # noqa: E402
 from tenants.api import engines  # noqa: E402
 from tenants.auth import PostgresDirectory  # noqa: E402
 from tenants.ledger import Ledger  # noqa: E402
+from tenants.limits import consumption  # noqa: E402
 from tenants.limits.limiter import configured  # noqa: E402
 from tenants.limits.spent import LedgerSpent  # noqa: E402
 from tenants.models import BaseModel, GatewayProcess  # noqa: E402
@@ -55,6 +56,7 @@ directory.on_revoked(hub.end_streams)
 directory.on_archived(hub.unload)
 directory.on_pinned(hub.set_pins)
 engines.snapshot_source = hub.snapshot
+consumption.counters = limiter
 _tasks: set[asyncio.Task[None]] = set()
 
 

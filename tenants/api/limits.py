@@ -52,13 +52,12 @@ class LimitsSerializer(StrictMixin, serializers.Serializer[Any]):
 
 
 def _require_within(own: Figures, ceiling: Figures) -> None:
-    beyond = {
-        name: f"{value} is above the ceiling of {highest}."
-        for name, value in own.items()
-        if value is not None and (highest := ceiling[name]) is not None and value > highest
-    }
+    beyond = ceilings.beyond(own, ceiling)
     if beyond:
-        raise ValidationError({"own": beyond})
+        said = {
+            name: f"{own[name]} is above the ceiling of {most}." for name, most in beyond.items()
+        }
+        raise ValidationError({"own": said})
 
 
 class Limits(TenantView, GenericViewSet[Any]):

@@ -1,0 +1,244 @@
+"""Limits of a tenant, its keys and its adapters: the ceiling, what is in force, what is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.db import models
+from django.db.models import Exists, OuterRef
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+
+from frontend.pages import tenant_page
+from inference.grants import MICRO
+from tenants import ceilings
+from tenants.ceilings import FIELDS, Figures, Sets
+from tenants.limits import consumption
+from tenants.models import Adapter, ApiKey, LimitScope, LimitSet
+from tenants.models.limits import MAX_LIMIT
+from tenants.permissions import Caller, Permission
+
+LABELS = {
+    "requests_per_minute": "Requests per minute",
+    "tokens_per_minute": "Tokens per minute",
+    "prompt_tokens_per_minute": "Uncached prompt tokens per minute",
+    "output_tokens_per_minute": "Output tokens per minute",
+    "concurrent_streams": "Concurrent requests",
+    "tokens_per_day": "Tokens per day",
+    "tokens_per_month": "Tokens per month",
+    "cost_per_day": "Cost per day",
+    "cost_per_month": "Cost per month",
+}
+MONEY = frozenset({"cost_per_day", "cost_per_month"})
+"""Stored in micro-units of the currency, entered and shown in units."""
+MAX_LISTED = 20
+"""Keys, and adapters, below the table; a filter finds the others."""
+NONE = "\u2013"
+OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
+
+
+class LimitsForm(forms.Form):
+    """What one author sets at one scope; empty: no limit."""
+
+    def __init__(
+        self, author: LimitSet.Author, set_now: Figures, ceiling: Figures, data: Any = None
+    ) -> None:
+        initial = {name: _entered(name, set_now.get(name)) for name in FIELDS}
+        super().__init__(data, prefix=author.value, initial=initial)
+        self.author = author
+        self._ceiling = ceiling
+        for name in FIELDS:
+            self.fields[name] = _field(name, ceiling.get(name))
+
+    def clean(self) -> dict[str, Any]:
+        """The figures as they are stored."""
+        figures = {name: _stored(name, value) for name, value in self.cleaned_data.items()}
+        for name, highest in ceilings.beyond(figures, self._ceiling).items():
+            value, most = shown(name, figures[name]), shown(name, highest)
+            self.add_error(name, f"{value} is above the ceiling of {most}.")
+        return figures
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One limit as the table shows it; `used` and `limit` are for the bar."""
+
+    label: str
+    help: str
+    in_force: str
+    own: str
+    ceiling: str
+    used_text: str
+    used: int | None
+    limit: int | None
+
+    @property
+    def nearly(self) -> int:
+        """Where the bar turns to a warning."""
+        return (self.limit or 0) * 8 // 10
+
+    @property
+    def full(self) -> int:
+        return (self.limit or 0) * 95 // 100
+
+
+@tenant_page(Permission.READ_LIMITS)
+def limits(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The tenant as a whole, and the way to its keys' and adapters'."""
+    return _page(
+        request, caller, LimitScope(caller.tenant), reverse("limits", args=[caller.tenant.slug])
+    )
+
+
+@tenant_page(Permission.READ_LIMITS)
+def of_key(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """Those of one key."""
+    key = get_object_or_404(caller.tenant.keys, pk=pk)
+    where = reverse("limits-key", args=[caller.tenant.slug, pk])
+    return _page(request, caller, LimitScope(caller.tenant, key=key), where)
+
+
+@tenant_page(Permission.READ_LIMITS)
+def of_adapter(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Those of one adapter, over all keys that use it."""
+    adapter = get_object_or_404(caller.tenant.adapters, name=name)
+    where = reverse("limits-adapter", args=[caller.tenant.slug, name])
+    return _page(request, caller, LimitScope(caller.tenant, adapter=adapter), where)
+
+
+def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -> HttpResponse:
+    """Show the scope's limits; POST stores what its `author` may set."""
+    sets = scope.sets()
+    ceiling = ceilings.ceiling(sets) if scope.whole else scope.ceiling()
+    bounds = _bounds(caller, scope, ceiling)
+    author = _author(request, bounds)
+    edited = {
+        one: LimitsForm(one, sets.get(one, {}), bound, request.POST if one == author else None)
+        for one, bound in bounds.items()
+    }
+    if author is not None and edited[author].is_valid():
+        scope.store(author, edited[author].cleaned_data)
+        messages.success(request, "The limits are set. They are in force within a second.")
+        return redirect(where)
+    context = _shown(scope, sets, ceiling) | {
+        "own_form": edited.get(TENANT),
+        "ceiling_form": edited.get(OPERATOR),
+        **(_others(request, caller) if scope.whole else {}),
+    }
+    return render(request, "limits.html", context, status=200 if author is None else 422)
+
+
+def _bounds(caller: Caller, scope: LimitScope, ceiling: Figures) -> dict[LimitSet.Author, Figures]:
+    """In whose names the caller may set limits here, and the ceiling that each has."""
+    if scope.key is not None and scope.key.revoked_at is not None:
+        return {}
+    own: dict[LimitSet.Author, Figures] = {TENANT: ceiling}
+    own = own if caller.may(Permission.EDIT_LIMITS) else {}
+    return own | ({OPERATOR: {}} if caller.may(Permission.OPERATE) else {})
+
+
+def _author(
+    request: HttpRequest, bounds: Mapping[LimitSet.Author, Figures]
+) -> LimitSet.Author | None:
+    """In whose name the request changes limits; None where it changes nothing.
+
+    Raises:
+        PermissionDenied: the caller may not do that.
+    """
+    if request.method != "POST":
+        return None
+    for author in bounds:
+        if author == request.POST.get("author"):
+            return author
+    raise PermissionDenied("You may not change these limits.")
+
+
+def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
+    in_force, own = ceilings.in_force(sets), sets.get(ceilings.TENANT, {})
+    limited = ceilings.limits(_counters(scope), "", sets)
+    used = consumption.used(scope, limited[0] if limited else None)
+    lines = [
+        Line(
+            LABELS[name],
+            str(LimitSet._meta.get_field(name).help_text).replace("Micro-units of the ", "In "),
+            shown(name, in_force[name]),
+            shown(name, own.get(name)),
+            shown(name, ceiling[name]),
+            shown(name, used.get(name)),
+            used.get(name),
+            in_force[name],
+        )
+        for name in FIELDS
+    ]
+    return {"scope": scope, "lines": lines, "currency": settings.CURRENCY.upper()}
+
+
+def _counters(scope: LimitScope) -> str:
+    """As `inference.grants.Limits` names them."""
+    if scope.key is not None:
+        return f"k{scope.key.pk}"
+    if scope.adapter is not None:
+        return f"a{scope.adapter.pk}"
+    assert scope.tenant is not None
+    return f"t{scope.tenant.pk}"
+
+
+def _others(request: HttpRequest, caller: Caller) -> dict[str, Any]:
+    """The tenant's keys and adapters, those first that have limits of their own."""
+    words = request.GET.get("q", "").replace("\0", "").strip()
+    keys = _having(caller.tenant.keys.filter(revoked_at=None), "key", words)
+    adapters = _having(caller.tenant.adapters.all(), "adapter", words)
+    return {"keys": keys, "adapters": adapters, "words": words}
+
+
+def _having(things: models.QuerySet[Any], kind: str, words: str) -> list[ApiKey | Adapter]:
+    if words:
+        things = things.filter(name__icontains=words)
+    own = LimitSet.objects.filter(**{kind: OuterRef("pk")})
+    return list(things.annotate(limited=Exists(own)).order_by("-limited", "name")[:MAX_LISTED])
+
+
+def shown(name: str, value: int | None) -> str:
+    """A limit as people write it: thousands apart, money in units of the currency."""
+    if value is None:
+        return NONE
+    if name not in MONEY:
+        return f"{value:,}".replace(",", "\u202f")
+    whole, micro = divmod(value, MICRO)
+    return f"{whole:,}".replace(",", "\u202f") + "." + f"{micro:06d}".rstrip("0").ljust(2, "0")
+
+
+def _entered(name: str, value: int | None) -> str | None:
+    """A stored limit as a form field has it."""
+    return None if value is None else shown(name, value).replace("\u202f", "")
+
+
+def _stored(name: str, value: Decimal | int | None) -> int | None:
+    if value is None:
+        return None
+    return int(value * MICRO) if name in MONEY else int(value)
+
+
+def _field(name: str, ceiling: int | None) -> forms.Field:
+    text = f"At most {shown(name, ceiling)}." if ceiling is not None else ""
+    if name in MONEY:
+        return forms.DecimalField(
+            required=False,
+            min_value=0,
+            max_value=MAX_LIMIT // MICRO,
+            decimal_places=6,
+            label=f"{LABELS[name]} in {settings.CURRENCY.upper()}",
+            help_text=text,
+            widget=forms.NumberInput({"step": "any"}),
+        )
+    return forms.IntegerField(
+        required=False, min_value=0, max_value=MAX_LIMIT, label=LABELS[name], help_text=text
+    )

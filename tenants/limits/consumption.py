@@ -1,0 +1,73 @@
+"""How much of a scope's limits is used at present, for pages and sockets.
+
+The minute's counters are the limiter's, which the gateway's wiring sets here; days and months are
+the ledger's. Concurrent streams and the minute's uncached and output tokens apart are told by no
+store of counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+
+from inference.errors import Unavailable
+from inference.grants import MICRO, Grant, Limits, Reservation, Room
+from tenants.models import LimitScope, UsageRollup
+
+
+class Counters(Protocol):
+    """The part of `inference.grants.Limiter` that is needed."""
+
+    async def look(self, grant: Grant) -> Reservation: ...
+
+
+counters: Counters | None = None
+"""The limiter of this gateway; None in processes that have none."""
+
+
+async def minute(limits: Limits) -> dict[str, int]:
+    """What counts against the limits of the last minute, by field; empty where nobody can say."""
+    if counters is None:
+        return {}
+    asks = Grant(0, 0, "", frozenset(), None, 1.0, "", limits=(limits,))
+    try:
+        rooms = await counters.look(asks)
+    except Unavailable:
+        return {}
+    told = {"requests_per_minute": rooms.requests, "tokens_per_minute": rooms.tokens}
+    return {name: _used(room) for name, room in told.items() if room is not None}
+
+
+def _used(room: Room) -> int:
+    return room.limit - room.remaining
+
+
+def budgets(scope: LimitScope) -> dict[str, int]:
+    """What a tenant, key or adapter used of this UTC day and month, by field: tokens, and costs
+    in micro-units of the currency, rounded up."""
+    now = timezone.now()
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    rollups = UsageRollup.objects.filter(tenant=scope.tenant).between(today.replace(day=1), now)
+    if scope.key is not None:
+        rollups = rollups.filter(key=scope.key)
+    if scope.adapter is not None:
+        rollups = rollups.filter(adapter=scope.adapter.name)
+    days = list(rollups.sums(["day"]))
+    return _summed("day", [row for row in days if row["day"] == today]) | _summed("month", days)
+
+
+def _summed(period: str, days: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    tokens = cost = 0
+    for row in days:
+        tokens += row["prompt_tokens"] + row["completion_tokens"]
+        cost += int(row["cost"])
+    return {f"tokens_per_{period}": tokens, f"cost_per_{period}": -(-cost // MICRO)}
+
+
+def used(scope: LimitScope, limits: Limits | None) -> Mapping[str, int]:
+    """Both, from code that is not asynchronous; `limits` are those in force at the scope."""
+    now = async_to_sync(minute)(limits) if limits is not None else {}
+    return now | budgets(scope)
