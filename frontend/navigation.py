@@ -25,11 +25,23 @@ class Entry:
 
 TENANT = (
     Entry("overview", "Overview", P.READ_TENANT),
+    Entry("playground", "Playground", P.USE_PLAYGROUND),
+    Entry("adapters", "Adapters", P.READ_ADAPTERS),
     Entry("keys", "API keys", P.READ_KEYS),
     Entry("limits", "Limits", P.READ_LIMITS),
     Entry("members", "Members", P.READ_MEMBERS),
+    Entry("engines", "Engines", P.READ_ADAPTERS),
     Entry("audit", "Audit log", P.READ_AUDIT),
 )
+OPERATOR = (
+    ("operate", "Overview"),
+    ("operate_tenants", "Tenants"),
+    ("operate_models", "Base models"),
+    ("operate_prices", "Prices"),
+    ("operate_engines", "Engines"),
+    ("operate_audit", "Audit log"),
+)
+"""The installation's pages, by URL name; for operators."""
 MAX_CHOICES = 100
 """Tenants in the switcher; an operator with more finds them on their page."""
 
@@ -47,17 +59,24 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     if not isinstance(user, User):
         return {}
     match = request.resolver_match
+    here = ((match.url_name if match else "") or "").partition("-")[0]
     slug = match.kwargs.get("slug") if match else None
     caller = Caller.of_user(user, slug) if slug else None
     return {
         "caller": caller,
-        "tenant_links": list(_links(caller, match.url_name if match else "")) if caller else [],
+        "tenant_links": list(_links(caller, here)) if caller else [],
+        "operator_links": list(_operator_links(here)) if user.is_staff else [],
         "tenant_choices": list(Tenant.objects.visible_to(user)[:MAX_CHOICES]),
     }
 
 
-def _links(caller: Caller, here: str | None) -> Iterator[Link]:
+def _operator_links(here: str) -> Iterator[Link]:
+    for page, title in OPERATOR:
+        yield Link(title, reverse(page), page == here)
+
+
+def _links(caller: Caller, here: str) -> Iterator[Link]:
     for entry in TENANT:
         if caller.may(entry.needs):
             url = reverse(entry.page, args=[caller.tenant.slug])
-            yield Link(entry.title, url, entry.page == (here or "").partition("-")[0])
+            yield Link(entry.title, url, entry.page == here)

@@ -4,13 +4,60 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, include, path
 
-from frontend.views import audit, home, keys, limits, members, overview
+from frontend.views import (
+    adapters,
+    audit,
+    engines,
+    home,
+    keys,
+    limits,
+    members,
+    overview,
+    playground,
+    versions,
+)
+from frontend.views.operate import audit as whole_log
+from frontend.views.operate import engines as fleet
+from frontend.views.operate import models, prices
+from frontend.views.operate import overview as installation
+from frontend.views.operate import tenants as all_tenants
 
+ADAPTER = [
+    path("", adapters.adapter, name="adapters-one"),
+    path("promote", adapters.promote, name="adapters-promote"),
+    path("pin", adapters.pin, name="adapters-pin"),
+    path("delete", adapters.retire, name="adapters-retire"),
+    path("aliases/<str:alias>/roll-back", adapters.roll_back, name="adapters-rollback"),
+    path("aliases/<str:alias>/delete", adapters.drop_alias, name="adapters-unalias"),
+    path("versions/<int:number>", versions.version, name="adapters-version"),
+    path("versions/<int:number>/state", versions.state, name="adapters-state"),
+    path("versions/<int:number>/diff", versions.diff, name="adapters-diff"),
+    path("versions/<int:number>/archive", versions.archive, name="adapters-archive"),
+    path("versions/<int:number>/delete", versions.remove, name="adapters-remove"),
+]
+OPERATE = [
+    path("", installation.overview, name="operate"),
+    path("tenants", all_tenants.tenants, name="operate_tenants"),
+    path("tenants/<str:tenant_slug>", all_tenants.edit, name="operate_tenants-edit"),
+    path("tenants/<str:tenant_slug>/suspend", all_tenants.suspend, name="operate_tenants-suspend"),
+    path(
+        "tenants/<str:tenant_slug>/activate", all_tenants.activate, name="operate_tenants-activate"
+    ),
+    path("models", models.models, name="operate_models"),
+    path("models/<int:pk>", models.model, name="operate_models-one"),
+    path("prices", prices.prices, name="operate_prices"),
+    path("prices/<int:pk>/withdraw", prices.withdraw, name="operate_prices-withdraw"),
+    path("engines", fleet.engines, name="operate_engines"),
+    path("engines/table", fleet.table, name="operate_engines-table"),
+    path("engines/drain", fleet.drain, name="operate_engines-drain"),
+    path("audit", whole_log.audit, name="operate_audit"),
+]
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.home, name="console"),
     path("account/", include("allauth.urls")),
     path("join", home.join, name="join"),
     path("invitations/<str:token>", home.invitation, name="invitation"),
+    path("operate/", include(OPERATE)),
     path(
         "t/<str:slug>/",
         include(
@@ -28,8 +75,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     members.withdraw,
                     name="members-withdraw",
                 ),
+                path("adapters", adapters.adapters, name="adapters"),
+                path("adapters/<str:name>/", include(ADAPTER)),
+                path("engines", engines.engines, name="engines"),
                 path("audit", audit.audit, name="audit"),
                 path("audit/csv", audit.export, name="audit-export"),
+                path("playground", playground.playground, name="playground"),
                 path("keys", keys.keys, name="keys"),
                 path("keys/<int:pk>/revoke", keys.revoke, name="keys-revoke"),
                 path("keys/<int:pk>/rotate", keys.rotate, name="keys-rotate"),
