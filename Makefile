@@ -11,7 +11,7 @@ PURE_TESTS := $(addprefix tests/inference/test_,admission.py session.py queue.py
 		shares.py slots.py tally.py turns.py journal.py journal_crashes.py delivery.py fleet.py \
 		outbox.py openai.py hub.py) \
 	tests/tenants/test_fresh.py tests/tenants/test_catalogue.py tests/tenants/test_ceilings.py \
-	tests/tenants/test_money.py tests/adapters/test_disk.py tests/limits
+	tests/tenants/test_journals.py tests/tenants/test_money.py tests/adapters/test_disk.py tests/limits
 
 .PHONY: up test coverage check format bench lock clean
 
