@@ -29,7 +29,7 @@ class Turn(msgspec.Struct, forbid_unknown_fields=True):
     content: str
 
 
-class Parameters(msgspec.Struct, forbid_unknown_fields=True):
+class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What a pane sets; None leaves it to the model."""
 
     system: str = ""
