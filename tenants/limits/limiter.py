@@ -101,7 +101,7 @@ class StoreLimiter:
 
     @property
     def redis_failures(self) -> int:
-        """Exchanges with Redis that failed since the start."""
+        """Calls to Redis that failed since the start."""
         return self._failover.redis_failures
 
     async def __aenter__(self) -> Self:

@@ -383,7 +383,7 @@ def test_both_stores_do_what_the_model_does(lives: type[Lives]) -> None:
     run_state_machine_as_test(
         lives,
         settings=settings(
-            max_examples=100,
+            max_examples=60,
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=list(HealthCheck),
