@@ -1,0 +1,447 @@
+"""The playground: who may use it, and its socket over a real gateway, agent and database."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from channels.db import database_sync_to_async
+from channels.routing import URLRouter
+from django.conf import settings
+from django.test import Client
+from django.urls import re_path
+
+from frontend.playground.answers import MAX_RUNNING, Playground
+from frontend.playground.messages import Turn, decode
+from frontend.playground.socket import guarded
+from inference.agent.synthetic import Behaviour, SyntheticEngine
+from inference.errors import InvalidRequest
+from inference.generation import Desk
+from tenants.auth import PostgresDirectory
+from tenants.models import ApiKey, AuditEntry, Membership, Tenant
+from tests.frontend.test_pages import client_of
+from tests.inference.rig import Rig, rig, until
+from tests.inference.samples import MODEL
+from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
+
+SLOW = Behaviour(tokens_per_second=40.0)
+"""Slow enough that a long answer runs until it is ended, fast enough to have text at once."""
+LONG = "x" * 4000
+"""The synthetic engine repeats it: an answer of 1,000 tokens, 25 s of a slow engine."""
+
+
+# --- The page ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "status"),
+    [
+        ("owner", 200),
+        ("admin", 200),
+        ("developer", 200),
+        ("operator", 200),
+        ("viewer", 403),
+        ("outsider", 404),
+        ("nobody", 302),
+    ],
+)
+def test_the_page_is_for_developers_and_above(tenant: Tenant, role: str, status: int) -> None:
+    make_base()
+    assert client_of(tenant, role).get(f"/t/{tenant.slug}/playground").status_code == status
+
+
+def test_it_suggests_live_adapters_bases_and_versions_of_the_tenant_alone(
+    tenant: Tenant, django_assert_max_num_queries: Any
+) -> None:
+    adapter = make_adapter(tenant, "support")
+    adapter.promote(make_version(adapter))
+    make_version(make_adapter(tenant, "waiting"))
+    client = client_of(tenant, "developer")
+    with django_assert_max_num_queries(12):
+        page = client.get(f"/t/{tenant.slug}/playground?model=waiting@1")
+    assert page.context["names"] == ["support", "base", "waiting@1", "support@1"]
+    assert page.context["model"] == "waiting@1"
+
+
+def test_without_any_model_it_says_so(tenant: Tenant) -> None:
+    page = client_of(tenant, "developer").get(f"/t/{tenant.slug}/playground").content.decode()
+    assert "nothing to talk to yet" in page and "lora-playground" not in page
+
+
+def test_its_key_can_be_neither_held_nor_ended(tenant: Tenant) -> None:
+    key = ApiKey.objects.open_playground(tenant)
+    assert ApiKey.objects.open_playground(tenant) == key
+    assert ApiKey.objects.find(f"lk_{key.prefix}_{'s' * 43}") is None
+    client = client_of(tenant, "owner")
+    for verb in ("revoke", "rotate"):
+        assert client.post(f"/t/{tenant.slug}/keys/{key.pk}/{verb}").status_code == 404
+    _, admin = make_key(tenant, "admin")
+    asked = {"authorization": f"Bearer {admin}"}
+    assert client.delete(f"/api/v1/keys/{key.pk}", headers=asked).status_code == 403
+    key.refresh_from_db()
+    assert key.revoked_at is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nonsense",
+        "[]",
+        '{"type":"start"}',
+        '{"type":"stop","id":""}',
+        '{"type":"nap","id":"a"}',
+    ],
+)
+def test_what_is_no_message_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        decode(text)
+
+
+def test_a_start_becomes_the_request_that_the_api_would_get() -> None:
+    start = decode(
+        json.dumps(
+            start_message("a", "hi")
+            | {"parameters": {"system": "Be short.", "top_p": 0.5, "schema": {"type": "object"}}}
+        )
+    )
+    body = json.loads(start.body())  # type: ignore[union-attr]
+    assert body["messages"] == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "hi"},
+    ]
+    assert (body["top_p"], body["stream"], "seed" in body) == (0.5, True, False)
+    assert body["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    assert start.messages == [Turn("user", "hi")]  # type: ignore[union-attr]
+
+
+# --- The socket ----------------------------------------------------------------------------------
+
+
+def start_message(id: str, content: str = "Hello", **fields: Any) -> dict[str, Any]:
+    turns = [{"role": "user", "content": content}]
+    return {"type": "start", "id": id, "model": MODEL.name, "messages": turns} | fields
+
+
+class Page:
+    """What a browser has of a socket."""
+
+    def __init__(self, socket: ApplicationCommunicator) -> None:
+        self._socket = socket
+        self.text, self.seq = "", 0
+
+    async def say(self, **message: Any) -> None:
+        await self._socket.send_input({"type": "websocket.receive", "text": json.dumps(message)})
+
+    async def closed(self) -> int:
+        """The code that the next event closes it with."""
+        event = await self._socket.receive_output(timeout=20)
+        assert event["type"] == "websocket.close"
+        return int(event["code"])
+
+    async def hear(self) -> dict[str, Any]:
+        event = await self._socket.receive_output(timeout=20)
+        assert event["type"] == "websocket.send", event
+        message: dict[str, Any] = json.loads(event["text"])
+        if message["type"] == "delta":
+            self.text += message["text"]
+            self.seq = message["seq"]
+        return message
+
+    async def until(self, *kinds: str) -> dict[str, Any]:
+        """Hear messages up to one of these types."""
+        while (message := await self.hear())["type"] not in kinds:
+            pass
+        return message
+
+
+@dataclass
+class Stage:
+    """A gateway with the playground and one engine."""
+
+    rig: Rig
+    tenant: Tenant
+    playground: Playground
+    app: Any
+
+    @asynccontextmanager
+    async def page(self, client: Client) -> AsyncIterator[Page]:
+        cookie = client.cookies.get(settings.SESSION_COOKIE_NAME)
+        headers = [] if cookie is None else [(b"cookie", f"{cookie.key}={cookie.value}".encode())]
+        socket = dial(self.app, f"ws/playground/{self.tenant.slug}", headers)
+        await socket.send_input({"type": "websocket.connect"})
+        assert (await socket.receive_output(timeout=20))["type"] == "websocket.accept"
+        try:
+            yield Page(socket)
+        finally:
+            await socket.send_input({"type": "websocket.disconnect", "code": 1001})
+            await socket.wait(timeout=20)
+
+
+def dial(
+    app: Any, path: str, headers: list[tuple[bytes, bytes]], origin: bytes = b"http://localhost"
+) -> ApplicationCommunicator:
+    scope = {
+        "type": "websocket",
+        "path": f"/{path}",
+        "query_string": b"",
+        "headers": [*headers, (b"host", b"localhost"), (b"origin", origin)],
+        "client": ("127.0.0.1", 1),
+    }
+    return ApplicationCommunicator(app, scope)
+
+
+@asynccontextmanager
+async def stage(
+    root: Path, tenant: Tenant, *, behaviour: Behaviour | None = None, grace_s: float = 30.0
+) -> AsyncIterator[Stage]:
+    engine = SyntheticEngine(MODEL, behaviour)
+    async with rig(root, engine=engine) as made, PostgresDirectory() as directory:
+        hub, limits = made.gateway.hub, made.gateway.limits
+        directory.on_revoked(hub.end_streams)
+        desk = Desk(hub, directory, limits, timeout_s=60.0)
+        playground = Playground(desk, directory, max_body_bytes=20_000, grace_s=grace_s)
+        route: Any = re_path(r"^ws/playground/(?P<slug>[a-z0-9-]+)$", guarded(playground))
+        yield Stage(made, tenant, playground, URLRouter([route]))
+        await until(lambda: not hub.in_flight)
+    await engine.close()
+
+
+@pytest.fixture
+def acme(transactional_db: None) -> Tenant:
+    make_base(MODEL.name)
+    return make_tenant("acme")
+
+
+@pytest.fixture
+def developer(acme: Tenant) -> Client:
+    return client_of(acme, "developer")
+
+
+async def test_an_answer_with_true_figures(tmp_path: Path, acme: Tenant, developer: Client) -> None:
+    async with stage(tmp_path, acme) as here, here.page(developer) as page:
+        await page.say(**start_message("a", "Good morning"))
+        done = await page.until("done", "error")
+        assert page.text == "base: Good morning"
+        (entry,) = await here.rig.gateway.ledger.settled()
+        assert done["request_id"] == f"req_{entry.id}"
+        assert done["usage"]["completion_tokens"] == entry.usage.completion_tokens == 5
+        assert done["usage"]["prompt_tokens"] == entry.usage.prompt_tokens
+        assert done["finish_reason"] == "stop" and done["ttft_ms"] >= 0
+        key = await database_sync_to_async(ApiKey.objects.get)()
+        assert (entry.account.tenant_id, entry.account.key_id) == (acme.pk, key.pk)
+        assert key.of_playground and here.rig.gateway.limits.settled.keys() == {entry.id}
+
+
+@pytest.mark.parametrize(
+    ("role", "code"),
+    [("viewer", 4403), ("outsider", 4403), ("nobody", 4401)],
+)
+async def test_a_socket_of_those_who_may_not_is_closed(
+    tmp_path: Path, acme: Tenant, role: str, code: int
+) -> None:
+    client = await database_sync_to_async(client_of)(acme, role)
+    async with stage(tmp_path, acme) as here, here.page(client) as page:
+        assert await page.closed() == code
+    assert not await database_sync_to_async(ApiKey.objects.exists)()
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "operator"])
+async def test_others_may_and_an_operator_is_noted(tmp_path: Path, acme: Tenant, role: str) -> None:
+    client = await database_sync_to_async(client_of)(acme, role)
+    async with stage(tmp_path, acme) as here, here.page(client) as page:
+        await page.say(**start_message("a"))
+        assert (await page.until("done", "error"))["type"] == "done"
+    noted = AuditEntry.objects.filter(tenant=acme, action="used playground")
+    assert await database_sync_to_async(noted.exists)() == (role == "operator")
+
+
+async def test_a_strange_origin_is_turned_away(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with stage(tmp_path, acme) as here:
+        cookie = developer.cookies[settings.SESSION_COOKIE_NAME]
+        headers = [(b"cookie", f"{cookie.key}={cookie.value}".encode())]
+        path = f"ws/playground/{acme.slug}"
+        socket = dial(here.app, path, headers, origin=b"https://evil.example")
+        await socket.send_input({"type": "websocket.connect"})
+        assert (await socket.receive_output(timeout=20))["type"] == "websocket.close"
+
+
+async def test_who_lost_his_membership_starts_nothing_more(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with stage(tmp_path, acme) as here, here.page(developer) as page:
+        await page.say(type="ping")
+        assert await page.hear() == {"type": "pong"}
+        await database_sync_to_async(Membership.objects.all().delete)()
+        await page.say(**start_message("a"))
+        assert await page.closed() == 4403
+        assert not here.rig.gateway.ledger.entries
+
+
+async def test_who_signed_out_starts_nothing_more(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with stage(tmp_path, acme) as here, here.page(developer) as page:
+        await page.say(type="ping")
+        await page.hear()
+        await database_sync_to_async(developer.logout)()
+        await page.say(**start_message("a"))
+        assert await page.closed() == 4401
+
+
+async def test_a_suspended_tenants_answers_end_and_none_begin(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with (
+        stage(tmp_path, acme, behaviour=SLOW) as here,
+        here.page(developer) as page,
+    ):
+        await page.say(**start_message("a", LONG))
+        await page.until("delta")
+        suspended = Tenant.objects.filter(pk=acme.pk).update
+        await database_sync_to_async(suspended)(status=Tenant.Status.SUSPENDED)
+        assert (await page.until("error"))["code"] == "api_key_revoked"
+        await page.say(**start_message("b"))
+        refused = await page.until("error")
+        assert (refused["id"], "suspended" in refused["message"]) == ("b", True)
+
+
+async def test_stop_aborts_and_says_what_is_billed(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with (
+        stage(tmp_path, acme, behaviour=SLOW) as here,
+        here.page(developer) as page,
+    ):
+        await page.say(**start_message("a", LONG))
+        await page.until("delta")
+        await page.say(type="stop", id="a")
+        done = await page.until("done", "error")
+        (entry,) = await here.rig.gateway.ledger.settled()
+        assert done["finish_reason"] == entry.finish_reason == "cancelled"
+        billed = done["usage"]["completion_tokens"]
+        assert billed == entry.usage.completion_tokens
+        assert len(page.text) / 4 <= billed < 1000
+
+
+async def test_a_dropped_socket_goes_on_where_it_was(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    quick = Behaviour(tokens_per_second=400.0)
+    said = "0123456789é" * 80
+    async with stage(tmp_path, acme, behaviour=quick) as here:
+        text, seq, drops = "", 0, 0
+        message: dict[str, Any] = {}
+        while message.get("type") != "done":
+            async with here.page(developer) as page:
+                page.text, page.seq = text, seq
+                resumed = {"type": "resume", "id": "a", "after": seq}
+                await page.say(**(resumed if drops else start_message("a", said)))
+                message = await page.until("delta", "done", "error")
+                text, seq = page.text, page.seq
+            drops += 1
+        assert text == f"base: {said}" and seq == len(text)
+        assert drops > 2
+        assert len(await here.rig.gateway.ledger.settled()) == 1
+
+
+async def test_an_ended_answer_is_had_once_more_and_only_by_its_owner(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    other = await database_sync_to_async(client_of)(acme, "owner")
+    async with stage(tmp_path, acme) as here:
+        async with here.page(developer) as page:
+            await page.say(**start_message("a"))
+            first = await page.until("done")
+        async with here.page(developer) as page:
+            await page.say(type="resume", id="a", after=0)
+            assert await page.until("done") == first
+            assert page.text == "base: Hello"
+            await page.say(**start_message("a"))  # the same id again is the same answer
+            assert await page.until("done") == first
+        async with here.page(other) as page:
+            await page.say(type="resume", id="a", after=0)
+            assert (await page.hear())["code"] == "not_found"
+        assert len(await here.rig.gateway.ledger.settled()) == 1
+
+
+async def test_an_answer_that_nobody_reads_is_aborted_and_forgotten(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with stage(tmp_path, acme, behaviour=SLOW, grace_s=0.0) as here:
+        async with here.page(developer) as page:
+            await page.say(**start_message("a", LONG))
+            await page.until("delta")
+        (entry,) = await here.rig.gateway.ledger.settled()
+        assert entry.finish_reason == "cancelled" and entry.usage.completion_tokens < 1000
+        async with here.page(developer) as page:
+            await page.say(type="resume", id="a", after=0)
+            assert (await page.until("error", "done"))["type"] in ("error", "done")
+
+
+async def test_refusals_come_to_their_pane(tmp_path: Path, acme: Tenant, developer: Client) -> None:
+    async with stage(tmp_path, acme) as here, here.page(developer) as page:
+        here.rig.gateway.limits.tokens_left = 0
+        await page.say(**start_message("limited"))
+        refused = await page.until("error", "done")
+        assert (refused["id"], refused["code"]) == ("limited", "rate_limit_exceeded")
+        assert refused["retry_after_s"] == 3 and refused["request_id"].startswith("req_")
+        here.rig.gateway.limits.tokens_left = None
+        await page.say(**start_message("unknown", model="nobody"))
+        assert (await page.until("error"))["code"] == "model_not_found"
+        await page.say(**start_message("large", "y" * 20_001))
+        assert (await page.until("error"))["code"] == "payload_too_large"
+        await page.say(**start_message("wrong", parameters={"temperature": "hot"}))
+        assert (await page.until("error"))["code"] == "invalid_request"
+        await page.say(**start_message("right"))
+        assert (await page.until("error", "done"))["type"] == "done"
+        assert not here.rig.gateway.limits.open
+
+
+async def test_a_limit_that_ends_an_answer_is_told(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with stage(tmp_path, acme) as here, here.page(developer) as page:
+        here.rig.gateway.limits.tokens_left = 20
+        await page.say(**start_message("a", LONG))
+        done = await page.until("done", "error")
+        assert (done["finish_reason"], "Rate limit" in done["limited"]) == ("length", True)
+
+
+async def test_one_person_has_so_many_answers_at_a_time(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with (
+        stage(tmp_path, acme, behaviour=SLOW) as here,
+        here.page(developer) as page,
+    ):
+        for number in range(MAX_RUNNING):
+            await page.say(**start_message(f"a{number}", LONG))
+        await page.say(**start_message("more"))
+        refused = await page.until("error")
+        assert (refused["id"], refused["code"]) == ("more", "server_is_overloaded")
+        for number in range(MAX_RUNNING):
+            await page.say(type="stop", id=f"a{number}")
+        for _ in range(MAX_RUNNING):
+            await page.until("done")
+
+
+async def test_a_lost_engine_is_an_error_in_the_pane(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with (
+        stage(tmp_path, acme, behaviour=SLOW) as here,
+        here.page(developer) as page,
+    ):
+        await page.say(**start_message("a", LONG))
+        await page.until("delta")
+        here.rig.engine.die()  # type: ignore[attr-defined]
+        assert (await page.until("error"))["code"] == "engine_failed"
