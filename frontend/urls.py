@@ -14,6 +14,7 @@ from frontend.views import (
     members,
     overview,
     playground,
+    usage,
     versions,
 )
 from frontend.views.operate import audit as whole_log
@@ -63,6 +64,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         include(
             [
                 path("", overview.overview, name="overview"),
+                path("usage", usage.usage, name="usage"),
                 path("limits", limits.limits, name="limits"),
                 path("limits/keys/<int:pk>", limits.of_key, name="limits-key"),
                 path("limits/adapters/<str:name>", limits.of_adapter, name="limits-adapter"),

@@ -1,0 +1,133 @@
+// <usage-chart>: draws the table that it holds as stacked bars. Without this script the table stays.
+// Colour and stripes of each series are those of its swatch in the legend.
+const HEIGHT = 240; // pixels
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
+
+// Rows to columns: the times, and each series added up on those before it; null where nothing was used.
+function stacked(rows, series) {
+  const columns = Array.from({ length: series }, () => []);
+  for (const row of rows) {
+    const cells = row.querySelectorAll("td[data-value]");
+    let sum = 0;
+    for (let i = 0; i < series; i++) {
+      if (cells.length) sum += Number(cells[i].dataset.value);
+      columns[i].push(cells.length ? sum : null);
+    }
+  }
+  return columns;
+}
+
+// A fill of horizontal stripes as the dashes of the swatch's line are.
+function striped(context, colour, ground, dashes) {
+  if (!dashes.length) return colour;
+  const tile = document.createElement("canvas");
+  const height = dashes.reduce((sum, dash) => sum + dash, 0) * devicePixelRatio;
+  tile.width = 4;
+  tile.height = Math.round(height);
+  const paint = tile.getContext("2d");
+  paint.fillStyle = ground;
+  paint.fillRect(0, 0, tile.width, tile.height);
+  paint.fillStyle = colour;
+  let y = 0;
+  dashes.forEach((dash, i) => {
+    if (i % 2 === 0) paint.fillRect(0, y, tile.width, dash * devicePixelRatio);
+    y += dash * devicePixelRatio;
+  });
+  return context.createPattern(tile, "repeat");
+}
+
+class UsageChart extends HTMLElement {
+  connectedCallback() {
+    this.wrap = this.querySelector(".table-wrap");
+    this.rows = [...this.querySelectorAll("tbody tr")];
+    this.values = [...this.querySelectorAll(".legend .value")];
+    this.swatches = [...this.querySelectorAll(".legend svg")];
+    this.plot = document.createElement("div");
+    this.plot.className = "plot";
+    this.plot.setAttribute("role", "img");
+    this.plot.setAttribute("aria-label", `${this.querySelector("h2").textContent.trim()}: a chart; the table has its figures`);
+    this.wrap.before(this.plot);
+    this.wrap.hidden = true;
+    this.#switch(this.querySelector("[data-table]"));
+    this.#watch();
+    this.draw();
+  }
+
+  disconnectedCallback() {
+    this.ends.abort();
+    this.resized.disconnect();
+    this.themed.disconnect();
+    this.chart?.destroy();
+  }
+
+  draw() {
+    this.chart?.destroy();
+    const style = getComputedStyle(this.plot);
+    const axis = { stroke: style.color, font: `12px ${style.fontFamily}`, ticks: { show: false }, grid: { stroke: style.borderTopColor, width: 1 } };
+    const times = this.rows.map((row) => Number(row.querySelector("th").dataset.at));
+    const half = times.length > 1 ? (times[1] - times[0]) / 2 : 1800; // seconds
+    const columns = stacked(this.rows, this.swatches.length).reverse();
+    const options = {
+      width: this.plot.clientWidth - 24,
+      height: HEIGHT,
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+      legend: { show: false },
+      cursor: { y: false, points: { show: false }, drag: { setScale: false } },
+      scales: { x: { range: (_, min, max) => [min - half, max + half] }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.05 : 1] } },
+      axes: [
+        { ...axis, grid: { show: false }, space: 64 },
+        { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => compact.format(tick)) },
+      ],
+      series: [{}, ...this.swatches.map((swatch) => this.#series(swatch, style.backgroundColor)).reverse()],
+      hooks: { setCursor: [(chart) => this.#tell(chart.cursor.idx)] },
+    };
+    this.chart = new uPlot(options, [times, ...columns], this.plot);
+  }
+
+  // The highest is drawn first, so that each covers what is below its own part.
+  #series(swatch, ground) {
+    const colour = getComputedStyle(swatch).color;
+    const dash = swatch.querySelector("line").getAttribute("stroke-dasharray");
+    const dashes = dash === "none" ? [] : dash.split(" ").map(Number);
+    return {
+      stroke: colour,
+      width: 1,
+      fill: (chart) => striped(chart.ctx, colour, ground, dashes),
+      paths: uPlot.paths.bars({ size: [0.72, 48] }),
+      points: { show: false },
+    };
+  }
+
+  // The figures of the bar under the pointer, else those of the whole period.
+  #tell(index) {
+    const row = this.rows[index ?? -1];
+    const cells = row?.querySelectorAll("td") ?? [];
+    this.values.forEach((value, i) => (value.textContent = cells[i]?.textContent ?? value.dataset.total));
+    this.at ??= this.querySelector(".legend").appendChild(Object.assign(document.createElement("li"), { className: "at" }));
+    this.at.textContent = row?.querySelector("th").textContent ?? "";
+  }
+
+  #switch(button) {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const table = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(table));
+      this.wrap.hidden = !table;
+      this.plot.hidden = table;
+      if (!table) this.draw();
+    });
+  }
+
+  #watch() {
+    const again = () => this.plot.hidden || this.draw();
+    this.ends = new AbortController();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again, { signal: this.ends.signal });
+    this.themed = new MutationObserver(again);
+    this.themed.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    this.resized = new ResizeObserver(() => {
+      if (!this.plot.hidden) this.chart?.setSize({ width: this.plot.clientWidth - 24, height: HEIGHT });
+    });
+    this.resized.observe(this.plot);
+  }
+}
+customElements.define("usage-chart", UsageChart);

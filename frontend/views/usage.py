@@ -1,0 +1,325 @@
+"""What a tenant used and what it cost: figures, a chart and a table, from the ledger's hours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db.models import F
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from frontend.pages import tenant_page
+from frontend.templatetags.lorikeet import money, number
+from inference.grants import PICO
+from tenants.models import Tenant, UsageRollup
+from tenants.models.usage import FIGURES, UsageRollupQuerySet
+from tenants.permissions import Caller, Permission
+
+PERIODS = {
+    "24h": "24 hours",
+    "7d": "7 days",
+    "30d": "30 days",
+    "month": "This month",
+    "custom": "Custom",
+}
+BY = {"adapter": "Adapter", "key": "API key", "model": "Model"}
+SHOW = {"tokens": "Tokens", "cost": "Cost"}
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+HOURLY = 2 * DAY
+"""The longest period that is cut into hours, longer ones into days."""
+MAX_DAYS = 366
+MAX_SERIES = 5
+"""In the chart; the rest is summed up as one more."""
+MAX_ROWS = 50
+"""In the table; the CSV has all of them."""
+BASE = "base models"
+"""What is shown for usage without an adapter."""
+OTHER = "Other"
+LOOKS = (
+    ("c1", "none"),
+    ("c2", "5 1"),
+    ("c3", "2 1"),
+    ("c4", "6 1 1 1"),
+    ("c5", "1 1"),
+    ("c0", "3 2"),
+)
+"""Colour and stripes of each series; the last is for all others."""
+
+Row = Mapping[str, Any]
+
+
+class UsageForm(forms.Form):
+    """What is asked for. Days are UTC's; both the first and the last belong to the period."""
+
+    period = forms.ChoiceField(required=False, choices=list(PERIODS.items()))
+    first = forms.DateField(required=False, label="From")
+    last = forms.DateField(required=False, label="To")
+    by = forms.ChoiceField(required=False, choices=list(BY.items()), label="Stacked by")
+    show = forms.ChoiceField(required=False, choices=list(SHOW.items()))
+
+    def clean(self) -> dict[str, Any]:
+        given: dict[str, Any] = self.cleaned_data
+        if given.get("period") == "custom" and not self.errors:
+            _check_days(given["first"], given["last"])
+        return given
+
+
+def _check_days(first: date | None, last: date | None) -> None:
+    today = timezone.now().date()
+    first, last = first or today, last or today
+    if first > last:
+        raise ValidationError({"last": f"{last} is before {first}."})
+    if first > today:
+        raise ValidationError({"first": f"{first} is yet to come."})
+    if (days := (last - first).days + 1) > MAX_DAYS:
+        raise ValidationError(
+            {"first": f"From {first} to {last} it is {days} days; it can be {MAX_DAYS}."}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The hours from `start` to before `end`, stacked by a column, as tokens or as cost."""
+
+    period: str
+    start: datetime
+    end: datetime
+    by: str
+    show: str
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], now: datetime) -> Question:
+        """What a form asks for; the empty one if that was not valid."""
+        period = given.get("period") or "7d"
+        start, end = _bounds(period, given, now)
+        return cls(period, start, end, given.get("by") or "adapter", given.get("show") or "tokens")
+
+    @property
+    def bucket(self) -> str:
+        return "hour" if self.end - self.start <= HOURLY else "day"
+
+    @property
+    def before(self) -> tuple[datetime, datetime]:
+        """The period just before, of the same length."""
+        return self.start - (self.end - self.start), self.start
+
+    def buckets(self) -> Iterator[datetime]:
+        at, step = self.start, HOUR if self.bucket == "hour" else DAY
+        while at < self.end:
+            yield at
+            at += step
+
+    def value(self, row: Row) -> int:
+        """What the chart shows of a row of sums: tokens, or pico-units of the currency."""
+        if self.show == "cost":
+            return int(row["cost"])
+        return int(row["prompt_tokens"] + row["completion_tokens"])
+
+    def text(self, value: int) -> str:
+        return money(value) if self.show == "cost" else number(value)
+
+    def query(self, **changed: str) -> str:
+        """The address of this view with some of it changed."""
+        parts = {"period": self.period, "by": self.by, "show": self.show} | changed
+        if parts["period"] == "custom":
+            days = {"first": self.start.date(), "last": (self.end - HOUR).date()}
+            parts |= {name: day.isoformat() for name, day in days.items()}
+        return urlencode(parts)
+
+
+def _bounds(period: str, given: Mapping[str, Any], now: datetime) -> tuple[datetime, datetime]:
+    """Whole hours; the one that has begun is part of it."""
+    end = now.replace(minute=0, second=0, microsecond=0) + HOUR
+    today = _midnight(now.date())
+    if period == "24h":
+        return end - DAY, end
+    if period == "month":
+        return today.replace(day=1), end
+    if period == "custom":
+        first, last = given.get("first") or now.date(), given.get("last") or now.date()
+        return _midnight(first), min(_midnight(last) + DAY, end)
+    return today - {"7d": 6, "30d": 29}[period] * DAY, end
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A figure, and how it differs from the period before."""
+
+    title: str
+    text: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One value of the chart: as it is drawn, and as it is read."""
+
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One part of the stack: told apart by colour (a class) and by stripes (an SVG dash array)."""
+
+    name: str
+    total: str
+    colour: str
+    stripes: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A line for each bucket; its cells are the series', and there are none without any usage."""
+
+    series: Sequence[Series]
+    lines: Sequence[tuple[datetime, Sequence[Cell]]]
+
+
+@require_GET
+@tenant_page(Permission.READ_USAGE)
+def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Figures against the period before, the chart, and the sums by what it is stacked by."""
+    form = UsageForm(request.GET)
+    asked = Question.of(form.cleaned_data if form.is_valid() else {}, timezone.now())
+    everything = UsageRollup.objects.filter(tenant=caller.tenant)
+    rollups = everything.between(asked.start, asked.end)
+    total = summed(rollups)
+    rows = groups(asked, rollups)
+    names = _names(asked, caller.tenant, rows)
+    context = {
+        "form": form,
+        "asked": asked,
+        "periods": [(asked.query(period=name), text, name) for name, text in PERIODS.items()],
+        "stats": stats(total, summed(everything.between(*asked.before))),
+        "chart": chart(asked, rollups, rows, names) if rows else None,
+        "rows": [(names[row[asked.by]], row) for row in rows],
+        "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
+        "ever": bool(rows) or everything.exists(),
+        "by_title": BY[asked.by],
+        "show_title": SHOW[asked.show],
+        "currency": settings.CURRENCY.upper(),
+        "csv": _csv(asked, caller.tenant),
+    }
+    return render(request, "usage.html", context, status=422 if form.errors else 200)
+
+
+def summed(rollups: UsageRollupQuerySet) -> dict[str, int]:
+    """The sums of everything, zeros of nothing."""
+    row = next(iter(rollups.sums([])), None)
+    return {name: int(row[name]) if row else 0 for name in FIGURES}
+
+
+def groups(asked: Question, rollups: UsageRollupQuerySet) -> list[dict[str, Any]]:
+    """The sums of those that have the most of what is shown, the most first."""
+    tokens = F("prompt_tokens") + F("completion_tokens")
+    most = F("cost") if asked.show == "cost" else tokens
+    rows = list(rollups.sums([asked.by]).order_by(most.desc(), asked.by)[:MAX_ROWS])
+    return [_with_uncached(row) for row in rows]
+
+
+def _with_uncached(row: Row) -> dict[str, Any]:
+    return {**row, "uncached_tokens": row["prompt_tokens"] - row["cached_tokens"]}
+
+
+def rest(total: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
+    """What is not in the rows; None if that is nothing."""
+    left = {name: total[name] - sum(int(row[name]) for row in rows) for name in FIGURES}
+    return _with_uncached(left) if left["requests"] else None
+
+
+def stats(now: Row, before: Row) -> list[Stat]:
+    now, before = _with_uncached(now), _with_uncached(before)
+    titles = {
+        "requests": "Requests",
+        "uncached_tokens": "Uncached prompt tokens",
+        "cached_tokens": "Cached prompt tokens",
+        "completion_tokens": "Output tokens",
+        "cost": f"Cost, {settings.CURRENCY.upper()}",
+    }
+    return [
+        Stat(
+            title,
+            money(now[name]) if name == "cost" else number(now[name]),
+            change(now[name], before[name]),
+        )
+        for name, title in titles.items()
+    ]
+
+
+def change(now: int, before: int) -> str:
+    """How a figure differs from what it was, in words for people."""
+    if now == before:
+        return "as before"
+    if before == 0:
+        return "nothing before"
+    percent = round((now - before) * 100 / before)
+    return f"{percent:+,d} % on the period before".replace("-", "\u2212").replace(",", "\u202f")
+
+
+def chart(
+    asked: Question, rollups: UsageRollupQuerySet, rows: Sequence[Row], names: Mapping[Any, str]
+) -> Chart:
+    """The first of the rows as series, and one more for all that is left."""
+    shown = [row[asked.by] for row in rows[:MAX_SERIES]]
+    totals = {row[asked.bucket]: asked.value(row) for row in rollups.sums([asked.bucket])}
+    of_shown = rollups.filter(**{f"{asked.by}__in": shown}).sums([asked.bucket, asked.by])
+    values = {(row[asked.bucket], row[asked.by]): asked.value(row) for row in of_shown}
+    lines = {
+        at: _line([values.get((at, one), 0) for one in shown], totals.get(at))
+        for at in asked.buckets()
+    }
+    named = [names[one] for one in shown] + ([OTHER] if len(rows) > MAX_SERIES else [])
+    cut = [(at, line[: len(named)]) for at, line in lines.items()]
+    series = [
+        Series(name, asked.text(sum(line[i] for _, line in cut if line)), *LOOKS[i])
+        for i, name in enumerate(named)
+    ]
+    return Chart(series, [(at, [_cell(asked, value) for value in line]) for at, line in cut])
+
+
+def _line(values: list[int], total: int | None) -> list[int]:
+    """One bucket's values and what is left of its total; empty where nothing was used."""
+    return [] if total is None else [*values, total - sum(values)]
+
+
+def _cell(asked: Question, value: int) -> Cell:
+    return Cell(value / PICO if asked.show == "cost" else value, asked.text(value))
+
+
+def _names(asked: Question, tenant: Tenant, rows: Sequence[Row]) -> dict[Any, str]:
+    """What people call each group."""
+    found = [row[asked.by] for row in rows]
+    if asked.by != "key":
+        return {one: one or BASE for one in found}
+    known = dict(tenant.keys.filter(pk__in=found).values_list("pk", "name"))
+    return {pk: known.get(pk, f"key {pk}, deleted") for pk in found}
+
+
+def _csv(asked: Question, tenant: Tenant) -> list[tuple[str, str]]:
+    """The same, from the API, whole."""
+    query = {
+        "format": "csv",
+        "tenant": tenant.slug,
+        "bucket": asked.bucket,
+        "by": asked.by,
+        "start": f"{asked.start:%Y-%m-%dT%H:%M:%SZ}",
+        "end": f"{asked.end:%Y-%m-%dT%H:%M:%SZ}",
+    }
+    return [
+        (f"/api/v1/{name}?{urlencode(query)}", f"{title} as CSV")
+        for name, title in (("usage", "Usage"), ("costs", "Costs"))
+    ]

@@ -1,0 +1,201 @@
+"""Usage and cost: what is summed, over which hours, and how it is drawn."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from frontend.views.usage import HOUR, Question, change
+from inference.wire import Usage
+from tenants.models import ApiKey, Tenant
+from tests.frontend.test_pages import address, client_of
+from tests.tenants.making import make_key, make_tenant
+from tests.tenants.spending import spend
+
+NOW = datetime(2026, 5, 20, 15, 30, tzinfo=UTC)
+
+
+def tokens(prompt: int, cached: int = 0, output: int = 0) -> Usage:
+    return Usage(prompt, cached, output, 0, 0.1, 0.2, 0.3, 0.9)
+
+
+@pytest.fixture
+def key(tenant: Tenant) -> ApiKey:
+    return make_key(tenant)[0]
+
+
+@pytest.fixture
+def viewer(tenant: Tenant) -> Client:
+    return client_of(tenant, "viewer")
+
+
+def asked(**given: Any) -> Question:
+    return Question.of(given, NOW)
+
+
+def day(number: int, hour: int = 0) -> datetime:
+    return datetime(2026, 5, number, hour, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("given", "start", "end", "bucket"),
+    [
+        ({}, day(14), day(20, 16), "day"),
+        ({"period": "24h"}, day(19, 16), day(20, 16), "hour"),
+        ({"period": "30d"}, datetime(2026, 4, 21, tzinfo=UTC), day(20, 16), "day"),
+        ({"period": "month"}, day(1), day(20, 16), "day"),
+        ({"period": "custom"}, day(20), day(20, 16), "hour"),
+        ({"period": "custom", "first": day(3).date(), "last": day(4).date()},
+         day(3), day(5), "hour"),
+        ({"period": "custom", "first": day(3).date(), "last": day(5).date()},
+         day(3), day(6), "day"),
+    ],
+)  # fmt: skip
+def test_periods(given: dict[str, Any], start: datetime, end: datetime, bucket: str) -> None:
+    question = asked(**given)
+    assert (question.start, question.end, question.bucket) == (start, end, bucket)
+    assert question.before == (start - (end - start), start)
+    assert next(iter(question.buckets())) == start
+
+
+def test_an_address_brings_the_same_view_back() -> None:
+    given = {"first": day(3).date(), "last": day(5).date()}
+    question = asked(period="custom", by="key", show="cost", **given)
+    assert question.query(show="tokens") == (
+        "period=custom&by=key&show=tokens&first=2026-05-03&last=2026-05-05"
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "words"),
+    [
+        (0, 0, "as before"),
+        (7, 0, "nothing before"),
+        (150, 100, "+50 % on the period before"),
+        (0, 100, "\u2212100 % on the period before"),
+        (123_400, 100, "+123\u202f300 % on the period before"),
+    ],
+)
+def test_change_in_words(now: int, before: int, words: str) -> None:
+    assert change(now, before) == words
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer", "operator"])
+def test_members_and_operators_see_it(tenant: Tenant, role: str) -> None:
+    assert client_of(tenant, role).get(address(tenant, "usage")).status_code == 200
+
+
+def test_outsiders_do_not(tenant: Tenant) -> None:
+    assert client_of(tenant, "outsider").get(address(tenant, "usage")).status_code == 404
+
+
+def test_nothing_yet_and_nothing_in_the_period_differ(
+    tenant: Tenant, key: ApiKey, viewer: Client
+) -> None:
+    assert "Nothing was used yet" in viewer.get(address(tenant, "usage")).content.decode()
+    spend(key, timezone.now() - timedelta(days=100))
+    page = viewer.get(address(tenant, "usage"))
+    assert "Nothing was used in this period" in page.content.decode()
+    assert page.context["chart"] is None
+
+
+def test_figures_are_the_tenants_and_compared(tenant: Tenant, key: ApiKey, viewer: Client) -> None:
+    now = timezone.now()
+    spend(key, now, tokens(100, 40, 7))
+    spend(key, now - timedelta(hours=30), tokens(50, 40, 14))
+    spend(make_key(make_tenant())[0], now, tokens(10_000))
+    page = viewer.get(address(tenant, "usage"), {"period": "24h"})
+    assert [(stat.text, stat.change) for stat in page.context["stats"]] == [
+        ("1", "as before"),
+        ("60", "+500 % on the period before"),
+        ("40", "as before"),
+        ("7", "\u221250 % on the period before"),
+        ("0.000016", "+26 % on the period before"),
+    ]
+
+
+def test_the_most_used_are_stacked_and_the_rest_is_other(
+    tenant: Tenant, key: ApiKey, viewer: Client
+) -> None:
+    now = timezone.now()
+    for i in range(1, 8):
+        spend(key, now, tokens(100 * i), adapter=f"a{i}", model=f"a{i}")
+    spend(key, now - HOUR, tokens(5), adapter="a7", model="a7")
+    spend(key, now - HOUR, tokens(1))
+    page = viewer.get(address(tenant, "usage"), {"period": "24h", "by": "adapter"})
+    chart = page.context["chart"]
+    assert [(one.name, one.total) for one in chart.series] == [
+        ("a7", "705"), ("a6", "600"), ("a5", "500"), ("a4", "400"), ("a3", "300"), ("Other", "301"),
+    ]  # fmt: skip
+    assert chart.series[-1].colour == "c0" and len({one.stripes for one in chart.series}) == 6
+    drawn = [[cell.value for cell in cells] for _, cells in chart.lines]
+    assert drawn[-2:] == [[5, 0, 0, 0, 0, 1], [700, 600, 500, 400, 300, 300]]
+    assert drawn[:-2] == [[]] * 22, "hours without usage are gaps"
+    assert [name for name, _ in page.context["rows"]][-1] == "base models"
+
+
+def test_cost_is_drawn_in_units_of_the_currency(
+    tenant: Tenant, key: ApiKey, viewer: Client
+) -> None:
+    spend(key, timezone.now(), tokens(100_000_000))
+    spend(key, timezone.now(), tokens(1), adapter="cheap", model="cheap")
+    query = {"period": "24h", "show": "cost", "by": "model"}
+    page = viewer.get(address(tenant, "usage"), query)
+    assert [cell.value for cell in page.context["chart"].lines[-1][1]] == [15.0, 1.5e-07]
+    assert 'data-value="15.0"' in page.content.decode()
+
+
+def test_keys_have_their_names_even_when_gone(tenant: Tenant, key: ApiKey, viewer: Client) -> None:
+    gone, _ = make_key(tenant)
+    spend(key, timezone.now(), tokens(9))
+    spend(gone, timezone.now(), tokens(3))
+    ApiKey.objects.filter(pk=key.pk).update(name="<billing>")
+    ApiKey.objects.filter(pk=gone.pk).delete()
+    page = viewer.get(address(tenant, "usage"), {"by": "key"})
+    assert [name for name, _ in page.context["rows"]] == ["<billing>", f"key {gone.pk}, deleted"]
+    assert "&lt;billing&gt;" in page.content.decode()
+
+
+def test_what_the_table_leaves_out_is_summed_up(
+    tenant: Tenant, key: ApiKey, viewer: Client, django_assert_max_num_queries: Any
+) -> None:
+    for i in range(53):
+        spend(key, timezone.now(), tokens(100 - i), adapter=f"a{i}", model=f"a{i}")
+    with django_assert_max_num_queries(12):
+        page = viewer.get(address(tenant, "usage"))
+    assert len(page.context["rows"]) == 50
+    assert page.context["rest"]["uncached_tokens"] == 50 + 49 + 48
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"period": "decade"}, "Select a valid choice"),
+        ({"by": "secret"}, "Select a valid choice"),
+        ({"period": "custom", "first": "soon"}, "Enter a valid date"),
+        ({"period": "custom", "first": "2026-05-03", "last": "2026-05-01"}, "is before 2026-05-03"),
+        ({"period": "custom", "first": "2999-01-01", "last": "2999-01-02"}, "is yet to come"),
+        ({"period": "custom", "first": "2020-01-01", "last": "2021-06-01"}, "it can be 366"),
+    ],
+)
+def test_what_makes_no_sense_is_told(
+    tenant: Tenant, viewer: Client, query: dict[str, str], words: str
+) -> None:
+    page = viewer.get(address(tenant, "usage"), query)
+    assert page.status_code == 422 and words in page.content.decode()
+
+
+def test_the_csv_links_ask_the_api_for_the_same(
+    tenant: Tenant, key: ApiKey, viewer: Client
+) -> None:
+    spend(key, timezone.now())
+    page = viewer.get(address(tenant, "usage"), {"period": "24h", "by": "key"})
+    for url, _ in page.context["csv"]:
+        answer = viewer.get(url)
+        assert answer.status_code == 200
+        assert answer["Content-Type"] == "text/csv; charset=utf-8"
+        assert "bucket=hour&by=key" in url
