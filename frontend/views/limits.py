@@ -168,7 +168,7 @@ def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
     lines = [
         Line(
             LABELS[name],
-            str(LimitSet._meta.get_field(name).help_text).replace("Micro-units of the ", "In "),
+            str(getattr(LimitSet, name).field.help_text).replace("Micro-units of the ", "In "),
             shown(name, in_force[name]),
             shown(name, own.get(name)),
             shown(name, ceiling[name]),
