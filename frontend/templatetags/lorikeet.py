@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from django import template
@@ -34,6 +35,19 @@ def money(pico: Any) -> str:
 
 
 @register.filter
+def price(micro: int) -> str:
+    """Micro-units per million tokens as units, exact, with at least two places."""
+    whole, _, part = f"{micro / Decimal(10**6):f}".partition(".")
+    return f"{int(whole):,}".replace(",", NARROW_SPACE) + "." + part.rstrip("0").ljust(2, "0")
+
+
+@register.filter
+def percent(share: float | None) -> str:
+    """A share from 0 to 1."""
+    return "\u2013" if share is None else f"{share:.0%}"
+
+
+@register.filter
 def ago(at: datetime | None) -> SafeString | str:
     """A moment as people say it; the exact one is in the title."""
     if at is None:
@@ -49,6 +63,16 @@ STATES = {
     "ready": "ok",
     "live": "ok",
     "active": "ok",
+    "exact": "ok",
+    "served": "ok",
+    "shared": "ok",
+    "in force": "ok",
+    "to come": "busy",
+    "draining": "warn",
+    "degraded": "warn",
+    "refusing": "bad",
+    "differs": "bad",
+    "not served": "bad",
     "uploading": "busy",
     "validating": "busy",
     "probing": "busy",

@@ -16,8 +16,10 @@ from tenants.models import Tenant, User
 @require_GET
 @login_required
 def home(request: HttpRequest) -> HttpResponse:
-    """The only tenant that one has, else a choice."""
+    """Operators see the installation, others the only tenant that they have, else a choice."""
     assert isinstance(request.user, User)
+    if request.user.is_staff:
+        return redirect("operate")
     tenants = list(Tenant.objects.visible_to(request.user)[:50])
     if len(tenants) == 1:
         return redirect("overview", tenants[0].slug)

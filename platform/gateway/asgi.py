@@ -21,6 +21,7 @@ from django.db.utils import Error as DatabaseError  # noqa: E402
 from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
+from frontend import process  # noqa: E402
 from frontend.playground.answers import Playground  # noqa: E402
 from frontend.playground.socket import guarded  # noqa: E402
 from gateway.metrics import Metrics  # noqa: E402
@@ -56,6 +57,7 @@ directory.on_revoked(hub.end_streams)
 directory.on_archived(hub.unload)
 directory.on_pinned(hub.set_pins)
 engines.snapshot_source = hub.snapshot
+process.limits_degraded = lambda: limiter.degraded
 consumption.counters = limiter
 _tasks: set[asyncio.Task[None]] = set()
 
@@ -125,6 +127,9 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         hub.on_model(_note_model)
+        # Pages run in threads, and the hub belongs to this loop.
+        loop = asyncio.get_running_loop()
+        process.drain_engine = lambda engine_id: loop.call_soon_threadsafe(hub.drain, engine_id)
         beat = asyncio.create_task(_beat())
         stack.callback(beat.cancel)
         await send({"type": "lifespan.startup.complete"})

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import F, Q, Sum, Value
+from django.db.models import Case, Exists, F, OuterRef, Q, Sum, Value, When
 from django.db.models.functions import TruncDay, TruncMonth
 from django.utils import timezone
 
@@ -179,6 +179,19 @@ class EngineJournal(models.Model):
         return f"{self.engine_id} ({self.journal})"
 
 
+class PriceQuerySet(models.QuerySet["Price"]):
+    def at(self, now: datetime) -> PriceQuerySet:
+        """With `state`: `to come`, `in force`, or `past` where a later one has begun."""
+        same = Q(base_model=OuterRef("base_model")) | Q(adapter=OuterRef("adapter"))
+        begun = Price.objects.filter(same, starts_at__lte=now, starts_at__gt=OuterRef("starts_at"))
+        state = Case(
+            When(starts_at__gt=now, then=Value("to come")),
+            When(Exists(begun), then=Value("past")),
+            default=Value("in force"),
+        )
+        return self.annotate(state=state)
+
+
 class Price(models.Model):
     """What tokens of a base model, or of one adapter on it, cost from a moment on.
 
@@ -197,6 +210,8 @@ class Price(models.Model):
     cached_prompt = models.BigIntegerField()
     output = models.BigIntegerField()
     created_at = models.DateTimeField(auto_now_add=True)
+
+    objects = PriceQuerySet.as_manager()
 
     class Meta:
         ordering = ["-starts_at"]

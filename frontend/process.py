@@ -1,0 +1,23 @@
+"""What the console asks of the gateway process that it runs in; the gateway's wiring sets it.
+
+Apart from these a page knows only what is in the database, and `tenants.api.engines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def _nothing_to_drain(engine_id: str) -> None:
+    pass
+
+
+def _not_degraded() -> bool:
+    return False
+
+
+drain_engine: Callable[[str], None] = _nothing_to_drain
+"""Asks an engine, by its id, to take no new work. From any thread; unknown ids change nothing."""
+
+limits_degraded: Callable[[], bool] = _not_degraded
+"""Whether Redis is away, so that this process counts limits by itself or refuses."""

@@ -1,0 +1,34 @@
+"""Whether a tenant's models are served. What an engine does for others is not its business."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from frontend.pages import tenant_page
+from tenants.api import engines as connected
+from tenants.models import BaseModel
+from tenants.permissions import Caller, Permission
+
+
+@require_GET
+@tenant_page(Permission.READ_ADAPTERS)
+def engines(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The engines of the base models, and which of the tenant's adapters they hold."""
+    slug = caller.tenant.slug
+    found = [connected.shown_to({slug}, engine) for engine in connected.snapshot_source()]
+    rows = [
+        (
+            engine,
+            datetime.fromisoformat(engine["connected_at"]),
+            [name.partition("/")[2] for name in engine["resident_adapters"]],
+        )
+        for engine in sorted(found, key=lambda engine: str(engine["id"]))
+    ]
+    served = {engine["base_model"] for engine in found if not engine["draining"]}
+    used = BaseModel.objects.filter(adapters__tenant=caller.tenant).distinct()
+    missing = [model.name for model in used if model.name not in served]
+    return render(request, "engines.html", {"rows": rows, "missing": missing})

@@ -1,0 +1,1 @@
+"""The operator's pages: the whole installation, one module each."""

@@ -1,0 +1,51 @@
+"""Every change to the installation, its tenants' included."""
+
+from __future__ import annotations
+
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from frontend.pages import operator_page
+from frontend.views.audit import KINDS, PAGE, AuditFilter, changes
+from tenants.models import AuditEntry
+from tenants.models.audit import AuditEntryQuerySet
+
+
+class InstallationFilter(AuditFilter):
+    """As a tenant's, over all tenants or one of them."""
+
+    tenant = forms.CharField(
+        required=False, max_length=63, widget=forms.TextInput({"type": "search"})
+    )
+
+    def narrow(self, entries: AuditEntryQuerySet) -> AuditEntryQuerySet:
+        slug = self.cleaned_data["tenant"].strip()
+        found = super().narrow(entries)
+        return found.filter(tenant__slug=slug) if slug else found
+
+
+@require_GET
+@operator_page
+def audit(request: HttpRequest) -> HttpResponse:
+    """What happened, newest first."""
+    form = InstallationFilter(request.GET)
+    found: list[AuditEntry] = []
+    if form.is_valid():
+        entries = form.narrow(AuditEntry.objects.select_related("tenant"))
+        if (before := request.GET.get("before", "")).isdecimal():
+            entries = entries.filter(pk__lt=int(before))
+        found = list(entries[: PAGE + 1])
+    query = request.GET.copy()
+    query.pop("before", None)
+    context = {
+        "entries": [
+            (entry, KINDS.get(entry.kind, entry.kind), changes(entry)) for entry in found[:PAGE]
+        ],
+        "older": found[PAGE - 1].pk if len(found) > PAGE else None,
+        "filtered": any(query.values()),
+        "query": query.urlencode(),
+        "form": form,
+    }
+    return render(request, "operate/audit.html", context, status=422 if form.errors else 200)

@@ -1,0 +1,93 @@
+"""The operator's first page: is all well, and who uses it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import F, Sum
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from frontend import process
+from frontend.pages import operator_page
+from tenants.api import engines
+from tenants.models import BaseModel, GatewayProcess, Tenant, UsageRollup
+from tenants.models.usage import FIGURES, UsageRollupQuerySet
+from tenants.reconciliation import Drift, drifts
+
+TOP = 5
+MAX_JOURNALS = 10
+"""Of those that agree; each one that does not is shown."""
+
+
+@require_GET
+@operator_page
+def overview(request: HttpRequest) -> HttpResponse:
+    now = timezone.now()
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    day = UsageRollup.objects.between(hour - timedelta(days=1), now).sums([])
+    week = UsageRollup.objects.between(hour - timedelta(days=7), now)
+    context = {
+        "fleet": fleet(),
+        "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
+        "tops": {"By cost": top(week, "cost"), "By tokens": top(week, "tokens")},
+        "journals": journals(),
+        "gateways": list(GatewayProcess.objects.alive()),
+        "limits": limits(),
+        "tenants": Tenant.objects.count(),
+        "models": BaseModel.objects.count(),
+        "currency": settings.CURRENCY.upper(),
+    }
+    return render(request, "operate/overview.html", context)
+
+
+def fleet() -> dict[str, Any]:
+    """Sums over the connected engines; `kv_usage` is that of the fullest one, 0 to 1."""
+    found = engines.snapshot_source()
+    sums = {name: sum(one[name] for one in found) for name in ("running", "waiting", "queued")}
+    fullest = max((one["kv_usage"] for one in found), default=None)
+    draining = sum(one["draining"] for one in found)
+    return sums | {"engines": len(found), "draining": draining, "kv_usage": fullest}
+
+
+def top(rollups: UsageRollupQuerySet, by: str) -> list[dict[str, Any]]:
+    """The tenants with the most `cost` or `tokens`, as far as they have any."""
+    found = (
+        rollups.order_by()
+        .values("tenant__slug", "tenant__name")
+        .annotate(
+            requests=Sum("requests"),
+            tokens=Sum(F("prompt_tokens") + F("completion_tokens")),
+            cost=Sum("cost"),
+        )
+    )
+    return list(found.filter(**{f"{by}__gt": 0}).order_by(f"-{by}", "tenant__slug")[:TOP])
+
+
+def journals() -> dict[str, Any]:
+    """What the ledger and each engine's journal say of each other; those that differ first."""
+    found = drifts()
+    wrong = [drift for drift in found if drift]
+    right = sorted((drift for drift in found if not drift), key=_reported, reverse=True)
+    shown = wrong + right[:MAX_JOURNALS]
+    return {"shown": shown, "wrong": len(wrong), "more": len(found) - len(shown)}
+
+
+def _reported(drift: Drift) -> float:
+    at = drift.journal.reported_at
+    return at.timestamp() if at else 0.0
+
+
+def limits() -> dict[str, str]:
+    """How limits are counted at the moment: a state and what it means."""
+    if not settings.REDIS_URL:
+        return {"state": "local", "text": "Counted in this gateway: no Redis is set."}
+    if not process.limits_degraded():
+        return {"state": "shared", "text": "Counted in Redis, for all gateways together."}
+    if settings.LIMITS_WITHOUT_REDIS == "refuse":
+        return {"state": "refusing", "text": "Redis is away: requests are refused."}
+    return {"state": "degraded", "text": "Redis is away: each gateway counts by itself."}

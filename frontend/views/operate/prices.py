@@ -1,0 +1,177 @@
+"""What tokens cost, from when on. Prices are added, never changed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_POST
+
+from frontend.pages import operator_page
+from tenants.errors import PriceInForce
+from tenants.models import Adapter, BaseModel, Price
+from tenants.models.usage import MAX_PRICE, PriceQuerySet
+
+PAGE = 50
+MICRO = 10**6
+STATES = {"": "In force and to come", "past": "Past", "all": "All"}
+MAX_MODELS = 100
+"""Base models that the form suggests."""
+
+
+class Amount(forms.DecimalField):
+    """Units of the currency per million tokens; cleaned to whole micro-units."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            min_value=0,
+            max_value=MAX_PRICE // MICRO,
+            decimal_places=6,
+            # `type=number` would round or forget what a browser's language writes with a comma.
+            widget=forms.TextInput({"inputmode": "decimal", "autocomplete": "off"}),
+            **options,
+        )
+
+    def clean(self, value: Any) -> Any:
+        units: Decimal | None = super().clean(value)
+        return None if units is None else int(units * MICRO)
+
+
+class PriceForm(forms.Form):
+    """A new price of a base model or of one adapter."""
+
+    of = forms.CharField(
+        max_length=320,
+        label="Price of",
+        help_text="A base model, or an adapter as tenant/adapter.",
+        widget=forms.TextInput({"list": "priced", "autocomplete": "off"}),
+    )
+    prompt = Amount(label="Prompt tokens", help_text="Those that were not in the prefix cache.")
+    cached_prompt = Amount(label="Cached prompt tokens", help_text="At most as much.")
+    output = Amount(label="Output tokens")
+    starts_at = forms.DateTimeField(
+        required=False,
+        label="From (UTC)",
+        help_text="Empty: from now on. What was used before keeps its price.",
+        widget=forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
+    )
+
+    def clean_of(self) -> BaseModel | Adapter:
+        name: str = self.cleaned_data["of"].strip()
+        if base := BaseModel.objects.filter(name=name).first():
+            return base
+        slug, _, adapter = name.partition("/")
+        found = Adapter.objects.filter(tenant__slug=slug, name=adapter).first()
+        if found is None:
+            raise ValidationError(f"There is no base model or adapter “{name}”.")
+        return found
+
+    def clean_starts_at(self) -> datetime:
+        now = timezone.now()
+        at: datetime = self.cleaned_data["starts_at"] or now
+        if at < now:
+            raise ValidationError(f"{at:%Y-%m-%d %H:%M} is in the past: bills are written already.")
+        return at
+
+    def clean(self) -> dict[str, Any]:
+        given: dict[str, Any] = self.cleaned_data
+        prompt, cached = given.get("prompt"), given.get("cached_prompt")
+        if prompt is not None and cached is not None and cached > prompt:
+            self.add_error("cached_prompt", "This is more than tokens cost that were not cached.")
+        return given
+
+    def save(self) -> bool:
+        """Set the price of a valid form; False, with an error, if that moment has one already."""
+        given = dict(self.cleaned_data)
+        of = given.pop("of")
+        named = {"base_model": of} if isinstance(of, BaseModel) else {"adapter": of}
+        try:
+            with transaction.atomic():
+                Price.objects.create(**named, **given)
+        except IntegrityError:
+            self.add_error("starts_at", f"There is a price of {of} from then on already.")
+            return False
+        return True
+
+
+@require_http_methods(["GET", "POST"])
+@operator_page
+def prices(request: HttpRequest) -> HttpResponse:
+    """The list; POST sets a price."""
+    form = PriceForm(initial={"of": request.GET.get("of", "")})
+    if request.method == "POST":
+        form = PriceForm(request.POST)
+        if form.is_valid() and form.save():
+            messages.success(request, "The price is set.")
+            return redirect("operate_prices")
+    return _list(request, form)
+
+
+@require_POST
+@operator_page
+def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
+    """Take back a price that has not begun."""
+    price = get_object_or_404(Price, pk=pk)
+    try:
+        price.withdraw()
+        messages.success(request, "The price is withdrawn.")
+    except PriceInForce as error:
+        messages.error(request, error.message)
+    return redirect("operate_prices")
+
+
+def _list(request: HttpRequest, form: PriceForm) -> HttpResponse:
+    words, state = request.GET.get("q", "").strip(), request.GET.get("state", "")
+    state = state if state in STATES else ""
+    found = _after(_narrowed(words, state), request.GET.get("after", ""))
+    rows = list(found.select_related("base_model", "adapter__tenant")[: PAGE + 1])
+    query = request.GET.copy()
+    query.pop("after", None)
+    context = {
+        "prices": rows[:PAGE],
+        "older": rows[PAGE - 1].pk if len(rows) > PAGE else None,
+        "query": query.urlencode(),
+        "words": words,
+        "state": state,
+        "states": STATES,
+        "filtered": bool(words or state == "past"),
+        "form": form,
+        "base_models": list(BaseModel.objects.values_list("name", flat=True)[:MAX_MODELS]),
+        "currency": settings.CURRENCY.upper(),
+    }
+    return render(request, "operate/prices.html", context, status=422 if form.errors else 200)
+
+
+def _narrowed(words: str, state: str) -> PriceQuerySet:
+    """The latest first."""
+    found = Price.objects.at(timezone.now()).order_by("-starts_at", "-id")
+    if state == "past":
+        found = found.filter(state="past")
+    elif not state:
+        found = found.exclude(state="past")
+    if words:
+        slug, _, adapter = words.partition("/")
+        whole = Q(adapter__tenant__slug=slug, adapter__name=adapter)
+        part = Q(adapter__name__icontains=words) | Q(adapter__tenant__slug__icontains=words)
+        found = found.filter(Q(base_model__name__icontains=words) | part | whole)
+    return found
+
+
+def _after(found: PriceQuerySet, after: str) -> PriceQuerySet:
+    """Those behind the price with this row id."""
+    last = Price.objects.filter(pk=int(after)).first() if after.isdecimal() else None
+    if last is None:
+        return found
+    return found.filter(
+        Q(starts_at__lt=last.starts_at) | Q(starts_at=last.starts_at, pk__lt=last.pk)
+    )

@@ -1,0 +1,235 @@
+"""All tenants: found, made, weighted, suspended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.db.models import Count, DecimalField, OuterRef, Q, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_POST
+
+from frontend.pages import operator_page
+from tenants.models import Tenant, UsageRollup
+from tenants.models.accounts import TenantQuerySet
+
+if TYPE_CHECKING:
+    TenantFormBase = forms.ModelForm[Tenant]
+else:
+    TenantFormBase = forms.ModelForm
+
+PAGE = 50
+SORTS = {
+    "slug": "Slug",
+    "name": "Name",
+    "status": "State",
+    "weight": "Weight",
+    "cost": "Cost this month",
+    "created_at": "Made",
+}
+NUMBERS = frozenset({"weight", "cost"})
+SECTIONS = {
+    "members": "Members",
+    "keys": "API keys",
+    "adapters": "Adapters",
+    "limits": "Limits and ceilings",
+    "usage": "Usage",
+    "audit": "Audit log",
+}
+"""A tenant's pages that an operator goes to from here."""
+
+
+class NewTenant(TenantFormBase):
+    class Meta:
+        model = Tenant
+        fields = ["name", "slug", "weight"]
+        help_texts = {
+            "slug": "In addresses and in the names of its adapters; it never changes.",
+        }
+
+
+class TenantForm(TenantFormBase):
+    class Meta:
+        model = Tenant
+        fields = ["name", "weight"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """A column to sort by; slugs break ties."""
+
+    field: str
+    descending: bool
+
+    @classmethod
+    def of(cls, text: str) -> Sort:
+        """`weight` or `-weight`; what is no column means slugs."""
+        field = text.removeprefix("-")
+        return cls(field, text.startswith("-")) if field in SORTS else cls("slug", False)
+
+    def __str__(self) -> str:
+        return f"-{self.field}" if self.descending else self.field
+
+    def page(self, tenants: TenantQuerySet, after: str) -> list[Tenant]:
+        """One more than a page of those behind the tenant with the slug `after`."""
+        sign = "-" if self.descending else ""
+        last = tenants.filter(slug=after).values_list(self.field, flat=True).first()
+        if last is not None:
+            beyond = f"{self.field}__{'lt' if self.descending else 'gt'}"
+            tenants = tenants.filter(
+                Q(**{beyond: last}) | Q(**{self.field: last, "slug__gt": after})
+            )
+        return list(tenants.order_by(f"{sign}{self.field}", "slug")[: PAGE + 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A head of the table: `state` is ARIA's, `query` sorts by it (the other way round)."""
+
+    title: str
+    numeric: bool
+    state: str
+    query: str
+
+
+@require_http_methods(["GET", "POST"])
+@operator_page
+def tenants(request: HttpRequest) -> HttpResponse:
+    """The list; POST makes a tenant."""
+    form = NewTenant()
+    if request.method == "POST":
+        form = NewTenant(request.POST)
+        if form.is_valid():
+            made = form.save()
+            messages.success(request, f"{made.name} is made. Invite its first owner.")
+            return redirect("operate_tenants-edit", made.slug)
+    return _list(request, form)
+
+
+@require_http_methods(["GET", "POST"])
+@operator_page
+def edit(request: HttpRequest, tenant_slug: str) -> HttpResponse:
+    """One tenant: its name and weight, and where to go from here."""
+    tenant = get_object_or_404(_with_counts(Tenant.objects.all()), slug=tenant_slug)
+    form = TenantForm(request.POST or None, instance=tenant)
+    if request.method == "POST" and form.is_valid():
+        form.save()
+        messages.success(request, f"{tenant.name} is changed.")
+        return redirect("operate_tenants-edit", tenant.slug)
+    context = {
+        "tenant": tenant,
+        # An invalid form has changed the object, not the row.
+        "name": form.initial["name"],
+        "form": form,
+        "sections": _sections(tenant.slug),
+        "currency": settings.CURRENCY.upper(),
+    }
+    return render(request, "operate/tenant.html", context, status=422 if form.errors else 200)
+
+
+@require_POST
+@operator_page
+def suspend(request: HttpRequest, tenant_slug: str) -> HttpResponse:
+    """Refuse all the tenant's requests; its open streams end."""
+    return _set_status(request, tenant_slug, Tenant.Status.SUSPENDED, "Its open streams end now.")
+
+
+@require_POST
+@operator_page
+def activate(request: HttpRequest, tenant_slug: str) -> HttpResponse:
+    return _set_status(request, tenant_slug, Tenant.Status.ACTIVE, "Its keys work again.")
+
+
+def _set_status(
+    request: HttpRequest, slug: str, status: Tenant.Status, follows: str
+) -> HttpResponse:
+    tenant = get_object_or_404(Tenant, slug=slug)
+    tenant.status = status
+    tenant.save(update_fields=["status"])
+    messages.success(request, f"{tenant.name} is {status}. {follows}")
+    return redirect("operate_tenants-edit", tenant.slug)
+
+
+def _list(request: HttpRequest, form: NewTenant) -> HttpResponse:
+    words, status = request.GET.get("q", "").strip(), request.GET.get("status", "")
+    sort = Sort.of(request.GET.get("sort", ""))
+    found = _with_cost(Tenant.objects.all())
+    if words:
+        found = found.filter(Q(slug__icontains=words) | Q(name__icontains=words))
+    if status in Tenant.Status.values:
+        found = found.filter(status=status)
+    rows = sort.page(found, request.GET.get("after", ""))
+    context = {
+        "tenants": rows[:PAGE],
+        "next": _query(request.GET, after=rows[PAGE - 1].slug) if len(rows) > PAGE else "",
+        "first": _query(request.GET) if request.GET.get("after") else "",
+        "columns": _columns(request.GET, sort),
+        "sort": sort,
+        "words": words,
+        "status": status,
+        "statuses": Tenant.Status.choices,
+        "filtered": bool(words or status),
+        "form": form,
+        "currency": settings.CURRENCY.upper(),
+    }
+    return render(request, "operate/tenants.html", context, status=422 if form.errors else 200)
+
+
+def _columns(query: QueryDict, sort: Sort) -> list[Column]:
+    columns = []
+    for field, title in SORTS.items():
+        here = field == sort.field
+        turned = Sort(field, not sort.descending if here else field in NUMBERS)
+        state = ("descending" if sort.descending else "ascending") if here else "none"
+        columns.append(Column(title, field in NUMBERS, state, _query(query, sort=str(turned))))
+    return columns
+
+
+def _query(query: QueryDict, **changed: str) -> str:
+    """The address's query with other values, from the first page on."""
+    copy = query.copy()
+    copy.pop("after", None)
+    for name, value in changed.items():
+        copy[name] = value
+    return "?" + copy.urlencode()
+
+
+def _with_cost(found: TenantQuerySet) -> TenantQuerySet:
+    """With `cost`, of this month of UTC so far, in pico-units."""
+    rollups = UsageRollup.objects.filter(tenant=OuterRef("pk"), hour__gte=_month())
+    cost = rollups.order_by().values("tenant").annotate(sum=Sum("cost")).values("sum")
+    whole: DecimalField[Decimal, Decimal] = DecimalField(max_digits=38, decimal_places=0)
+    return found.annotate(cost=Coalesce(Subquery(cost), Decimal(0), output_field=whole))
+
+
+def _with_counts(found: TenantQuerySet) -> TenantQuerySet:
+    """With `cost` and how many members, live keys and adapters there are."""
+    return _with_cost(found).annotate(
+        member_count=Count("memberships", distinct=True),
+        key_count=Count("keys", filter=Q(keys__revoked_at=None), distinct=True),
+        adapter_count=Count("adapters", distinct=True),
+    )
+
+
+def _month() -> datetime:
+    return timezone.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def _sections(slug: str) -> dict[str, Any]:
+    """Addresses of the tenant's pages, by title."""
+    found = {"Overview": reverse("overview", args=[slug])}
+    for page, title in SECTIONS.items():
+        try:
+            found[title] = reverse(page, args=[slug])
+        except NoReverseMatch:
+            continue
+    return found
