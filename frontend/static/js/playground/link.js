@@ -38,6 +38,7 @@ export class Link {
 
   #opened() {
     this.#heardAt = performance.now();
+    this.#send({ type: "ping" }); // answered when the session was looked at
     const waiting = new Set(this.#unsent.filter((one) => one.type === "start").map((one) => one.id));
     for (const [id, answer] of this.#answers) {
       if (!waiting.has(id)) this.#send({ type: "resume", id, after: answer.after });

@@ -30,7 +30,8 @@ export class Pane extends HTMLElement {
     this.setAttribute("role", "group");
     this.append(document.getElementById("pane").content.cloneNode(true));
     this.talk = this.querySelector(".talk");
-    this.phase = this.querySelector(".phase");
+    this.phase = this.querySelector(".phase [role=status]");
+    this.clock = this.querySelector(".clock");
     this.field("model").value = model;
     this.addEventListener("click", (event) => this.#clicked(event.target.closest("[data-act]")));
   }
@@ -75,7 +76,7 @@ export class Pane extends HTMLElement {
     this.turns = [];
     this.running = null;
     this.talk.replaceChildren(element("p", "hint faint", "No messages yet."));
-    this.phase.textContent = "";
+    this.#says("");
   }
 
   stop() {
@@ -114,6 +115,7 @@ export class Pane extends HTMLElement {
     const answer = element("div", "turn assistant");
     const said = answer.appendChild(element("div", "said"));
     this.talk.append(answer);
+    this.talk.scrollTop = this.talk.scrollHeight;
     let request;
     try {
       request = this.request();
@@ -138,17 +140,20 @@ export class Pane extends HTMLElement {
   }
 
   #waits(phase, state) {
-    clearInterval(this.clock);
-    const show = () => {
-      const seconds = ((performance.now() - state.began) / 1000).toFixed(1);
-      this.phase.textContent = phase === "generating" ? PHASES[phase] : `${PHASES[phase] ?? phase} · ${seconds} s`;
-    };
-    show();
-    if (phase !== "generating") this.clock = setInterval(show, 100);
+    this.#says(PHASES[phase] ?? phase);
+    if (phase === "generating") return;
+    const show = () => (this.clock.textContent = `${((performance.now() - state.began) / 1000).toFixed(1)} s`);
+    this.ticking = setInterval(show, 100);
+  }
+
+  // The clock beside it is not for screen readers.
+  #says(phase) {
+    clearInterval(this.ticking);
+    this.clock.textContent = "";
+    this.phase.textContent = phase;
   }
 
   #ended(state, message) {
-    clearInterval(this.clock);
     state.markdown.end();
     this.running = null;
     if (state.text) this.turns.push({ role: "assistant", content: state.text });
@@ -158,7 +163,7 @@ export class Pane extends HTMLElement {
   }
 
   #finished(answer, message) {
-    this.phase.textContent = message.finish_reason === "cancelled" ? "Stopped" : "Done";
+    this.#says(message.finish_reason === "cancelled" ? "Stopped" : "Done");
     const why = message.limited || REASONS[message.finish_reason];
     if (why) answer.append(element("p", "why quiet", why));
     const foot = answer.appendChild(element("p", "foot faint", footline(message, this.home.currency)));
@@ -166,8 +171,7 @@ export class Pane extends HTMLElement {
   }
 
   #failed(answer, message) {
-    clearInterval(this.clock);
-    this.phase.textContent = "Failed";
+    this.#says("Failed");
     const notice = answer.appendChild(element("div", "notice bad"));
     notice.setAttribute("role", "alert");
     const later = message.retry_after_s ? ` Try again in ${Math.ceil(message.retry_after_s)} s.` : "";
