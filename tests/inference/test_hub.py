@@ -315,6 +315,20 @@ async def test_a_stream_that_outgrows_its_limits_ends_as_too_long(bench: Bench) 
     assert bench.limits.settled["r1"] == Usage(5, 0, 212)
 
 
+async def test_a_refusal_that_comes_after_the_client_left_changes_nothing(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.limits.tokens_left = 0
+    stream = bench.submit(output_tokens=200, grows=True)
+    await engine.hear()
+    stream.push(Delta("r1", "a", 210))
+    stream.cancel("cancelled")
+    assert await engine.hear() == wire.Cancel("r1", "cancelled")
+    engine.say(Done("r1", Usage(5, 0, 210), "cancelled"))
+    await bench.hub.drained()
+    assert stream.limited is None
+    assert bench.limits.settled["r1"] == Usage(5, 0, 210)
+
+
 async def test_a_stream_goes_on_while_nobody_can_be_asked(bench: Bench) -> None:
     engine = await bench.join()
     bench.limits.away = True

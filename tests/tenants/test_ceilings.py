@@ -56,3 +56,10 @@ def test_a_limit_of_zero_is_a_limit() -> None:
 def test_other_columns_of_a_row_are_left_aside() -> None:
     row = {"id": 3, "author": "tenant", "updated_at": "2026-01-01", "cost_per_day": 9}
     assert limits("k7", "key `ci`", {"tenant": row}) == (Limits("k7", "key `ci`", cost_per_day=9),)
+
+
+def test_what_is_above_its_ceiling_is_named_with_it() -> None:
+    own = {"requests_per_minute": 11, "tokens_per_minute": 5, "cost_per_day": None}
+    highest = {"requests_per_minute": 10, "tokens_per_minute": 5, "cost_per_day": 1}
+    assert ceilings.beyond(own, highest) == {"requests_per_minute": 10}
+    assert ceilings.beyond({"tokens_per_day": 9}, {}) == {}
