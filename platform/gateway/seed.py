@@ -107,12 +107,17 @@ async def adapters(base_url: str, base_model: str, keys: dict[str, str]) -> None
     async with httpx.AsyncClient(base_url=base_url, timeout=60) as client, asyncio.TaskGroup() as t:
         for demo in TENANTS:
             folder = ADAPTERS[demo.adapter]
-            t.create_task(_adapter(client, keys[demo.slug], demo.adapter, folder, base_model))
+            t.create_task(adapter(client, keys[demo.slug], demo.adapter, folder, base_model))
 
 
-async def _adapter(
+async def adapter(
     client: httpx.AsyncClient, key: str, name: str, folder: Path, base_model: str
 ) -> None:
+    """Upload one adapter and wait until it is ready.
+
+    Raises:
+        SeedFailed: as `adapters`.
+    """
     headers = {"Authorization": f"Bearer {key}"}
     files = [("files", (file, (folder / file).read_bytes())) for file in FILES]
     answer = await client.post(
@@ -122,7 +127,7 @@ async def _adapter(
         data={"base_model": base_model},
     )
     if answer.is_error:
-        raise SeedFailed(f"the demo adapter {name} was refused: {answer.text}")
+        raise SeedFailed(f"the adapter {name} was refused: {answer.text}")
     version = answer.json()
     try:
         async with asyncio.timeout(VALIDATION_S):
@@ -131,6 +136,6 @@ async def _adapter(
                 url = f"/api/v1/adapters/{name}/versions/{version['number']}"
                 version = (await client.get(url, headers=headers)).raise_for_status().json()
     except TimeoutError:
-        raise SeedFailed(f"the demo adapter {name} is still {version['state']}") from None
+        raise SeedFailed(f"the adapter {name} is still {version['state']}") from None
     if version["state"] != "ready":
-        raise SeedFailed(f"the demo adapter {name} was {version['state']}: {version['report']}")
+        raise SeedFailed(f"the adapter {name} was {version['state']}: {version['report']}")

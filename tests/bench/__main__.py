@@ -24,6 +24,7 @@ from tests.bench import (  # noqa: E402
     lorikeet,
     metering,
     streams,
+    thrash,
     throughput,
     vllm,
 )
@@ -37,6 +38,7 @@ BENCHMARKS = {
     "metering": metering.run,
     "streams": streams.run,
     "fairness": fairness.run,
+    "thrash": thrash.run,
     "ledger": ledger.run,
 }
 

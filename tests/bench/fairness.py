@@ -1,132 +1,229 @@
-"""What a flood by one tenant costs another, and what too many adapters cost everybody: real vLLM."""
+"""What a flood by others costs a tenant that asks one question at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from statistics import median
+
+from asgiref.sync import sync_to_async
 
 from gateway import demo
-from tests.bench import lorikeet
+from tenants.models import ApiKey, Tenant
+from tests.bench import lorikeet, servers
 from tests.bench.client import Address, Connection, Refused, Reply
+from tests.bench.processes import PYTHON
 from tests.bench.report import Figure, Report, Row
 from tests.bench.scale import Scale
 from tests.bench.vllm import tenants_with_adapters
 
 BASE = "base"
-FLOOD = 100
-"""Requests that the flooding tenant has under way at any time."""
-FLOOD_TOKENS = 300
 QUESTION = "Please answer briefly: what is the capital of Peru? "
 PROMPT = QUESTION * 10
 ANSWER_TOKENS = 8
+FLOOD, FLOOD_TOKENS = 100, 300
+"""Requests that the flooding tenant has under way at any time, and how long each gets."""
 ALLOWED = 1.5
 """The share of its undisturbed p99 TTFT that a tenant may see, besides one engine step."""
-SLOTS = 4
 PAUSE_S = 0.5
 """Between two tries of a flooding client that was refused."""
 
+TENANTS, ASKED_PER_S, CROWD_TOKENS = 999, 50.0, 4
+"""Tenants that ask the synthetic engine a question now and then, how many of all of them in a
+second, and the tokens of each answer."""
+CROWD_FLOOD, CROWD_PACE, CROWD_PLACES = 200, 40, 64
+"""Requests of the tenant that floods it, tokens per second of each stream, streams at a time: the
+999 need 5 of these places on average, and the flood wants more than there are."""
+
+
+@dataclass(slots=True)
+class Flood:
+    """What flooding clients were answered."""
+
+    replies: list[Reply] = field(default_factory=list)
+    in_swing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Enough was answered for requests to begin and end all the time."""
+    swing: int = 1
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def add(self, reply: Reply) -> None:
+        """One more answer."""
+        self.replies.append(reply)
+        if len(self.replies) >= self.swing:
+            self.in_swing.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """A tenant that asks one question at a time, and one that floods; by their keys."""
+
+    address: Address
+    model: str
+    quiet: Sequence[str]
+    noisy: str
+    flood: int
+    """Requests of the noisy one at any time."""
+
+    async def ask(self, count: int) -> list[float]:
+        """The TTFT of so many questions, one after another, in seconds."""
+        connection, took = await Connection.open(self.address), []
+        try:
+            for i in range(count):
+                request = self._request(f"{i}: {PROMPT}", ANSWER_TOKENS, self.quiet[0])
+                took.append((await connection.send(request)).first_s)
+        finally:
+            connection.close()
+        return took
+
+    @asynccontextmanager
+    async def flooded(self) -> AsyncIterator[Flood]:
+        """Clients that always have a request under way; what they are answered meanwhile."""
+        flood = Flood(swing=self.flood // 2)
+        async with asyncio.TaskGroup() as tasks:
+            clients = [tasks.create_task(self._client(flood)) for _ in range(self.flood)]
+            await flood.in_swing.wait()
+            flood.replies.clear()
+            flood.swing = 1
+            flood.in_swing.clear()
+            yield flood
+            await flood.in_swing.wait()
+            for client in clients:
+                client.cancel()
+
+    async def _client(self, flood: Flood) -> None:
+        connection = await Connection.open(self.address)
+        try:
+            for i in flood.numbers:
+                request = self._request(f"flood {i}: {QUESTION}", FLOOD_TOKENS, self.noisy)
+                try:
+                    flood.add(await connection.send(request))
+                except Refused:
+                    await asyncio.sleep(PAUSE_S)
+        finally:
+            connection.close()
+
+    def _request(self, text: str, tokens: int, key: str) -> bytes:
+        return lorikeet.chat(self.model, text, max_tokens=tokens, stream=True, key=key)
+
+
+class Crowd(Contest):
+    """Many quiet tenants, who take turns, at times of their own."""
+
+    async def ask(self, count: int) -> list[float]:
+        """The TTFT of so many questions, in seconds."""
+        chance = random.Random(count)  # the same times alone and beside the flood
+        connections = [await Connection.open(self.address) for _ in self.quiet]
+        asked = []
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                at = asyncio.get_running_loop().time()
+                for i in range(count):
+                    who = i % len(connections)
+                    request = self._request(f"{i}: {QUESTION}", CROWD_TOKENS, self.quiet[who])
+                    asked.append(tasks.create_task(connections[who].send(request)))
+                    at += chance.expovariate(ASKED_PER_S)
+                    await asyncio.sleep(at - asyncio.get_running_loop().time())
+        finally:
+            for connection in connections:
+                connection.close()
+        return [question.result().first_s for question in asked]
+
+
+@dataclass(slots=True)
+class Found:
+    """Seconds, by round: TTFT of each question alone and beside the flood, the flood's step."""
+
+    alone: list[list[float]] = field(default_factory=list)
+    beside: list[list[float]] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)
+
 
 async def run(scale: Scale) -> Report:
-    """One tenant asks one question at a time: alone, and while another floods the engine."""
-    options = ["--model", str(demo.BASE), "--served-name", BASE, "--max-loras", str(SLOTS)]
+    """One quiet tenant on vLLM, 999 on the synthetic engine."""
+    rows = _rows("vLLM, one tenant", await _one(scale))
+    rows += _rows(f"synthetic, {TENANTS} tenants", await _many(scale))
+    return Report(
+        "One question at a time, alone and beside another tenant's flood",
+        rows,
+        f"On vLLM {FLOOD} requests of {FLOOD_TOKENS} tokens are always under way. On the synthetic "
+        f"engine of {CROWD_PLACES} streams {CROWD_FLOOD} are, and the {TENANTS} ask "
+        f"{ASKED_PER_S:g} questions/s together.",
+    )
+
+
+async def _one(scale: Scale) -> Found:
+    options = ["--model", str(demo.BASE), "--served-name", BASE]
     async with (
-        lorikeet.gateway() as gateway,
+        lorikeet.gateway("gateway-fair") as gateway,
         lorikeet.engine(gateway, "engine-fair", *options),
     ):
         await lorikeet.until_served(gateway, scale.key, BASE)
-        (quiet, _), (noisy, _), *_ = [
-            (key, adapter) for adapter, key in await tenants_with_adapters(gateway, BASE)
-        ]
-        alone, flooded, steps = [], [], []
-        for _ in range(scale.fairness_rounds):
-            alone.append(await _ask(gateway.address, quiet, scale.questions))
-            async with _flood(gateway.address, noisy) as replies:
-                flooded.append(await _ask(gateway.address, quiet, scale.questions))
-            steps.append(sorted(reply.step_s for reply in replies)[len(replies) // 2])
-    return _report(alone, flooded, steps)
+        (_, quiet), (_, noisy), *_ = await tenants_with_adapters(gateway, BASE)
+        contest = Contest(gateway.address, BASE, [quiet], noisy, FLOOD)
+        return await _rounds(contest, scale.fairness_rounds, scale.questions)
 
 
-async def _ask(address: Address, key: str, count: int) -> list[float]:
-    """The TTFT of so many questions, one after another, in seconds."""
-    connection, took = await Connection.open(address), []
-    try:
-        for i in range(count):
-            text = f"{i}: {PROMPT}"
-            request = lorikeet.chat(BASE, text, max_tokens=ANSWER_TOKENS, stream=True, key=key)
-            took.append((await connection.send(request)).first_s)
-    finally:
-        connection.close()
-    return took
+async def _many(scale: Scale) -> Found:
+    noisy, *quiet = await sync_to_async(_keys)("crowd", 1 + TENANTS)
+    bounds = {
+        "--tokens-per-second": CROWD_PACE,
+        "--max-num-seqs": CROWD_PLACES,
+    }
+    options = [part for name, value in bounds.items() for part in (name, str(value))]
+    command = [*PYTHON, "-m", "tests.bench.roomy_engine"]
+    async with (
+        lorikeet.gateway("gateway-crowd") as gateway,
+        lorikeet.engine(
+            gateway, "engine-crowd", "--model", servers.MODEL, *options, command=command
+        ),
+    ):
+        await lorikeet.until_served(gateway, noisy, servers.MODEL)
+        crowd = Crowd(gateway.address, servers.MODEL, quiet, noisy, CROWD_FLOOD)
+        return await _rounds(crowd, scale.fairness_rounds, scale.crowd_questions)
 
 
-@asynccontextmanager
-async def _flood(address: Address, key: str) -> AsyncIterator[list[Reply]]:
-    """FLOOD clients that always have a long request under way; what they were answered."""
-    replies: list[Reply] = []
-    numbers = itertools.count()
-    clients = [
-        asyncio.create_task(_long_requests(address, key, numbers, replies)) for _ in range(FLOOD)
-    ]
-    try:
-        while len(replies) < FLOOD // 2 and not any(client.done() for client in clients):
-            await asyncio.sleep(PAUSE_S)  # until it is in full swing
-        replies.clear()
-        yield replies
-        while not replies:
-            await asyncio.sleep(PAUSE_S)
-    finally:
-        for client in clients:
-            client.cancel()
-        done, _ = await asyncio.wait(clients)
-    for client in done:
-        if not client.cancelled():
-            client.result()
+def _keys(prefix: str, count: int) -> list[str]:
+    """Keys of so many new tenants."""
+    slugs = [f"{prefix}-{i}" for i in range(count)]
+    tenants = Tenant.objects.bulk_create([Tenant(slug=slug, name=slug) for slug in slugs])
+    return [ApiKey.objects.issue(one, name="bench", scopes=["inference"])[1] for one in tenants]
 
 
-async def _long_requests(
-    address: Address, key: str, numbers: Iterable[int], replies: list[Reply]
-) -> None:
-    connection = await Connection.open(address)
-    try:
-        for i in numbers:
-            text = f"flood {i}: {QUESTION}"
-            request = lorikeet.chat(BASE, text, max_tokens=FLOOD_TOKENS, stream=True, key=key)
-            with suppress(Refused):
-                replies.append(await connection.send(request))
-                continue
-            await asyncio.sleep(PAUSE_S)
-    finally:
-        connection.close()
+async def _rounds(contest: Contest, rounds: int, questions: int) -> Found:
+    await contest.ask(questions)  # the first ones look up keys
+    found = Found()
+    for _ in range(rounds):
+        found.alone.append(await contest.ask(questions))
+        async with contest.flooded() as flood:
+            found.beside.append(await contest.ask(questions))
+        found.step.append(median(reply.step_s for reply in flood.replies))
+    return found
 
 
-def _p99(values: Iterable[float]) -> float:
+def p99(values: Iterable[float]) -> float:
+    """The value that one in a hundred exceeds."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]
 
 
-def _report(alone: list[list[float]], flooded: list[list[float]], steps: list[float]) -> Report:
-    def ms(values: Iterable[float]) -> Figure:
-        return Figure.of([1000 * value for value in values])
+def _rows(where: str, found: Found) -> list[Row]:
+    def ms(rounds: list[list[float]], of: Callable[[list[float]], float]) -> Figure:
+        return Figure.of([1000 * of(values) for values in rounds])
 
-    p99_alone, p99_flooded = [_p99(one) for one in alone], [_p99(one) for one in flooded]
-    shares = [
-        hit / (ALLOWED * quiet + step)
-        for hit, quiet, step in zip(p99_flooded, p99_alone, steps, strict=True)
+    quiet, hit = ms(found.alone, p99), ms(found.beside, p99)
+    step = Figure.of([1000 * value for value in found.step])
+    allowed = [ALLOWED * a + b for a, b in zip(quiet.values, step.values, strict=True)]
+    return [
+        Row(f"{where}: p50 TTFT alone", ms(found.alone, median), "ms"),
+        Row(f"{where}: the same beside the flood", ms(found.beside, median), "ms"),
+        Row(f"{where}: p99 TTFT alone", quiet, "ms"),
+        Row(f"{where}: the same beside the flood", hit, "ms"),
+        Row(f"{where}: a step of the flood", step, "ms"),
+        Row(
+            f"{where}: p99 over {ALLOWED:g} alone and a step", hit.over(Figure.of(allowed)), "x", 1
+        ),
     ]
-    return Report(
-        f"One question at a time beside {FLOOD} long requests of another tenant, on vLLM",
-        [
-            Row("p50 TTFT alone", ms(sorted(one)[len(one) // 2] for one in alone), "ms"),
-            Row(
-                "p50 TTFT beside the flood", ms(sorted(one)[len(one) // 2] for one in flooded), "ms"
-            ),
-            Row("p99 TTFT alone", ms(p99_alone), "ms"),
-            Row("p99 TTFT beside the flood", ms(p99_flooded), "ms"),
-            Row("an engine step of the flood", ms(steps), "ms"),
-            Row(
-                f"p99 beside the flood over {ALLOWED:g} alone and a step", Figure.of(shares), "x", 1
-            ),
-        ],
-    )

@@ -19,6 +19,8 @@ class Tally:
     events: int = 0
     wall_s: float = 0.0
     latencies_s: list[float] = field(default_factory=list)
+    firsts_s: list[float] = field(default_factory=list)
+    """To the first byte: of a stream, to its first token."""
 
     def add(self, reply: Reply, latency_s: float) -> None:
         """Count one answer."""
@@ -26,6 +28,7 @@ class Tally:
         self.tokens += reply.completion_tokens
         self.events += reply.events
         self.latencies_s.append(latency_s)
+        self.firsts_s.append(reply.first_s)
 
 
 async def drive(address: Address, requests: Sequence[bytes], *, clients: int) -> Tally:

@@ -22,6 +22,9 @@ class Scale:
     open_streams: int = 2_000
     fairness_rounds: int = 3
     questions: int = 100
+    crowd_questions: int = 1_000
+    thrash_rounds: int = 5
+    thrash_streams: int = 96
     ledger_rows: int = 50_000
     events: int = 10_000_000
 
@@ -37,6 +40,9 @@ QUICK = {
     "open_streams": 500,
     "fairness_rounds": 1,
     "questions": 40,
+    "crowd_questions": 400,
+    "thrash_rounds": 1,
+    "thrash_streams": 64,
     "ledger_rows": 20_000,
     "events": 500_000,
 }

@@ -1,0 +1,136 @@
+"""What traffic over more adapters than the engine has slots costs: real vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from shutil import copyfile
+from statistics import median
+
+import httpx
+from asgiref.sync import sync_to_async
+from safetensors.numpy import load_file, save_file
+
+from gateway import demo, seed
+from inference.content import CONFIG, WEIGHTS
+from tenants.models import ApiKey, Tenant
+from tests.bench import lorikeet
+from tests.bench.fairness import p99
+from tests.bench.measure import Samples, Side
+from tests.bench.report import Figure, Report, Row, take_turns
+from tests.bench.scale import Scale
+
+BASE = "base"
+SLOTS = 4
+"""Adapters of one batch."""
+IN_USE = (4, 5, 6, 8)
+"""Adapters that the traffic is over, up to twice as many as there are slots."""
+LOADED = (SLOTS, 16)
+"""Adapters loaded at once: in slots alone, or twice as many in use fit host memory."""
+CLIENTS, TOKENS = 16, 48
+Model = tuple[str, str]
+"""An adapter's name and a key that may use it."""
+
+
+async def run(scale: Scale) -> Report:
+    """Streams over 4, 5, 6 and 8 adapters on 4 slots, in turns."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for loaded in LOADED:
+            rows += await _with_loaded(loaded, scale, Path(folder))
+    return Report(
+        f"{CLIENTS} streams of {TOKENS} tokens over more adapters than {SLOTS} slots, on vLLM",
+        rows,
+        f"Every stream asks for another adapter than the one before. {SLOTS} loaded: an adapter is "
+        f"read from its files again whenever it comes back; {LOADED[1]} loaded: it is in memory.",
+    )
+
+
+async def _with_loaded(loaded: int, scale: Scale, folder: Path) -> list[Row]:
+    options = ["--model", str(demo.BASE), "--served-name", BASE]
+    options += ["--max-loras", str(SLOTS), "--max-cpu-loras", str(loaded)]
+    async with (
+        lorikeet.gateway("gateway-thrash") as gateway,
+        lorikeet.engine(gateway, f"engine-thrash-{loaded}", *options),
+    ):
+        await lorikeet.until_served(gateway, scale.key, BASE)
+        keys = await sync_to_async(_keys)(f"thrash-{loaded}")
+        async with lorikeet.worker():
+            models = await _upload(gateway.url, keys, folder)
+        side = Side(gateway.address, {})
+        turns = {
+            str(count): partial(side.answer, _requests(models[:count], scale), clients=CLIENTS)
+            for count in IN_USE
+        }
+        await take_turns(1, turns)
+        found = await take_turns(scale.thrash_rounds, turns)
+    return _rows(loaded, {count: Samples(found[str(count)]) for count in IN_USE})
+
+
+def _keys(prefix: str) -> list[str]:
+    """Keys of as many new tenants as adapters: one customer, one adapter."""
+    scopes = ["inference", "adapters:write"]
+    tenants = [Tenant.objects.create(slug=f"{prefix}-{i}", name=prefix) for i in range(IN_USE[-1])]
+    return [ApiKey.objects.issue(one, name="bench", scopes=scopes)[1] for one in tenants]
+
+
+async def _upload(url: str, keys: list[str], folder: Path) -> list[Model]:
+    """Each tenant's adapter, as every tenant uploads it, ready when this returns."""
+    models = [(f"adapter-{i}", key) for i, key in enumerate(keys)]
+    async with (
+        httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for i, (name, key) in enumerate(models):
+            variant = _variant(folder / name, i)
+            tasks.create_task(seed.adapter(client, key, name, variant, BASE))
+    return models
+
+
+def _variant(folder: Path, number: int) -> Path:
+    """One of the demo's adapters, a little stronger with each number."""
+    source = demo.ADAPTERS["support"]
+    folder.mkdir(exist_ok=True)
+    copyfile(source / CONFIG, folder / CONFIG)
+    weights = load_file(source / WEIGHTS)
+    save_file({name: one * (1 + number / 100) for name, one in weights.items()}, folder / WEIGHTS)
+    return folder
+
+
+def _requests(models: list[Model], scale: Scale) -> list[bytes]:
+    return [
+        lorikeet.chat(
+            models[i % len(models)][0],
+            f"{i}: what is the capital of Peru?",
+            max_tokens=TOKENS,
+            stream=True,
+            key=models[i % len(models)][1],
+        )
+        for i in range(scale.thrash_streams)
+    ]
+
+
+def _rows(loaded: int, found: dict[int, Samples]) -> list[Row]:
+    rows: list[Row] = []
+    for count, samples in found.items():
+        what = f"{loaded} loaded, {count} in use"
+        rows += [
+            Row(f"{what}: p50 TTFT", _ttft_ms(samples, median), "ms"),
+            Row(f"{what}: p99 TTFT", _ttft_ms(samples, p99), "ms"),
+            Row(f"{what}: speed", samples.tokens_per_s(), "tokens/s"),
+        ]
+    resident, most = found[IN_USE[0]], found[IN_USE[-1]]
+    what = f"{loaded} loaded, {IN_USE[-1]} in use over {IN_USE[0]}"
+    ratio = _ttft_ms(most, p99).over(_ttft_ms(resident, p99))
+    return [
+        *rows,
+        Row(f"{what}: p99 TTFT", ratio, "x"),
+        Row(f"{what}: speed", most.tokens_per_s().over(resident.tokens_per_s()), "x"),
+    ]
+
+
+def _ttft_ms(samples: Samples, of: Callable[[list[float]], float]) -> Figure:
+    return samples.of(lambda one: 1000 * of(one.tally.firsts_s))
