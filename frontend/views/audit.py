@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
 from tenants.api.tables import CHUNK_ROWS, download
-from tenants.models import AuditEntry
+from tenants.models import AuditEntry, LimitSet
 from tenants.models.audit import AuditEntryQuerySet
 from tenants.permissions import Caller, Permission
 
@@ -104,7 +104,7 @@ def audit(request: HttpRequest, caller: Caller) -> HttpResponse:
     query = request.GET.copy()
     query.pop("before", None)
     context = {
-        "entries": [_shown(entry) for entry in entries[:PAGE]],
+        "entries": _shown(entries[:PAGE]),
         "older": entries[PAGE - 1].pk if len(entries) > PAGE else None,
         "filtered": any(query.values()),
         "query": query.urlencode(),
@@ -133,8 +133,23 @@ def changes(entry: AuditEntry) -> list[Change]:
     ]
 
 
-def _shown(entry: AuditEntry) -> tuple[AuditEntry, str, list[Change]]:
-    return entry, KINDS.get(entry.kind, entry.kind), changes(entry)
+def _shown(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, list[Change]]]:
+    """Each with what it is about and what differs."""
+    ids = [entry.object_id for entry in entries if entry.kind == "limits" and entry.object_id]
+    found = LimitSet.objects.filter(pk__in=ids).select_related("key", "adapter") if ids else []
+    limits = {one.pk: one for one in found}
+    return [(one, _about(one, limits.get(one.object_id or 0)), changes(one)) for one in entries]
+
+
+def _about(entry: AuditEntry, limits: LimitSet | None) -> str:
+    """What kind of thing it was; limits are named by whose they are, as far as they still exist."""
+    if entry.kind != "limits":
+        return KINDS.get(entry.kind, entry.kind)
+    kind = "ceiling" if entry.name == LimitSet.Author.OPERATOR else "limits"
+    if limits is None or (limits.key is None and limits.adapter is None):
+        return kind
+    scope = f"key “{limits.key.name}”" if limits.key else f"adapter “{limits.adapter}”"
+    return f"{kind} of the {scope}"
 
 
 def _said(values: Mapping[str, Any], name: str) -> str:

@@ -18,6 +18,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 
 from frontend.pages import tenant_page
+from frontend.templatetags.lorikeet import money
 from inference.grants import MICRO
 from tenants import ceilings
 from tenants.ceilings import FIELDS, Figures, Sets
@@ -172,7 +173,7 @@ def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
             shown(name, in_force[name]),
             shown(name, own.get(name)),
             shown(name, ceiling[name]),
-            shown(name, used.get(name)),
+            _used(name, used.get(name)),
             used.get(name),
             in_force[name],
         )
@@ -214,6 +215,11 @@ def shown(name: str, value: int | None) -> str:
         return f"{value:,}".replace(",", "\u202f")
     whole, micro = divmod(value, MICRO)
     return f"{whole:,}".replace(",", "\u202f") + "." + f"{micro:06d}".rstrip("0").ljust(2, "0")
+
+
+def _used(name: str, value: int | None) -> str:
+    """What was used; unlike a limit, money is rounded."""
+    return money(value * MICRO) if name in MONEY and value is not None else shown(name, value)
 
 
 def _entered(name: str, value: int | None) -> str | None:

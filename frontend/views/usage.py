@@ -46,11 +46,11 @@ BASE = "base models"
 OTHER = "Other"
 LOOKS = (
     ("c1", "none"),
-    ("c2", "5 1"),
-    ("c3", "2 1"),
-    ("c4", "6 1 1 1"),
-    ("c5", "1 1"),
-    ("c0", "3 2"),
+    ("c2", "6 2"),
+    ("c3", "2 2"),
+    ("c4", "8 2 2 2"),
+    ("c5", "4 4"),
+    ("c0", "1 3"),
 )
 """Colour and stripes of each series; the last is for all others."""
 

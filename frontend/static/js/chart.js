@@ -1,6 +1,11 @@
 // <usage-chart>: draws the table that it holds as stacked bars. Without this script the table stays.
 // Colour and stripes of each series are those of its swatch in the legend.
 const HEIGHT = 240; // pixels
+const HOUR = 3600; // seconds
+const DAY = 24 * HOUR;
+const STEPS = [1, 2, 3, 6, 12].map((n) => n * HOUR).concat([1, 2, 3, 7, 14, 30, 60].map((n) => n * DAY));
+const clock = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", hour: "2-digit", minute: "2-digit" });
+const day = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", day: "numeric", month: "short" });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
 
 // Rows to columns: the times, and each series added up on those before it; null where nothing was used.
@@ -65,7 +70,7 @@ class UsageChart extends HTMLElement {
     const style = getComputedStyle(this.plot);
     const axis = { stroke: style.color, font: `12px ${style.fontFamily}`, ticks: { show: false }, grid: { stroke: style.borderTopColor, width: 1 } };
     const times = this.rows.map((row) => Number(row.querySelector("th").dataset.at));
-    const half = times.length > 1 ? (times[1] - times[0]) / 2 : 1800; // seconds
+    const half = times.length > 1 ? (times[1] - times[0]) / 2 : HOUR / 2;
     const columns = stacked(this.rows, this.swatches.length).reverse();
     const options = {
       width: this.plot.clientWidth - 24,
@@ -75,7 +80,14 @@ class UsageChart extends HTMLElement {
       cursor: { y: false, points: { show: false }, drag: { setScale: false } },
       scales: { x: { range: (_, min, max) => [min - half, max + half] }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.05 : 1] } },
       axes: [
-        { ...axis, grid: { show: false }, space: 64 },
+        {
+          ...axis,
+          grid: { show: false },
+          space: 64,
+          size: 32,
+          incrs: STEPS.filter((step) => step >= 2 * half),
+          values: (_, ticks) => ticks.map((at) => (at % DAY ? clock : day).format(at * 1000)),
+        },
         { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => compact.format(tick)) },
       ],
       series: [{}, ...this.swatches.map((swatch) => this.#series(swatch, style.backgroundColor)).reverse()],
