@@ -16,7 +16,7 @@ def _not_degraded() -> bool:
     return False
 
 
-drain_engine: Callable[[str], None] = _nothing_to_drain
+drain_engine: Callable[[str], object] = _nothing_to_drain
 """Asks an engine, by its id, to take no new work. From any thread; unknown ids change nothing."""
 
 limits_degraded: Callable[[], bool] = _not_degraded

@@ -24,7 +24,7 @@ def engines(request: HttpRequest, caller: Caller) -> HttpResponse:
         (
             engine,
             datetime.fromisoformat(engine["connected_at"]),
-            [name.partition("/")[2] for name in engine["resident_adapters"]],
+            [name.partition("/")[2].partition("@")[::2] for name in engine["resident_adapters"]],
         )
         for engine in sorted(found, key=lambda engine: str(engine["id"]))
     ]

@@ -180,8 +180,11 @@ class EngineJournal(models.Model):
 
 
 class PriceQuerySet(models.QuerySet["Price"]):
-    def at(self, now: datetime) -> PriceQuerySet:
-        """With `state`: `to come`, `in force`, or `past` where a later one has begun."""
+    def at(self, now: datetime, *states: str) -> PriceQuerySet:
+        """With `state`: `to come`, `in force`, or `past` where a later one has begun.
+
+        Only those in one of `states`, if any are given.
+        """
         same = Q(base_model=OuterRef("base_model")) | Q(adapter=OuterRef("adapter"))
         begun = Price.objects.filter(same, starts_at__lte=now, starts_at__gt=OuterRef("starts_at"))
         state = Case(
@@ -189,7 +192,8 @@ class PriceQuerySet(models.QuerySet["Price"]):
             When(Exists(begun), then=Value("past")),
             default=Value("in force"),
         )
-        return self.annotate(state=state)
+        found = self.annotate(state=state)
+        return found.filter(state__in=states) if states else found
 
 
 class Price(models.Model):

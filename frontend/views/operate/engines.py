@@ -30,12 +30,16 @@ class Row:
     rate: Rate | None
     cache_hits: float | None
     """Share of the prompt tokens that the prefix cache held, 0 to 1; None before there are any."""
+    held: list[tuple[str, str]]
+    """Adapters in its slots with their digests, the last used first."""
 
     @classmethod
     def of(cls, engine: dict[str, Any], rate: Rate | None) -> Row:
         asked = engine["prompt_tokens"]
         hits = engine["cached_tokens"] / asked if asked else None
-        return cls(engine, datetime.fromisoformat(engine["connected_at"]), rate, hits)
+        names = [name.rpartition("@") for name in reversed(engine["resident_adapters"])]
+        held = [(name, digest) for name, _, digest in names]
+        return cls(engine, datetime.fromisoformat(engine["connected_at"]), rate, hits, held)
 
 
 def fleet() -> list[Row]:

@@ -34,7 +34,7 @@ def models(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     prices = {
         price.base_model_id: price
-        for price in Price.objects.at(now).filter(state="in force", base_model__isnull=False)
+        for price in Price.objects.at(now, "in force").filter(base_model__isnull=False)
     }
     serving = Counter(one["base_model"] for one in engines.snapshot_source())
     found = BaseModel.objects.annotate(adapter_count=Count("adapters"))
@@ -62,5 +62,7 @@ def model(request: HttpRequest, pk: int) -> HttpResponse:
 
 def module_kinds(modules: Mapping[str, Sequence[int]]) -> list[ModuleKind]:
     """Module paths to [out, in] features, grouped by the last part of the path and the shape."""
-    counts = Counter((path.rpartition(".")[2], *shape) for path, shape in modules.items())
+    counts = Counter(
+        (path.rpartition(".")[2], shape[0], shape[1]) for path, shape in modules.items()
+    )
     return [ModuleKind(name, out, inward, n) for (name, out, inward), n in sorted(counts.items())]

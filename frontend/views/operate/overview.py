@@ -65,7 +65,8 @@ def top(rollups: UsageRollupQuerySet, by: str) -> list[dict[str, Any]]:
             cost=Sum("cost"),
         )
     )
-    return list(found.filter(**{f"{by}__gt": 0}).order_by(f"-{by}", "tenant__slug")[:TOP])
+    most = found.filter(**{f"{by}__gt": 0}).order_by(f"-{by}", "tenant__slug")[:TOP]
+    return [dict(row) for row in most]
 
 
 def journals() -> dict[str, Any]:

@@ -24,7 +24,8 @@ from tenants.models.usage import MAX_PRICE, PriceQuerySet
 
 PAGE = 50
 MICRO = 10**6
-STATES = {"": "In force and to come", "past": "Past", "all": "All"}
+CHOICES = {"": "In force and to come", "past": "Past", "all": "All"}
+STATES = {"": ("in force", "to come"), "past": ("past",), "all": ()}
 MAX_MODELS = 100
 """Base models that the form suggests."""
 
@@ -143,7 +144,7 @@ def _list(request: HttpRequest, form: PriceForm) -> HttpResponse:
         "query": query.urlencode(),
         "words": words,
         "state": state,
-        "states": STATES,
+        "states": CHOICES,
         "filtered": bool(words or state == "past"),
         "form": form,
         "base_models": list(BaseModel.objects.values_list("name", flat=True)[:MAX_MODELS]),
@@ -154,11 +155,7 @@ def _list(request: HttpRequest, form: PriceForm) -> HttpResponse:
 
 def _narrowed(words: str, state: str) -> PriceQuerySet:
     """The latest first."""
-    found = Price.objects.at(timezone.now()).order_by("-starts_at", "-id")
-    if state == "past":
-        found = found.filter(state="past")
-    elif not state:
-        found = found.exclude(state="past")
+    found = Price.objects.at(timezone.now(), *STATES[state]).order_by("-starts_at", "-id")
     if words:
         slug, _, adapter = words.partition("/")
         whole = Q(adapter__tenant__slug=slug, adapter__name=adapter)
