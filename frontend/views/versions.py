@@ -132,6 +132,8 @@ def _said(value: Any) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
     return "" if value is None else str(value)
 
 

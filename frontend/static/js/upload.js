@@ -27,6 +27,7 @@ function filesOf(entry) {
 
 async function dropped(transfer) {
   const entries = [...transfer.items].map((item) => item.webkitGetAsEntry()).filter(Boolean);
+  if (!entries.length) return [...transfer.files];
   return (await Promise.all(entries.map(filesOf))).flat(2);
 }
 
