@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.grants import Limits
-from tenants.ceilings import FIELDS, ceiling, in_force, least, limits
+from tenants.ceilings import FIELDS, beyond, ceiling, in_force, least, limits
 
 FIGURES = st.dictionaries(st.sampled_from(FIELDS), st.none() | st.integers(0, 10**12))
 SETS = st.dictionaries(st.sampled_from(["operator", "tenant", "default"]), FIGURES)
@@ -61,5 +61,5 @@ def test_other_columns_of_a_row_are_left_aside() -> None:
 def test_what_is_above_its_ceiling_is_named_with_it() -> None:
     own = {"requests_per_minute": 11, "tokens_per_minute": 5, "cost_per_day": None}
     highest = {"requests_per_minute": 10, "tokens_per_minute": 5, "cost_per_day": 1}
-    assert ceilings.beyond(own, highest) == {"requests_per_minute": 10}
-    assert ceilings.beyond({"tokens_per_day": 9}, {}) == {}
+    assert beyond(own, highest) == {"requests_per_minute": 10}
+    assert beyond({"tokens_per_day": 9}, {}) == {}
