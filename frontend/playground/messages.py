@@ -50,7 +50,7 @@ class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             "stop": self.stop or None,
             "seed": self.seed,
         }
-        found = {name: value for name, value in plain.items() if value is not None}
+        found: dict[str, Any] = {k: value for k, value in plain.items() if value is not None}
         if self.schema is not None:
             schema = {"name": "answer", "schema": self.schema, "strict": True}
             found["response_format"] = {"type": "json_schema", "json_schema": schema}

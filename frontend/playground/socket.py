@@ -77,7 +77,7 @@ async def caller_of(scope: Scope) -> Caller:
     if not isinstance(user, User):
         raise Refused(NOT_SIGNED_IN)
     slug = scope["url_route"]["kwargs"]["slug"]
-    caller = await database_sync_to_async(Caller.of_user)(user, slug)
+    caller: Caller | None = await database_sync_to_async(Caller.of_user)(user, slug)
     if caller is None or not caller.may(Permission.USE_PLAYGROUND):
         raise Refused(NOT_ALLOWED)
     return caller
