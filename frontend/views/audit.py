@@ -14,6 +14,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
+from django.utils.text import capfirst
 from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
@@ -24,15 +25,15 @@ from tenants.permissions import Caller, Permission
 
 PAGE = 50
 KINDS = {
-    "tenant": "Tenant",
-    "member": "Member",
-    "invitation": "Invitation",
+    "tenant": "tenant",
+    "member": "member",
+    "invitation": "invitation",
     "key": "API key",
-    "limits": "Limits",
-    "adapter": "Adapter",
-    "version": "Adapter version",
-    "alias": "Alias",
-    "price": "Price",
+    "limits": "limits",
+    "adapter": "adapter",
+    "version": "adapter version",
+    "alias": "alias",
+    "price": "price",
 }
 ACTIONS = ("created", "changed", "deleted", "viewed")
 COLUMNS = (
@@ -48,7 +49,9 @@ class AuditFilter(forms.Form):
     """What the list is narrowed by; days are UTC's, and both belong to the period."""
 
     kind = forms.ChoiceField(
-        required=False, choices=[("", "Everything"), *KINDS.items()], label="What"
+        required=False,
+        choices=[("", "Everything"), *((kind, capfirst(text)) for kind, text in KINDS.items())],
+        label="What",
     )
     action = forms.ChoiceField(
         required=False,
@@ -128,9 +131,8 @@ def changes(entry: AuditEntry) -> list[Change]:
     """What differs, column by column; of something made or deleted, what it was."""
     before, after = entry.before or {}, entry.after or {}
     names = sorted((before.keys() | after.keys()) - PLAIN)
-    return [
-        Change(name.replace("_", " "), _said(before, name), _said(after, name)) for name in names
-    ]
+    said = [Change(one.replace("_", " "), _said(before, one), _said(after, one)) for one in names]
+    return [change for change in said if change.before != change.after]
 
 
 def _shown(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, list[Change]]]:

@@ -166,10 +166,13 @@ def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
     in_force, own = ceilings.in_force(sets), sets.get(ceilings.TENANT, {})
     limited = ceilings.limits(_counters(scope), "", sets)
     used = consumption.used(scope, limited[0] if limited else None)
+    currency = settings.CURRENCY.upper()
     lines = [
         Line(
             LABELS[name],
-            str(getattr(LimitSet, name).field.help_text).replace("Micro-units of the ", "In "),
+            str(getattr(LimitSet, name).field.help_text).replace(
+                "Micro-units of the currency", currency
+            ),
             shown(name, in_force[name]),
             shown(name, own.get(name)),
             shown(name, ceiling[name]),
@@ -179,7 +182,7 @@ def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
         )
         for name in FIELDS
     ]
-    return {"scope": scope, "lines": lines, "currency": settings.CURRENCY.upper()}
+    return {"scope": scope, "lines": lines, "currency": currency}
 
 
 def _counters(scope: LimitScope) -> str:

@@ -31,7 +31,7 @@ PERIODS = {
     "month": "This month",
     "custom": "Custom",
 }
-BY = {"adapter": "Adapter", "key": "API key", "model": "Model"}
+BY = {"adapter": "adapter", "key": "API key", "model": "model"}
 SHOW = {"tokens": "Tokens", "cost": "Cost"}
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURLY = 2 * DAY

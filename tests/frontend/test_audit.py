@@ -50,7 +50,7 @@ def test_it_tells_who_changed_what_and_from_where(tenant: Tenant) -> None:
     client.post(address(tenant, f"members/{one.pk}/role"), {"role": "developer"})
     page = client.get(address(tenant, "audit"))
     (entry, kind, changes), *_ = page.context["entries"]
-    assert (entry.actor_name, entry.address, kind) == (owner.username, "192.0.2.7", "Member")
+    assert (entry.actor_name, entry.address, kind) == (owner.username, "192.0.2.7", "member")
     assert [(one.name, one.before, one.after) for one in changes] == [
         ("role", "viewer", "developer")
     ]
