@@ -133,7 +133,8 @@ class UploadDrop extends HTMLElement {
 
   again() {
     const seconds = WAITS_S[this.attempt++];
-    this.say(`The connection broke at ${Math.round((this.sent ?? 0) * 100)} %. Sending from the start in ${seconds} s (attempt ${this.attempt + 1} of ${WAITS_S.length + 1}).`);
+    const where = this.sent === 1 ? "before the answer" : `at ${Math.round((this.sent ?? 0) * 100)} %`;
+    this.say(`The connection broke ${where}. Sending from the start in ${seconds} s (attempt ${this.attempt + 1} of ${WAITS_S.length + 1}).`);
     this.waiting = setTimeout(() => {
       this.waiting = undefined;
       this.send();
