@@ -198,7 +198,7 @@ class Playground:
             reason = ""
             news = await self._first(answer, stream)
             while isinstance(news, Delta):
-                text, ended = _read(news)
+                text, ended = read(news)
                 reason = ended or reason
                 answer.enter("generating")
                 answer.add(text)
@@ -230,7 +230,7 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
 
 
-def _read(delta: Delta) -> tuple[str, str]:
+def read(delta: Delta) -> tuple[str, str]:
     """The text of a delta, and the finish reason if one of its chunks has it."""
     choices = [
         choice

@@ -17,12 +17,13 @@ from django.conf import settings
 from django.test import Client
 from django.urls import re_path
 
-from frontend.playground.answers import MAX_RUNNING, Playground
+from frontend.playground.answers import MAX_RUNNING, Playground, read
 from frontend.playground.messages import Turn, decode
 from frontend.playground.socket import guarded
 from inference.agent.synthetic import Behaviour, SyntheticEngine
 from inference.errors import InvalidRequest
 from inference.generation import Desk
+from inference.wire import Delta
 from tenants.auth import PostgresDirectory
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant
 from tests.frontend.test_pages import client_of
@@ -121,6 +122,17 @@ def test_a_start_becomes_the_request_that_the_api_would_get() -> None:
     assert start.messages == [Turn("user", "hi")]  # type: ignore[union-attr]
 
 
+def test_what_an_engine_sends_in_whole_chunks_is_read_as_text() -> None:
+    chunks = [
+        b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}',
+        b'{"choices":[{"index":0,"delta":{"content":"{\\"a\\":"}}]}',
+        b'{"choices":[{"index":0,"delta":{"content":"1}"},"finish_reason":"stop"}]}',
+        b'{"choices":[],"usage":{}}',
+    ]
+    assert read(Delta("a", chunks=chunks)) == ('{"a":1}', "stop")
+    assert read(Delta("a", text="plain")) == ("plain", "")
+
+
 # --- The socket ----------------------------------------------------------------------------------
 
 
@@ -135,6 +147,7 @@ class Page:
     def __init__(self, socket: ApplicationCommunicator) -> None:
         self._socket = socket
         self.text, self.seq = "", 0
+        self.phases: list[str] = []
 
     async def say(self, **message: Any) -> None:
         await self._socket.send_input({"type": "websocket.receive", "text": json.dumps(message)})
@@ -149,6 +162,8 @@ class Page:
         event = await self._socket.receive_output(timeout=20)
         assert event["type"] == "websocket.send", event
         message: dict[str, Any] = json.loads(event["text"])
+        if message["type"] == "phase":
+            self.phases.append(message["phase"])
         if message["type"] == "delta":
             self.text += message["text"]
             self.seq = message["seq"]
@@ -323,6 +338,8 @@ async def test_stop_aborts_and_says_what_is_billed(
     ):
         await page.say(**start_message("a", LONG))
         await page.until("delta")
+        assert page.phases[-1] == "generating"
+        assert set(page.phases) <= {"queued", "prefill", "generating"}  # a base model loads nothing
         await page.say(type="stop", id="a")
         done = await page.until("done", "error")
         (entry,) = await here.rig.gateway.ledger.settled()
