@@ -369,7 +369,7 @@ class Hub:
         return await link.load(wire.Load(new_id(), adapter, probe=True))
 
     def snapshot(self) -> list[dict[str, Any]]:
-        """The connected engines, for display."""
+        """The connected engines, for display. From any thread."""
         return [
             {
                 "id": link.engine.id,
@@ -388,7 +388,7 @@ class Hub:
                 "cached_tokens": link.engine.stats.cached_tokens,
                 "completion_tokens": link.engine.stats.completion_tokens,
             }
-            for link in self._links.values()
+            for link in list(self._links.values())
         ]
 
     # --- requests --------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from threading import Lock
 from typing import Any
 
 WINDOW_S = 10.0
@@ -33,22 +34,25 @@ class Rate:
 
 
 class Rates:
-    """Remembers the last WINDOW_S of samples of each connected engine; that of gone ones never."""
+    """Remembers the last WINDOW_S of samples of each connected engine; those of gone ones never."""
 
     def __init__(self) -> None:
+        self._lock = Lock()
+        """Two pages may look at once, each in its thread."""
         self._samples: dict[str, deque[Sample]] = {}
 
     def note(self, engines: Iterable[Mapping[str, Any]], now: float) -> dict[str, Rate]:
         """Take a sample of each engine; the rates of those known for MIN_S, by id.
 
-        `now` is of a monotonic clock and never goes back.
+        `now` is of a monotonic clock.
         """
-        kept, self._samples = self._samples, {}
-        for engine in engines:
-            samples = kept.get(engine["id"], deque())
-            samples.append(Sample(now, *(engine[name] for name in COUNTS)))
-            self._samples[engine["id"]] = _recent(samples)
-        rates = {id: _rate(samples) for id, samples in self._samples.items()}
+        with self._lock:
+            kept, self._samples = self._samples, {}
+            for engine in engines:
+                samples = kept.get(engine["id"], deque())
+                samples.append(Sample(now, *(engine[name] for name in COUNTS)))
+                self._samples[engine["id"]] = _recent(samples)
+            rates = {id: _rate(samples) for id, samples in self._samples.items()}
         return {id: rate for id, rate in rates.items() if rate is not None}
 
 
