@@ -58,8 +58,8 @@ def test_other_columns_of_a_row_are_left_aside() -> None:
     assert limits("k7", "key `ci`", {"tenant": row}) == (Limits("k7", "key `ci`", cost_per_day=9),)
 
 
-def test_what_is_above_its_ceiling_is_named_with_it() -> None:
-    own = {"requests_per_minute": 11, "tokens_per_minute": 5, "cost_per_day": None}
-    highest = {"requests_per_minute": 10, "tokens_per_minute": 5, "cost_per_day": 1}
-    assert beyond(own, highest) == {"requests_per_minute": 10}
-    assert beyond({"tokens_per_day": 9}, {}) == {}
+def test_beyond_tells_only_what_is_above_the_ceiling() -> None:
+    ceiling = {"tokens_per_day": 10, "requests_per_minute": 5, "cost_per_day": None}
+    own = {"tokens_per_day": 11, "requests_per_minute": 5, "cost_per_day": 9}
+    unset = {"tokens_per_month": 7, "concurrent_streams": None}
+    assert beyond(own | unset, ceiling) == {"tokens_per_day": 10}
