@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,11 @@ from playwright.sync_api import Locator, Page, expect, sync_playwright
 from gateway.demo import MODEL_NAME, TENANTS
 from tests.stack.running import Stack, up
 
-pytestmark = pytest.mark.stack
+CHROMIUM = shutil.which("chromium") or ""
+pytestmark = [
+    pytest.mark.stack,
+    pytest.mark.skipif(not CHROMIUM, reason="needs Chromium, which `.ci/run` installs"),
+]
 
 TENANT = TENANTS[0]
 LONG = " ".join(f"word{number}" for number in range(120))
@@ -35,7 +40,7 @@ def page(quick: Stack) -> Iterator[Page]:
     strange: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
         )
         page = browser.new_page()
         page.on("pageerror", lambda error: strange.append(str(error)))
