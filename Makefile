@@ -14,7 +14,7 @@ PURE_TESTS := $(addprefix tests/inference/test_,admission.py session.py queue.py
 	tests/tenants/test_journals.py tests/tenants/test_money.py tests/adapters/test_disk.py \
 	$(addprefix tests/limits/test_,window.py arithmetic.py book.py refusals.py stores.py)
 
-.PHONY: up test coverage check format bench lock clean
+.PHONY: up test coverage check format bench chaos lock clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
@@ -39,6 +39,9 @@ format: .venv/.ready-dev
 
 bench: .venv/.ready-dev ## benchmarks, as ratios in one run
 	$(PY) -m tests.bench $(ARGS)
+
+chaos: .venv/.ready-dev ## kill everything at random, compare all that was counted (SECONDS=60 SEED= ENGINE=)
+	$(PY) -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE))
 
 # The locks: exact versions of everything, for --no-deps installs. torchvision, torchaudio and
 # torchcodec stay out: on a CPU machine their builds are CUDA ones and break the import.
