@@ -7,21 +7,37 @@ from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate
 
-from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponseBase
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.urls import reverse
 from django.utils import timezone
 
 from tenants.models import AuditEntry, User
 from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
 
+LOGIN = "account_login"
 LOOK_NOTED_FOR = timedelta(hours=1)
 """An operator who looks into a tenant is noted once in this time."""
 
 
 View = Callable[Concatenate[HttpRequest, Caller, ...], HttpResponseBase]
 """A view of one tenant's page; further arguments come from its address."""
+
+
+def signed_in(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """Sends others to the sign-in page: the whole page, where htmx asked for a part of it."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+        if request.user.is_authenticated:
+            return view(request, **kwargs)
+        if "HX-Request" in request.headers:
+            return HttpResponse(status=204, headers={"HX-Redirect": reverse(LOGIN)})
+        return redirect_to_login(request.get_full_path())
+
+    return guarded
 
 
 def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpResponseBase]]:
@@ -32,7 +48,7 @@ def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpRe
     """
 
     def decorate(view: View) -> Callable[..., HttpResponseBase]:
-        @login_required
+        @signed_in
         @wraps(view)
         def guarded(request: HttpRequest, slug: str, **kwargs: Any) -> HttpResponseBase:
             assert isinstance(request.user, User)
@@ -53,7 +69,7 @@ def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpRe
 def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """For views of the whole installation: operators only; nobody else hears of them."""
 
-    @login_required
+    @signed_in
     @wraps(view)
     def guarded(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_staff:

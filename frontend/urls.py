@@ -60,7 +60,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("invitations/<str:token>", home.invitation, name="invitation"),
     path("operate/", include(OPERATE)),
     path(
-        "t/<str:slug>/",
+        "t/<slug:slug>/",
         include(
             [
                 path("", overview.overview, name="overview"),

@@ -54,6 +54,17 @@ def test_nobody_else_does(tenant: Tenant, entry: Any) -> None:
     assert (away.status_code, away["Location"]) == (302, f"/account/login/?next={where}")
 
 
+def test_a_part_of_a_page_sends_the_whole_page_to_sign_in(tenant: Tenant) -> None:
+    part = Client().get(address(tenant, "overview"), headers={"HX-Request": "true"})
+    assert (part.status_code, part["HX-Redirect"]) == (204, "/account/login/")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("slug", ["%00", "a%00b", "no such", "%F0%9F%A6%9C"])
+def test_a_strange_tenant_is_not_found(slug: str) -> None:
+    assert client_of(make_tenant(), "operator").get(f"/t/{slug}/").status_code == 404
+
+
 def test_an_operators_look_is_in_the_tenants_log_once_an_hour(tenant: Tenant) -> None:
     client = client_of(tenant, "operator")
     for page in ("overview", "keys"):
