@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -14,9 +13,9 @@ from typing import Any
 
 import httpx
 
-from inference.agent.synthetic import TOKEN_CHARS
+from tests.chaos.answers import receive
 from tests.chaos.customers import Customer
-from tests.chaos.facts import Counts, Received
+from tests.chaos.facts import Received
 
 PATIENCE_S = 40.0
 """Longer than a gateway lets any request take; a request that takes longer hung."""
@@ -32,7 +31,6 @@ OPENING = (
 """Over a hundred characters that all prompts of a tenant share, for its prefix cache."""
 
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-_ERROR_FIELDS = {"message", "type", "param", "code"}
 
 
 @dataclass(frozen=True)
@@ -148,8 +146,6 @@ class _Client:
             one.wrong = f"hung: it had not ended after {PATIENCE_S:.0f} s"
         except httpx.HTTPError as error:
             one.broken = f"{type(error).__name__}: {error}"
-        except (ValueError, KeyError, TypeError) as error:
-            one.wrong = f"not an answer: {error!r}"
         one.ended = time.time()
         if not (one.complete or one.left):
             await asyncio.sleep(PAUSE_S)
@@ -175,108 +171,14 @@ class _Client:
                 json=request.body,
                 headers=self._headers(request),
             ) as response:
-                one.status = response.status_code
-                one.id = response.headers.get("x-request-id", "").removeprefix("req_")
-                one.replayed = "idempotent-replayed" in response.headers
-                if one.status != 200:
-                    one.error = _error_of(json.loads(await response.aread()))
-                elif request.streams:
-                    await self._read_stream(response, one, leaves)
-                else:
-                    self._read_whole(json.loads(await response.aread()), one)
+                hangs_up_after = leaves if request.streams else None
+                await receive(response, one, hangs_up_after, four_letters=self._crowd.four_letters)
 
     def _headers(self, request: Request) -> dict[str, str]:
         headers = {"Authorization": f"Bearer {self._key}"}
         if request.idempotency_key:
             headers["Idempotency-Key"] = request.idempotency_key
         return headers
-
-    async def _read_stream(
-        self, response: httpx.Response, one: Received, leaves_after: float | None
-    ) -> None:
-        answer = _Answer()
-        async for line in response.aiter_lines():
-            if line == "data: [DONE]":
-                self._finish(answer, one)
-            elif line:
-                answer.add(json.loads(line.removeprefix("data: ")))
-            one.tokens = answer.tokens(four_letters=self._crowd.four_letters)
-            one.error = answer.error
-            if leaves_after is not None and answer.pieces >= leaves_after:
-                one.left = not one.complete
-                return
-        if not (one.complete or one.error):
-            one.wrong = "the stream ended without an end"
-
-    def _read_whole(self, body: dict[str, Any], one: Received) -> None:
-        answer = _Answer()
-        answer.add(body)
-        one.tokens = answer.tokens(four_letters=self._crowd.four_letters)
-        self._finish(answer, one)
-
-    def _finish(self, answer: _Answer, one: Received) -> None:
-        """The answer is whole: its text and its figures must fit."""
-        if answer.usage is None:
-            one.wrong = "the answer does not say its usage"
-            return
-        said = answer.usage.completion_tokens
-        if self._crowd.four_letters and not answer.limited and said != one.tokens:
-            one.wrong = f"the text has {one.tokens} tokens, but the usage says {said}"
-            return
-        one.complete = True
-        one.usage = answer.usage
-        one.text = "\0".join(answer.texts.values())
-
-
-@dataclass
-class _Answer:
-    """What came so far, of all choices."""
-
-    texts: dict[int, str] = field(default_factory=dict)
-    pieces: int = 0
-    usage: Counts | None = None
-    limited: bool = False
-    error: str = ""
-    _tokens: int = 0
-
-    def add(self, body: dict[str, Any]) -> None:
-        if "error" in body:
-            self.error = _error_of(body)
-            return
-        for choice in body["choices"]:
-            self._add_choice(choice)
-        if usage := body.get("usage"):
-            self.usage = Counts(
-                usage["prompt_tokens"],
-                usage["prompt_tokens_details"]["cached_tokens"],
-                usage["completion_tokens"],
-            )
-
-    def _add_choice(self, choice: dict[str, Any]) -> None:
-        said = choice.get("delta") or choice.get("message") or choice
-        text = said.get("content") or said.get("text") or ""
-        index = choice["index"]
-        self.texts[index] = self.texts.get(index, "") + text
-        self.pieces += bool(text)
-        self.limited = self.limited or "finish_details" in choice
-
-    def tokens(self, *, four_letters: bool) -> int:
-        """At least so many tokens are in what came."""
-        if not four_letters:
-            return self.pieces
-        return sum(-(-len(text) // TOKEN_CHARS) for text in self.texts.values())
-
-
-def _error_of(body: dict[str, Any]) -> str:
-    """The code of an error in OpenAI's shape.
-
-    Raises:
-        ValueError: it is not of that shape.
-    """
-    error = body["error"]
-    if set(error) != _ERROR_FIELDS or not (error["message"] and error["type"] and error["code"]):
-        raise ValueError(f"not an error as OpenAI has them: {body}")
-    return str(error["code"])
 
 
 @asynccontextmanager

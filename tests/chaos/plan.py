@@ -15,6 +15,10 @@ REST_SHARE = 0.5
 """Each victim's rest is at least this share of its `rest_s`: some die while they start."""
 
 
+DOUBLE_SHARE, APART_S = 0.25, (0.0, 0.2)
+"""So many strikes are followed by another one within this time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Strike:
     """Kill this at so many seconds from the beginning."""
@@ -47,7 +51,7 @@ class Storm:
 
 STORMS = {
     "synthetic": Storm(
-        interval_s=2.2,
+        interval_s=2.6,
         victims=(
             Victim("agent", AGENTS, 3.0, 6.0),
             Victim("gateway", GATEWAYS, 2.0, 15.0),
@@ -69,41 +73,52 @@ STORMS = {
 }
 
 
-@dataclass(slots=True)
-class _Rests:
-    """Until when each victim is left alone."""
-
-    until: dict[tuple[str, str], float] = field(default_factory=dict)
-
-    def add(self, kind: str, name: str, until_s: float) -> None:
-        self.until[kind, name] = max(until_s, self.until.get((kind, name), 0.0))
-
-    def over(self, kind: str, name: str, at_s: float) -> bool:
-        return at_s >= self.until.get((kind, name), 0.0)
-
-
 def plan(seed: int, seconds: float, storm: Storm) -> list[Strike]:
-    """The kills of a run, in order: one at a random moment of each interval."""
-    luck, rests = random.Random(seed), _Rests()
+    """The kills of a run, in order: one at a random moment of each interval, some of them double.
+
+    Who takes over for a victim may then die before it has done so.
+    """
+    luck = random.Random(seed)
+    fates = _Fates(storm, seconds, luck)
     strikes = []
     for number in range(max(1, int(seconds / storm.interval_s))):
         at_s = (number + luck.random()) * storm.interval_s
+        strikes += fates.strike(at_s)
+        if luck.random() < DOUBLE_SHARE:
+            strikes += fates.strike(at_s + luck.uniform(*APART_S))
+    return sorted(strikes, key=lambda strike: strike.at_s)
+
+
+@dataclass(slots=True)
+class _Fates:
+    """Who may die: until when each victim is left alone."""
+
+    storm: Storm
+    seconds: float
+    luck: random.Random
+    until: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def strike(self, at_s: float) -> list[Strike]:
+        """One strike, or none if all rest."""
         choices = [
             (victim, name)
-            for victim in storm.victims
+            for victim in self.storm.victims
             for name in victim.names
-            if rests.over(victim.kind, name, at_s) and _may_die(victim.kind, at_s / seconds)
+            if self._may_die(victim.kind, name, at_s)
         ]
         if not choices:
-            continue
+            return []
         weights = [victim.weight / len(victim.names) for victim, _ in choices]
-        ((victim, name),) = luck.choices(choices, weights)
+        ((victim, name),) = self.luck.choices(choices, weights)
         for other in victim.names:
-            rests.add(victim.kind, other, at_s + victim.apart_s)
-        rests.add(victim.kind, name, at_s + victim.rest_s * luck.uniform(REST_SHARE, 1.5))
-        strikes.append(Strike(at_s, victim.kind, name))
-    return strikes
+            self._rest(victim.kind, other, at_s + victim.apart_s)
+        self._rest(victim.kind, name, at_s + victim.rest_s * self.luck.uniform(REST_SHARE, 1.5))
+        return [Strike(at_s, victim.kind, name)]
 
+    def _may_die(self, kind: str, name: str, at_s: float) -> bool:
+        if kind == "redis" and at_s >= REDIS_LEFT_ALONE_AFTER * self.seconds:
+            return False
+        return at_s >= self.until.get((kind, name), 0.0)
 
-def _may_die(kind: str, part: float) -> bool:
-    return kind != "redis" or part < REDIS_LEFT_ALONE_AFTER
+    def _rest(self, kind: str, name: str, until_s: float) -> None:
+        self.until[kind, name] = max(until_s, self.until.get((kind, name), 0.0))

@@ -1,0 +1,58 @@
+"""Storms: the same seed is the same storm, and nobody is spared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.chaos.plan import REDIS_LEFT_ALONE_AFTER, STORMS, plan
+
+SEEDS = st.integers(0, 10**6)
+
+
+@given(SEEDS, st.sampled_from(sorted(STORMS)), st.integers(1, 600))
+def test_a_seed_is_a_storm(seed: int, engine: str, seconds: int) -> None:
+    storm = STORMS[engine]
+    strikes = plan(seed, seconds, storm)
+    assert strikes == plan(seed, seconds, storm)
+    assert strikes == sorted(strikes, key=lambda strike: strike.at_s)
+    known = {(victim.kind, name) for victim in storm.victims for name in victim.names}
+    assert {(strike.kind, strike.name) for strike in strikes} <= known
+
+
+@given(SEEDS)
+def test_five_minutes_are_a_hundred_kills_of_everybody(seed: int) -> None:
+    storm = STORMS["synthetic"]
+    strikes = plan(seed, 300, storm)
+    assert len(strikes) >= 115
+    assert {strike.kind for strike in strikes} == {victim.kind for victim in storm.victims}
+
+
+@given(SEEDS)
+def test_redis_is_left_alone_at_the_end(seed: int) -> None:
+    strikes = plan(seed, 300, STORMS["synthetic"])
+    last = max(strike.at_s for strike in strikes if strike.kind == "redis")
+    assert last < 300 * REDIS_LEFT_ALONE_AFTER
+
+
+@pytest.mark.parametrize("engine", sorted(STORMS))
+@given(seed=SEEDS)
+def test_victims_rest(engine: str, seed: int) -> None:
+    strikes = plan(seed, 300, STORMS[engine])
+    for victim in STORMS[engine].victims:
+        times = [one.at_s for one in strikes if one.kind == victim.kind]
+        assert all(b - a >= victim.apart_s for a, b in pairwise(times))
+        for name in victim.names:
+            own = [one.at_s for one in strikes if (one.kind, one.name) == (victim.kind, name)]
+            assert all(b - a >= victim.rest_s / 2 for a, b in pairwise(own))
+
+
+def test_some_strikes_are_double() -> None:
+    """So that who takes over dies as well."""
+    times = [strike.at_s for strike in plan(1, 300, STORMS["synthetic"])]
+    doubles = Counter(b - a <= 0.2 for a, b in pairwise(times))
+    assert doubles[True] >= 10

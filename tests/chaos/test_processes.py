@@ -1,0 +1,73 @@
+"""Processes that are killed come back, and none stays."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.chaos.facts import Life
+from tests.chaos.processes import Actor, Failed, Program, running
+from tests.chaos.verdict import KILLED, STOPPED
+from tests.inference.rig import until
+
+SLEEPER = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+open(sys.argv[1], "w").close()
+time.sleep(600)
+"""
+
+
+def program(tmp_path: Path, code: str = SLEEPER) -> Program:
+    mark = tmp_path / "ready"
+
+    async def ready() -> bool:
+        return mark.exists()
+
+    command = [sys.executable, "-c", code, str(mark)]
+    return Program("sleeper", "agent", command, tmp_path / "log", ready)
+
+
+async def test_the_killed_come_back(tmp_path: Path) -> None:
+    ended: list[Life] = []
+    async with running(Actor(program(tmp_path), ended.append)) as actor:
+        await actor.until_ready(30)
+        first = actor.pid
+        assert actor.kill()
+        assert not actor.is_ready
+        await until(lambda: ended)
+        assert (ended[0].killed, ended[0].status) == (KILLED, -signal.SIGKILL)
+        await actor.until_ready(30)
+        assert first != actor.pid
+        await actor.stop()
+        await until(lambda: len(ended) == 2)
+        assert (ended[1].killed, ended[1].status) == (STOPPED, 0)
+        assert not actor.kill()
+    assert [life.pid for life in actor.lives] == [life.pid for life in ended]
+
+
+async def test_who_ends_by_itself_is_noted(tmp_path: Path) -> None:
+    ended: list[Life] = []
+    async with running(Actor(program(tmp_path, "raise SystemExit(3)"), ended.append)):
+        await until(lambda: len(ended) > 1)
+    assert {(life.killed, life.status, life.ready) for life in ended} == {("", 3, None)}
+
+
+async def test_nobody_stays(tmp_path: Path) -> None:
+    """However the run ends, and whatever a process has started."""
+    parent = "import subprocess, sys\n" + SLEEPER.replace(
+        "time.sleep", "subprocess.Popen([sys.executable, '-c', 'input()']); time.sleep"
+    )
+    with pytest.raises(Failed, match="not ready"):
+        async with running(Actor(program(tmp_path, parent), lambda life: None)) as actor:
+            await actor.until_ready(30)
+            process = psutil.Process(actor.pid)
+            await until(process.children)
+            family = [process, *process.children()]
+            raise Failed("sleeper is not ready")
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
