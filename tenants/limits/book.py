@@ -137,14 +137,14 @@ class Book:
         budgets = [budget for place in record.places for budget in place.budgets]
         if missing := [budget for budget in budgets if budget not in self._purses]:
             return Unseeded(missing)
+        due = [budget for budget in budgets if self._purses[budget].is_due(now_ms)]
         checks = list(self._checks(charge, record, second))
         if refusals := [check for check in checks if check.room < charge.least_output_tokens]:
-            return self._refusal(charge, refusals, now_ms)
+            return self._refusal(charge, refusals, due, now_ms)
         granted = int(min([charge.output_tokens, *(check.room for check in checks)]))
         part = Part(second, charge.requests, charge.prompt_tokens, granted)
         self._reserve(charge.id, record, part)
         self._leases[charge.holder] = now_ms + LEASE_MS
-        due = [budget for budget in budgets if self._purses[budget].is_due(now_ms)]
         return Granted(granted, self._left(charge.scopes, now_ms), due)
 
     def _checks(self, charge: Charge, record: Record, second: int) -> Iterator[Check]:
@@ -166,7 +166,9 @@ class Book:
             return self._streams[counters]
         return self._window(counters, name, second).used
 
-    def _refusal(self, charge: Charge, refusals: Iterable[Check], now_ms: int) -> Refused:
+    def _refusal(
+        self, charge: Charge, refusals: Iterable[Check], due: list[Budget], now_ms: int
+    ) -> Refused:
         """By the limit to wait longest for, so that nobody comes back in vain."""
         waits = [(self._wait_ms(charge.scopes[c.scope].counters, c, now_ms), c) for c in refusals]
         wait_ms, worst = max(waits, key=lambda wait: wait[0])
@@ -177,6 +179,7 @@ class Book:
             requested=worst.requested,
             wait_ms=None if wait_ms == inf else int(wait_ms),
             renews_at=worst.budget.end if worst.budget else None,
+            due=due,
         )
 
     def _wait_ms(self, counters: str, check: Check, now_ms: int) -> float:

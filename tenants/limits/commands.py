@@ -215,7 +215,8 @@ class Refused(Answer, tag="refused", frozen=True):
 
     `requested` is the least that would do. `wait_ms` is the time until it fits if nobody else
     comes, None where it never will; for a budget the time until it renews, at the unix time
-    `renews_at` in seconds. Of several limits in the way it is the one to wait longest for.
+    `renews_at` in seconds. Of several limits in the way it is the one to wait longest for. `due` as
+    of Granted: an estimate must not keep a budget exhausted for which less was billed.
     """
 
     scope: int
@@ -224,6 +225,7 @@ class Refused(Answer, tag="refused", frozen=True):
     requested: int
     wait_ms: int | None
     renews_at: int | None
+    due: list[Budget] = []
 
 
 class Unseeded(Answer, tag="unseeded", frozen=True):

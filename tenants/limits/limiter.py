@@ -255,6 +255,7 @@ class StoreLimiter:
                 held.stores.append(store)
             if self._held.get(charge.id) is not held:  # it ended meanwhile
                 self._failover.end(store, Release(charge.id))
+        if isinstance(answer, Granted | Refused):
             self._refresh(store, answer.due)
         return answer
 

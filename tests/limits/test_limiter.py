@@ -253,6 +253,21 @@ async def test_a_known_budget_is_refreshed_in_the_background(
         await limiter.reserve("r3", caller, target(), wanted(10, 10))
 
 
+async def test_an_exhausted_budget_is_refreshed_too(
+    limiter: StoreLimiter, spent: FakeSpent, clock: Clock
+) -> None:
+    """A request whose engine died was counted by its estimate, and billed less."""
+    caller = grant(limits(tokens_per_day=100))
+    await limiter.reserve("r1", caller, target(), wanted(50, 50))
+    await settled(limiter, "r1", usage=None)
+    spent.figures["t1"] = (20, 0)
+    clock.pass_s(REFRESH_MS / 1000)
+    with pytest.raises(InsufficientQuota):
+        await limiter.reserve("r2", caller, target(), wanted(5, 5))
+    await limiter.flushed()
+    await limiter.reserve("r3", caller, target(), wanted(5, 5))
+
+
 async def test_a_refresh_that_fails_harms_nothing(
     limiter: StoreLimiter, spent: FakeSpent, clock: Clock
 ) -> None:

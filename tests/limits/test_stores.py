@@ -528,6 +528,21 @@ async def test_a_budget_in_use_is_compared_with_the_ledger_now_and_then(
     assert dues == [[], [], [DAY], [], [DAY]]
 
 
+async def test_an_exhausted_budget_is_compared_as_well(store: Store, clock: Clock) -> None:
+    """Else an estimate that was never billed would lock its tenant out until the budget renews."""
+    only = scope("t1", tokens_per_day=100)
+    await ask(store, Seed(DAY, 0, 0))
+    await granted(store, charge("r1", only, prompt=50, output=50))
+    await ask(store, Keep("r1"))
+    assert (await refused(store, charge("r2", only, prompt=5, output=5))).due == []
+    clock.pass_s(REFRESH_MS / 1000)
+    await ask(store, Renew("g1", LEASE_MS))
+    assert (await refused(store, charge("r2", only, prompt=5, output=5))).due == [DAY]
+    assert (await refused(store, charge("r2", only, prompt=5, output=5))).due == []
+    await ask(store, Seed(DAY, 10, 0))
+    await granted(store, charge("r2", only, prompt=5, output=5))
+
+
 async def test_the_ledger_adds_what_this_store_never_saw(store: Store) -> None:
     only = scope("t1", tokens_per_day=1000)
     await ask(store, Seed(DAY, 100, 0))

@@ -172,7 +172,23 @@ local function left_of(scope, opened, left)
   end
 end
 
-local function judge(scopes, places, ask, record)
+local function take_due(record, places)
+  -- Budgets to be compared with the ledger again: each is named once, to one who will do it.
+  local due = {}
+  for index, place in ipairs(record.places) do
+    for _, budget in ipairs(place.budgets) do
+      local purse = places[index].purses[budget[2]]
+      if purse.due <= now then
+        purse.due = now + REFRESH_MS
+        due[#due + 1] = budget
+        save_purse(purse)
+      end
+    end
+  end
+  return due
+end
+
+local function judge(scopes, places, ask, record, due)
   -- How many output tokens all limits have room for; where that is too few, the refusal as well,
   -- by the limit to wait longest for.
   local room, longest, refusal = ask.wanted, -1, nil
@@ -188,7 +204,7 @@ local function judge(scopes, places, ask, record)
           if wait > longest then
             longest = wait
             refusal = answer('refused', index - 1, NAMES[i], used, asked,
-              wait < math.huge and wait or nil, renews_at)
+              wait < math.huge and wait or nil, renews_at, due)
           end
         end
       end
@@ -198,7 +214,6 @@ local function judge(scopes, places, ask, record)
 end
 
 local function reserve(id, holder, record, places, part, is_new)
-  local due = {}
   for index, place in ipairs(record.places) do
     for metric, window in pairs(places[index].windows) do
       if metric == 'q' then
@@ -213,10 +228,6 @@ local function reserve(id, holder, record, places, part, is_new)
       purse.reserved_tokens = purse.reserved_tokens + part.prompt + part.output
       purse.reserved_cost = purse.reserved_cost
         + cost_with(record, part.prompt, part.output) - cost_with(record, 0, 0)
-      if purse.due <= now then
-        purse.due = now + REFRESH_MS
-        due[#due + 1] = budget
-      end
       save_purse(purse)
     end
   end
@@ -232,7 +243,6 @@ local function reserve(id, holder, record, places, part, is_new)
   call('SET', PREFIX .. 'r:' .. id, pack(record), 'EX', RECORD_S)
   call('SADD', PREFIX .. 'held:' .. record.holder, id)
   call('ZADD', PREFIX .. 'leases', now + LEASE_MS, holder)
-  return due
 end
 
 local commands = {}
@@ -252,12 +262,14 @@ function commands.charge(id, holder, scopes, rate, requests, prompt, wanted, lea
     reply = answer('unseeded', unseeded)
   else
     local ask = {requests = requests, prompt = prompt, wanted = wanted, least = least}
-    local granted, refusal = judge(scopes, places, ask, record)
+    local due = take_due(record, places)
+    local granted, refusal = judge(scopes, places, ask, record, due)
     if refusal then
       reply = refusal
     else
       local part = {second = this_second, requests = requests, prompt = prompt, output = granted}
-      local due, left = reserve(id, holder, record, places, part, not seen[1]), {}
+      reserve(id, holder, record, places, part, not seen[1])
+      local left = {}
       for index, scope in ipairs(scopes) do left_of(scope, places[index], left) end
       reply = answer('granted', granted, left, due)
     end
