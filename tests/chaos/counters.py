@@ -76,7 +76,6 @@ class Counters:
             spent=Spent(int(values.get("tokens", 0)), int(values.get("cost", 0))),
             billed=await billed(name),
             billed_before=before,
-            compared=values.get("due") != "0",
         )
 
     async def _keys(self, pattern: str) -> list[str]:

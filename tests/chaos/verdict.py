@@ -77,23 +77,16 @@ class Spent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Purse:
-    """A budget in Redis: what it says was spent, and what was billed.
+    """A budget in Redis when it was just held against the ledger: what it says was spent, what was
+    billed, and what had been billed before the request that made Redis ask.
 
-    `compared`: it was held against the ledger at the end, when that had `billed_before`. That is
-    done at a charge; nothing is charged to an exhausted one.
+    Of that request Redis may forget, for a minute, what was not in the ledger yet.
     """
 
     name: str
     spent: Spent
     billed: Spent
     billed_before: Spent
-    compared: bool = True
-
-    @property
-    def least(self) -> Spent:
-        """What it may say at least. Of the charge itself Redis may forget, for a minute, what was
-        not in the ledger yet."""
-        return self.billed_before if self.compared else Spent(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,16 +476,13 @@ def _busiest(passed: Sequence[tuple[float, float]], first: float, last: float) -
 
 
 def budgets_are_the_ledgers(facts: Facts) -> Check:
-    """Redis ends at the ledger's figures, with what it remembers and after it has forgotten all.
-
-    An exhausted budget may know less than the ledger, but never more: it would lock a tenant out.
-    """
+    """Redis ends at the ledger's figures, with what it remembers and after it has forgotten all."""
     check = Check("budgets in Redis = ledger")
     for purses in (facts.purses, facts.reseeded):
         if len(purses) != facts.budgets:
             check.faults.append(f"{len(purses)} of {facts.budgets} budgets are in Redis")
     for purse in (*facts.purses, *facts.reseeded):
-        bounds = zip(purse.least, purse.spent, purse.billed, strict=True)
+        bounds = zip(purse.billed_before, purse.spent, purse.billed, strict=True)
         if not all(least <= spent <= most for least, spent, most in bounds):
             check.faults.append(f"{purse.name}: {purse}")
     check.figures = (
