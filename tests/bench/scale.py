@@ -23,7 +23,7 @@ class Scale:
     fairness_rounds: int = 3
     questions: int = 100
     crowd_questions: int = 1_000
-    thrash_rounds: int = 5
+    thrash_rounds: int = 3
     thrash_streams: int = 96
     ledger_rows: int = 50_000
     events: int = 10_000_000
