@@ -1,0 +1,154 @@
+"""Every page of the console, as the URL configuration has it: nobody can forget a new one.
+
+`pages(tenant)` gives each with its address and with each role that may open it; where the database
+is another process's, `pages_of(Subject(...))` does so without a query.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import URLPattern, URLResolver, reverse
+
+from frontend.urls import urlpatterns
+from tenants.models import BaseModel, State, Tenant
+from tenants.permissions import RANK, TABLE, Permission
+
+PARTS = frozenset({"adapters-state", "audit-export", "operate_engines-table"})
+"""Addresses that answer with less than a whole page: fragments and downloads."""
+PASSING = frozenset({"console", "join", "invitation"})
+"""Addresses that lead elsewhere, or show something only to who was invited."""
+ACCOUNT = {
+    "nobody": ("account_login", "account_reset_password"),
+    "viewer": ("account_change_password", "account_email", "mfa_index", "mfa_activate_totp"),
+}
+"""Pages of allauth, by a role that opens them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page as one role sees it: owner, admin, developer, viewer, operator or nobody."""
+
+    name: str
+    url: str
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What pages are about: a tenant by its slug, an adapter of it with the number of a version,
+    and row ids of a key and a base model. Pages of what is None are left out."""
+
+    slug: str
+    adapter: str | None = None
+    number: int | None = None
+    key: int | None = None
+    base_model: int | None = None
+
+    @classmethod
+    def of(cls, tenant: Tenant) -> Subject:
+        """The first ones that the database has; versions that are ready are preferred."""
+        adapter = tenant.adapters.filter(versions__state=State.READY).first()
+        adapter = adapter or tenant.adapters.filter(versions__isnull=False).first()
+        version = adapter.versions.first() if adapter else None
+        key = tenant.keys.with_text().filter(revoked_at=None).first()
+        base = BaseModel.objects.first()
+        return cls(
+            tenant.slug,
+            adapter.name if adapter else None,
+            version.number if version else None,
+            key.pk if key else None,
+            base.pk if base else None,
+        )
+
+    def arguments(self, page: str) -> Mapping[str, Any]:
+        """What the arguments of the address with this name stand for."""
+        pk = self.base_model if page.startswith("operate_models") else self.key
+        return {
+            "slug": self.slug,
+            "tenant_slug": self.slug,
+            "name": self.adapter,
+            "number": self.number,
+            "pk": pk,
+        }
+
+
+def pages(tenant: Tenant) -> list[Page]:
+    """Every whole page of the console, once for each role that may open it."""
+    return pages_of(Subject.of(tenant))
+
+
+def pages_of(subject: Subject) -> list[Page]:
+    """As `pages`, about what the caller knows."""
+    found = [page for page in _all(subject) if page.name not in PARTS]
+    account = [Page(name, reverse(name), role) for role, names in ACCOUNT.items() for name in names]
+    return found + account
+
+
+def parts(tenant: Tenant) -> list[Page]:
+    """The addresses in PARTS, as `pages`."""
+    return [page for page in _all(Subject.of(tenant)) if page.name in PARTS]
+
+
+def names() -> list[str]:
+    """The URL name of everything that can be looked at, except allauth's."""
+    return [address.name for address in _addresses(urlpatterns)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """One line of the URL configuration that answers GET."""
+
+    name: str
+    arguments: frozenset[str]
+    roles: tuple[str, ...]
+
+    def pages(self, subject: Subject) -> Iterator[Page]:
+        known = subject.arguments(self.name)
+        if unknown := self.arguments - known.keys():
+            raise LookupError(f"tell Subject.arguments what {unknown} of {self.name!r} is")
+        given = {argument: known[argument] for argument in self.arguments}
+        if None not in given.values():
+            url = reverse(self.name, kwargs=given)
+            yield from (Page(self.name, url, role) for role in self.roles)
+
+
+def _all(subject: Subject) -> Iterator[Page]:
+    for address in _addresses(urlpatterns):
+        if address.name not in PASSING:
+            yield from address.pages(subject)
+
+
+def _addresses(
+    found: Iterable[URLPattern | URLResolver], above: frozenset[str] = frozenset()
+) -> Iterator[_Address]:
+    """All of the console's own: allauth's are in a module of their own."""
+    for one in found:
+        arguments = above | one.pattern.converters.keys()
+        if isinstance(one, URLPattern):
+            if "GET" in _told(one.callback, "request_method_list", ["GET"]):
+                yield _Address(one.name or "", arguments, _roles(one.callback))
+        elif isinstance(one.urlconf_name, list):
+            yield from _addresses(one.urlconf_name, arguments)
+
+
+def _roles(view: Callable[..., Any]) -> tuple[str, ...]:
+    """Who may open the page, as `tenant_page` has it; operators' pages are theirs alone."""
+    permission = _told(view, "permission", Permission.OPERATE)
+    least = TABLE[permission][0]
+    members = RANK[RANK.index(least) :] if least is not None else []
+    return (*(role.value for role in members), "operator")
+
+
+def _told(view: Callable[..., Any], name: str, default: Any) -> Any:
+    """What one of the view's decorators was told under this name."""
+    found: Callable[..., Any] | None = view
+    while found is not None:
+        told = inspect.getclosurevars(found).nonlocals
+        if name in told:
+            return told[name]
+        found = getattr(found, "__wrapped__", None)
+    return default

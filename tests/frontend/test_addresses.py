@@ -1,0 +1,42 @@
+"""The list of pages that other tests go through."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenants.models import Tenant
+from tests.frontend.addresses import PARTS, PASSING, Subject, names, pages, pages_of, parts
+from tests.tenants.making import make_adapter, make_key, make_version
+
+
+@pytest.fixture
+def full(tenant: Tenant) -> Tenant:
+    """A tenant with one of everything that pages are about."""
+    make_version(make_adapter(tenant))
+    make_key(tenant)
+    return tenant
+
+
+def test_every_address_is_in_one_of_the_lists(full: Tenant) -> None:
+    listed = {page.name for page in [*pages(full), *parts(full)]}
+    assert set(names()) == {name for name in listed if name in names()} | PASSING
+    assert PARTS | PASSING <= set(names())
+
+
+def test_roles_are_those_that_the_page_lets_in(full: Tenant) -> None:
+    found: dict[str, set[str]] = {}
+    for page in pages(full):
+        found.setdefault(page.name, set()).add(page.role)
+    assert found["overview"] == {"viewer", "developer", "admin", "owner", "operator"}
+    assert found["audit"] == {"admin", "owner", "operator"}
+    assert found["operate"] == {"operator"}
+    assert found["account_login"] == {"nobody"}
+
+
+def test_changes_are_no_pages(full: Tenant) -> None:
+    assert not {"keys-revoke", "adapters-promote", "operate_tenants-suspend"} & set(names())
+
+
+def test_pages_of_what_is_not_there_are_left_out() -> None:
+    found = {page.name for page in pages_of(Subject("acme"))}
+    assert "adapters" in found and "adapters-version" not in found and "limits-key" not in found
