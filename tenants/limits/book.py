@@ -25,11 +25,14 @@ from math import inf
 from typing import NamedTuple
 
 from tenants.limits.commands import (
+    COUNTED,
     DAY_S,
     AnyAnswer,
     AnyCommand,
     Budget,
     Charge,
+    Count,
+    Counts,
     Done,
     Granted,
     Holds,
@@ -45,6 +48,7 @@ from tenants.limits.commands import (
     Seed,
     Settle,
     Unseeded,
+    Used,
     Withdrawn,
 )
 from tenants.limits.purse import Purse
@@ -114,6 +118,8 @@ class Book:
                 return self._charge(command, now_ms)
             case Look():
                 return Rooms(self._left(command.scopes, now_ms))
+            case Count(scope=scope):
+                return Counts(self._counted(scope, now_ms // 1000))
             case Holds():
                 return Ids(list(self._held.get(command.holder, ())))
             case Seed(budget=budget, tokens=tokens, cost=cost):
@@ -264,6 +270,13 @@ class Book:
                     reset_ms = max(0, window.empty_at() * 1000 - now_ms)
                     left.append(Left(name, limit, max(0, limit - window.used), reset_ms))
         return left
+
+    def _counted(self, scope: Scope, second: int) -> list[Used]:
+        return [
+            Used(name, self._used(scope.counters, name, None, second))
+            for name, _ in scope.set_limits()
+            if name in COUNTED
+        ]
 
     def _window(self, counters: str, name: str, second: int) -> Window:
         """The window of this limit, slid to the present."""

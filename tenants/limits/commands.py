@@ -61,6 +61,8 @@ def _set_limits(scope: Scope) -> tuple[tuple[str, int], ...]:
 
 FIELDS = Scope.__struct_fields__[1:]
 MINUTE_FIELDS = FIELDS[:4]
+COUNTED = FIELDS[:5]
+"""What only the stores know; budgets are the ledger's as well."""
 
 
 class Budget(Value, frozen=True):
@@ -184,7 +186,13 @@ class Look(Command, tag="look", frozen=True):
     scopes: tuple[Scope, ...]
 
 
-AnyCommand = Charge | Settle | Keep | Release | Renew | Holds | Seed | Look
+class Count(Command, tag="count", frozen=True):
+    """What is counted against those of this scope's limits that are COUNTED; answered by Counts."""
+
+    scope: Scope
+
+
+AnyCommand = Charge | Settle | Keep | Release | Renew | Holds | Seed | Look | Count
 
 # --- answers -------------------------------------------------------------------------------------
 
@@ -244,6 +252,19 @@ class Rooms(Answer, tag="rooms", frozen=True):
     left: list[Left]
 
 
+class Used(Value, frozen=True):
+    """How much of a limit is used and reserved."""
+
+    field: str
+    amount: int
+
+
+class Counts(Answer, tag="counts", frozen=True):
+    """Answers Count."""
+
+    used: list[Used]
+
+
 class Ids(Answer, tag="ids", frozen=True):
     """Answers Holds."""
 
@@ -254,7 +275,7 @@ class Done(Answer, tag="done", frozen=True):
     """Answers every other command."""
 
 
-AnyAnswer = Granted | Refused | Unseeded | Withdrawn | Rooms | Ids | Done
+AnyAnswer = Granted | Refused | Unseeded | Withdrawn | Rooms | Counts | Ids | Done
 
 
 class StoreDown(Exception):

@@ -1,8 +1,7 @@
 """How much of a scope's limits is used at present, for pages and sockets.
 
-The minute's counters are the limiter's, which the gateway's wiring sets here; days and months are
-the ledger's. Concurrent streams and the minute's uncached and output tokens apart are told by no
-store of counters.
+What a minute and concurrent streams count is the limiter's, which the gateway's wiring sets here;
+days and months are the ledger's.
 """
 
 from __future__ import annotations
@@ -14,35 +13,29 @@ from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from inference.errors import Unavailable
-from inference.grants import MICRO, Grant, Limits, Reservation, Room
+from inference.grants import MICRO, Limits
 from tenants.models import LimitScope, UsageRollup
 
 
 class Counters(Protocol):
-    """The part of `inference.grants.Limiter` that is needed."""
+    """The part of `limiter.StoreLimiter` that is needed."""
 
-    async def look(self, grant: Grant) -> Reservation: ...
+    async def used(self, limits: Limits) -> Mapping[str, int]: ...
 
 
 counters: Counters | None = None
 """The limiter of this gateway; None in processes that have none."""
 
 
-async def minute(limits: Limits) -> dict[str, int]:
-    """What counts against the limits of the last minute, by field; empty where nobody can say."""
+async def minute(limits: Limits) -> Mapping[str, int]:
+    """What counts against the limits of the last minute and those of concurrent streams, as far as
+    they are set, by field; empty where nobody can say."""
     if counters is None:
         return {}
-    asks = Grant(0, 0, "", frozenset(), None, 1.0, "", limits=(limits,))
     try:
-        rooms = await counters.look(asks)
+        return await counters.used(limits)
     except Unavailable:
         return {}
-    told = {"requests_per_minute": rooms.requests, "tokens_per_minute": rooms.tokens}
-    return {name: _used(room) for name, room in told.items() if room is not None}
-
-
-def _used(room: Room) -> int:
-    return room.limit - room.remaining
 
 
 def budgets(scope: LimitScope) -> dict[str, int]:
@@ -70,4 +63,4 @@ def _summed(period: str, days: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def used(scope: LimitScope, limits: Limits | None) -> Mapping[str, int]:
     """Both, from code that is not asynchronous; `limits` are those in force at the scope."""
     now = async_to_sync(minute)(limits) if limits is not None else {}
-    return now | budgets(scope)
+    return {**now, **budgets(scope)}

@@ -25,6 +25,8 @@ from tenants.limits.commands import (
     AnyAnswer,
     Budget,
     Charge,
+    Count,
+    Counts,
     Granted,
     Holds,
     Ids,
@@ -184,13 +186,28 @@ class StoreLimiter:
         _, scopes = _limited(grant.limits)
         if not scopes:
             return Reservation("")
-        try:
-            (rooms,) = await self._failover.decide().run(Look(scopes))
-        except StoreDown as error:
-            self._failover.failed(error)
-            (rooms,) = await self._failover.decide().run(Look(scopes))
+        rooms = await self._read_only(Look(scopes))
         assert isinstance(rooms, Rooms)
         return _reservation("", None, rooms.left)
+
+    async def used(self, limits: Limits) -> dict[str, int]:
+        """What is used and reserved now of each limit of a minute and of concurrent streams that
+        is set, by its name; reserves nothing.
+
+        Raises:
+            Unavailable: the counters cannot be reached and the settings say to refuse.
+        """
+        counts = await self._read_only(Count(Scope.of(limits)))
+        assert isinstance(counts, Counts)
+        return {used.field: used.amount for used in counts.used}
+
+    async def _read_only(self, command: Look | Count) -> AnyAnswer:
+        try:
+            (answer,) = await self._failover.decide().run(command)
+        except StoreDown as error:
+            self._failover.failed(error)
+            (answer,) = await self._failover.decide().run(command)
+        return answer
 
     async def flushed(self) -> None:
         """Wait until what was settled, released and read again so far is in the store."""

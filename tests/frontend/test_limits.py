@@ -10,8 +10,9 @@ from django.test import Client
 from django.utils import timezone
 
 from inference.errors import Unavailable
-from inference.grants import Grant, Reservation, Room
+from inference.grants import Limits
 from tenants.limits import consumption
+from tenants.limits.commands import COUNTED
 from tenants.models import LimitScope, LimitSet, Tenant
 from tests.frontend.test_pages import address, client_of
 from tests.tenants.making import make_adapter, make_key, make_tenant
@@ -23,15 +24,13 @@ OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
 class Counted:
     """A limiter that has counted this much of every limit; `away` is one that cannot say."""
 
-    def __init__(self, used: int, *, away: bool = False) -> None:
-        self.used, self.away = used, away
+    def __init__(self, amount: int, *, away: bool = False) -> None:
+        self.amount, self.away = amount, away
 
-    async def look(self, grant: Grant) -> Reservation:
+    async def used(self, limits: Limits) -> dict[str, int]:
         if self.away:
             raise Unavailable("away")
-        (limits,) = grant.limits
-        rpm = limits.requests_per_minute
-        return Reservation("", requests=Room(rpm, rpm - self.used, 1.0) if rpm else None)
+        return {name: self.amount for name in COUNTED if getattr(limits, name) is not None}
 
 
 @pytest.fixture

@@ -97,6 +97,17 @@ async def test_looking_reserves_nothing(limiter: StoreLimiter) -> None:
     assert await limiter.look(grant()) == Reservation("")
 
 
+async def test_it_tells_what_a_scope_has_used(limiter: StoreLimiter) -> None:
+    mine = limits("t1", requests_per_minute=10, output_tokens_per_minute=99, tokens_per_day=500)
+    await limiter.reserve("r1", grant(mine), target(), wanted(10, 20))
+    for _ in range(2):
+        assert await limiter.used(mine) == {
+            "requests_per_minute": 1,
+            "output_tokens_per_minute": 20,
+        }
+    assert await limiter.used(limits("t9")) == {}
+
+
 async def test_settling_gives_the_rest_back(limiter: StoreLimiter) -> None:
     caller = grant(limits(requests_per_minute=10, tokens_per_minute=100, concurrent_streams=1))
     await limiter.reserve("r1", caller, target(), wanted(10, 80))
@@ -305,6 +316,7 @@ async def test_rooms_are_those_of_the_store_that_counts(
     await on_flaky.reserve("r1", caller, target(), wanted())
     flaky.away = True
     assert (await on_flaky.look(caller)).requests == Room(5, 5, 0.0)
+    assert await on_flaky.used(caller.limits[0]) == {"requests_per_minute": 0}
     assert on_flaky.degraded
 
 

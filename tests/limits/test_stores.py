@@ -13,8 +13,12 @@ from tenants.limits.book import (
     SWEEP_MS,
 )
 from tenants.limits.commands import (
+    COUNTED,
+    FIELDS,
     Budget,
     Charge,
+    Count,
+    Counts,
     Done,
     Granted,
     Holds,
@@ -29,6 +33,7 @@ from tenants.limits.commands import (
     Settle,
     Store,
     Unseeded,
+    Used,
     Withdrawn,
 )
 from tenants.limits.purse import REFRESH_MS
@@ -111,6 +116,23 @@ async def test_a_scope_without_a_limit_on_something_does_not_count_it(store: Sto
     await granted(store, charge("r1", scope("t1", requests_per_minute=10)))
     both = scope("t1", requests_per_minute=10, tokens_per_minute=100)
     assert await remaining(store, both) == [9, 100]
+
+
+async def test_it_tells_what_is_counted_of_each_limit_that_is_set(store: Store) -> None:
+    every = scope("t1", **dict.fromkeys(FIELDS, 1000))
+    await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 0))
+    assert await ask(store, Count(every)) == Counts([Used(name, 0) for name in COUNTED])
+    await granted(store, charge("r1", every, prompt=30, output=50))
+    await granted(store, charge("r2", every, prompt=30, output=50))
+    await ask(store, Settle("r1", 30, 20, 5))
+    counted = dict(zip(COUNTED, (2, 35 + 80, 10 + 30, 5 + 50, 1), strict=True))
+    assert await ask(store, Count(every)) == Counts([Used(*each) for each in counted.items()])
+    some = scope("t1", output_tokens_per_minute=1, tokens_per_day=1)
+    assert await ask(store, Count(some)) == Counts([Used("output_tokens_per_minute", 55)])
+    assert await ask(store, Count(scope("t1"))) == Counts([])
+    assert await ask(store, Count(scope("t2", concurrent_streams=1))) == Counts(
+        [Used("concurrent_streams", 0)]
+    )
 
 
 async def test_numbers_up_to_the_largest_limit_stay_exact(store: Store) -> None:

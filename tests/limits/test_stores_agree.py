@@ -23,12 +23,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tenants.limits import commands
 from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
+    COUNTED,
     AnyAnswer,
     AnyCommand,
     Budget,
     Charge,
+    Counts,
     Granted,
     Keep,
     Look,
@@ -41,6 +44,7 @@ from tenants.limits.commands import (
     Seed,
     Settle,
     Unseeded,
+    Used,
     start_of,
 )
 from tenants.limits.memory import MemoryStore
@@ -366,6 +370,13 @@ class Lives(RuleBasedStateMachine):
             answer = self.ask(Look(SCOPES))
             assert isinstance(answer, Rooms)
             assert [each.remaining for each in answer.left] == list(self.rooms())
+            for scope in SCOPES:
+                assert self.ask(commands.Count(scope)) == Counts(list(self.counted(scope)))
+
+    def counted(self, scope: Scope) -> Iterator[Used]:
+        for name, _ in scope.set_limits():
+            if name in COUNTED:
+                yield Used(name, self.model.used(scope, name, self.second))
 
     def rooms(self) -> Iterator[int]:
         for scope in SCOPES:

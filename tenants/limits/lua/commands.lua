@@ -347,5 +347,18 @@ function commands.look(scopes)
   return answer('rooms', left)
 end
 
+function commands.count(scope)
+  local metrics, used = {}, {}
+  for i = 2, 5 do
+    if scope[i] then metrics[#metrics + 1] = METRICS[i] end
+  end
+  local opened = open_windows(scope[1], metrics, {this_second})
+  if scope[6] then opened.streams = tonumber(call('HGET', PREFIX .. 'streams', scope[1])) or 0 end
+  for i = 2, 6 do
+    if scope[i] then used[#used + 1] = {NAMES[i], used_of(i, opened)} end
+  end
+  return answer('counts', used)
+end
+
 local command = unpack_(ARGV[1])
 return commands[command[1]](unpack(command, 2, 9))
