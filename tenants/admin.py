@@ -30,6 +30,7 @@ from tenants.models import (
     Price,
     Scope,
     Tenant,
+    UploadSession,
     UsageEvent,
     UsageRollup,
     User,
@@ -185,6 +186,15 @@ class AdapterVersionAdmin(Shown):
     list_filter = ["state"]
     list_select_related = ["adapter__tenant"]
     search_fields = ["adapter__name", "adapter__tenant__slug", "digest"]
+
+
+@admin.register(UploadSession)
+class UploadSessionAdmin(Shown):
+    list_display = [
+        "id", "tenant", "adapter_name", "file_name", "length_bytes", "created_at", "expires_at",
+    ]  # fmt: skip
+    list_select_related = ["tenant"]
+    search_fields = ["adapter_name", "tenant__slug"]
 
 
 @admin.register(Alias)

@@ -8,6 +8,7 @@ from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.processes import GatewayProcess
+from tenants.models.uploads import UploadSession
 from tenants.models.usage import EngineJournal, Price, UsageEvent, UsageRollup
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Scope",
     "State",
     "Tenant",
+    "UploadSession",
     "UsageEvent",
     "UsageRollup",
     "User",

@@ -1,0 +1,82 @@
+"""Uploads that arrive in parts: what is known of each besides its bytes."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from tenants.models.accounts import Tenant, User
+from tenants.models.adapters import AdapterVersion
+
+LIFETIME = timedelta(hours=24)
+"""From the first request to the last. Whoever asks how an upload ended has as long."""
+
+
+def expiry() -> datetime:
+    return timezone.now() + LIFETIME
+
+
+class UploadSessionQuerySet(models.QuerySet["UploadSession"]):
+    def current(self) -> UploadSessionQuerySet:
+        """Those that have not expired."""
+        return self.filter(expires_at__gt=timezone.now())
+
+    def unfinished(self) -> UploadSessionQuerySet:
+        """Those that still take bytes, or wait to be made a version."""
+        return self.current().filter(version=None, refusal__isnull=True)
+
+    def expired(self) -> UploadSessionQuerySet:
+        return self.filter(expires_at__lte=timezone.now())
+
+
+class UploadSession(models.Model):
+    """An archive of `length_bytes` bytes on its way to be a version of the adapter `adapter_name`.
+
+    It ends with the version that it became (`known`: which had this content before), or with the
+    reason why it was refused: `{"status", "code", "detail"}` of the answer. How much of it has
+    arrived only its file says. `metadata` is the header Upload-Metadata as the client sent it.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="uploads")
+    adapter_name = models.CharField(max_length=63)
+    file_name = models.CharField(max_length=255)
+    base_model_name = models.CharField(max_length=255, blank=True)
+    metadata = models.TextField()
+    length_bytes = models.PositiveBigIntegerField()
+    version = models.ForeignKey(AdapterVersion, models.CASCADE, null=True, related_name="+")
+    known = models.BooleanField(default=False)
+    refusal = models.JSONField(null=True)
+    created_by = models.ForeignKey(
+        User, models.SET_NULL, null=True, editable=False, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField(default=expiry, db_index=True)
+
+    objects = UploadSessionQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["created_at"]
+        constraints = [
+            models.CheckConstraint(condition=Q(length_bytes__gte=1), name="upload_not_empty"),
+            models.CheckConstraint(
+                condition=Q(version=None) | Q(refusal__isnull=True), name="upload_ends_one_way"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.adapter_name}: {self.file_name}"
+
+    @property
+    def ended(self) -> bool:
+        return self.version_id is not None or self.refusal is not None
+
+    def end(self, **outcome: Any) -> None:
+        """Note the outcome, unless another request that saw the last byte was faster."""
+        UploadSession.objects.unfinished().filter(pk=self.pk).update(**outcome)
+        self.refresh_from_db()
