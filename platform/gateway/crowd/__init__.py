@@ -1,0 +1,26 @@
+"""A busy installation's rows, made up: a thousand tenants and ten million requests.
+
+For looking at pages and measuring them at their size (`manage.py make_crowd`). The same size and
+seed give the same rows, apart from secrets. Only rows are made: no adapter has files, so none of
+them can be served, and nobody knows the text of a key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+HOURS = 24 * 395
+"""The time that is filled: thirteen months."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is made, up to which full hour."""
+
+    tenants: int
+    adapters: int
+    events: int
+    audit_entries: int
+    until: datetime
+    seed: int = 1
