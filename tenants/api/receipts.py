@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from typing import Any
 
-from django.db import models
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 
 from inference.errors import InvalidRequest, NotFound
 from tenants.api.v1 import Query, ends_early, keyed, openai_view, reply
 from tenants.models import ApiKey, Scope, Tenant, UsageEvent
+from tenants.models.usage import UsageEventQuerySet
 from tenants.permissions import TABLE, Permission
 from tenants.receipts import ALGORITHM, describe, signer
 
 READERS = TABLE[Permission.READ_USAGE][1]
-REQUEST_ID = re.compile(r"(?:req_|chatcmpl-|cmpl-)?([A-Za-z0-9_-]{1,64})")
-"""As `x-request-id` and the bodies of answers show it, or bare."""
 DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
 
 
-def _events(tenant: Tenant) -> models.QuerySet[UsageEvent]:
-    return tenant.usage.select_related("tenant", "version")
+def _events(tenant: Tenant) -> UsageEventQuerySet:
+    return UsageEvent.objects.filter(tenant=tenant).select_related("tenant", "version")
 
 
 def _find(tenant: Tenant, shown_id: str) -> UsageEvent | None:
-    form = REQUEST_ID.fullmatch(shown_id)
-    return _events(tenant).filter(id=form[1]).first() if form else None
+    return _events(tenant).named(shown_id).first()
 
 
 @keyed(READERS | {Scope.INFERENCE})

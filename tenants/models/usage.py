@@ -1,7 +1,7 @@
 """The ledger: what each request cost, and its sums.
 
-Only `tenants.ledger` writes here, events and sums in one transaction. Pages and APIs read the
-rollups; events are read by id, and in pages for receipts.
+Only `tenants.ledger` writes here, events and sums in one transaction. Sums are read from the
+rollups; events are read by id, and in pages for receipts and the list of requests.
 
 Costs are whole pico-units (1e-12) of the platform's currency: tokens times a price in micro-units
 per million tokens, never rounded.
@@ -9,14 +9,15 @@ per million tokens, never rounded.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Case, Exists, F, OuterRef, Q, Sum, Value, When
-from django.db.models.functions import TruncDay, TruncMonth
+from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, Sum, Value, When
+from django.db.models.functions import Coalesce, TruncDay, TruncMonth
 from django.utils import timezone
 
 from tenants.errors import PriceInForce
@@ -34,8 +35,77 @@ BUCKETS = {
     "day": TruncDay("hour", tzinfo=UTC),
     "month": TruncMonth("hour", tzinfo=UTC),
 }
-GROUPS = (*BUCKETS, "key", "adapter", "model", "base_model")
-"""What usage can be summed by."""
+GROUPS = (*BUCKETS, "key", "member", "adapter", "model", "base_model")
+"""What usage can be summed by; a member is who made the key."""
+REQUEST_ID = re.compile(r"(?:req_|chatcmpl-|cmpl-)?([A-Za-z0-9_-]{1,64})")
+"""As `x-request-id` and the bodies of answers show it, or bare."""
+
+
+class Outcome(models.TextChoices):
+    """What became of a request."""
+
+    ANSWERED = "answered"
+    CUT = "cut"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+REASONS: Mapping[Outcome, Collection[str]] = {
+    Outcome.ANSWERED: ("stop", "tool_calls", "function_call"),
+    Outcome.CUT: ("length",),
+    Outcome.CANCELLED: ("cancelled", "api_key_revoked"),
+}
+"""The finish reasons of each; all others are of requests that failed."""
+
+
+class Mark(NamedTuple):
+    """A place in the list of events, newest first: that of the event with this start and id."""
+
+    started_at: datetime
+    id: str = ""
+    """Empty: after all that started then."""
+
+
+class UsageEventQuerySet(models.QuerySet["UsageEvent"]):
+    """Events of one tenant (or, for an operator, of all) are read newest first, from an index.
+
+    That costs what it returns. What the index knows nothing of costs the events that are passed
+    over as well, so whoever filters by it looks no further than a `horizon`.
+    """
+
+    def named(self, shown_id: str) -> Self:
+        """The one with this id, in any of its forms; none if it is no id at all."""
+        form = REQUEST_ID.fullmatch(shown_id)
+        return self.filter(id=form[1]) if form else self.none()
+
+    def between(self, start: datetime, end: datetime | None) -> Self:
+        """Those that started at `start` or later, and before `end`."""
+        since = self.filter(started_at__gte=start)
+        return since if end is None else since.filter(started_at__lt=end)
+
+    def newest(self, after: Mark | None = None) -> Self:
+        """In the order of the list: all of it, or what comes after the mark."""
+        ordered = self.order_by("-started_at", "-id")
+        if after is None:
+            return ordered
+        # The first condition alone is what the index can use.
+        older = Q(started_at__lt=after.started_at) | Q(id__lt=after.id)
+        return ordered.filter(older, started_at__lte=after.started_at)
+
+    def horizon(self, events: int) -> datetime | None:
+        """When the last but this many of them started; None if there are no more than that."""
+        starts = self.order_by("-started_at").values_list("started_at", flat=True)
+        return starts[events : events + 1].first()
+
+    def of_model(self, name: str) -> Self:
+        """Those of an adapter in any version, or with exactly this model name."""
+        return self.filter(Q(adapter=name) | Q(model=name) | Q(adapter="", base_model=name))
+
+    def that(self, outcome: Outcome) -> Self:
+        """Those with this outcome."""
+        if outcome in REASONS:
+            return self.filter(finish_reason__in=REASONS[outcome])
+        return self.exclude(finish_reason__in=[one for some in REASONS.values() for one in some])
 
 
 class UsageEvent(models.Model):
@@ -85,12 +155,23 @@ class UsageEvent(models.Model):
     ttft_s = models.FloatField(null=True)
     total_s = models.FloatField()
 
+    objects = UsageEventQuerySet.as_manager()
+
     class Meta:
         ordering = ["-started_at"]
         indexes = [models.Index(fields=["tenant", "started_at"], name="usage_by_tenant")]
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def outcome(self) -> Outcome:
+        found = (one for one, reasons in REASONS.items() if self.finish_reason in reasons)
+        return next(found, Outcome.FAILED)
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.started_at, self.id)
 
 
 class UsageRollupQuerySet(models.QuerySet["UsageRollup"]):
@@ -100,9 +181,15 @@ class UsageRollupQuerySet(models.QuerySet["UsageRollup"]):
 
     def sums(self, by: Collection[str]) -> models.QuerySet[UsageRollup, dict[str, Any]]:
         """One dict per group in use, in order: a column for each of `by` (some of GROUPS; days and
-        months are UTC's, `key` is a row id) and FIGURES. With no groups, one dict of everything.
+        months are UTC's, `key` and `member` are row ids, the latter 0 where nobody made the key)
+        and FIGURES. With no groups, one dict of everything.
         """
-        made = {name: BUCKETS[name] for name in by if name in BUCKETS and name != "hour"}
+        made: dict[str, Any] = {
+            name: BUCKETS[name] for name in by if name in BUCKETS and name != "hour"
+        }
+        if "member" in by:  # a subquery, as a join would lose the usage of keys that are gone
+            maker = ApiKey.objects.filter(pk=OuterRef("key")).values("created_by")
+            made["member"] = Coalesce(Subquery(maker), 0, output_field=models.BigIntegerField())
         columns = [*by] or ["everything"]
         if not by:
             made["everything"] = Value(0)
