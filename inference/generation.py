@@ -14,7 +14,7 @@ from inference.errors import ClientDisconnected
 from inference.grants import Directory, Grant, Limiter
 from inference.hub import Hub, Order
 from inference.openai import Call
-from inference.stream import Stream
+from inference.stream import Stream, Watch
 
 
 class Desk:
@@ -30,20 +30,23 @@ class Desk:
 
     @asynccontextmanager
     async def generation(
-        self, id: str, grant: Grant, call: Call, body: bytes
+        self, id: str, grant: Grant, call: Call, body: bytes, watch: Watch | None = None
     ) -> AsyncIterator[Stream]:
-        """The stream of one request's answer; left before its end, the engine aborts it.
+        """The stream of one request's answer; left before its end, the engine aborts it. `watch` is
+        told what it waits for, by engines that know how to.
 
         Raises:
             InferenceError: it is refused; nothing stays reserved.
         """
-        stream = await self.admit(id, grant, call, body)
+        stream = await self.admit(id, grant, call, body, watch)
         try:
             yield stream
         finally:
             self.finish(stream, body)
 
-    async def admit(self, id: str, grant: Grant, call: Call, body: bytes) -> Stream:
+    async def admit(
+        self, id: str, grant: Grant, call: Call, body: bytes, watch: Watch | None = None
+    ) -> Stream:
         """Reserve what the call may use and start it; `finish` must follow.
 
         Raises:
@@ -68,21 +71,12 @@ class Desk:
                     prompt_tokens=prompt_tokens,
                     max_tokens=bound_of(call, reservation.output_tokens),
                     grows=grows(call),
+                    watch=watch,
                 )
             )
         except BaseException:
             self._limiter.release(id)
             raise
-
-    def waits_for(self, stream: Stream) -> str:
-        """What a stream without news waits for by its engine's last report, at most a second old:
-        `queued`, `loading` (its adapter) or `prefill`."""
-        engine = next((one for one in self._hub.snapshot() if one["id"] == stream.engine_id), None)
-        adapter = stream.target.adapter
-        if engine is None or engine["queued"]:
-            return "queued"
-        loading = adapter is not None and adapter.name not in engine["resident_adapters"]
-        return "loading" if loading else "prefill"
 
     def finish(self, stream: Stream, body: bytes) -> None:
         """Nobody reads the stream any more."""

@@ -23,7 +23,7 @@ from inference.errors import EngineLost, InferenceError, NoEngine, Overloaded, P
 from inference.fleet import EngineState, choose
 from inference.grants import Grant, Limiter, Recorder, Reservation, Target
 from inference.session import HEARTBEAT_S, Session, Side, State, negotiate
-from inference.stream import Stream
+from inference.stream import Stream, Watch
 from inference.wire import Account, AdapterRef, Fault, Frame, LedgerEntry
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,8 @@ class Order:
     """A request that may start: who asks for what, with what was reserved for it.
 
     `grows`: it may generate more than that, as far as more can be reserved meanwhile.
-    `prompt_tokens` is an estimate; `max_tokens` bounds each choice of a body that doesn't.
+    `prompt_tokens` is an estimate; `max_tokens` bounds each choice of a body that doesn't. `watch`
+    is told what the request waits for, until its first token.
     """
 
     grant: Grant
@@ -54,6 +55,7 @@ class Order:
     prompt_tokens: int = 0
     max_tokens: int | None = None
     grows: bool = False
+    watch: Watch | None = None
 
     def frame(self) -> wire.Submit:
         """What the engine is told."""
@@ -80,6 +82,7 @@ class Order:
             lane=self.lane,
             max_tokens=self.max_tokens,
             prompt_tokens=self.prompt_tokens,
+            watched=self.watch is not None,
         )
 
 
@@ -208,6 +211,8 @@ class EngineLink:
             case wire.Step(deltas=deltas):
                 for delta in deltas:
                     self._streams[delta.id].push(delta)
+            case wire.Waits(waits=waits):
+                self._note_waits(waits)
             case wire.Done(id=id):
                 self.engine.dispatched -= 1
                 self._streams.pop(id).settle(frame)
@@ -216,15 +221,23 @@ class EngineLink:
                 self._hub.heard_stats(self, frame)
             case wire.UsageReport(journal=journal, entries=entries):
                 self._hub.bill(self, journal, entries)
-            case wire.Loaded(id=id):
-                if not (answer := self._loads.pop(id)).done():
-                    answer.set_result(frame)
+            case wire.Loaded():
+                self._end_load(frame)
             case wire.Drain():
                 self.engine.draining = True
             case wire.Error(fault=fault):
                 raise fault.error()
             case _:
                 pass
+
+    def _end_load(self, loaded: wire.Loaded) -> None:
+        if not (answer := self._loads.pop(loaded.id)).done():
+            answer.set_result(loaded)
+
+    def _note_waits(self, waits: Sequence[wire.Wait]) -> None:
+        for wait in waits:
+            if stream := self._streams.get(wait.id):
+                stream.waits(wait)
 
     async def _say_goodbye(self, error: BaseException) -> None:
         """Tell the peer why, as far as it still listens."""
@@ -411,6 +424,7 @@ class Hub:
             limiter=self._limiter,
             grows=order.grows,
             bound=order.max_tokens,
+            watch=order.watch,
             post=link.post,
             settled=self._settled,
         )

@@ -42,6 +42,7 @@ from inference.wire import (
     Unload,
     UsageAck,
     UsageReport,
+    Waits,
     Welcome,
 )
 
@@ -75,7 +76,7 @@ _MAY_SEND: dict[tuple[Side, State], frozenset[type[Frame]]] = {
     (Side.AGENT, State.CONNECTED): frozenset({Hello, Error}),
     (Side.AGENT, State.GREETED): frozenset({Heartbeat, Error}),
     (Side.AGENT, State.OPEN): frozenset(
-        {Heartbeat, Step, Done, Stats, UsageReport, Loaded, Drain, Error}
+        {Heartbeat, Step, Waits, Done, Stats, UsageReport, Loaded, Drain, Error}
     ),
     (Side.GATEWAY, State.CONNECTED): frozenset({Error}),
     (Side.GATEWAY, State.GREETED): frozenset({Welcome, Error}),

@@ -18,12 +18,15 @@ import msgspec
 
 from inference.errors import EngineLost, InferenceError, RateLimitExceeded, Unavailable
 from inference.grants import Grant, Limiter, Reservation, Target
-from inference.wire import Cancel, Delta, Done, Fault, Usage
+from inference.wire import Cancel, Delta, Done, Fault, Usage, Wait
 
 EXTENSION_TOKENS = 1024
 """How much more a stream asks for at a time."""
 LOW_TOKENS = 128
 """It asks when less than that is left: seconds of generating, against a round trip to Redis."""
+
+Watch = Callable[[Wait], None]
+"""Told what a request waits for, whenever that changes."""
 
 
 class Stream:
@@ -42,8 +45,10 @@ class Stream:
         bound: int | None,
         post: Callable[[Cancel], None],
         settled: Callable[[Stream], None],
+        watch: Watch | None = None,
     ) -> None:
-        """`post` sends to the engine; `settled` is called once, when the figures are final.
+        """`post` sends to the engine; `settled` is called once, when the figures are final; `watch`
+        whenever the request, still without output, waits for something else.
 
         A stream that `grows` may generate more than was reserved, if more can be reserved; `bound`
         is what the limits let each choice of any other one generate.
@@ -57,7 +62,7 @@ class Stream:
         self._grows, self._bound = grows, bound
         self._extending: asyncio.Task[None] | None = None
         self._refused_early = False
-        self._post, self._settled = post, settled
+        self._post, self._settled, self._watch = post, settled, watch
         self._pending: Delta | None = None
         self._fault: InferenceError | None = None
         self._cancelled: str | None = None
@@ -90,6 +95,11 @@ class Stream:
             self._fault = error
             self.cancel(error.code)
             self._wake()
+
+    def waits(self, wait: Wait) -> None:
+        """The engine said what it waits for."""
+        if self._watch is not None and self._ttft_s is None:
+            self._watch(wait)
 
     def push(self, delta: Delta) -> None:
         """Take a delta from the engine."""

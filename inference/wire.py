@@ -196,6 +196,18 @@ class EngineStats(Value, frozen=True):
     """Output tokens that the engine counted in this run beyond the journal: 0 if all is well."""
 
 
+class Wait(Value, frozen=True):
+    """What a request without output waits for.
+
+    `phase` is `fetching` (its adapter's files), `queued`, `loading` (its adapter, on the engine) or
+    `prefill`; `place` is 1 for who is next in the queue, 0 outside of it.
+    """
+
+    id: str
+    phase: str
+    place: int = 0
+
+
 NOBODY = Account(0, 0, 0.0, "")
 
 
@@ -251,12 +263,23 @@ class Submit(Frame, tag="submit", frozen=True):
     """What the limits allow each choice to generate, whatever the body asks for."""
     prompt_tokens: int = 0
     """The gateway's estimate."""
+    watched: bool = False
+    """Somebody looks at it: say in `waits` what it waits for."""
 
 
 class Step(Frame, tag="step", frozen=True):
     """Agent to gateway: all deltas of this gateway's streams since the last step."""
 
     deltas: list[Delta]
+
+
+class Waits(Frame, tag="waits", frozen=True):
+    """Agent to gateway: what its watched requests wait for, of those for which that changed.
+
+    Only a gateway that sets `Submit.watched` hears it, so older ones need not know it.
+    """
+
+    waits: list[Wait]
 
 
 class Done(Frame, tag="done", frozen=True):
@@ -361,6 +384,7 @@ AnyFrame = (
     | Heartbeat
     | Submit
     | Step
+    | Waits
     | Done
     | Cancel
     | Stats

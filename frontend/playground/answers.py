@@ -8,6 +8,7 @@ that nobody reads is aborted after GRACE_S; one that ended is forgotten after GR
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,7 +17,7 @@ import msgspec
 import structlog
 
 from frontend.playground import messages
-from frontend.playground.messages import Failed, Outcome, Phase, Start
+from frontend.playground.messages import Failed, Outcome, Phase, Start, Token
 from inference import openai
 from inference.errors import (
     ClientDisconnected,
@@ -28,15 +29,13 @@ from inference.generation import Desk
 from inference.grants import Grant
 from inference.hub import new_id
 from inference.stream import Stream
-from inference.wire import Delta, Done
+from inference.wire import Delta, Wait
 
 log = structlog.get_logger(__name__)
 
 GRACE_S = 30.0
 MAX_RUNNING = 8
 """Answers of one person that are generated at a time: four panes, and some that were left."""
-PHASE_S = 1.0
-"""Engines report about once a second; what an answer waits for is looked up as often."""
 
 Owner = tuple[int, int]
 """User and tenant."""
@@ -53,7 +52,8 @@ class Answer:
 
     def __init__(self, owner: Owner, id: str) -> None:
         self.owner, self.id, self.request_id = owner, id, new_id()
-        self.text, self.phase = "", "queued"
+        self.text, self.tokens = "", list[Token]()
+        self.phase, self.place, self.since = "waiting", 0, time.monotonic()
         self.outcome: Outcome | None = None
         self.readers: set[Callable[[], None]] = set()
         """Called whenever there is something new."""
@@ -74,15 +74,21 @@ class Answer:
         if self._stream is not None:
             self._stream.cancel(ClientDisconnected.code)
 
-    def enter(self, phase: str) -> None:
+    def enter(self, phase: str, place: int = 0) -> None:
         """It waits for something else now."""
         if phase != self.phase:
-            self.phase = phase
-            self._tell()
+            self.since = time.monotonic()
+        self.phase, self.place = phase, place
+        self._tell()
 
-    def add(self, text: str) -> None:
-        """More text came."""
-        self.text += text
+    def waits(self, wait: Wait) -> None:
+        """The engine said what it waits for."""
+        self.enter(wait.phase, wait.place)
+
+    def add(self, news: News) -> None:
+        """More of it came."""
+        self.text += news.text
+        self.tokens += news.tokens
         self._tell()
 
     def end(self, outcome: Outcome) -> None:
@@ -102,19 +108,23 @@ class View:
     answer: Answer
     sent: int = 0
     """Characters."""
-    phase: str = field(default="", init=False)
+    tokens_sent: int = 0
+    phase: tuple[str, int] = field(default=("", 0), init=False)
+    """With the place in the queue."""
     over: bool = field(default=False, init=False)
 
     def news(self) -> Iterator[messages.Message]:
         """The messages that the socket still lacks, as few as possible."""
         answer = self.answer
-        if answer.outcome is None and answer.phase != self.phase:
-            self.phase = answer.phase
-            yield Phase(answer.id, answer.phase)
-        if text := answer.text[self.sent :]:
-            self.sent = len(answer.text)
-            yield messages.Delta(answer.id, self.sent, text)
-        if answer.outcome is not None and self.sent >= len(answer.text) and not self.over:
+        if answer.outcome is None and (answer.phase, answer.place) != self.phase:
+            self.phase = answer.phase, answer.place
+            elapsed_ms = round((time.monotonic() - answer.since) * 1000)
+            yield Phase(answer.id, *self.phase, elapsed_ms)
+        text, tokens = answer.text[self.sent :], answer.tokens[self.tokens_sent :]
+        if text or tokens:
+            self.sent, self.tokens_sent = len(answer.text), len(answer.tokens)
+            yield messages.Delta(answer.id, self.sent, text, tokens, self.tokens_sent)
+        if answer.outcome is not None and not self.over:
             self.over = True
             yield answer.outcome
 
@@ -193,36 +203,39 @@ class Playground:
             raise PayloadTooLarge(f"The messages are over {self._max_body_bytes} bytes.")
         call = openai.parse("chat", body)
         grant = await self._grants.playground(answer.owner[1])
-        async with self._desk.generation(answer.request_id, grant, call, body) as stream:
+        id, watch = answer.request_id, answer.waits
+        async with self._desk.generation(id, grant, call, body, watch) as stream:
             answer.begin(stream)
             reason = ""
-            news = await self._first(answer, stream)
-            while isinstance(news, Delta):
-                text, ended = read(news)
-                reason = ended or reason
+            while isinstance(delta := await stream.read(), Delta):
+                news = read(delta)
+                reason = news.finish_reason or reason
                 answer.enter("generating")
-                answer.add(text)
-                news = await stream.read()
-            said = news.finish_reason or reason or "stop"
-            return messages.finished(answer.id, stream, news, said)
+                answer.add(news)
+            said = delta.finish_reason or reason or "stop"
+            return messages.finished(answer.id, stream, delta, said)
 
-    async def _first(self, answer: Answer, stream: Stream) -> Delta | Done:
-        """The first news; until then it is told what the answer waits for."""
-        while True:
-            answer.enter(self._desk.waits_for(stream))
-            try:
-                async with asyncio.timeout(PHASE_S):
-                    return await stream.read()
-            except TimeoutError:
-                continue
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a delta holds for the playground."""
+
+    text: str
+    tokens: list[Token]
+    finish_reason: str
 
 
 class _Said(msgspec.Struct):
     content: str | None = None
 
 
+class _Logprobs(msgspec.Struct):
+    content: list[Token] | None = None
+
+
 class _Choice(msgspec.Struct):
     delta: _Said = msgspec.field(default_factory=_Said)
+    logprobs: _Logprobs | None = None
     finish_reason: str | None = None
 
 
@@ -230,12 +243,14 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
 
 
-def read(delta: Delta) -> tuple[str, str]:
-    """The text of a delta, and the finish reason if one of its chunks has it."""
+def read(delta: Delta) -> News:
+    """What is in a delta, whether the engine made its chunks whole or sent plain text."""
     choices = [
         choice
         for chunk in delta.chunks
         for choice in msgspec.json.decode(chunk, type=_Chunk).choices
     ]
     text = delta.text + "".join(choice.delta.content or "" for choice in choices)
-    return text, next((one.finish_reason for one in choices if one.finish_reason), "")
+    told = (choice.logprobs.content or [] for choice in choices if choice.logprobs)
+    reason = next((one.finish_reason for one in choices if one.finish_reason), "")
+    return News(text, [token for tokens in told for token in tokens], reason)

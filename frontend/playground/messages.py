@@ -1,7 +1,8 @@
 """What the playground's page and its socket tell each other, as JSON.
 
 The page makes the ids of its answers; they mean something only for its user. `seq` counts the
-characters (code points) of an answer so far, which is all that resuming it takes.
+characters (code points) of an answer so far, `token_seq` the tokens whose probability was asked
+for: resuming an answer takes nothing else.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from inference.stream import Stream
 from inference.wire import Done, Usage
 
 MAX_ID_CHARS = 64
+TOP_LOGPROBS = 5
+"""Alternatives that are shown of each token."""
 
 
 class Message(msgspec.Struct, tag_field="type"):
@@ -40,6 +43,8 @@ class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     seed: int | None = None
     schema: dict[str, Any] | None = None
     """The JSON schema that the answer must hold to."""
+    logprobs: bool = False
+    """Whether to show each token's probability and what else it might have been."""
 
     def fields(self) -> dict[str, Any]:
         """As fields of an OpenAI request."""
@@ -49,6 +54,8 @@ class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             "max_tokens": self.max_tokens,
             "stop": self.stop or None,
             "seed": self.seed,
+            "logprobs": self.logprobs or None,
+            "top_logprobs": TOP_LOGPROBS if self.logprobs else None,
         }
         found: dict[str, Any] = {k: value for k, value in plain.items() if value is not None}
         if self.schema is not None:
@@ -85,6 +92,7 @@ class Resume(Message, tag="resume"):
 
     id: str
     after: int
+    tokens: int = 0
 
 
 class Ping(Message, tag="ping"):
@@ -95,19 +103,42 @@ class Pong(Message, tag="pong"):
     """Socket to page, answers ping."""
 
 
-class Delta(Message, tag="delta"):
-    """Socket to page: more text; `seq` characters with it."""
+class Alternative(msgspec.Struct):
+    """What a token might have been; `logprob` is the natural logarithm of its probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class Token(Alternative):
+    """A token of an answer, as OpenAI's `logprobs` have it. A character may be several tokens, so
+    the text of one is right only by its bytes together with its neighbours'."""
+
+    top_logprobs: list[Alternative] = []
+
+
+class Delta(Message, tag="delta", omit_defaults=True):
+    """Socket to page: more text, more tokens or both; `seq` and `token_seq` count with them."""
 
     id: str
     seq: int
     text: str
+    tokens: list[Token] = []
+    token_seq: int = 0
 
 
 class Phase(Message, tag="phase"):
-    """Socket to page: `queued`, `loading` (the adapter), `prefill` or `generating`."""
+    """Socket to page: what an answer waits for.
+
+    `waiting` (for the engine to say so), then as `inference.wire.Wait` has it, then `generating`;
+    `place` in the queue, and how long it has been in this phase.
+    """
 
     id: str
     phase: str
+    place: int = 0
+    elapsed_ms: int = 0
 
 
 class Finished(Message, tag="done"):

@@ -135,6 +135,7 @@ class Connection:
         try:
             message = messages.decode(text)
             if isinstance(message, Ping):
+                await caller_of(self._scope)  # a session may end while an answer is written
                 return await self._say(Pong())
             id = message.id
             await self._act(message)
@@ -153,10 +154,10 @@ class Connection:
         if isinstance(message, Stop):
             answer.stop()
         else:
-            self._watch(answer, max(0, message.after))
+            self._watch(answer, max(0, message.after), max(0, message.tokens))
 
-    def _watch(self, answer: Answer, sent: int = 0) -> None:
-        self._views[answer.id] = View(answer, sent)
+    def _watch(self, answer: Answer, sent: int = 0, tokens_sent: int = 0) -> None:
+        self._views[answer.id] = View(answer, sent, tokens_sent)
         self._playground.join(answer, self._news.set)
         self._news.set()
 

@@ -30,6 +30,7 @@ from inference.agent.link import Link
 from inference.agent.queue import Queue, Request
 from inference.agent.residency import Residency, Store
 from inference.agent.slots import Slots
+from inference.agent.watch import Watch
 from inference.errors import (
     EngineFailed,
     GenerationTimeout,
@@ -75,6 +76,7 @@ class Agent:
         self._queue = Queue(
             self._slots, max_running=max_running, kv_tokens=engine.info.kv_tokens, **queue
         )
+        self._watch = Watch(self._queue)
         self._residency = Residency(engine, store, self._slots, self._publish)
         self._links: dict[str, tuple[Link, asyncio.Task[None]]] = {}
         self._bootstrap: frozenset[str] = frozenset()
@@ -102,6 +104,7 @@ class Agent:
                 if time.monotonic() - published_at >= STATS_INTERVAL_S:
                     published_at = time.monotonic()
                     self._publish()
+                    self._watch.look()
         finally:
             for _, task in self._links.values():
                 task.cancel()
@@ -212,6 +215,8 @@ class Agent:
         self._idle.clear()
         task = asyncio.create_task(self._run(job, frame), name=job.id)
         self._tasks[job.id] = task
+        if isinstance(frame, wire.Submit) and frame.watched:
+            self._watch.add(job)
         task.add_done_callback(lambda ended: self._end(job, ended))
 
     async def _run(self, job: Job, frame: wire.Submit | Load) -> Done | Loaded:
@@ -223,6 +228,7 @@ class Agent:
     def _end(self, job: Job, task: Task) -> None:
         """However a job ended, and be it before it began: free its place, say the last word."""
         del self._jobs[job.id], self._tasks[job.id]
+        self._watch.discard(job)
         self._charge(job)
         self._queue.finish(job.id, time.monotonic())
         self._admit()
@@ -260,6 +266,7 @@ class Agent:
         )
         async with asyncio.timeout(frame.timeout_s), self._turn(job, request) as adapter:
             job.submitted_at = time.monotonic()
+            self._watch.moved(job)
             self._open_account(job, frame)
             work = Work(
                 id=job.id,
@@ -312,6 +319,7 @@ class Agent:
             yield None
             return
         source = job.link.url if job.link else ""
+        self._watch.moved(job)
         async with self._store.pinned(job.adapter, source):
             await self._admitted(job, request)
             yield (await self._residency.adapter(job.adapter, source)).adapter
@@ -320,8 +328,11 @@ class Agent:
         self._queue.push(request, time.monotonic())
         job.turn = asyncio.get_running_loop().create_future()
         self._admit()
+        if not job.turn.done():
+            self._watch.moved(job)
         await job.turn
         job.admitted_at = time.monotonic()
+        self._watch.moved(job)
 
     def _admit(self) -> None:
         for id in self._queue.admit(time.monotonic()):

@@ -34,6 +34,17 @@ class Job:
     told_tokens: int = 0
     """What the gateway was told of the meter."""
 
+    @property
+    def phase(self) -> str:
+        """What it does now: as `wire.Wait` says, then `generating`."""
+        if self.first_token_at is not None:
+            return "generating"
+        if self.submitted_at is not None:
+            return "prefill"
+        if self.admitted_at is not None:
+            return "loading"
+        return "fetching" if self.turn is None else "queued"
+
     def usage(self) -> Usage:
         """The figures so far."""
         now = time.monotonic()

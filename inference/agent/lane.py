@@ -17,7 +17,9 @@ O(log n) on average, n being tenants or one tenant's lines.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from inference.agent.ranking import Rank, Ranking
@@ -132,6 +134,24 @@ class Lane:
     def waits_for(self, adapter: str | None) -> bool:
         """Whether any request of this adapter waits here."""
         return adapter in self._tenants
+
+    def ahead_of(self, some: Collection[Waiting]) -> dict[str, int]:
+        """How many of this lane go before each, by id: by today's counters, and as if every
+        request charged its tenant alike.
+
+        So before a tenant's k-th request go k of each tenant that is first now, k - 1 of each
+        other; none of them has more than it has waiting in all.
+        """
+        ranks = sorted(map(self.shares.rank, self._backlogs)) if some else []
+        return {waiting.request.id: self._ahead_of(waiting, ranks) for waiting in some}
+
+    def _ahead_of(self, waiting: Waiting, ranks: list[Rank]) -> int:
+        tenant = waiting.request.tenant
+        lines = self._backlogs[tenant].lines.values()
+        older = sum(one.number < waiting.number for line in lines for one in line.requests.values())
+        before = bisect_left(ranks, self.shares.rank(tenant))
+        others = self._count - self.shares.waiting(tenant)
+        return older + min(others, older * (len(ranks) - 1) + before)
 
     def opened(self, adapter: str) -> None:
         """Requests of this adapter need no slot of their own any more."""

@@ -16,7 +16,7 @@ from inference import wire
 from inference.agent.outbox import Outbox
 from inference.errors import InferenceError, ProtocolViolation
 from inference.session import HEARTBEAT_S, LOST_S, Session, Side, State
-from inference.wire import Delta, Frame
+from inference.wire import Delta, Frame, Wait
 
 log = structlog.get_logger(__name__)
 
@@ -89,6 +89,12 @@ class Link:
         """A stream of this gateway gained something; leaves with the next step frame."""
         if self.open:
             self._outbox.add(delta)
+            self._wake()
+
+    def note(self, wait: Wait) -> None:
+        """A request of this gateway waits for something else now."""
+        if self.open:
+            self._outbox.note(wait)
             self._wake()
 
     def put(self, frame: Frame) -> None:

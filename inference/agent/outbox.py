@@ -1,31 +1,36 @@
 """What an agent has to tell one gateway, merged while the gateway is slow to read.
 
 Bounded whatever the gateway does: deltas of one stream become one, only the last statistics
-count, and everything else is at most one frame per request.
+and the last that a request waits for count, and everything else is at most one frame per request.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from inference.wire import Delta, Frame, Stats, Step
+from inference.wire import Delta, Frame, Stats, Step, Wait, Waits
 
 
 class Outbox:
     """Frames for one link, in an order that keeps each stream's."""
 
     def __init__(self) -> None:
+        self._waits: dict[str, Wait] = {}
         self._deltas: dict[str, Delta] = {}
         self._frames: list[Frame] = []
         self._stats: Stats | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._deltas or self._frames or self._stats)
+        return bool(self._waits or self._deltas or self._frames or self._stats)
 
     def add(self, delta: Delta) -> None:
         """A stream gained something."""
         pending = self._deltas.get(delta.id)
         self._deltas[delta.id] = delta if pending is None else pending.merged(delta)
+
+    def note(self, wait: Wait) -> None:
+        """A request waits for something else now."""
+        self._waits[wait.id] = wait
 
     def put(self, frame: Frame) -> None:
         """Any other frame. It leaves after all deltas added before it."""
@@ -36,10 +41,12 @@ class Outbox:
             self._frames.append(frame)
 
     def take(self) -> list[Frame]:
-        """Everything so far: one step with all deltas, then the rest."""
-        taken: list[Frame] = [Step(list(self._deltas.values()))] if self._deltas else []
+        """Everything so far: what is waited for, one step with all deltas, then the rest."""
+        taken: list[Frame] = [Waits(list(self._waits.values()))] if self._waits else []
+        if self._deltas:
+            taken.append(Step(list(self._deltas.values())))
         taken += self._frames
         if self._stats is not None:
             taken.append(self._stats)
-        self._deltas, self._frames, self._stats = {}, [], None
+        self._waits, self._deltas, self._frames, self._stats = {}, {}, [], None
         return taken

@@ -182,6 +182,16 @@ class Queue:
         """
         return self._running[id].priority
 
+    def places(self, ids: Iterable[str]) -> dict[str, int]:
+        """The place of each of these requests that waits, 1 for who is next: an estimate, for who
+        goes before whom depends on what others will have used by then."""
+        waiting = [self._waiting[id] for id in ids if id in self._waiting]
+        ahead: dict[str, int] = {}
+        for lane, before in ((self._interactive, 0), (self._batch, len(self._interactive))):
+            own = lane.ahead_of([one for one in waiting if one.lane is lane])
+            ahead |= {id: 1 + before + count for id, count in own.items()}
+        return ahead
+
     def progress(
         self, id: str, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int
     ) -> None:

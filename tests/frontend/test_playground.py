@@ -17,8 +17,9 @@ from django.conf import settings
 from django.test import Client
 from django.urls import re_path
 
-from frontend.playground.answers import MAX_RUNNING, Playground, read
-from frontend.playground.messages import Turn, decode
+from frontend.playground import messages
+from frontend.playground.answers import MAX_RUNNING, Answer, News, Playground, View, read
+from frontend.playground.messages import Alternative, Phase, Token, Turn, decode
 from frontend.playground.socket import guarded
 from inference.agent.synthetic import Behaviour, SyntheticEngine
 from inference.errors import InvalidRequest
@@ -129,8 +130,37 @@ def test_what_an_engine_sends_in_whole_chunks_is_read_as_text() -> None:
         b'{"choices":[{"index":0,"delta":{"content":"1}"},"finish_reason":"stop"}]}',
         b'{"choices":[],"usage":{}}',
     ]
-    assert read(Delta("a", chunks=chunks)) == ('{"a":1}', "stop")
-    assert read(Delta("a", text="plain")) == ("plain", "")
+    assert read(Delta("a", chunks=chunks)) == News('{"a":1}', [], "stop")
+    assert read(Delta("a", text="plain")) == News("plain", [], "")
+
+
+def test_probabilities_are_asked_for_and_read_as_the_api_has_them() -> None:
+    asked = {"parameters": {"logprobs": True}}
+    body = json.loads(decode(json.dumps(start_message("a") | asked)).body())  # type: ignore[union-attr]
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 5)
+    top = {"token": "Hi", "logprob": -0.1, "bytes": [72, 105]}
+    other = {"token": "Ho", "logprob": -2.5, "bytes": [72, 111]}
+    content = [top | {"top_logprobs": [top, other]}]
+    choice = {"index": 0, "delta": {"content": "Hi"}, "logprobs": {"content": content}}
+    plain = {"index": 0, "delta": {"content": ""}, "logprobs": None}
+    chunks = [json.dumps({"choices": [one]}).encode() for one in (choice, plain)]
+    best = [Alternative("Hi", -0.1, [72, 105]), Alternative("Ho", -2.5, [72, 111])]
+    token = Token("Hi", -0.1, [72, 105], best)
+    assert read(Delta("a", chunks=chunks)) == News("Hi", [token], "")
+
+
+def test_who_comes_back_gets_the_text_and_tokens_that_it_lacks() -> None:
+    answer = Answer((1, 1), "a")
+    answer.enter("queued", 2)
+    first = View(answer)
+    assert [one.place for one in first.news() if isinstance(one, Phase)] == [2]
+    answer.enter("queued", 1)
+    assert [one.place for one in first.news() if isinstance(one, Phase)] == [1]
+    assert list(first.news()) == []
+    for text in ("One", " two"):
+        answer.add(News(text, [Token(text, -0.5)], ""))
+    _, delta = View(answer, 3, 1).news()
+    assert delta == messages.Delta("a", 7, " two", [Token(" two", -0.5)], 2)
 
 
 # --- The socket ----------------------------------------------------------------------------------
@@ -339,7 +369,7 @@ async def test_stop_aborts_and_says_what_is_billed(
         await page.say(**start_message("a", LONG))
         await page.until("delta")
         assert page.phases[-1] == "generating"
-        assert set(page.phases) <= {"queued", "prefill", "generating"}  # a base model loads nothing
+        assert set(page.phases) <= {"waiting", "prefill", "generating"}  # nobody else is there
         await page.say(type="stop", id="a")
         done = await page.until("done", "error")
         (entry,) = await here.rig.gateway.ledger.settled()

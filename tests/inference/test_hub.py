@@ -156,6 +156,23 @@ async def test_a_request_from_submit_to_its_end(bench: Bench) -> None:
     await bench.hub.drained()
 
 
+async def test_who_watches_a_request_hears_what_it_waits_for(bench: Bench) -> None:
+    engine, heard = await bench.join(), []
+    watched, plain = bench.submit("r1", watch=heard.append), bench.submit("r2")
+    asked = [await engine.hear(), await engine.hear()]
+    assert [one.watched for one in asked if isinstance(one, wire.Submit)] == [True, False]
+    queued, prefill = wire.Wait("r1", "queued", 3), wire.Wait("r1", "prefill")
+    engine.say(wire.Waits([queued, wire.Wait("r2", "queued", 4), wire.Wait("gone", "queued", 1)]))
+    engine.say(wire.Waits([prefill]))
+    engine.say(wire.Step([Delta("r1", "Hi", 1), Delta("r2", "Hi", 1)]))
+    engine.say(wire.Waits([queued]))  # too late to mean anything
+    engine.say(Done("r1", Usage()))
+    assert await watched.read() == Delta("r1", "Hi", 1)
+    assert await watched.read() == Done("r1", Usage())
+    assert await plain.read() == Delta("r2", "Hi", 1)
+    assert heard == [queued, prefill]
+
+
 async def test_a_slow_reader_gets_merged_deltas_and_holds_nobody_up(bench: Bench) -> None:
     engine = await bench.join()
     slow, fast = bench.submit("slow"), bench.submit("fast")

@@ -40,6 +40,49 @@ def generated(q: Queue, id: str, tokens: int, *, prompt: int = 1, cached: int = 
     q.progress(id, prompt_tokens=prompt, cached_tokens=cached, completion_tokens=tokens)
 
 
+# --- places --------------------------------------------------------------------------------------
+
+
+def test_a_place_counts_who_goes_before_by_todays_counters() -> None:
+    q = queue(running=1)
+    push(q, "a1", "a2", "a3", tenant="a", prompt_tokens=100)
+    assert q.admit(0.0) == ["a1"]
+    push(q, "b1", "b2", tenant="b")
+    generated(q, "a1", 50, prompt=100)
+    push(q, "batch", tenant="c", lane="batch")
+    assert q.places(["a1", "a2", "a3", "b1", "b2", "batch", "unknown"]) == {
+        "b1": 1,
+        "a2": 2,  # after b1, for a's counter is ahead
+        "b2": 3,  # one of each goes before
+        "a3": 4,
+        "batch": 5,
+    }
+    assert q.places([]) == {}
+
+
+def test_places_say_in_which_order_equals_start() -> None:
+    q = queue(running=1)
+    for number in range(3):
+        push(q, *(f"{tenant}{number}" for tenant in "a"), tenant="a", prompt_tokens=10)
+        push(q, *(f"{tenant}{number}" for tenant in "b"), tenant="b", prompt_tokens=10)
+    ids = [f"{tenant}{number}" for number in range(3) for tenant in "ab"]
+    places = q.places(ids)
+    order = []
+    for _ in ids:
+        (id,) = q.admit(0.0)
+        order.append(id)
+        q.finish(id, 0.0)
+    assert sorted(places, key=places.__getitem__) == order
+    assert sorted(places.values()) == [1, 2, 3, 4, 5, 6]
+
+
+def test_others_are_no_more_than_they_are() -> None:
+    q = queue(running=1)
+    push(q, *(f"a{number}" for number in range(20)), tenant="a")
+    push(q, "b1", tenant="b")
+    assert q.places(["a19", "b1"]) == {"a19": 21, "b1": 2}
+
+
 # --- order and bounds ----------------------------------------------------------------------------
 
 

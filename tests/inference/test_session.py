@@ -23,9 +23,12 @@ ERROR = wire.Error(wire.Fault.of(EngineLost()))
 FRAMES: list[Frame] = [
     HELLO, WELCOME, wire.Gateways([]), wire.Heartbeat(), SUBMIT, STEP, DONE,
     wire.Cancel("r1", "stop"), wire.Stats(wire.EngineStats()), LOAD, LOADED,
-    wire.Unload("d"), wire.Drain(), ERROR,
+    wire.Unload("d"), wire.Drain(), ERROR, wire.Waits([wire.Wait("r1", "prefill")]),
 ]  # fmt: skip
-FROM_AGENT = (wire.Heartbeat, wire.Step, wire.Done, wire.Stats, wire.Loaded, wire.Drain, wire.Error)
+FROM_AGENT = (
+    wire.Heartbeat, wire.Step, wire.Waits, wire.Done, wire.Stats, wire.Loaded, wire.Drain,
+    wire.Error,
+)  # fmt: skip
 FROM_GATEWAY = (
     wire.Heartbeat, wire.Gateways, wire.Submit, wire.Cancel, wire.Load, wire.Unload, wire.Drain,
     wire.Error,

@@ -13,9 +13,12 @@ import httpx
 import pytest
 from openai import AsyncOpenAI
 
+from inference import openai
 from inference.agent.synthetic import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked
-from inference.wire import EngineStats
+from inference.generation import Desk
+from inference.hub import new_id
+from inference.wire import Delta, EngineStats, Wait
 from tests.inference.rig import TOKEN, Rig, agent_on, chat, connected, gateway, rig, until
 from tests.inference.samples import MODEL
 
@@ -356,6 +359,44 @@ async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path) -> None:
             await asyncio.wait(waiting)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "server_is_overloaded")
     assert int(refused.headers["retry-after"]) >= 1
+
+
+async def test_a_watched_request_is_told_its_place_and_its_phases(tmp_path: Path) -> None:
+    engine = SyntheticEngine(MODEL, replace(SLOW, latency_s=0.05, load_s=0.05))
+    async with rig(tmp_path, engine=engine, max_running=1) as stack:
+        stack.adapter("acme", "support")
+        first = watched(stack, MODEL.name)
+        await until(lambda: engine.stats().running)
+        second, third = watched(stack, "support"), watched(stack, MODEL.name)
+        await asyncio.gather(first.done, second.done, third.done)
+    assert first.heard == [("prefill", 0)]
+    assert second.heard == [("queued", 1), ("loading", 0), ("prefill", 0)]
+    assert third.heard[-1] == ("prefill", 0) and ("queued", 2) in third.heard
+
+
+class Watched:
+    """A request whose waits are noted; `done` is over with its answer."""
+
+    def __init__(self, stack: Rig, body: bytes) -> None:
+        self.heard: list[tuple[str, int]] = []
+        self.done = asyncio.create_task(self._read(stack, body))
+
+    async def _read(self, stack: Rig, body: bytes) -> None:
+        desk = Desk(stack.gateway.hub, stack.gateway.keys, stack.gateway.limits, timeout_s=20)
+        grant = await stack.gateway.keys.authenticate("acme")
+        call = openai.parse("chat", body)
+
+        def watch(wait: Wait) -> None:
+            self.heard.append((wait.phase, wait.place))
+
+        async with desk.generation(new_id(), grant, call, body, watch) as stream:
+            while isinstance(await stream.read(), Delta):
+                pass
+
+
+def watched(stack: Rig, model: str) -> Watched:
+    body = chat(model, max_tokens=20, ignore_eos=True, stream=True)
+    return Watched(stack, json.dumps(body).encode())
 
 
 async def test_a_failed_load_fails_that_request_alone(stack: Rig) -> None:
