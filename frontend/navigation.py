@@ -62,7 +62,7 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     match = request.resolver_match
     here = ((match.url_name if match else "") or "").partition("-")[0]
     slug = match.kwargs.get("slug") if match else None
-    caller = Caller.of_user(user, slug) if slug else None
+    caller = getattr(request, "caller", None) or (Caller.of_user(user, slug) if slug else None)
     return {
         "caller": caller,
         "tenant_links": list(_links(caller, here)) if caller else [],

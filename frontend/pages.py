@@ -55,6 +55,7 @@ def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpRe
             caller = Caller.of_user(request.user, slug)
             if caller is None:
                 raise Http404
+            request.caller = caller  # type: ignore[attr-defined] # for the shell of the page
             caller.require(permission)
             if request.method == "POST" and not caller.tenant.active and not caller.operator:
                 raise PermissionDenied("The tenant is suspended.")

@@ -19,8 +19,8 @@ from tenants.permissions import RANK, TABLE, Permission
 
 PARTS = frozenset({"adapters-state", "audit-export", "operate_engines-table"})
 """Addresses that answer with less than a whole page: fragments and downloads."""
-PASSING = frozenset({"console", "join", "invitation"})
-"""Addresses that lead elsewhere, or show something only to who was invited."""
+PASSING = frozenset({"console", "join", "invitation", "operate_engines-drain"})
+"""Addresses that lead elsewhere, or need what nobody has at rest: an invitation, an engine."""
 ACCOUNT = {
     "nobody": ("account_login", "account_reset_password"),
     "viewer": ("account_change_password", "account_email", "mfa_index", "mfa_activate_totp"),
@@ -75,6 +75,10 @@ class Subject:
             "pk": pk,
         }
 
+    def query(self, page: str) -> str:
+        """What the page of this name does not answer without."""
+        return f"?with={self.number}" if page == "adapters-diff" else ""
+
 
 def pages(tenant: Tenant) -> list[Page]:
     """Every whole page of the console, once for each role that may open it."""
@@ -112,7 +116,7 @@ class _Address:
             raise LookupError(f"tell Subject.arguments what {unknown} of {self.name!r} is")
         given = {argument: known[argument] for argument in self.arguments}
         if None not in given.values():
-            url = reverse(self.name, kwargs=given)
+            url = reverse(self.name, kwargs=given) + subject.query(self.name)
             yield from (Page(self.name, url, role) for role in self.roles)
 
 

@@ -1,0 +1,89 @@
+"""However much there is, a page asks the database at most twelve times.
+
+On a small crowd; how long pages take on a big one is judged by `make bench ARGS=pages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from django.db import connection, transaction
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from pytest_django.plugin import DjangoDbBlocker
+
+from gateway.crowd import Size, usage
+from gateway.crowd.rows import BASES, Rows
+from tenants.models import Tenant
+from tests.frontend.addresses import ACCOUNT, PARTS, Page, names, pages, parts
+from tests.frontend.test_pages import client_of
+from tests.tenants.making import make_user
+
+MAX_QUERIES = 12
+SIZE = Size(
+    tenants=30,
+    adapters=300,
+    events=20_000,
+    audit_entries=3_000,
+    until=datetime(2026, 11, 1, 15, tzinfo=UTC),
+)
+
+
+@pytest.fixture(scope="module")
+def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Tenant]:
+    """The big tenant of a crowd. Made once: each test undoes only what it did itself."""
+    with django_db_blocker.unblock():
+        with transaction.atomic():
+            tenants = Rows(SIZE).make()
+            usage.make(SIZE, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
+            yield tenants[0]
+            transaction.set_rollback(True)
+
+
+@pytest.fixture
+def tenant(crowd: Tenant, db: None) -> Tenant:
+    return crowd
+
+
+LISTED = [*names(), *(name for account in ACCOUNT.values() for name in account)]
+
+
+@pytest.mark.parametrize("name", [name for name in LISTED if name not in PARTS])
+def test_a_page_needs_few_queries_whoever_looks(tenant: Tenant, name: str) -> None:
+    looks = [page for page in pages(tenant) if page.name == name]
+    for page in looks:
+        body = asked(visitor(tenant, page), page)
+        assert body.lstrip().startswith(b"<!doctype html>"), f"{name} belongs to addresses.PARTS"
+
+
+@pytest.mark.parametrize("name", sorted(PARTS))
+def test_a_part_of_a_page_needs_few_queries(tenant: Tenant, name: str) -> None:
+    looks = [part for part in parts(tenant) if part.name == name]
+    assert looks
+    for part in looks:
+        asked(visitor(tenant, part), part)
+
+
+def visitor(tenant: Tenant, page: Page) -> Client:
+    """Somebody of the role; who looks at his account has just given his password."""
+    if page.name not in ACCOUNT["viewer"]:
+        return client_of(tenant, page.role)
+    client, password = Client(), "right-and-long-enough"
+    login = {"login": make_user(password=password).username, "password": password}
+    client.post("/account/login/", login)
+    return client
+
+
+def asked(client: Client, page: Page) -> bytes:
+    """The page's body, for somebody who has looked at the tenant before."""
+    client.get(page.url)
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        answer = client.get(page.url)
+    told = "\n".join(query["sql"][:300] for query in queries)
+    assert answer.status_code == 200, f"{page} answered {answer.status_code}"
+    assert len(queries) <= MAX_QUERIES, f"{page} asked {len(queries)} times:\n{told}"
+    return b"" if answer.streaming else answer.content
