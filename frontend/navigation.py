@@ -27,7 +27,7 @@ TENANT = (
     Entry("overview", "Overview", P.READ_TENANT),
     Entry("playground", "Playground", P.USE_PLAYGROUND),
     Entry("adapters", "Adapters", P.READ_ADAPTERS),
-    Entry("usage", "Usage", P.READ_USAGE),
+    Entry("usage", "Usage", P.READ_OWN_USAGE),
     Entry("keys", "API keys", P.READ_KEYS),
     Entry("limits", "Limits", P.READ_LIMITS),
     Entry("members", "Members", P.READ_MEMBERS),

@@ -11,7 +11,8 @@ from enum import Enum
 
 from django.core.exceptions import PermissionDenied
 
-from tenants.models import ApiKey, Membership, Role, Scope, Tenant, User
+from tenants.models import ApiKey, Membership, Role, Scope, Tenant, UsageRollup, User
+from tenants.models.usage import UsageRollupQuerySet
 
 
 class Permission(Enum):
@@ -27,7 +28,8 @@ class Permission(Enum):
     EDIT_ADAPTERS = "change adapters"
     READ_LIMITS = "see the limits"
     EDIT_LIMITS = "change the limits"
-    READ_USAGE = "see the usage"
+    READ_USAGE = "see everybody's usage"
+    READ_OWN_USAGE = "see the usage of keys of your own"
     USE_PLAYGROUND = "use the playground"
     READ_AUDIT = "see the audit log"
     OPERATE = "operate this installation"
@@ -52,7 +54,8 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.EDIT_ADAPTERS: (Role.DEVELOPER, ADMIN | {Scope.WRITE_ADAPTERS}),
     P.READ_LIMITS: (Role.VIEWER, ADMIN),
     P.EDIT_LIMITS: (Role.ADMIN, ADMIN),
-    P.READ_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
+    P.READ_USAGE: (Role.ADMIN, ADMIN | {Scope.READ_USAGE}),
+    P.READ_OWN_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
     P.READ_AUDIT: (Role.ADMIN, frozenset()),
     P.USE_PLAYGROUND: (Role.DEVELOPER, frozenset()),  # keys call models without it
     P.OPERATE: (None, frozenset()),  # nobody in a tenant
@@ -105,6 +108,13 @@ class Caller:
         """Raises PermissionDenied where `may` says no."""
         if not self.may(permission):
             raise PermissionDenied(f"You may not {permission.value}.", "insufficient_permissions")
+
+    def rollups(self) -> UsageRollupQuerySet:
+        """The usage that it may see: the tenant's, or that of the keys which this person made."""
+        found = UsageRollup.objects.filter(tenant=self.tenant)
+        if self.may(Permission.READ_USAGE):
+            return found
+        return found.filter(key__in=self.tenant.keys.filter(created_by=self.user))
 
     @property
     def key_scopes(self) -> frozenset[str]:

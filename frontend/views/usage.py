@@ -20,7 +20,7 @@ from django.views.decorators.http import require_GET
 from frontend.pages import tenant_page
 from frontend.templatetags.lorikeet import money, number
 from inference.grants import PICO
-from tenants.models import Tenant, UsageRollup
+from tenants.models import Tenant, User
 from tenants.models.usage import FIGURES, UsageRollupQuerySet
 from tenants.permissions import Caller, Permission
 
@@ -31,7 +31,7 @@ PERIODS = {
     "month": "This month",
     "custom": "Custom",
 }
-BY = {"adapter": "adapter", "key": "API key", "model": "model"}
+BY = {"adapter": "adapter", "key": "API key", "model": "model", "member": "member"}
 SHOW = {"tokens": "Tokens", "cost": "Cost"}
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 HOURLY = 2 * DAY
@@ -43,6 +43,8 @@ MAX_ROWS = 50
 """In the table; the CSV has all of them."""
 BASE = "base models"
 """What is shown for usage without an adapter."""
+NOBODY = "no member"
+"""What is shown for keys that no member made: the playground's, and those of people who left."""
 OTHER = "Other"
 LOOKS = (
     ("c1", "none"),
@@ -190,12 +192,15 @@ class Chart:
 
 
 @require_GET
-@tenant_page(Permission.READ_USAGE)
+@tenant_page(Permission.READ_OWN_USAGE)
 def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Figures against the period before, the chart, and the sums by what it is stacked by."""
+    """Figures against the period before, the chart, and the sums by what it is stacked by.
+
+    Of the whole tenant, or of the caller's own keys, as the permissions have it.
+    """
     form = UsageForm(request.GET)
     asked = Question.of(form.cleaned_data if form.is_valid() else {}, timezone.now())
-    everything = UsageRollup.objects.filter(tenant=caller.tenant)
+    everything = caller.rollups()
     rollups = everything.between(asked.start, asked.end)
     total = summed(rollups)
     rows = groups(asked, rollups)
@@ -208,6 +213,7 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
         "chart": chart(asked, rollups, rows, names) if rows else None,
         "rows": [(names[row[asked.by]], row) for row in rows],
         "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
+        "own": not caller.may(Permission.READ_USAGE),
         "ever": bool(rows) or everything.exists(),
         "by_title": BY[asked.by],
         "show_title": SHOW[asked.show],
@@ -276,7 +282,7 @@ def chart(
     """The first of the rows as series, and one more for all that is left."""
     shown = [row[asked.by] for row in rows[:MAX_SERIES]]
     totals = {row[asked.bucket]: asked.value(row) for row in rollups.sums([asked.bucket])}
-    of_shown = rollups.filter(**{f"{asked.by}__in": shown}).sums([asked.bucket, asked.by])
+    of_shown = rollups.sums([asked.bucket, asked.by]).filter(**{f"{asked.by}__in": shown})
     values = {(row[asked.bucket], row[asked.by]): asked.value(row) for row in of_shown}
     lines = {
         at: _line([values.get((at, one), 0) for one in shown], totals.get(at))
@@ -303,6 +309,9 @@ def _cell(asked: Question, value: int) -> Cell:
 def _names(asked: Question, tenant: Tenant, rows: Sequence[Row]) -> dict[Any, str]:
     """What people call each group."""
     found = [row[asked.by] for row in rows]
+    if asked.by == "member":
+        members = User.objects.in_bulk(found)
+        return {pk: members[pk].username if pk in members else NOBODY for pk in found}
     if asked.by != "key":
         return {one: one or BASE for one in found}
     known = dict(tenant.keys.filter(pk__in=found).values_list("pk", "name"))

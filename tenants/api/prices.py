@@ -21,7 +21,7 @@ from tenants.api.serializers import PriceSerializer
 from tenants.models import Price, User
 from tenants.permissions import Caller, Permission
 
-READ, SET = Permission.READ_USAGE, Permission.OPERATE
+READ, SET = Permission.READ_OWN_USAGE, Permission.OPERATE
 
 
 class AllowedOrOperator(Allowed):

@@ -314,6 +314,11 @@ class LineSerializer(serializers.Serializer[Any]):
     key_name = serializers.CharField(
         required=False, allow_null=True, help_text="null: the key was deleted."
     )
+    member = serializers.CharField(
+        required=False,
+        allow_null=True,
+        help_text="Who made the key; null: nobody who is still there.",
+    )
     adapter = serializers.CharField(
         required=False, allow_null=True, help_text="null: the base model itself."
     )

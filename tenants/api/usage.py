@@ -26,7 +26,7 @@ from tenants.api.schema import Schema
 from tenants.api.serializers import CostLineSerializer, UsageLineSerializer
 from tenants.api.tables import CHUNK_ROWS, CSV, CsvRenderer, download
 from tenants.api.v1 import EARLIEST, LATEST
-from tenants.models import UsageRollup
+from tenants.models import UsageRollup, User
 from tenants.models.usage import TOKENS, UsageRollupQuerySet
 from tenants.money import amount
 from tenants.permissions import Permission
@@ -40,6 +40,7 @@ LONGEST = {
 """The buckets of time, and how long a period can be cut into them."""
 GROUPS: Mapping[str, Sequence[str]] = {
     "key": ["key", "key_name"],
+    "member": ["member"],
     "adapter": ["adapter"],
     "model": ["model"],
     "base_model": ["base_model"],
@@ -167,7 +168,7 @@ class Sums(TenantView, GenericAPIView[UsageRollup]):
     """Sums of a tenant's ledger in pages, or all of them as CSV."""
 
     schema = Schema()
-    needs = {"list": Permission.READ_USAGE}
+    needs = {"list": Permission.READ_OWN_USAGE}
     renderer_classes = [JSONRenderer, CsvRenderer]
     queryset = UsageRollup.objects.none()
     filterset_class = UsageFilter
@@ -176,7 +177,7 @@ class Sums(TenantView, GenericAPIView[UsageRollup]):
     figures: Sequence[str] = []
 
     def get_queryset(self) -> models.QuerySet[UsageRollup]:
-        return self.caller.tenant.rollups.all()
+        return self.caller.rollups()
 
     def answer(self, request: Request) -> Response | StreamingHttpResponse:
         asked = Question.read(request.query_params)
@@ -215,9 +216,12 @@ class Sums(TenantView, GenericAPIView[UsageRollup]):
         rows = list(rows)
         keys = {row["key"] for row in rows} if "key" in asked.by else set()
         names = dict(self.caller.tenant.keys.filter(pk__in=keys).values_list("pk", "name"))
-        return [self._completed(asked, row, names) for row in rows]
+        makers = User.objects.in_bulk({row["member"] for row in rows if "member" in row})
+        return [self._completed(asked, row, names, makers) for row in rows]
 
-    def _completed(self, asked: Question, row: Row, names: Mapping[int, str]) -> Row:
+    def _completed(
+        self, asked: Question, row: Row, names: Mapping[int, str], makers: Mapping[int, User]
+    ) -> Row:
         made: Row = {
             "start": _shown(max(asked.start, row.get(asked.bucket, asked.start))),
             "cost": amount(int(row["cost"])),
@@ -225,6 +229,9 @@ class Sums(TenantView, GenericAPIView[UsageRollup]):
         }
         if "key" in row:
             made["key_name"] = names.get(row["key"])  # a key may be gone, its bill stays
+        if "member" in row:
+            maker = makers.get(row["member"])
+            made["member"] = maker.username if maker else None
         if "adapter" in row:
             made["adapter"] = row["adapter"] or None
         return row | made

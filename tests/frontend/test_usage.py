@@ -11,10 +11,11 @@ from django.utils import timezone
 
 from frontend.views.usage import HOUR, Question, change
 from inference.wire import Usage
-from tenants.models import ApiKey, Tenant
+from tenants.models import ApiKey, Tenant, User
 from tests.frontend.test_pages import address, client_of
 from tests.tenants.making import make_key, make_tenant
 from tests.tenants.spending import spend
+from tests.tenants.test_usage_api import read
 
 NOW = datetime(2026, 5, 20, 15, 30, tzinfo=UTC)
 
@@ -29,8 +30,8 @@ def key(tenant: Tenant) -> ApiKey:
 
 
 @pytest.fixture
-def viewer(tenant: Tenant) -> Client:
-    return client_of(tenant, "viewer")
+def admin(tenant: Tenant) -> Client:
+    return client_of(tenant, "admin")
 
 
 def asked(**given: Any) -> Question:
@@ -94,21 +95,21 @@ def test_outsiders_do_not(tenant: Tenant) -> None:
 
 
 def test_nothing_yet_and_nothing_in_the_period_differ(
-    tenant: Tenant, key: ApiKey, viewer: Client
+    tenant: Tenant, key: ApiKey, admin: Client
 ) -> None:
-    assert "Nothing was used yet" in viewer.get(address(tenant, "usage")).content.decode()
+    assert "Nothing was used yet" in admin.get(address(tenant, "usage")).content.decode()
     spend(key, timezone.now() - timedelta(days=100))
-    page = viewer.get(address(tenant, "usage"))
+    page = admin.get(address(tenant, "usage"))
     assert "Nothing was used in this period" in page.content.decode()
     assert page.context["chart"] is None
 
 
-def test_figures_are_the_tenants_and_compared(tenant: Tenant, key: ApiKey, viewer: Client) -> None:
+def test_figures_are_the_tenants_and_compared(tenant: Tenant, key: ApiKey, admin: Client) -> None:
     now = timezone.now()
     spend(key, now, tokens(100, 40, 7))
     spend(key, now - timedelta(hours=30), tokens(50, 40, 14))
     spend(make_key(make_tenant())[0], now, tokens(10_000))
-    page = viewer.get(address(tenant, "usage"), {"period": "24h"})
+    page = admin.get(address(tenant, "usage"), {"period": "24h"})
     assert [(stat.text, stat.change) for stat in page.context["stats"]] == [
         ("1", "as before"),
         ("60", "+500 % on the period before"),
@@ -119,14 +120,14 @@ def test_figures_are_the_tenants_and_compared(tenant: Tenant, key: ApiKey, viewe
 
 
 def test_the_most_used_are_stacked_and_the_rest_is_other(
-    tenant: Tenant, key: ApiKey, viewer: Client
+    tenant: Tenant, key: ApiKey, admin: Client
 ) -> None:
     now = timezone.now()
     for i in range(1, 8):
         spend(key, now, tokens(100 * i), adapter=f"a{i}", model=f"a{i}")
     spend(key, now - HOUR, tokens(5), adapter="a7", model="a7")
     spend(key, now - HOUR, tokens(1))
-    page = viewer.get(address(tenant, "usage"), {"period": "24h", "by": "adapter"})
+    page = admin.get(address(tenant, "usage"), {"period": "24h", "by": "adapter"})
     chart = page.context["chart"]
     assert [(one.name, one.total) for one in chart.series] == [
         ("a7", "705"), ("a6", "600"), ("a5", "500"), ("a4", "400"), ("a3", "300"), ("Other", "301"),
@@ -138,35 +139,33 @@ def test_the_most_used_are_stacked_and_the_rest_is_other(
     assert [name for name, _ in page.context["rows"]][-1] == "base models"
 
 
-def test_cost_is_drawn_in_units_of_the_currency(
-    tenant: Tenant, key: ApiKey, viewer: Client
-) -> None:
+def test_cost_is_drawn_in_units_of_the_currency(tenant: Tenant, key: ApiKey, admin: Client) -> None:
     spend(key, timezone.now(), tokens(100_000_000))
     spend(key, timezone.now(), tokens(1), adapter="cheap", model="cheap")
     query = {"period": "24h", "show": "cost", "by": "model"}
-    page = viewer.get(address(tenant, "usage"), query)
+    page = admin.get(address(tenant, "usage"), query)
     assert [cell.value for cell in page.context["chart"].lines[-1][1]] == [15.0, 1.5e-07]
     assert 'data-value="15.0"' in page.content.decode()
 
 
-def test_keys_have_their_names_even_when_gone(tenant: Tenant, key: ApiKey, viewer: Client) -> None:
+def test_keys_have_their_names_even_when_gone(tenant: Tenant, key: ApiKey, admin: Client) -> None:
     gone, _ = make_key(tenant)
     spend(key, timezone.now(), tokens(9))
     spend(gone, timezone.now(), tokens(3))
     ApiKey.objects.filter(pk=key.pk).update(name="<billing>")
     ApiKey.objects.filter(pk=gone.pk).delete()
-    page = viewer.get(address(tenant, "usage"), {"by": "key"})
+    page = admin.get(address(tenant, "usage"), {"by": "key"})
     assert [name for name, _ in page.context["rows"]] == ["<billing>", f"key {gone.pk}, deleted"]
     assert "&lt;billing&gt;" in page.content.decode()
 
 
 def test_what_the_table_leaves_out_is_summed_up(
-    tenant: Tenant, key: ApiKey, viewer: Client, django_assert_max_num_queries: Any
+    tenant: Tenant, key: ApiKey, admin: Client, django_assert_max_num_queries: Any
 ) -> None:
     for i in range(53):
         spend(key, timezone.now(), tokens(100 - i), adapter=f"a{i}", model=f"a{i}")
     with django_assert_max_num_queries(12):
-        page = viewer.get(address(tenant, "usage"))
+        page = admin.get(address(tenant, "usage"))
     assert len(page.context["rows"]) == 50
     assert page.context["rest"]["uncached_tokens"] == 50 + 49 + 48
 
@@ -183,19 +182,64 @@ def test_what_the_table_leaves_out_is_summed_up(
     ],
 )
 def test_what_makes_no_sense_is_told(
-    tenant: Tenant, viewer: Client, query: dict[str, str], words: str
+    tenant: Tenant, admin: Client, query: dict[str, str], words: str
 ) -> None:
-    page = viewer.get(address(tenant, "usage"), query)
+    page = admin.get(address(tenant, "usage"), query)
     assert page.status_code == 422 and words in page.content.decode()
 
 
-def test_the_csv_links_ask_the_api_for_the_same(
-    tenant: Tenant, key: ApiKey, viewer: Client
-) -> None:
+def test_the_csv_links_ask_the_api_for_the_same(tenant: Tenant, key: ApiKey, admin: Client) -> None:
     spend(key, timezone.now())
-    page = viewer.get(address(tenant, "usage"), {"period": "24h", "by": "key"})
+    page = admin.get(address(tenant, "usage"), {"period": "24h", "by": "key"})
     for url, _ in page.context["csv"]:
-        answer = viewer.get(url)
+        answer = admin.get(url)
         assert answer.status_code == 200
         assert answer["Content-Type"] == "text/csv; charset=utf-8"
         assert "bucket=hour&by=key" in url
+
+
+@pytest.fixture
+def shared(tenant: Tenant) -> tuple[Client, Client]:
+    """A developer and an admin; each has used a key of their own, and somebody a third."""
+    clients = client_of(tenant, "developer"), client_of(tenant, "admin")
+    for i, client in enumerate(clients):
+        user = User.objects.get(pk=client.session["_auth_user_id"])
+        spend(make_key(tenant, created_by=user)[0], timezone.now(), tokens(10 * (i + 1)))
+    spend(make_key(tenant)[0], timezone.now(), tokens(500))
+    return clients
+
+
+def test_a_developer_sees_what_keys_of_his_own_used(shared: tuple[Client, Client]) -> None:
+    developer, admin = shared
+    where = address(Tenant.objects.get(), "usage")
+    for by in ("member", "key", "adapter", "model"):
+        page = developer.get(where, {"by": by})
+        assert page.context["stats"][1].text == "10"
+        assert [row["prompt_tokens"] for _, row in page.context["rows"]] == [10]
+        assert "Of keys that you made" in page.content.decode()
+    page = admin.get(where)
+    assert page.context["stats"][1].text == "530"
+    assert "Of keys that you made" not in page.content.decode()
+
+
+def test_admins_see_who_used_what(shared: tuple[Client, Client]) -> None:
+    names = [User.objects.get(pk=one.session["_auth_user_id"]).username for one in shared]
+    page = shared[1].get(address(Tenant.objects.get(), "usage"), {"by": "member"})
+    rows = [(name, row["prompt_tokens"]) for name, row in page.context["rows"]]
+    assert rows == [("no member", 500), (names[1], 20), (names[0], 10)]
+    chart = page.context["chart"]
+    assert [cell.value for cell in chart.lines[-1][1]] == [500, 20, 10]
+
+
+def test_the_csv_is_of_the_same_usage_as_the_page(shared: tuple[Client, Client]) -> None:
+    for client, expected in zip(shared, ({"10"}, {"10", "20", "500"}), strict=True):
+        page = client.get(address(Tenant.objects.get(), "usage"), {"by": "member"})
+        (url, _), _ = page.context["csv"]
+        header, *lines = read(client.get(url))
+        assert {dict(zip(header, line, strict=True))["prompt_tokens"] for line in lines} == expected
+
+
+def test_who_has_no_keys_is_told_so(tenant: Tenant, key: ApiKey) -> None:
+    spend(key, timezone.now())
+    page = client_of(tenant, "viewer").get(address(tenant, "usage"))
+    assert "None of your keys was used yet." in page.content.decode()

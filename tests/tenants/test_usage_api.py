@@ -116,10 +116,25 @@ def test_groups(owner: Api, used: ApiKey) -> None:
     ]  # fmt: skip
     assert grouped("base_model", by="base_model") == [("base", 3), ("large", 1)]
     assert grouped("key", "key_name", by="key") == [(used.pk, "a key", 4)]
+    assert grouped("member", by="member") == [(None, 4)]
+    maker = make_member(used.tenant, "developer")
+    ApiKey.objects.filter(pk=used.pk).update(created_by=maker)
+    assert grouped("member", by="member") == [(maker.username, 4)]
     assert len(grouped("start", by="adapter,model,key,base_model,adapter")) == 4
     assert [line.keys() for line in lines(owner, "costs", by="key,adapter")] == [
         {"start", "key", "key_name", "adapter", "requests", "cost", "currency"}
     ] * 2
+
+
+@pytest.mark.parametrize(("role", "requests"), [("admin", 3), ("developer", 1), ("viewer", 0)])
+def test_admins_see_everybodys_usage_and_others_their_own(
+    tenant: Tenant, used: ApiKey, role: str, requests: int
+) -> None:
+    ask, user = person(tenant, role)
+    if role == "developer":
+        spend(make_key(tenant, created_by=user)[0])
+    for path in ("usage", "costs"):
+        assert sum(line["requests"] for line in lines(ask, path, bucket="all")) == requests
 
 
 def test_filters(owner: Api, used: ApiKey) -> None:
@@ -182,7 +197,7 @@ def test_a_page_takes_few_queries(owner: Api, used: ApiKey) -> None:
     ("query", "field", "message"),
     [
         ({"bucket": "week"}, "bucket", "'week' is not one of hour, day, month, all."),
-        ({"by": "tenant"}, "by", "'tenant' is not one of key, adapter, model, base_model."),
+        ({"by": "tenant"}, "by", "'tenant' is not one of key, member, adapter, model, base_model."),
         ({"by": "key,day"}, "by", "'day' is not one of"),
         ({"start": "yesterday"}, "start", "'yesterday' is not a time such as"),
         ({"start": "2026-02-30"}, "start", "'2026-02-30' is not a time"),
