@@ -21,6 +21,7 @@ from tenants.models import (
     ApiKey,
     AuditEntry,
     BaseModel,
+    Conversation,
     EngineJournal,
     GatewayProcess,
     IdempotentAnswer,
@@ -308,3 +309,13 @@ class InvitationAdmin(Shown):
     list_select_related = ["tenant", "accepted_by"]
     search_fields = ["note", "tenant__slug"]
     exclude = ["token_digest"]
+
+
+@admin.register(Conversation)
+class ConversationAdmin(Shown):
+    """That it is there; what was said is its member's alone."""
+
+    list_display = ["id", "member", "revision", "created_at", "updated_at"]
+    list_select_related = ["member__user", "member__tenant"]
+    search_fields = ["member__user__username", "member__tenant__slug"]
+    exclude = ["title", "panes", "shared_as"]

@@ -68,3 +68,21 @@ class InvitationOver(Refused):
     """This invitation was accepted or withdrawn, or has expired: ask for a new one."""
 
     code = "invitation_over"
+
+
+class ConversationChanged(Refused):
+    """This conversation was changed elsewhere, perhaps in another tab: load it again."""
+
+    code = "conversation_changed"
+
+
+class TooManyConversations(Refused):
+    """There are as many conversations as one may keep: delete some first."""
+
+    code = "too_many_conversations"
+
+
+class ConversationTooLarge(Refused):
+    """The conversation is too large to be kept: begin a new one."""
+
+    code = "conversation_too_large"

@@ -4,6 +4,7 @@ from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditEntry
+from tenants.models.conversations import Conversation
 from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
@@ -19,6 +20,7 @@ __all__ = [
     "ApiKey",
     "AuditEntry",
     "BaseModel",
+    "Conversation",
     "EngineJournal",
     "GatewayProcess",
     "IdempotentAnswer",
