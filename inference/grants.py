@@ -63,6 +63,10 @@ class Limits:
     cost_per_day: int | None = None
     cost_per_month: int | None = None
 
+    def __hash__(self) -> int:
+        """Hashed with every request; a scope has hardly ever two sets of limits at a time."""
+        return hash(self.counters)
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:

@@ -18,15 +18,14 @@ same on Redis, command by command; both pass the same tests. The rules:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
 from tenants.limits.commands import (
     COUNTED,
-    DAY_S,
     AnyAnswer,
     AnyCommand,
     Budget,
@@ -51,8 +50,9 @@ from tenants.limits.commands import (
     Used,
     Withdrawn,
 )
-from tenants.limits.purse import Purse
-from tenants.limits.record import Outcome, Part, Record
+from tenants.limits.counters import Counters, Gauge, Place
+from tenants.limits.outcome import Outcome
+from tenants.limits.record import Part, Record
 from tenants.limits.window import Window
 
 LEASE_MS = 15_000
@@ -65,47 +65,51 @@ STREAM_WAIT_MS = 1_000
 """When to try again where streams are limited. Nobody knows when one ends: long against a round
 trip, short against an answer."""
 SWEEP_MS = 60_000
-SHOWN = ("requests_per_minute", "tokens_per_minute")
-"""The limits that Left tells of."""
 
 
-class Check(NamedTuple):
-    """One limit against one Charge. `room` is how many output tokens it allows, below 0: none."""
+class Full(NamedTuple):
+    """A limit without room for the least that a Charge asks for."""
 
     scope: int
-    field: str
-    limit: int
+    gauge: Gauge
     used: int
     requested: int
-    room: float
-    budget: Budget | None
 
 
-def measure(field: str, left: int, charge: Charge, record: Record) -> tuple[int, float]:
-    """What the charge asks of this limit at the least, and for how many output tokens there is
-    room in what is left of it."""
-    prompt_tokens = charge.prompt_tokens
-    if field in ("requests_per_minute", "concurrent_streams", "prompt_tokens_per_minute"):
-        asked = prompt_tokens if field == "prompt_tokens_per_minute" else charge.requests
-        return asked, inf if not asked or asked <= left else -1
-    if field.startswith("cost"):
-        cost = record.cost(prompt_tokens, charge.least_output_tokens) - record.cost()
-        return cost, record.affordable(prompt_tokens, charge.output_tokens, left)
-    if field == "output_tokens_per_minute":
-        prompt_tokens = 0
-    return prompt_tokens + charge.least_output_tokens, left - prompt_tokens
+def room_at(gauge: Gauge, used: int, charge: Charge, record: Record) -> float:
+    """How many output tokens this limit has room for; below 0: not even for the prompt."""
+    left = gauge.limit - used
+    if gauge.in_money:
+        return record.affordable(charge.prompt_tokens, charge.output_tokens, left)
+    at_once = gauge.requests * charge.requests + gauge.prompt * charge.prompt_tokens
+    if gauge.output:
+        return left - at_once
+    return inf if not at_once or at_once <= left else -1
+
+
+def least_at(gauge: Gauge, charge: Charge, record: Record) -> int:
+    """What the charge asks of this limit at the least."""
+    prompt_tokens, output_tokens = charge.prompt_tokens, charge.least_output_tokens
+    if gauge.in_money:
+        return record.cost(prompt_tokens, output_tokens) - record.cost()
+    return (
+        gauge.requests * charge.requests
+        + gauge.prompt * prompt_tokens
+        + gauge.output * output_tokens
+    )
 
 
 class Book:
     """The counters. `run` is all there is to call."""
 
     def __init__(self) -> None:
-        self._windows: dict[tuple[str, str], Window] = {}
-        self._streams: Counter[str] = Counter()
-        self._purses: dict[Budget, Purse] = {}
+        self._counters: dict[str, Counters] = {}
+        """By scope."""
         self._records: dict[str, Record] = {}
         self._leases: dict[str, int] = {}
         """Until when each holder's reservations stand."""
+        self._reclaim_ms = 0
+        """No lease ends before that."""
         self._held: dict[str, dict[str, None]] = {}
         """The ids of each holder's reservations, the oldest first."""
         self._withdrawn: dict[str, int] = {}
@@ -117,15 +121,16 @@ class Book:
             case Charge():
                 return self._charge(command, now_ms)
             case Look():
-                return Rooms(self._left(command.scopes, now_ms))
+                return Rooms(list(_left(self._places(command.scopes, now_ms // 1000), now_ms)))
             case Count(scope=scope):
-                return Counts(self._counted(scope, now_ms // 1000))
+                (place,) = self._places([scope], now_ms // 1000)
+                return Counts(_counted(place, now_ms))
             case Holds():
                 return Ids(list(self._held.get(command.holder, ())))
             case Seed(budget=budget, tokens=tokens, cost=cost):
-                self._purses.setdefault(budget, Purse()).seed(tokens, cost, now_ms)
+                self._of(budget.counters).purse(budget).seed(tokens, cost, now_ms)
             case Renew():
-                self._leases[command.holder] = now_ms + command.lease_ms
+                self._lease(command.holder, now_ms + command.lease_ms)
                 self._reclaim(now_ms)
                 self._sweep(now_ms)
             case _:
@@ -136,79 +141,44 @@ class Book:
 
     def _charge(self, charge: Charge, now_ms: int) -> AnyAnswer:
         self._reclaim(now_ms)
-        if self._withdrawn.get(charge.id, now_ms) > now_ms:
+        if self._withdrawn and self._withdrawn.get(charge.id, now_ms) > now_ms:
             return Withdrawn()
         second = now_ms // 1000
-        record = self._records.get(charge.id) or Record.of(charge, second)
-        budgets = [budget for place in record.places for budget in place.budgets]
-        if missing := [budget for budget in budgets if budget not in self._purses]:
+        record = self._records.get(charge.id) or self._new_record(charge, second)
+        purses = [each for place in record.places for each in place.purses.items()]
+        if missing := [budget for budget, purse in purses if not purse.seeded]:
             return Unseeded(missing)
-        due = [budget for budget in budgets if self._purses[budget].is_due(now_ms)]
-        checks = list(self._checks(charge, record, second))
-        if refusals := [check for check in checks if check.room < charge.least_output_tokens]:
-            return self._refusal(charge, refusals, due, now_ms)
-        granted = int(min([charge.output_tokens, *(check.room for check in checks)]))
+        due = [budget for budget, purse in purses if purse.is_due(now_ms)]
+        granted, full = _judge(charge, record, second)
+        if full:
+            return _refusal(full, due, now_ms)
         part = Part(second, charge.requests, charge.prompt_tokens, granted)
         self._reserve(charge.id, record, part)
-        self._leases[charge.holder] = now_ms + LEASE_MS
-        return Granted(granted, self._left(charge.scopes, now_ms), due)
+        self._lease(charge.holder, now_ms + LEASE_MS)
+        return Granted(granted, list(_left(record.places, now_ms)), due)
 
-    def _checks(self, charge: Charge, record: Record, second: int) -> Iterator[Check]:
-        for index, (scope, place) in enumerate(zip(charge.scopes, record.places, strict=True)):
-            for name, limit in scope.set_limits():
-                budget = next((b for b in place.budgets if name.endswith(b.period)), None)
-                used = self._used(scope.counters, name, budget, second)
-                asked, room = measure(name, limit - used, charge, record)
-                yield Check(index, name, limit, used, asked, room, budget)
+    def _new_record(self, charge: Charge, second: int) -> Record:
+        return Record(charge.holder, charge.rate, self._places(charge.scopes, second))
 
-    def _used(self, counters: str, name: str, budget: Budget | None, second: int) -> int:
-        """What is counted against this limit now."""
-        if budget is not None:
-            purse = self._purses[budget]
-            if name.startswith("cost"):
-                return purse.cost + purse.reserved_cost
-            return purse.tokens + purse.reserved_tokens
-        if name == "concurrent_streams":
-            return self._streams[counters]
-        return self._window(counters, name, second).used
-
-    def _refusal(
-        self, charge: Charge, refusals: Iterable[Check], due: list[Budget], now_ms: int
-    ) -> Refused:
-        """By the limit to wait longest for, so that nobody comes back in vain."""
-        waits = [(self._wait_ms(charge.scopes[c.scope].counters, c, now_ms), c) for c in refusals]
-        wait_ms, worst = max(waits, key=lambda wait: wait[0])
-        return Refused(
-            scope=worst.scope,
-            field=worst.field,
-            used=worst.used,
-            requested=worst.requested,
-            wait_ms=None if wait_ms == inf else int(wait_ms),
-            renews_at=worst.budget.end if worst.budget else None,
-            due=due,
-        )
-
-    def _wait_ms(self, counters: str, check: Check, now_ms: int) -> float:
-        """Until there is room, if nobody else comes; infinite where there never will be."""
-        if check.budget is not None:
-            return max(0, check.budget.end * 1000 - now_ms)
-        if check.requested > check.limit:
-            return inf
-        if check.field == "concurrent_streams":
-            return STREAM_WAIT_MS
-        window = self._window(counters, check.field, now_ms // 1000)
-        return window.leaves_at(check.used + check.requested - check.limit) * 1000 - now_ms
+    def _of(self, name: str) -> Counters:
+        """What is counted of this scope."""
+        counters = self._counters.get(name)
+        if counters is None:
+            counters = self._counters[name] = Counters()
+        return counters
 
     def _reserve(self, id: str, record: Record, part: Part) -> None:
         tokens = part.prompt_tokens + part.output_tokens
         cost = record.cost(part.prompt_tokens, part.output_tokens) - record.cost()
+        is_new = id not in self._records
         for place in record.places:
-            for name in place.minute_fields:
-                self._window(place.counters, name, part.second).add(part.counted(name))
-            if place.streams and id not in self._records:
-                self._streams[place.counters] += 1
-            for budget in place.budgets:
-                self._purses[budget].reserve(tokens, cost)
+            place.counters.records += is_new
+            for name, window in place.windows.items():
+                window.add(part.counted(name))
+            if place.streams is not None:
+                place.streams.running += is_new
+            for purse in place.purses.values():
+                purse.reserve(tokens, cost)
         record.add(part)
         self._records[id] = record
         self._held.setdefault(record.holder, {})[id] = None
@@ -233,23 +203,28 @@ class Book:
     def _end(self, id: str, outcome: Outcome, now_ms: int) -> None:
         """Forget the reservation; the outcome is what stays counted of it."""
         record = self._records.pop(id)
-        self._held[record.holder].pop(id)
+        del self._held[record.holder][id]
+        second, cost = now_ms // 1000, record.cost()
         for place in record.places:
-            for name in place.minute_fields:
-                window = self._window(place.counters, name, now_ms // 1000)
+            place.counters.records -= 1
+            for name, window in place.windows.items():
+                window.slide(second)
                 record.correct(window, name, outcome)
-            if place.streams:
-                self._streams[place.counters] -= 1
-            for budget in place.budgets:
-                if purse := self._purses.get(budget):
-                    purse.end(record.tokens, record.cost(), outcome)
+            if place.streams is not None:
+                place.streams.running -= 1
+            for purse in place.purses.values():
+                purse.end(record.tokens, cost, outcome)
+
+    def _lease(self, holder: str, until_ms: int) -> None:
+        self._leases[holder] = until_ms
+        self._reclaim_ms = min(self._reclaim_ms, until_ms)
 
     def _reclaim(self, now_ms: int) -> None:
         """Give back some of what a dead holder had reserved."""
-        if not self._leases:
+        if now_ms < self._reclaim_ms or not self._leases:
             return
-        until, holder = min((until, holder) for holder, until in self._leases.items())
-        if until > now_ms:
+        self._reclaim_ms, holder = min((until, holder) for holder, until in self._leases.items())
+        if self._reclaim_ms > now_ms:
             return
         held = self._held.get(holder, {})
         for id in list(islice(held, RECLAIMED_AT_ONCE)):
@@ -261,38 +236,73 @@ class Book:
 
     # --- the rest --------------------------------------------------------------------------------
 
-    def _left(self, scopes: Iterable[Scope], now_ms: int) -> list[Left]:
-        left = []
-        for scope in scopes:
-            for name, limit in scope.set_limits():
-                if name in SHOWN:
-                    window = self._window(scope.counters, name, now_ms // 1000)
-                    reset_ms = max(0, window.empty_at() * 1000 - now_ms)
-                    left.append(Left(name, limit, max(0, limit - window.used), reset_ms))
-        return left
-
-    def _counted(self, scope: Scope, second: int) -> list[Used]:
-        return [
-            Used(name, self._used(scope.counters, name, None, second))
-            for name, _ in scope.set_limits()
-            if name in COUNTED
-        ]
-
-    def _window(self, counters: str, name: str, second: int) -> Window:
-        """The window of this limit, slid to the present."""
-        window = self._windows.get((counters, name)) or self._new_window(counters, name)
-        window.slide(second)
-        return window
-
-    def _new_window(self, counters: str, name: str) -> Window:
-        return self._windows.setdefault((counters, name), Window())
+    def _places(self, scopes: Iterable[Scope], second: int) -> list[Place]:
+        return [self._of(scope.counters).place(scope, second) for scope in scopes]
 
     def _sweep(self, now_ms: int) -> None:
         """Forget what counts nothing any more: empty windows, past budgets, withdrawn ids."""
         if now_ms - self._swept_ms < SWEEP_MS:
             return
         self._swept_ms, second = now_ms, now_ms // 1000
-        self._streams += Counter()  # drops what is zero
-        self._windows = {k: w for k, w in self._windows.items() if not w.gone(second)}
-        self._purses = {b: p for b, p in self._purses.items() if second < b.end + DAY_S}
+        self._counters = {name: c for name, c in self._counters.items() if not c.sweep(second)}
         self._withdrawn = {id: until for id, until in self._withdrawn.items() if until > now_ms}
+
+
+def _judge(charge: Charge, record: Record, second: int) -> tuple[int, list[Full]]:
+    """How many output tokens all limits have room for, and those that have too little."""
+    granted: float = charge.output_tokens
+    least = charge.least_output_tokens
+    full = []
+    for index, place in enumerate(record.places):
+        for gauge in place.gauges:
+            used = gauge.counter.at(second)
+            room = room_at(gauge, used, charge, record)
+            if room < least:
+                full.append(Full(index, gauge, used, least_at(gauge, charge, record)))
+            elif room < granted:
+                granted = room
+    return int(granted), full
+
+
+def _refusal(full: Iterable[Full], due: list[Budget], now_ms: int) -> Refused:
+    """By the limit to wait longest for, so that nobody comes back in vain."""
+    wait_ms, worst = max(((_wait_ms(each, now_ms), each) for each in full), key=itemgetter(0))
+    budget = worst.gauge.budget
+    return Refused(
+        scope=worst.scope,
+        field=worst.gauge.field,
+        used=worst.used,
+        requested=worst.requested,
+        wait_ms=None if wait_ms == inf else int(wait_ms),
+        renews_at=budget.end if budget else None,
+        due=due,
+    )
+
+
+def _wait_ms(full: Full, now_ms: int) -> float:
+    """Until there is room, if nobody else comes; infinite where there never will be."""
+    gauge = full.gauge
+    if gauge.budget is not None:
+        return max(0, gauge.budget.end * 1000 - now_ms)
+    if full.requested > gauge.limit:
+        return inf
+    if not isinstance(gauge.counter, Window):
+        return STREAM_WAIT_MS
+    over = full.used + full.requested - gauge.limit
+    return gauge.counter.leaves_at(over) * 1000 - now_ms
+
+
+def _left(places: Iterable[Place], now_ms: int) -> Iterator[Left]:
+    for place in places:
+        for gauge, window in place.shown:
+            left = gauge.limit - window.at(now_ms // 1000)
+            reset_ms = window.empty_at() * 1000 - now_ms
+            yield Left(gauge.field, gauge.limit, max(0, left), max(0, reset_ms))
+
+
+def _counted(place: Place, now_ms: int) -> list[Used]:
+    return [
+        Used(gauge.field, gauge.counter.at(now_ms // 1000))
+        for gauge in place.gauges
+        if gauge.field in COUNTED
+    ]

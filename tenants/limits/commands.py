@@ -43,6 +43,10 @@ class Scope(Value, frozen=True):
     cost_per_day: int | None = None
     cost_per_month: int | None = None
 
+    def __hash__(self) -> int:
+        """As Limits."""
+        return hash(self.counters)
+
     @staticmethod
     @lru_cache(SCOPES)
     def of(limits: Limits) -> Scope:

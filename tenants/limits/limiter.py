@@ -7,10 +7,11 @@ where it was made; what another store was asked for while that one was away stay
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Self
+from functools import lru_cache
+from typing import NamedTuple, Self
 
 import msgspec
 import structlog
@@ -22,6 +23,7 @@ from inference.wire import Usage
 from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
     MAX_TOKENS,
+    SCOPES,
     AnyAnswer,
     Budget,
     Charge,
@@ -122,28 +124,28 @@ class StoreLimiter:
 
     async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
         """As `inference.grants.Limiter`. Where no scope sets a limit no store is asked."""
-        limits, scopes = _limited(grant.limits + target.limits)
-        if not scopes:
+        limited = _limited(grant.limits + target.limits)
+        if not limited.scopes:
             self._held[id] = None
             return Reservation(id)
         charge = Charge(
             id=id,
             holder=self._failover.holder,
-            scopes=scopes,
+            scopes=limited.scopes,
             rate=Rate.of(target.price),
             requests=1,
             prompt_tokens=min(ask.prompt_tokens, MAX_TOKENS),
             output_tokens=min(ask.output_tokens, MAX_TOKENS),
             least_output_tokens=min(ask.least_output_tokens, MAX_TOKENS),
         )
-        held = self._held[id] = Held(charge, limits)
+        held = self._held[id] = Held(charge, limited.limits)
         try:
             granted = await self._charge(held, charge)
         finally:
             if not held.stores:
                 self._held.pop(id, None)
-        bounded = any(name in LIMITS_OUTPUT for scope in scopes for name, _ in scope.set_limits())
-        return _reservation(id, granted.output_tokens if bounded else None, granted.left)
+        output_tokens = granted.output_tokens if limited.output else None
+        return _reservation(id, output_tokens, granted.left)
 
     async def extend(self, reservation: Reservation, output_tokens: int) -> None:
         """As `inference.grants.Limiter`. Of a request that has ended nothing is reserved.
@@ -183,7 +185,7 @@ class StoreLimiter:
         Raises:
             Unavailable: the counters cannot be reached and the settings say to refuse.
         """
-        _, scopes = _limited(grant.limits)
+        scopes = _limited(grant.limits).scopes
         if not scopes:
             return Reservation("")
         rooms = await self._read_only(Look(scopes))
@@ -330,23 +332,33 @@ def configured(spent: Spent) -> StoreLimiter:
     return StoreLimiter(failover, spent, settings.CURRENCY)
 
 
-def _limited(all_limits: Iterable[Limits]) -> tuple[tuple[Limits, ...], tuple[Scope, ...]]:
-    """Those that limit anything, also as the stores want them."""
+class _Limited(NamedTuple):
+    """Limits that limit anything, also as the stores want them; whether they limit the output."""
+
+    limits: tuple[Limits, ...]
+    scopes: tuple[Scope, ...]
+    output: bool
+
+
+@lru_cache(SCOPES)
+def _limited(all_limits: tuple[Limits, ...]) -> _Limited:
     pairs = [(limits, Scope.of(limits)) for limits in all_limits]
     pairs = [(limits, scope) for limits, scope in pairs if scope.set_limits()]
-    return tuple(limits for limits, _ in pairs), tuple(scope for _, scope in pairs)
-
-
-def _reservation(id: str, output_tokens: int | None, left: Sequence[Left]) -> Reservation:
-    return Reservation(
-        id, output_tokens, _least(left, "requests_per_minute"), _least(left, "tokens_per_minute")
+    names = {name for _, scope in pairs for name, _ in scope.set_limits()}
+    return _Limited(
+        tuple(limits for limits, _ in pairs),
+        tuple(scope for _, scope in pairs),
+        not names.isdisjoint(LIMITS_OUTPUT),
     )
 
 
-def _least(left: Sequence[Left], name: str) -> Room | None:
-    """Of the scope that has the least left."""
-    of_it = [each for each in left if each.field == name]
-    if not of_it:
-        return None
-    least = min(of_it, key=lambda each: each.remaining)
-    return Room(least.limit, least.remaining, least.reset_ms / 1000)
+def _reservation(id: str, output_tokens: int | None, left: Iterable[Left]) -> Reservation:
+    """With the rooms of the scopes that have the least left."""
+    least: dict[str, Left] = {}
+    for each in left:
+        if each.field not in least or each.remaining < least[each.field].remaining:
+            least[each.field] = each
+    rooms = {name: Room(e.limit, e.remaining, e.reset_ms / 1000) for name, e in least.items()}
+    return Reservation(
+        id, output_tokens, rooms.get("requests_per_minute"), rooms.get("tokens_per_minute")
+    )

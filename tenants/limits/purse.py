@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tenants.limits.record import Outcome
+from tenants.limits.outcome import Outcome
 
 REFRESH_MS = 60_000
 """How often the ledger is asked again, while the budget is in use."""
@@ -28,9 +28,12 @@ class Purse:
     due_ms: int = 0
     """When the ledger is to be asked again, in unix time."""
     estimated: bool = False
+    seeded: bool = False
+    """Whether the ledger's figure is in it."""
 
     def seed(self, tokens: int, cost: int, now_ms: int) -> None:
         """Take the ledger's figure."""
+        self.seeded = True
         if self.estimated:
             self.tokens, self.cost, self.estimated = tokens, cost, False
         self.tokens, self.cost = max(self.tokens, tokens), max(self.cost, cost)

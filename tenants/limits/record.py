@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from typing import NamedTuple
 
-from tenants.limits.commands import (
-    MINUTE_FIELDS,
-    SCOPES,
-    Budget,
-    Charge,
-    Period,
-    Rate,
-    Scope,
-    start_of,
-)
+from tenants.limits.commands import Rate
+from tenants.limits.counters import WEIGHTS, Place
+from tenants.limits.outcome import Outcome
 from tenants.limits.window import GONE_S, Window
-
-PERIODS: tuple[Period, ...] = ("day", "month")
 
 KINDS = {
     "requests_per_minute": (("requests", "requests"),),
@@ -31,8 +23,7 @@ KINDS = {
 """What a window counts: fields of Part, each with the field of Outcome that replaces it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What was reserved at one moment, a unix time in seconds."""
 
     second: int
@@ -42,53 +33,8 @@ class Part:
 
     def counted(self, name: str) -> int:
         """What the window of this limit counts of it."""
-        return sum(getattr(self, kind) for kind, _ in KINDS[name])
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What stays counted of a reservation that ended. Cost in micro-units of the currency."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    uncached_tokens: int = 0
-    output_tokens: int = 0
-    cost: int = 0
-    estimated: bool = False
-    """Nobody knows what it used: these are the figures that were reserved."""
-    doubted: bool = False
-    """It may have used something: the ledger is to be asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a reservation is counted: what its scope limited when it was made."""
-
-    counters: str
-    minute_fields: tuple[str, ...]
-    streams: bool
-    budgets: tuple[Budget, ...]
-
-    @classmethod
-    def of(cls, scope: Scope, second: int) -> Place:
-        """In the periods of this moment."""
-        return _place(scope, start_of("day", second))
-
-
-@lru_cache(SCOPES)
-def _place(scope: Scope, day: int) -> Place:
-    names = {name for name, _ in scope.set_limits()}
-    budgets = (
-        Budget(scope.counters, period, start_of(period, day))
-        for period in PERIODS
-        if not names.isdisjoint((f"tokens_per_{period}", f"cost_per_{period}"))
-    )
-    return Place(
-        scope.counters,
-        tuple(name for name in MINUTE_FIELDS if name in names),
-        "concurrent_streams" in names,
-        tuple(budgets),
-    )
+        requests, prompt, output = WEIGHTS[name]
+        return requests * self.requests + prompt * self.prompt_tokens + output * self.output_tokens
 
 
 @dataclass(slots=True)
@@ -97,17 +43,11 @@ class Record:
 
     holder: str
     rate: Rate
-    places: tuple[Place, ...]
+    places: Sequence[Place]
     parts: list[Part] = field(default_factory=list)
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
-
-    @classmethod
-    def of(cls, charge: Charge, second: int) -> Record:
-        """A new one, nothing reserved yet."""
-        places = tuple(Place.of(scope, second) for scope in charge.scopes)
-        return cls(charge.holder, charge.rate, places)
 
     @property
     def tokens(self) -> int:
@@ -163,9 +103,14 @@ class Record:
         """Make the window of this limit count the outcome instead of what was reserved."""
         for kind, final in KINDS[name]:
             unused = getattr(self, kind) - getattr(outcome, final)
-            if unused < 0:
+            if unused > 0:
+                self._give_back(window, kind, unused)
+            elif unused < 0:
                 window.add(-unused)
-            for part in reversed(self.parts if unused > 0 else ()):
-                back = min(getattr(part, kind), unused)
-                window.give_back(part.second, back)
-                unused -= back
+
+    def _give_back(self, window: Window, kind: str, unused: int) -> None:
+        """To the seconds in which it was reserved, the newest first."""
+        for part in reversed(self.parts):
+            back = min(getattr(part, kind), unused)
+            window.give_back(part.second, back)
+            unused -= back

@@ -29,6 +29,12 @@ class Window:
                 self.used -= self._buckets.pop(old, 0)
             self._second = second
 
+    def at(self, second: int) -> int:
+        """What is in it then, and from then on."""
+        if second > self._second:
+            self.slide(second)
+        return self.used
+
     def add(self, amount: int) -> None:
         """Count this much now."""
         if amount:
@@ -53,6 +59,8 @@ class Window:
 
     def empty_at(self) -> int:
         """The first second at which all of it has left, now if it is empty."""
+        if self._buckets.get(self._second):
+            return self._second + GONE_S
         for second in reversed(self._seconds()):
             if self._buckets.get(second, 0):
                 return second + GONE_S

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from inference.grants import Limits, Price
 from inference.wire import Usage
 from tenants.limits.commands import FIELDS, Budget, Rate, Scope, end_of, start_of
+from tenants.limits.outcome import Outcome
 from tenants.limits.purse import REFRESH_MS, Purse
-from tenants.limits.record import Outcome, Part, Record
+from tenants.limits.record import Part, Record
 from tenants.limits.window import GONE_S, Window
-from tests.limits.asking import NOON, charge, limits, scope
+from tests.limits.asking import NOON, limits
 
 moments = st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1)).map(
     lambda at: at.replace(tzinfo=UTC)
@@ -147,8 +148,7 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
     kept: bool,
 ) -> None:
     """With nobody else: the window ends with the outcome, less what left it before."""
-    record = Record.of(charge("r1", scope(tokens_per_minute=10**6)), NOON)
-    window, second = Window(), NOON
+    record, window, second = Record("g1", Rate(), ()), Window(), NOON
     for number, (gap_s, output) in enumerate(extensions):
         second += gap_s
         part = Part(second, int(number == 0), prompt if number == 0 else 0, output)

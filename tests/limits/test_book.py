@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from tenants.limits.book import LEASE_MS, SWEEP_MS, WITHDRAWN_MS, Book
-from tenants.limits.commands import Charge, Done, Granted, Release, Renew, Seed, Settle, Withdrawn
+from tenants.limits.commands import (
+    Charge,
+    Done,
+    Granted,
+    Refused,
+    Release,
+    Renew,
+    Seed,
+    Settle,
+    Withdrawn,
+)
 from tests.limits.asking import DAY, NOON, charge, scope
 
 NOW_MS = NOON * 1000
@@ -17,7 +27,7 @@ def renew(book: Book, now_ms: int) -> None:
 
 def held_by(book: Book) -> dict[str, int]:
     """How many entries each of its collections has."""
-    return {name: len(kept) for name, kept in vars(book).items() if name != "_swept_ms"}
+    return {name: len(kept) for name, kept in vars(book).items() if isinstance(kept, dict)}
 
 
 def used(made: Charge, now_ms: int, book: Book) -> None:
@@ -41,9 +51,9 @@ def test_it_looks_for_what_to_forget_once_a_minute() -> None:
     renew(book, NOW_MS)
     used(charge("r1", scope("t1", requests_per_minute=9)), NOW_MS, book)
     renew(book, NOW_MS + SWEEP_MS - 1)
-    assert held_by(book)["_windows"] == 1
+    assert held_by(book)["_counters"] == 1
     renew(book, NOW_MS + 2 * SWEEP_MS)
-    assert held_by(book)["_windows"] == 0
+    assert held_by(book)["_counters"] == 0
 
 
 def test_a_withdrawn_id_is_refused_for_a_while() -> None:
@@ -59,5 +69,19 @@ def test_a_request_may_outlive_the_budget_that_it_belongs_to() -> None:
     book.run(charge("r1", ALL), NOW_MS)
     for step in range(3 * DAY_MS // LEASE_MS * 2):
         renew(book, NOW_MS + step * LEASE_MS // 2)
+    assert held_by(book)["_counters"] == held_by(book)["_records"] == 1
     assert book.run(Settle("r1", 5, 0, 5), NOW_MS + 3 * DAY_MS) == Done()
-    assert held_by(book)["_purses"] == held_by(book)["_records"] == 0
+    renew(book, NOW_MS + 4 * DAY_MS)
+    assert held_by(book)["_counters"] == held_by(book)["_records"] == 0
+
+
+def test_what_a_long_request_used_at_its_end_counts_for_others() -> None:
+    book, only = Book(), scope("t1", tokens_per_minute=100)
+    assert isinstance(book.run(charge("r1", only, prompt=10, output=20), NOW_MS), Granted)
+    for step in range(10):
+        renew(book, NOW_MS + step * SWEEP_MS)
+    end_ms = NOW_MS + 10 * SWEEP_MS
+    book.run(Settle("r1", 10, 0, 110), end_ms)
+    refused = book.run(charge("r2", only, prompt=5, output=10), end_ms)
+    assert isinstance(refused, Refused)
+    assert refused.used == 90
