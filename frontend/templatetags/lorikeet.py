@@ -48,6 +48,18 @@ def percent(share: float | None) -> str:
 
 
 @register.filter
+def duration(seconds: float | None) -> str:
+    """A time that something took, to three figures."""
+    if seconds is None:
+        return "\u2013"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
+    if seconds < 99.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+
+
+@register.filter
 def ago(at: datetime | None) -> SafeString | str:
     """A moment as people say it; the exact one is in the title."""
     if at is None:
@@ -67,6 +79,7 @@ STATES = {
     "served": "ok",
     "shared": "ok",
     "in force": "ok",
+    "answered": "ok",
     "to come": "busy",
     "draining": "warn",
     "degraded": "warn",
@@ -77,10 +90,12 @@ STATES = {
     "validating": "busy",
     "probing": "busy",
     "expires soon": "warn",
+    "cut by length": "warn",
     "rejected": "bad",
     "revoked": "bad",
     "expired": "bad",
     "suspended": "bad",
+    "failed": "bad",
 }
 
 
@@ -89,4 +104,21 @@ def pill(state: str) -> SafeString:
     """A state: its colour says the same as its word."""
     return format_html(
         '<span class="pill {}">{}</span>', STATES.get(state.lower(), ""), state.capitalize()
+    )
+
+
+@register.inclusion_tag("components/meter.html")
+def meter(label: str, used: int, limit: int, text: str) -> dict[str, Any]:
+    """How much of a limit is used; its colour turns as the limit comes near."""
+    near = {"low": limit * 8 // 10, "high": limit * 95 // 100}
+    return {"label": label, "used": used, "limit": limit, "text": text} | near
+
+
+@register.simple_block_tag
+def copyable(content: str) -> SafeString:
+    """Code to copy, exactly as it stands between the tags."""
+    return format_html(
+        '<copy-button class="copy"><pre tabindex="0">{}</pre>'
+        '<button class="button plain" type="button">Copy</button></copy-button>',
+        content,
     )

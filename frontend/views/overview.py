@@ -1,23 +1,44 @@
-"""A tenant's first page: what it used, and what is still to be done."""
+"""A tenant's first page: what it used, what went wrong, and what is still to be done."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db.models import Count, Exists, Max, OuterRef, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
 from frontend.pages import tenant_page
+from frontend.views.limits import LABELS, shown
+from inference.grants import MICRO
+from tenants import ceilings
 from tenants.api import engines
-from tenants.models import LIVE, Alias, ApiKey, BaseModel, Tenant, UsageRollup
+from tenants.models import (
+    LIVE,
+    Alias,
+    ApiKey,
+    BaseModel,
+    LimitScope,
+    Tenant,
+    UsageEvent,
+    UsageRollup,
+)
+from tenants.models.usage import FIGURES, Outcome, UsageEventQuerySet
 from tenants.permissions import Caller, Permission
 
 EXPIRES_SOON = timedelta(days=14)
-SUMS = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
+MAX_EXPIRING = 5
+DAY = timedelta(days=1)
+MAX_EVENTS = 10_000
+"""How many requests of the last day are looked through for failed ones, the newest first."""
+BUDGETS = ("cost_per_day", "cost_per_month", "tokens_per_day", "tokens_per_month")
+
+Sums = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,37 +52,148 @@ class Step:
     action: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """A limit of the tenant on a day or a month; `outlook` says when it is used up."""
+
+    label: str
+    used: int
+    limit: int
+    text: str
+    outlook: str
+
+
 @tenant_page(Permission.READ_TENANT)
 def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Spend and usage of the last day and of this month; the checklist until it is done."""
+    """What the caller may see of usage, budgets and failed requests; the checklist until it is
+    done; how to send a request."""
     now = timezone.now()
-    tenant = caller.tenant
-    context: dict[str, Any] = {"steps": steps(tenant), "currency": settings.CURRENCY.upper()}
-    if caller.may(Permission.READ_USAGE):
-        month = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        context["day"] = used(tenant, now - timedelta(days=1))
-        context["month"] = used(tenant, month)
-    if caller.may(Permission.READ_KEYS):
-        live = ApiKey.objects.filter(tenant=tenant, revoked_at=None)
-        context["expiring"] = list(
-            live.filter(expires_at__gt=now, expires_at__lt=now + EXPIRES_SOON)[:5]
-        )
+    found = _progress(caller.tenant)
+    context: dict[str, Any] = {
+        "steps": steps(found),
+        "currency": settings.CURRENCY.upper(),
+        "model": found.live_adapter or found.base_model or "your-model",
+        "base_url": request.build_absolute_uri("/v1"),
+        "expiring": _expiring(caller, now) if caller.may(Permission.EDIT_OWN_KEYS) else [],
+    }
     context["done"] = all(step.done for step in context["steps"])
-    context["model"] = _model_of(tenant)
-    context["base_url"] = request.build_absolute_uri("/v1")
+    whole = caller.may(Permission.READ_USAGE)
+    if whole or caller.may(Permission.EDIT_OWN_KEYS):
+        used = Used.since_month_began(caller, now)
+        context |= {"day": used.day, "month": used.month, "own": not whole}
+    if whole:
+        context["budgets"] = budgets(caller.tenant, used, now)
+        context["failures"] = failures(UsageEvent.objects.filter(tenant=caller.tenant), now)
     return render(request, "overview.html", context)
 
 
-def used(tenant: Tenant, since: datetime) -> dict[str, Any]:
-    """Sums of the tenant's hours since then; the cost in pico-units."""
-    start = since.replace(minute=0, second=0, microsecond=0)
-    rollups = UsageRollup.objects.filter(tenant=tenant).between(start, timezone.now())
-    return next(iter(rollups.sums([])), None) or dict.fromkeys(SUMS, 0)
+@dataclass(frozen=True, slots=True)
+class Used:
+    """Sums of the last 24 hours, of this UTC day and of this month."""
+
+    day: Sums
+    today: Sums
+    month: Sums
+
+    @classmethod
+    def since_month_began(cls, caller: Caller, now: datetime) -> Used:
+        """Of what the caller may see."""
+        hour = now.replace(minute=0, second=0, microsecond=0)
+        today = hour.replace(hour=0)
+        starts = hour - DAY, today, today.replace(day=1)
+        hours = list(caller.rollups().between(min(starts), now).sums(["hour"]))
+        return cls(*(_added_up(row for row in hours if row["hour"] >= start) for start in starts))
 
 
-def steps(tenant: Tenant) -> list[Step]:
+def _added_up(rows: Iterable[Sums]) -> dict[str, int]:
+    sums = dict.fromkeys(FIGURES, 0)
+    for row in rows:
+        for name in FIGURES:
+            sums[name] += int(row[name])
+    return sums
+
+
+def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:
+    """The tenant's budgets that are in force, and how long each lasts."""
+    in_force = ceilings.in_force(LimitScope(tenant).sets())
+    currency = settings.CURRENCY.upper()
+    found = []
+    for name in BUDGETS:
+        if (limit := in_force[name]) is None:
+            continue
+        of_cost, _, period = name.partition("_per_")
+        amount = _amount(used.today if period == "day" else used.month, of_cost)
+        unit = f" {currency}" if of_cost == "cost" else ""
+        text = f"{shown(name, amount)} of {shown(name, limit)}{unit}"
+        pace = _amount(used.day, of_cost) / DAY.total_seconds()
+        until = outlook(limit - amount, pace, now, _renewal(period, now))
+        found.append(Budget(LABELS[name], amount, limit, text, until))
+    return found
+
+
+def _amount(sums: Sums, kind: str) -> int:
+    """Tokens, or the cost in micro-units, a started one counted whole."""
+    if kind == "cost":
+        return -(-int(sums["cost"]) // MICRO)
+    return int(sums["prompt_tokens"] + sums["completion_tokens"])
+
+
+def _renewal(period: str, now: datetime) -> datetime:
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if period == "day":
+        return today + DAY
+    return (today.replace(day=1) + 31 * DAY).replace(day=1)
+
+
+def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
+    """When what is left is used up if it goes on like this."""
+    if left <= 0:
+        return f"Used up: requests are refused until {renews:%-d %B %H:%M} UTC."
+    if not per_s:
+        return "Nothing was used in the last 24 hours."
+    lasts_s = left / per_s
+    if lasts_s >= (renews - now).total_seconds():
+        return "Lasts until it renews, at the pace of the last 24 hours."
+    end = now + timedelta(seconds=lasts_s)
+    return f"Used up on {end:%-d %B} at {end:%H:%M} UTC, at the pace of the last 24 hours."
+
+
+def failures(events: UsageEventQuerySet, now: datetime) -> list[dict[str, Any]]:
+    """The errors that requests of the last day ended with, the most frequent first: code, count
+    and when it was last. No more than MAX_EVENTS requests are looked through."""
+    recent = events.between(now - DAY, None)
+    since = recent.horizon(MAX_EVENTS) or now - DAY
+    codes = recent.between(since, None).that(Outcome.FAILED).order_by().values("finish_reason")
+    found = codes.annotate(count=Count("*"), last=Max("started_at"))
+    return [dict(row) for row in found.order_by("-count", "finish_reason")]
+
+
+def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
+    """Keys that expire soon: all of the tenant's, or the caller's own."""
+    keys = caller.tenant.keys.filter(
+        revoked_at=None, expires_at__gt=now, expires_at__lt=now + EXPIRES_SOON
+    )
+    if not caller.may(Permission.EDIT_KEYS):
+        keys = keys.filter(created_by=caller.user)
+    return list(keys.order_by("expires_at")[:MAX_EXPIRING])
+
+
+def _progress(tenant: Tenant) -> Any:
+    """The tenant with what the checklist and the snippets are about, in one query."""
+    live = Alias.objects.filter(adapter__tenant=OuterRef("pk"), name=LIVE)
+    keys = ApiKey.objects.with_text().filter(
+        tenant=OuterRef("pk"), revoked_at=None, scopes__contains=["inference"]
+    )
+    return Tenant.objects.annotate(
+        live_adapter=Subquery(live.order_by("adapter__name").values("adapter__name")[:1]),
+        base_model=Subquery(BaseModel.objects.order_by("name").values("name")[:1]),
+        has_key=Exists(keys),
+        has_usage=Exists(UsageRollup.objects.filter(tenant=OuterRef("pk"))),
+    ).get(pk=tenant.pk)
+
+
+def steps(found: Any) -> list[Step]:
     """What a new tenant does, in order; each turns green by itself."""
-    keys = tenant.keys.with_text().filter(revoked_at=None, scopes__contains=["inference"])
     return [
         Step(
             "An engine is connected",
@@ -70,28 +202,21 @@ def steps(tenant: Tenant) -> list[Step]:
         ),
         Step(
             "An adapter is live",
-            Alias.objects.filter(adapter__tenant=tenant, name=LIVE).exists(),
+            found.live_adapter is not None,
             "Upload what PEFT's save_pretrained wrote. It is checked and tried before it serves.",
+            "adapters",
+            "Upload one",
         ),
         Step(
             "There is an API key",
-            keys.exists(),
+            found.has_key,
             "Programs show it to call your models. Its text is shown once.",
             "keys",
             "Create a key",
         ),
         Step(
             "The first request was answered",
-            UsageRollup.objects.filter(tenant=tenant).exists(),
+            found.has_usage,
             "Send one with the snippet below.",
         ),
     ]
-
-
-def _model_of(tenant: Tenant) -> str:
-    """A model that the tenant can call, for the snippet."""
-    live = Alias.objects.filter(adapter__tenant=tenant, name=LIVE).select_related("adapter").first()
-    if live is not None:
-        return live.adapter.name
-    base = BaseModel.objects.first()
-    return base.name if base else "your-model"

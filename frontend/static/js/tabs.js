@@ -1,0 +1,56 @@
+// Sections of code, one at a time, as the tabs of the ARIA pattern. Without this they are all shown.
+const REMEMBERED = "code-tab";
+
+class CodeTabs extends HTMLElement {
+  connectedCallback() {
+    this.sections = [...this.querySelectorAll(":scope > section")];
+    const list = document.createElement("div");
+    list.className = "segments";
+    list.setAttribute("role", "tablist");
+    list.setAttribute("aria-label", "Language");
+    this.tabs = this.sections.map((section, i) => this.#tab(section, i));
+    list.append(...this.tabs);
+    list.addEventListener("keydown", (event) => this.#move(event));
+    this.prepend(list);
+    const known = this.tabs.findIndex((tab) => tab.textContent === localStorage.getItem(REMEMBERED));
+    this.#show(Math.max(known, 0));
+  }
+
+  #tab(section, i) {
+    const heading = section.querySelector("h3");
+    const tab = document.createElement("button");
+    tab.type = "button";
+    tab.className = "button";
+    tab.id = `code-tab-${i}`;
+    tab.textContent = heading.textContent;
+    tab.setAttribute("role", "tab");
+    tab.setAttribute("aria-controls", (section.id = `code-panel-${i}`));
+    tab.addEventListener("click", () => this.#show(i));
+    heading.hidden = true;
+    section.setAttribute("role", "tabpanel");
+    section.setAttribute("aria-labelledby", tab.id);
+    return tab;
+  }
+
+  #show(chosen) {
+    for (const [i, tab] of this.tabs.entries()) {
+      tab.setAttribute("aria-selected", String(i === chosen));
+      tab.tabIndex = i === chosen ? 0 : -1;
+      this.sections[i].hidden = i !== chosen;
+    }
+    localStorage.setItem(REMEMBERED, this.tabs[chosen].textContent);
+  }
+
+  #move(event) {
+    const here = this.tabs.indexOf(event.target);
+    const last = this.tabs.length - 1;
+    const right = here === last ? 0 : here + 1;
+    const left = here === 0 ? last : here - 1;
+    const to = { ArrowRight: right, ArrowLeft: left, Home: 0, End: last };
+    if (!(event.key in to)) return;
+    event.preventDefault();
+    this.#show(to[event.key]);
+    this.tabs[to[event.key]].focus();
+  }
+}
+customElements.define("code-tabs", CodeTabs);

@@ -1,0 +1,184 @@
+"""A tenant's overview: usage, budgets and their end, errors, keys that expire, first steps."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from frontend.views import overview
+from frontend.views.overview import outlook
+from tenants.models import ApiKey, LimitScope, LimitSet, Tenant, User
+from tests.frontend.test_pages import address, client_of
+from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.spending import spend
+
+NOW = datetime(2026, 5, 20, 12, tzinfo=UTC)
+MIDNIGHT = datetime(2026, 5, 21, tzinfo=UTC)
+OPERATOR = LimitSet.Author.OPERATOR
+
+
+def user_of(client: Client) -> User:
+    return User.objects.get(pk=client.session["_auth_user_id"])
+
+
+@pytest.fixture
+def admin(tenant: Tenant) -> Client:
+    return client_of(tenant, "admin")
+
+
+@pytest.fixture
+def developer(tenant: Tenant) -> Client:
+    return client_of(tenant, "developer")
+
+
+@pytest.fixture
+def key(tenant: Tenant) -> ApiKey:
+    return make_key(tenant)[0]
+
+
+@pytest.mark.parametrize(
+    ("left", "per_s", "words"),
+    [
+        (0, 1.0, "Used up: requests are refused until 21 May 00:00 UTC."),
+        (-5, 0.0, "Used up: requests are refused until 21 May 00:00 UTC."),
+        (100, 0.0, "Nothing was used in the last 24 hours."),
+        (3600, 1.0, "Used up on 20 May at 13:00 UTC, at the pace of the last 24 hours."),
+        (43_200, 1.0, "Lasts until it renews, at the pace of the last 24 hours."),
+        (10**18, 1e-9, "Lasts until it renews, at the pace of the last 24 hours."),
+    ],
+)
+def test_when_a_budget_ends(left: int, per_s: float, words: str) -> None:
+    assert outlook(left, per_s, NOW, MIDNIGHT) == words
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "operator"])
+def test_admins_see_what_is_spent_of_each_budget(
+    tenant: Tenant, key: ApiKey, role: str, django_assert_max_num_queries: Any
+) -> None:
+    LimitScope().store(OPERATOR, {"cost_per_month": 50_000_000, "tokens_per_day": 214})
+    spend(key, timezone.now())
+    spend(key, timezone.now())
+    client = client_of(tenant, role)
+    client.get(address(tenant, "overview"))
+    with django_assert_max_num_queries(12):
+        page = client.get(address(tenant, "overview"))
+    month, day = page.context["budgets"]
+    assert (month.used, month.limit, month.text) == (33, 50_000_000, "0.000033 of 50.00 USD")
+    assert (day.used, day.limit, day.text) == (214, 214, "214 of 214")
+    assert day.outlook.startswith("Used up: requests are refused until")
+    text = page.content.decode()
+    assert '<meter min="0" max="214" low="171" high="203"' in text
+    assert "No request failed." in text
+
+
+def test_without_a_budget_it_says_where_to_set_one(tenant: Tenant, admin: Client) -> None:
+    text = admin.get(address(tenant, "overview")).content.decode()
+    assert "No budget is set" in text and f'href="/t/{tenant.slug}/limits">Set one' in text
+
+
+@pytest.mark.parametrize("role", ["developer", "viewer"])
+def test_others_see_no_budget_and_no_errors(tenant: Tenant, key: ApiKey, role: str) -> None:
+    spend(key, timezone.now(), finish_reason="engine_lost")
+    page = client_of(tenant, role).get(address(tenant, "overview"))
+    assert "budgets" not in page.context and "engine_lost" not in page.content.decode()
+
+
+def test_a_developer_sees_his_own_usage(tenant: Tenant, key: ApiKey, developer: Client) -> None:
+    spend(key, timezone.now())
+    spend(make_key(tenant, created_by=user_of(developer))[0], timezone.now())
+    page = developer.get(address(tenant, "overview"))
+    assert page.context["month"]["requests"] == page.context["day"]["requests"] == 1
+    assert "by keys that you made" in page.content.decode()
+
+
+def test_a_viewer_who_can_make_no_keys_sees_no_figures(tenant: Tenant) -> None:
+    page = client_of(tenant, "viewer").get(address(tenant, "overview"))
+    assert "month" not in page.context and page.status_code == 200
+
+
+def test_the_last_24_hours_and_the_month_are_told_apart(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    for hours in (1, 23, 30):
+        spend(key, timezone.now() - timedelta(hours=hours))
+    spend(make_key(make_tenant())[0], timezone.now())
+    page = admin.get(address(tenant, "overview"))
+    assert page.context["day"]["requests"] == 2
+
+
+def test_errors_of_the_last_day_are_counted_by_their_codes(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    now = timezone.now()
+    reasons = ["stop", "length", "tool_calls", "cancelled", "engine_lost", "engine_lost", "timeout"]
+    for i, reason in enumerate(reasons):
+        spend(key, now - timedelta(minutes=i), finish_reason=reason)
+    spend(key, now - timedelta(hours=25), finish_reason="engine_lost")
+    spend(make_key(make_tenant())[0], now, finish_reason="engine_lost")
+    found = admin.get(address(tenant, "overview")).context["failures"]
+    assert [(one["finish_reason"], one["count"]) for one in found] == [
+        ("engine_lost", 2), ("timeout", 1),
+    ]  # fmt: skip
+    assert found[0]["last"] == now - timedelta(minutes=4)
+
+
+def test_no_more_events_are_looked_through_than_a_bound(
+    tenant: Tenant, key: ApiKey, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview, "MAX_EVENTS", 2)
+    for minutes, reason in enumerate(["stop", "engine_lost", "stop", "old", "older"]):
+        at = timezone.now() - timedelta(minutes=minutes)
+        spend(key, at, finish_reason=reason)
+    found = admin.get(address(tenant, "overview")).context["failures"]
+    assert [one["finish_reason"] for one in found] == ["engine_lost"]
+
+
+def test_keys_that_expire_soon_are_told_to_those_who_can_rotate_them(
+    tenant: Tenant, admin: Client, developer: Client
+) -> None:
+    soon, later = (timezone.now() + timedelta(days=days) for days in (3, 30))
+    make_key(tenant, expires_at=soon)
+    make_key(tenant, expires_at=later)
+    make_key(tenant, expires_at=soon)[0].revoke()
+    own, _ = make_key(tenant, expires_at=soon, created_by=user_of(developer))
+    where = address(tenant, "overview")
+    assert len(admin.get(where).context["expiring"]) == 2
+    assert developer.get(where).context["expiring"] == [own]
+    assert client_of(tenant, "viewer").get(where).context["expiring"] == []
+
+
+def test_the_checklist_turns_green_and_goes(
+    tenant: Tenant, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = address(tenant, "overview")
+    page = admin.get(where)
+    assert [step.done for step in page.context["steps"]] == [False] * 4
+    assert "First steps" in page.content.decode()
+    monkeypatch.setattr("tenants.api.engines.snapshot_source", lambda: [{"id": "e1"}])
+    version = make_version(make_adapter(tenant))
+    version.adapter.aliases.create(name="live", version=version)
+    key, _ = make_key(tenant)
+    assert [step.done for step in admin.get(where).context["steps"]] == [True] * 3 + [False]
+    spend(key, timezone.now())
+    page = admin.get(where)
+    assert page.context["done"] and "First steps" not in page.content.decode()
+    assert page.context["model"] == "support"
+
+
+def test_the_snippets_name_the_address_and_a_model(tenant: Tenant, developer: Client) -> None:
+    make_adapter(tenant)
+    text = developer.get(address(tenant, "overview")).content.decode()
+    for words in ("curl http://testserver/v1/chat/completions", "from openai import OpenAI",
+                  'baseURL: "http://testserver/v1"',
+                  '"model": "base"'):  # fmt: skip
+        assert words in text
+    assert text.count('<copy-button class="copy">') == 3
+
+
+def test_a_suspended_tenant_is_told_who_can_mend_it(tenant: Tenant, admin: Client) -> None:
+    Tenant.objects.update(status="suspended")
+    assert "This tenant is suspended" in admin.get(address(tenant, "overview")).content.decode()
