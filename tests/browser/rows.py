@@ -1,0 +1,203 @@
+"""The rows of the scenery, made where a stack's database is: `manage.py shell` calls `make`."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.sessions.backends.db import SessionStore
+from django.db import connection
+from django.utils import timezone
+
+from gateway.demo import MODEL_NAME
+from inference.grants import MICRO, PICO, Price
+from inference.wire import Usage
+from tenants.models import (
+    ApiKey,
+    Invitation,
+    Lane,
+    LimitScope,
+    LimitSet,
+    Membership,
+    Role,
+    Tenant,
+    UsageEvent,
+    UsageRollup,
+    User,
+)
+from tenants.models.audit import Actor, acting
+from tenants.models.usage import FIGURES
+from tests.frontend.addresses import Subject
+
+COMPANY = "Harbour Outfitters"
+LONG_NAME = "The International Society for Perfectly Ordinary Widgets Ltd"
+"""60 characters."""
+PEOPLE = {"owner": "ada", "admin": "grace", "developer": "linus", "viewer": "margaret"}
+DAYS = 35
+PRICE = Price(prompt=100_000, cached_prompt=25_000, output=400_000)
+USED = ("support", "returns-desk", "size-advisor", "")
+"""Adapters, each used with another key; the last is the base model itself."""
+
+
+def make(slug: str) -> None:
+    """Make everything, and print what `tests.browser.scenery.Scenery` needs of it."""
+    operator = User.objects.filter(is_staff=True).earliest("id")
+    with acting(_actor(operator, "127.0.0.1")):
+        tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": COMPANY})
+        people = _people(tenant)
+        empty = Tenant.objects.create(slug=f"{slug}-empty", name=LONG_NAME)
+        owner = people["owner"]
+        Membership.objects.create(user=owner, tenant=empty, role=Role.OWNER)
+    with acting(_actor(owner, "198.51.100.7")):
+        key, token = _furnish(tenant, people)
+    users = people | {"operator": operator}
+    sessions = {role: _session(user) for role, user in users.items()}
+    made = {"slug": slug, "empty": empty.slug, "key": key, "sessions": sessions}
+    print(json.dumps(made | {"invitation": token}))
+
+
+def subject(slug: str) -> None:
+    """Print what the pages of the tenant are about."""
+    print(json.dumps(asdict(Subject.of(Tenant.objects.get(slug=slug)))))
+
+
+def _actor(user: User, address: str) -> Actor:
+    return Actor("user", user.pk, user.username, address)
+
+
+def _people(tenant: Tenant) -> dict[str, User]:
+    """A member for each role."""
+    made = {}
+    for role, name in PEOPLE.items():
+        mail = f"{name}@{tenant.slug}.example"
+        made[role] = User.objects.create_user(f"{name}.{tenant.slug}", mail)
+        Membership.objects.create(user=made[role], tenant=tenant, role=role)
+    return made
+
+
+def _session(user: User) -> str:
+    """The cookie of somebody who signed in just now."""
+    store = SessionStore()
+    store[SESSION_KEY] = str(user.pk)
+    store[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    store[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    store["account_authentication_methods"] = [{"method": "password", "at": time.time()}]
+    store.save()
+    return str(store.session_key)
+
+
+def _furnish(tenant: Tenant, people: dict[str, User]) -> tuple[str, str]:
+    """Keys, usage, limits and invitations; the texts of a key and of an invitation."""
+    keys = _keys(tenant, people)
+    scopes = ["inference", "adapters:write"]
+    _, key = ApiKey.objects.issue(
+        tenant, name="Release pipeline", scopes=scopes, created_by=people["admin"]
+    )
+    _use(tenant, keys)
+    _limit(tenant, keys)
+    invite, by = Invitation.objects.invite, people["owner"]
+    invite(tenant, role=Role.DEVELOPER, note="Bo from the data team", by=by)
+    return key, invite(tenant, role=Role.VIEWER, note="The auditors", by=by)[1]
+
+
+def _keys(tenant: Tenant, people: dict[str, User]) -> list[ApiKey]:
+    """Three that are used, one of them expiring soon. Two more: for figures, and one that ended."""
+
+    def issue(name: str, by: str, *scopes: str, **fields: Any) -> ApiKey:
+        scopes = scopes or ("inference",)
+        key, _ = ApiKey.objects.issue(
+            tenant, name=name, scopes=scopes, created_by=people[by], **fields
+        )
+        return key
+
+    issue("Prototype of last spring", "developer").revoke()
+    issue("Bookkeeping", "admin", "usage:read")
+    soon = timezone.now() + timedelta(days=6)
+    return [
+        issue("Web shop", "owner"),
+        issue("Help desk", "developer", allowed_models=["support", "returns-desk"]),
+        issue("Nightly evaluation", "developer", lane=Lane.BATCH, expires_at=soon),
+    ]
+
+
+def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
+    """A ceiling, and own limits below it: today's tokens nearly used, the month's money all but."""
+    now = timezone.now()
+    day = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    used = UsageRollup.objects.filter(tenant=tenant)
+    today = next(iter(used.between(day, now).sums([])))
+    month = next(iter(used.between(day.replace(day=1), now).sums([])))
+    tokens = int(today["prompt_tokens"] + today["completion_tokens"])
+    cost = int(month["cost"]) * MICRO // PICO
+    ceiling = {"requests_per_minute": 600, "concurrent_streams": 64, "cost_per_month": 2 * cost}
+    own = {"requests_per_minute": 120, "tokens_per_day": tokens * 9 // 8 + 50_000}
+    LimitScope(tenant).store(LimitSet.Author.OPERATOR, ceiling)
+    LimitScope(tenant).store(LimitSet.Author.TENANT, own | {"cost_per_month": cost * 50 // 48})
+    LimitScope(tenant, key=keys[-1]).store(LimitSet.Author.TENANT, {"tokens_per_day": 250_000})
+
+
+def _use(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
+    """The requests of DAYS days, in the ledger and its sums."""
+    now = timezone.now()
+    with connection.cursor() as cursor:
+        for day in range(DAYS + 1):
+            cursor.execute("SELECT tenants_usage_partition(%s)", [now - timedelta(days=day)])
+    random = Random(7)
+    events = [
+        _event(at, keys[place % len(keys)], USED[place], random)
+        for place, at in _moments(now, random)
+    ]
+    UsageEvent.objects.bulk_create(events)
+    UsageRollup.objects.bulk_create(_sums(events))
+
+
+def _moments(now: datetime, random: Random) -> Iterator[tuple[int, datetime]]:
+    """Places in USED and times: more by day than by night, and little on Sundays."""
+    begun = now.replace(minute=0, second=0, microsecond=0)
+    for hour in range(1, 24 * DAYS):
+        at = begun - timedelta(hours=hour)
+        busy = 1.1 - math.cos((at.hour - 2) / 12 * math.pi) if at.weekday() < 6 else 0.3
+        for place in range(len(USED)):
+            for _ in range(round(busy * random.uniform(0.5, 1.5) * 5 / (place + 1))):
+                yield place, at + timedelta(seconds=random.uniform(0, 3599))
+
+
+def _event(at: datetime, key: ApiKey, adapter: str, random: Random) -> UsageEvent:
+    prompt, output = random.randint(180, 2400), random.randint(20, 600)
+    ttft_s = round(random.lognormvariate(-1.6, 0.5), 3)
+    cached = prompt // 32 * 32 if random.random() < 0.4 else 0
+    return UsageEvent(
+        id=f"{random.getrandbits(128):032x}", started_at=at, tenant=key.tenant, key=key,
+        adapter=adapter, model=adapter or MODEL_NAME, base_model=MODEL_NAME,
+        engine_id="engine-1", journal="scenery",
+        prompt_tokens=prompt, cached_tokens=cached, completion_tokens=output, reasoning_tokens=0,
+        prompt_price=PRICE.prompt, cached_prompt_price=PRICE.cached_prompt,
+        output_price=PRICE.output, cost=PRICE.cost(Usage(prompt, cached, output)),
+        finish_reason="length" if output > 580 else "stop",
+        queue_s=0.004, load_s=0.0, ttft_s=ttft_s, total_s=round(ttft_s + output / 90, 3),
+    )  # fmt: skip
+
+
+def _sums(events: Sequence[UsageEvent]) -> list[UsageRollup]:
+    """The hourly sums of events, as the ledger keeps them."""
+    sums: dict[tuple[Any, ...], UsageRollup] = {}
+    for event in events:
+        hour = event.started_at.replace(minute=0, second=0, microsecond=0)
+        who = {
+            name: getattr(event, name)
+            for name in ("tenant_id", "key_id", "adapter", "model", "base_model")
+        }
+        rollup = sums.setdefault(
+            (hour, *who.values()), UsageRollup(hour=hour, **who, **dict.fromkeys(FIGURES, 0))
+        )
+        for name in FIGURES:
+            added = 1 if name == "requests" else getattr(event, name)
+            setattr(rollup, name, getattr(rollup, name) + added)
+    return list(sums.values())

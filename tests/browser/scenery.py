@@ -1,0 +1,88 @@
+"""A tenant that was used for a month, and somebody signed in for each role.
+
+Rows are made in the stack's own database (`tests.browser.rows`). What takes an engine, uploads that
+are checked and requests that are answered, goes over HTTP with the tenant's key.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gateway.demo import ADAPTERS, MODEL_NAME
+from inference.content import CONFIG, FILES
+from tests.stack.asking import CHAT, ask, until
+from tests.stack.running import Stack
+
+UPLOADS: tuple[tuple[str, str, dict[str, int]], ...] = (
+    ("support", "support", {}),
+    ("support", "support", {"lora_alpha": 12}),
+    ("returns-desk", "pirate", {}),
+    ("size-advisor", "extract", {}),
+    ("size-advisor", "extract", {"r": 128}),
+)
+"""Name, one of the demo's adapters, what its configuration says instead. The last is refused."""
+JUDGED = ("ready", "rejected")
+
+
+@dataclass(frozen=True)
+class Scenery:
+    """What was made. `sessions` are cookies by role; `key` is the text of a key."""
+
+    slug: str
+    empty: str
+    """The slug of a tenant that has only its owner and a name of 60 characters."""
+    key: str
+    sessions: dict[str, str]
+    invitation: str
+    """The token of a link by which somebody may join."""
+    subject: dict[str, Any]
+    """The fields of `tests.frontend.addresses.Subject`."""
+
+
+def make(stack: Stack, slug: str = "harbour") -> Scenery:
+    """A tenant with adapters of which one version is rejected, keys, members, limits and usage."""
+    rows = _inside(stack, "make", slug)
+    with stack.client(rows["key"]) as client:
+        for name, source, changes in UPLOADS:
+            folder = _changed(ADAPTERS[source], stack.var / "scenery", changes)
+            _upload(client, name, folder)
+        for number in range(12):
+            _ask(client, f"What is your refund policy for order {1000 + number}?")
+    return Scenery(**rows, subject=_inside(stack, "subject", slug))
+
+
+def _inside(stack: Stack, function: str, slug: str) -> dict[str, Any]:
+    """What a function of `tests.browser.rows` prints, run on the stack's database."""
+    run = f"from tests.browser import rows; rows.{function}({slug!r})"
+    done = stack.manage("shell", "--no-imports", "-c", run)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def _changed(source: Path, folder: Path, changes: dict[str, int]) -> Path:
+    """A copy of an adapter with other values in its configuration."""
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+    config = json.loads((source / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(config | changes))
+    return folder
+
+
+def _upload(client: httpx.Client, name: str, folder: Path) -> None:
+    url = f"/api/v1/adapters/{name}/versions"
+    files = [("files", (file, (folder / file).read_bytes())) for file in FILES]
+    answer = client.post(url, files=files, data={"base_model": MODEL_NAME})
+    assert answer.is_success, answer.text
+    version = f"{url}/{answer.json()['number']}"
+    until(lambda: client.get(version).json()["state"] in JUDGED)
+
+
+def _ask(client: httpx.Client, question: str) -> None:
+    body = ask("support", messages=[{"role": "user", "content": question}])
+    client.post(CHAT, json=body).raise_for_status()

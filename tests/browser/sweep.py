@@ -1,0 +1,151 @@
+"""Looks at one page after another in one browser: in both themes, at both widths, opened up.
+
+What axe-core finds (the wheel axe-playwright-python brings it; MPL-2.0, for tests alone), what
+stands out sideways, and what the witness saw are noted as lines of text, each with its page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Browser, Page
+
+from tests.browser.witness import Witness
+from tests.stack.running import Stack
+
+WIDE, NARROW = 1280, 390
+"""Widths of the window, in CSS pixels."""
+HEIGHT = 900
+STANDARDS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+EVERY_RULE = {"type": "tag", "values": STANDARDS}
+RULES_OF_COLOUR = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
+LOOKS: tuple[tuple[str, int, dict[str, Any]], ...] = (
+    ("light", WIDE, EVERY_RULE),
+    ("dark", WIDE, RULES_OF_COLOUR),
+    ("dark", NARROW, EVERY_RULE),
+    ("light", NARROW, RULES_OF_COLOUR),
+)
+"""The theme changes colours alone, so that the other rules need one look at each width."""
+
+ASK_AXE = """async ([within, rules]) => {
+  const asked = { runOnly: rules, resultTypes: ["violations"], preload: false };
+  const { violations } = await axe.run({ include: [within] }, asked);
+  return violations.flatMap(({ id, nodes }) => nodes.map(({ target, html, failureSummary }) =>
+    `${id}: ${target.join(" ")} ${html.slice(0, 160)} ${failureSummary}`.replace(/\\s+/g, " ")));
+}"""
+STANDING_OUT = """(within) => {
+  const box = within === "html" ? document.documentElement : document.querySelector(within);
+  const right = box.getBoundingClientRect().left + box.clientWidth;
+  const out = (one) => one.getBoundingClientRect().right > right + 0.5;
+  if (box.scrollWidth <= box.clientWidth) return [];
+  const first = [...box.querySelectorAll("*")].find((one) => out(one) && !out(one.parentElement));
+  return [`${box.scrollWidth} px wide: ${first?.cloneNode(false).outerHTML}`];
+}"""
+DIALOGS = """() => [...document.querySelectorAll("[data-opens]")].map((one) => one.dataset.opens)
+  .filter((id) => document.getElementById(id) instanceof HTMLDialogElement)"""
+CHANGING = re.compile(
+    r'name="csrfmiddlewaretoken" value="[^"]*"|\b(?:ada|grace|linus|margaret)\.\w+'
+)
+"""What differs where two people see the same page."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """An address to look at."""
+
+    name: str
+    url: str
+    status: int = 200
+
+
+@dataclass
+class Sweep:
+    """One person's browser. `seen` outlives it: a page that is the same, letter by letter, for
+    several roles is shown to axe-core once."""
+
+    role: str
+    page: Page
+    witness: Witness
+    seen: set[str]
+    findings: dict[str, list[str]] = field(default_factory=dict)
+    """What is wrong where, with the looks in which it is."""
+    _heard: int = 0
+
+    @property
+    def report(self) -> str:
+        return "\n".join(f"{what} ({'; '.join(looks)})" for what, looks in self.findings.items())
+
+    def look(self, visit: Visit) -> None:
+        """Go there, and note what is wrong with it and with each of its dialogs."""
+        where = f"{visit.name} as {self.role}"
+        answer = self.page.goto(visit.url)
+        if answer is None or answer.status != visit.status:
+            self._note(where, f"{answer and answer.status} {visit.url}")
+        new = self._is_new()
+        if new:
+            self.page.evaluate(AXE_SCRIPT)
+        for theme, width, rules in LOOKS:
+            self.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+            self.page.set_viewport_size({"width": width, "height": HEIGHT})
+            look = f"{theme}, {width} px"
+            self._judge(where, look, "html", rules if new else None)
+            for dialog in self._dialogs() if new else []:
+                with self._opened(dialog):
+                    self._judge(f"{where}, dialog {dialog}", look, f"#{dialog}", rules)
+        self._listen(where, visit)
+
+    def _note(self, where: str, what: str, look: str = "at once") -> None:
+        self.findings.setdefault(f"{where}: {what}", []).append(look)
+
+    def _judge(self, where: str, look: str, within: str, rules: dict[str, Any] | None) -> None:
+        found = self.page.evaluate(STANDING_OUT, within)
+        if rules is not None:
+            found += self.page.evaluate(ASK_AXE, [within, rules])
+        for what in found:
+            self._note(where, what, look)
+
+    def _is_new(self) -> bool:
+        body = CHANGING.sub("", self.page.locator("body").inner_html())
+        digest = hashlib.sha256(body.encode()).hexdigest()
+        known = digest in self.seen
+        self.seen.add(digest)
+        return not known
+
+    def _dialogs(self) -> list[str]:
+        """One of each kind: of those in the rows of a table, the first."""
+        kinds = {re.sub(r"\d+$", "", id): id for id in reversed(self.page.evaluate(DIALOGS))}
+        return list(kinds.values())
+
+    @contextmanager
+    def _opened(self, dialog: str) -> Iterator[None]:
+        self.page.locator(f"[data-opens={dialog}]").first.click()
+        yield
+        self.page.keyboard.press("Escape")
+
+    def _listen(self, where: str, visit: Visit) -> None:
+        """Note what was strange since the last time, but for the status that was expected."""
+        strange = self.witness.strange[self._heard :]
+        self._heard += len(strange)
+        for what in strange:
+            if not what.startswith(f"{visit.status} "):
+                self._note(where, what)
+
+
+@contextmanager
+def sweeping(
+    chromium: Browser, stack: Stack, role: str, cookie: str | None, seen: set[str]
+) -> Iterator[Sweep]:
+    """A browser with this session's cookie, or none."""
+    context = chromium.new_context(base_url=stack.url, reduced_motion="reduce")
+    if cookie is not None:
+        context.add_cookies([{"name": "sessionid", "value": cookie, "url": stack.url}])
+    witness = Witness(stack.url)
+    witness.watch(context)
+    yield Sweep(role, context.new_page(), witness, seen)
+    context.close()

@@ -1,0 +1,81 @@
+"""Every page of the console, for every role, in both themes, on a desk and on a telephone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.browser.scenery import Scenery, make
+from tests.browser.sweep import Visit, sweeping
+from tests.frontend.addresses import Subject, pages_of
+from tests.stack.running import Stack
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+ROLES = ("owner", "admin", "developer", "viewer", "operator", "nobody")
+
+
+@pytest.fixture(scope="module")
+def scenery(stack: Stack) -> Scenery:
+    return make(stack)
+
+
+@pytest.fixture(scope="module")
+def seen() -> set[str]:
+    """Digests of what was shown to axe-core."""
+    return set()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_pages_are_sound(
+    role: str, stack: Stack, chromium: Browser, scenery: Scenery, seen: set[str]
+) -> None:
+    with sweeping(chromium, stack, role, scenery.sessions.get(role), seen) as sweep:
+        for visit in visits(scenery, role):
+            sweep.look(visit)
+    if sweep.findings:
+        pytest.fail(sweep.report, pytrace=False)
+
+
+def visits(scenery: Scenery, role: str) -> Iterator[Visit]:
+    """All pages that the role may open, and what it sees instead of some that it may not."""
+    for page in pages_of(Subject(**scenery.subject)):
+        if page.role == role:
+            yield Visit(page.name, page.url)
+    yield from SPECIAL.get(role, lambda scenery: [])(scenery)
+
+
+def _of_owner(scenery: Scenery) -> list[Visit]:
+    """A tenant without anything, a version that was rejected, and lists where nothing matches."""
+    full, empty = f"/t/{scenery.slug}", f"/t/{scenery.empty}"
+    pages = pages_of(Subject(scenery.empty))
+    return [
+        *(Visit(f"{page.name}, empty", page.url) for page in pages if page.role == "owner"),
+        Visit("a choice of tenants", "/"),
+        Visit("a rejected version", f"{full}/adapters/size-advisor/versions/2"),
+        Visit("a difference", f"{full}/adapters/support/versions/2/diff?with=1"),
+        Visit("no match", f"{full}/keys?q=nothing-is-called-so"),
+        Visit("usage by key", f"{full}/usage?period=24h&by=key&show=cost"),
+        Visit("not found", f"{empty}/adapters/nothing/", status=404),
+    ]
+
+
+def _of_viewer(scenery: Scenery) -> list[Visit]:
+    return [
+        Visit("not allowed", f"/t/{scenery.slug}/audit", status=403),
+        Visit("not found", "/operate/", status=404),
+    ]
+
+
+def _of_nobody(scenery: Scenery) -> list[Visit]:
+    return [
+        Visit("an invitation", f"/invitations/{scenery.invitation}"),
+        Visit("an account", "/account/signup/?next=/join"),
+        Visit("an invitation that is over", "/invitations/nonsense", status=404),
+        Visit("no account without one", "/account/signup/"),
+    ]
+
+
+SPECIAL = {"owner": _of_owner, "viewer": _of_viewer, "nobody": _of_nobody}
