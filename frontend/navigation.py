@@ -27,6 +27,7 @@ TENANT = (
     Entry("overview", "Overview", P.READ_TENANT),
     Entry("playground", "Playground", P.USE_PLAYGROUND),
     Entry("adapters", "Adapters", P.READ_ADAPTERS),
+    Entry("requests", "Requests", P.READ_OWN_USAGE),
     Entry("usage", "Usage", P.READ_OWN_USAGE),
     Entry("keys", "API keys", P.READ_KEYS),
     Entry("limits", "Limits", P.READ_LIMITS),
@@ -37,6 +38,7 @@ TENANT = (
 OPERATOR = (
     ("operate", "Overview"),
     ("operate_tenants", "Tenants"),
+    ("operate_requests", "Requests"),
     ("operate_models", "Base models"),
     ("operate_prices", "Prices"),
     ("operate_engines", "Engines"),

@@ -14,6 +14,8 @@ from frontend.views import (
     members,
     overview,
     playground,
+    request,
+    requests,
     usage,
     versions,
 )
@@ -21,6 +23,7 @@ from frontend.views.operate import audit as whole_log
 from frontend.views.operate import engines as fleet
 from frontend.views.operate import models, prices
 from frontend.views.operate import overview as installation
+from frontend.views.operate import requests as all_requests
 from frontend.views.operate import tenants as all_tenants
 
 ADAPTER = [
@@ -44,6 +47,7 @@ OPERATE = [
     path(
         "tenants/<str:tenant_slug>/activate", all_tenants.activate, name="operate_tenants-activate"
     ),
+    path("requests", all_requests.requests, name="operate_requests"),
     path("models", models.models, name="operate_models"),
     path("models/<int:pk>", models.model, name="operate_models-one"),
     path("prices", prices.prices, name="operate_prices"),
@@ -79,6 +83,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 ),
                 path("adapters", adapters.adapters, name="adapters"),
                 path("adapters/<str:name>/", include(ADAPTER)),
+                path("requests", requests.requests, name="requests"),
+                path("requests/<str:request_id>", request.request, name="requests-one"),
+                path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("engines", engines.engines, name="engines"),
                 path("audit", audit.audit, name="audit"),
                 path("audit/csv", audit.export, name="audit-export"),

@@ -11,8 +11,8 @@ from enum import Enum
 
 from django.core.exceptions import PermissionDenied
 
-from tenants.models import ApiKey, Membership, Role, Scope, Tenant, UsageRollup, User
-from tenants.models.usage import UsageRollupQuerySet
+from tenants.models import ApiKey, Membership, Role, Scope, Tenant, UsageEvent, UsageRollup, User
+from tenants.models.usage import UsageEventQuerySet, UsageRollupQuerySet
 
 
 class Permission(Enum):
@@ -112,6 +112,13 @@ class Caller:
     def rollups(self) -> UsageRollupQuerySet:
         """The usage that it may see: the tenant's, or that of the keys which this person made."""
         found = UsageRollup.objects.filter(tenant=self.tenant)
+        if self.may(Permission.READ_USAGE):
+            return found
+        return found.filter(key__in=self.tenant.keys.filter(created_by=self.user))
+
+    def events(self) -> UsageEventQuerySet:
+        """The requests that it may see: the tenant's, or those of keys which this person made."""
+        found = UsageEvent.objects.filter(tenant=self.tenant)
         if self.may(Permission.READ_USAGE):
             return found
         return found.filter(key__in=self.tenant.keys.filter(created_by=self.user))

@@ -45,7 +45,7 @@ class Outcome(models.TextChoices):
     """What became of a request."""
 
     ANSWERED = "answered"
-    CUT = "cut"
+    CUT = "cut", "Cut by length"
     CANCELLED = "cancelled"
     FAILED = "failed"
 

@@ -17,10 +17,12 @@ from frontend.urls import urlpatterns
 from tenants.models import BaseModel, State, Tenant
 from tenants.permissions import RANK, TABLE, Permission
 
-PARTS = frozenset({"adapters-state", "audit-export", "operate_engines-table"})
+PARTS = frozenset({"adapters-state", "audit-export", "requests-receipt", "operate_engines-table"})
 """Addresses that answer with less than a whole page: fragments and downloads."""
 PASSING = frozenset({"console", "join", "invitation", "operate_engines-drain"})
 """Addresses that lead elsewhere, or need what nobody has at rest: an invitation, an engine."""
+NOT_OWN = {"requests-one": Permission.READ_USAGE, "requests-receipt": Permission.READ_USAGE}
+"""What else it takes to open these addresses of what others made."""
 ACCOUNT = {
     "nobody": ("account_login", "account_reset_password"),
     "viewer": ("account_change_password", "account_email", "mfa_index", "mfa_activate_totp"),
@@ -40,13 +42,14 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What pages are about: a tenant by its slug, an adapter of it with the number of a version,
-    and row ids of a key and a base model. Pages of what is None are left out."""
+    row ids of a key and a base model, and a request. Pages of what is None are left out."""
 
     slug: str
     adapter: str | None = None
     number: int | None = None
     key: int | None = None
     base_model: int | None = None
+    request_id: str | None = None
 
     @classmethod
     def of(cls, tenant: Tenant) -> Subject:
@@ -62,6 +65,7 @@ class Subject:
             version.number if version else None,
             key.pk if key else None,
             base.pk if base else None,
+            tenant.usage.values_list("pk", flat=True).first(),
         )
 
     def arguments(self, page: str) -> Mapping[str, Any]:
@@ -73,6 +77,7 @@ class Subject:
             "name": self.adapter,
             "number": self.number,
             "pk": pk,
+            "request_id": self.request_id,
         }
 
     def query(self, page: str) -> str:
@@ -134,14 +139,14 @@ def _addresses(
         arguments = above | one.pattern.converters.keys()
         if isinstance(one, URLPattern):
             if "GET" in _told(one.callback, "request_method_list", ["GET"]):
-                yield _Address(one.name or "", arguments, _roles(one.callback))
+                yield _Address(one.name or "", arguments, _roles(one.name or "", one.callback))
         elif isinstance(one.urlconf_name, list):
             yield from _addresses(one.urlconf_name, arguments)
 
 
-def _roles(view: Callable[..., Any]) -> tuple[str, ...]:
+def _roles(name: str, view: Callable[..., Any]) -> tuple[str, ...]:
     """Who may open the page, as `tenant_page` has it; operators' pages are theirs alone."""
-    permission = _told(view, "permission", Permission.OPERATE)
+    permission = NOT_OWN.get(name) or _told(view, "permission", Permission.OPERATE)
     least = TABLE[permission][0]
     members = RANK[RANK.index(least) :] if least is not None else []
     return (*(role.value for role in members), "operator")

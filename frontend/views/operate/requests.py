@@ -1,0 +1,64 @@
+"""Every tenant's requests, or one's: what the ledger has of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from frontend.pages import operator_page
+from frontend.views.requests import Found, RequestFilter, context_of, models_of, rows_of, search
+from tenants.models import Tenant, UsageEvent
+
+LONGEST = timedelta(days=1)
+"""Over all tenants: what is read then is all of the time that is asked for."""
+
+
+class InstallationFilter(RequestFilter):
+    """As a tenant's, over all tenants or one of them."""
+
+    tenant = forms.SlugField(
+        required=False, max_length=63, widget=forms.TextInput({"type": "search"})
+    )
+    field_order = ("tenant",)
+    usual = "1h"
+
+    def clean_tenant(self) -> Tenant | None:
+        slug = self.cleaned_data["tenant"]
+        found = Tenant.objects.filter(slug=slug).first()
+        if slug and found is None:
+            raise ValidationError(f"There is no tenant {slug}.")
+        return found
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean()
+        if not self.errors and not given["tenant"] and not given["id"]:
+            start, end = self.window(now := timezone.now())
+            if (end or now) - start > LONGEST:
+                raise ValidationError({"period": "Name a tenant to look back further than a day."})
+        return given
+
+
+@require_GET
+@operator_page
+def requests(request: HttpRequest) -> HttpResponse:
+    """What was asked for, newest first."""
+    form = InstallationFilter(request.GET)
+    found, tenant = Found(), None
+    if form.is_valid():
+        tenant = form.cleaned_data["tenant"]
+        events = UsageEvent.objects.select_related("tenant")
+        events = events.filter(tenant=tenant) if tenant else events
+        found = search(form, events, events, request.GET.get("before", ""))
+    context = context_of(request, form, found) | {
+        "rows": rows_of(found.events),
+        "all_tenants": True,
+        "models": models_of(tenant),
+    }
+    return render(request, "operate/requests.html", context, status=422 if form.errors else 200)

@@ -1,0 +1,173 @@
+"""One request: where its time went, what it cost and why, and its receipt. Never what it said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.http import require_GET
+from django.views.decorators.vary import vary_on_headers
+
+from frontend.pages import tenant_page
+from inference.errors import BY_CODE
+from tenants.models import AdapterVersion, ApiKey, UsageEvent
+from tenants.money import amount
+from tenants.permissions import Caller, Permission
+from tenants.receipts import describe, signer
+
+SCALE = 1000
+"""Units of the timeline's drawing."""
+REASONS = {
+    "stop": "The model ended its answer, or came to a stop sequence.",
+    "tool_calls": "The model called a tool.",
+    "function_call": "The model called a function.",
+    "length": "The answer reached `max_tokens`, the end of the model's context, or one of your "
+    "limits or budgets; in the last case its `finish_details` named the limit.",
+    "cancelled": "The client went away, or stopped it, before the answer was complete.",
+    "gateway_lost": "The gateway that passed the answer on was lost.",
+}
+"""Why it ended, for reasons that are no codes of errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the request's time; `x` and `width` are of SCALE."""
+
+    name: str
+    look: str
+    seconds: float
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Tokens of one kind, their price in micro-units per million, and what they cost, exactly."""
+
+    name: str
+    tokens: int
+    price: int
+
+    @property
+    def cost(self) -> str:
+        return exact(self.tokens * self.price)
+
+
+@require_GET
+@vary_on_headers("HX-Request")
+@tenant_page(Permission.READ_OWN_USAGE)
+def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
+    """The whole page, or for htmx what goes into the drawer."""
+    event = find(caller, request_id)
+    part = "HX-Request" in request.headers
+    template = "request_body.html" if part else "request.html"
+    return render(request, template, context_of(caller, event) | {"part": part})
+
+
+@require_GET
+@tenant_page(Permission.READ_OWN_USAGE)
+def receipt(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
+    """The signed receipt, to keep."""
+    event = find(caller, request_id)
+    name = f'attachment; filename="receipt-req_{event.id}.json"'
+    signed = signer().sign(describe(event))
+    indented = {"indent": 2, "ensure_ascii": False}
+    return JsonResponse(signed, json_dumps_params=indented, headers={"Content-Disposition": name})
+
+
+def find(caller: Caller, request_id: str) -> UsageEvent:
+    """The event, if the caller may see it.
+
+    Raises:
+        Http404: he may not, or there is none.
+    """
+    events = caller.events().select_related("tenant", "version")
+    if (event := events.named(request_id).first()) is None:
+        raise Http404
+    return event
+
+
+def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
+    day = event.started_at.date().isoformat()
+    usage = reverse("usage", args=[caller.tenant.slug])
+    return {
+        "event": event,
+        "caller": caller,
+        "key": ApiKey.objects.filter(tenant=caller.tenant, pk=event.key_id).first(),
+        "version": AdapterVersion.objects.filter(pk=event.version_id)
+        .select_related("adapter")
+        .first(),
+        "ended_at": event.started_at + timedelta(seconds=event.total_s),
+        "reason": reason(event),
+        "phases": list(phases(event)),
+        "scale": SCALE,
+        "uncached": event.prompt_tokens - event.cached_tokens,
+        "share": event.cached_tokens / event.prompt_tokens if event.prompt_tokens else None,
+        "rate": rate(event),
+        "charges": list(charges(event)),
+        "cost": exact(event.cost),
+        "currency": settings.CURRENCY.upper(),
+        "usage": f"{usage}?" + urlencode({"period": "custom", "first": day, "last": day}),
+    }
+
+
+def reason(event: UsageEvent) -> str:
+    """Why it ended, as a sentence."""
+    code = event.finish_reason
+    if code in REASONS:
+        return REASONS[code]
+    return (BY_CODE[code].__doc__ or "").strip() if code in BY_CODE else f"It ended as `{code}`."
+
+
+def phases(event: UsageEvent) -> Iterator[Phase]:
+    """Its time from the engine's receipt on, in order; nothing where nobody measured it.
+
+    An engine that died has measured nothing. An answer that came as a whole has no first token:
+    its prefill and its decoding are one.
+    """
+    end, x = event.total_s, 0.0
+    for name, look, until in _ends(event) if end > 0 else ():
+        width = max(0.0, min(until, end) / end * SCALE - x)
+        yield Phase(name, look, width / SCALE * end, round(x, 2), round(width, 2))
+        x += width
+
+
+def _ends(event: UsageEvent) -> Iterator[tuple[str, str, float]]:
+    """Each phase with its look, and when it ended, in seconds from the start."""
+    yield "Queued", "queued", event.queue_s
+    if event.adapter:
+        yield "Loading the adapter", "loading", event.queue_s + event.load_s
+    if event.ttft_s is None:
+        yield "Without a token", "prefill", event.total_s
+    elif event.ttft_s < event.total_s:
+        yield "Prefill", "prefill", event.ttft_s
+        yield "Decode", "decode", event.total_s
+    else:
+        yield "Prefill and decode", "decode", event.total_s
+
+
+def rate(event: UsageEvent) -> float | None:
+    """Tokens per second after the first one."""
+    took_s = event.total_s - (event.total_s if event.ttft_s is None else event.ttft_s)
+    return (event.completion_tokens - 1) / took_s if took_s > 0 < event.completion_tokens else None
+
+
+def charges(event: UsageEvent) -> Iterator[Charge]:
+    """What adds up to its cost."""
+    uncached = event.prompt_tokens - event.cached_tokens
+    yield Charge("Uncached prompt", uncached, event.prompt_price)
+    yield Charge("Cached prompt", event.cached_tokens, event.cached_prompt_price)
+    yield Charge("Output", event.completion_tokens, event.output_price)
+
+
+def exact(cost: int) -> str:
+    """A cost in pico-units with all of its places, at least two."""
+    whole, _, part = amount(cost).partition(".")
+    return f"{whole}.{part.rstrip('0').ljust(2, '0')}"

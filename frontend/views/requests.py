@@ -1,0 +1,261 @@
+"""The requests that a tenant made: the list, newest first, by filters that its address holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from frontend.pages import tenant_page
+from tenants.models import Adapter, ApiKey, BaseModel, Tenant, UsageEvent
+from tenants.models.usage import Mark, Outcome, UsageEventQuerySet
+from tenants.permissions import Caller, Permission
+
+PAGE = 50
+HORIZON = 25_000
+"""Requests that one page looks through: about 20 ms of PostgreSQL where none of them matches."""
+PERIODS = {
+    "1h": ("Last hour", timedelta(hours=1)),
+    "24h": ("Last 24 hours", timedelta(days=1)),
+    "7d": ("Last 7 days", timedelta(days=7)),
+    "30d": ("Last 30 days", timedelta(days=30)),
+}
+MAX_CHOICES = 200
+"""Keys to choose from, the newest, and models that are suggested."""
+RARE = ("since", "until", "ttft", "total")
+"""Filters that are folded away."""
+MARK = re.compile(r"(\d{1,17})-([A-Za-z0-9_-]{0,64})")
+"""A place in the list: microseconds since 1970, and the id of the request there."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Moment(forms.DateTimeInput):
+    """A date and time of UTC, to the minute."""
+
+    def __init__(self) -> None:
+        super().__init__({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+
+
+class RequestFilter(forms.Form):
+    """What the list is narrowed by. An id is looked for by itself, whatever the rest says."""
+
+    model = forms.CharField(
+        required=False,
+        max_length=255,
+        label="Model or adapter",
+        widget=forms.TextInput({"type": "search", "list": "models"}),
+    )
+    key: forms.Field = forms.ModelChoiceField(
+        ApiKey.objects.none(), required=False, label="API key", empty_label="Any key"
+    )
+    outcome = forms.ChoiceField(required=False, choices=[("", "Any outcome"), *Outcome.choices])
+    period = forms.ChoiceField(
+        required=False, choices=[(name, title) for name, (title, _) in PERIODS.items()]
+    )
+    id = forms.CharField(
+        required=False,
+        max_length=80,
+        label="Request id",
+        widget=forms.TextInput({"type": "search", "placeholder": "req_…"}),
+    )
+    since = forms.DateTimeField(required=False, label="From, UTC", widget=Moment)
+    until = forms.DateTimeField(required=False, label="Before, UTC", widget=Moment)
+    ttft = forms.FloatField(required=False, min_value=0, label="First token after, s")
+    total = forms.FloatField(required=False, min_value=0, label="Took at least, s")
+    periods = PERIODS
+    usual = "24h"
+    """The period of a page that was asked for none."""
+
+    def __init__(self, given: Any, keys: QuerySet[ApiKey] | None = None) -> None:
+        """`keys`: those to choose from; None where keys are no filter."""
+        super().__init__({"period": self.usual} | given.dict())
+        if keys is None:
+            del self.fields["key"]
+            return
+        field = self.fields["key"]
+        assert isinstance(field, forms.ModelChoiceField)
+        field.queryset = keys
+        # The queryset is what may be chosen, the choices what is offered.
+        chosen = given.get("key", "")
+        offered = list(keys[:MAX_CHOICES])
+        if chosen.isdecimal() and int(chosen) not in {key.pk for key in offered}:
+            offered += keys.filter(pk=int(chosen))
+        field.widget.choices = [("", field.empty_label), *((key.pk, key.name) for key in offered)]
+
+    def clean(self) -> dict[str, Any]:
+        given: dict[str, Any] = self.cleaned_data
+        since, until = given.get("since"), given.get("until")
+        if since and until and until <= since:
+            raise ValidationError({"until": "This is not after the time before it."})
+        return given
+
+    def window(self, now: datetime) -> tuple[datetime, datetime | None]:
+        """From when to before when (None: up to now) a valid form looks."""
+        given = self.cleaned_data
+        until: datetime | None = given["until"]
+        _, length = self.periods[given["period"] or self.usual]
+        return given["since"] or (until or now) - length, until
+
+    @property
+    def common(self) -> list[forms.BoundField]:
+        return [field for field in self if field.name not in RARE]
+
+    @property
+    def rare(self) -> list[forms.BoundField]:
+        return [self[name] for name in RARE]
+
+    @property
+    def more(self) -> bool:
+        """Whether one of the rare filters is used."""
+        return any(self.data.get(name) for name in RARE)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether a valid form passes requests over that are in its window."""
+        names = ("model", "key", "outcome", "ttft", "total")
+        return any(self.cleaned_data.get(name) for name in names)
+
+    def narrow(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
+        """The events that a valid form lets through, whenever they were."""
+        given = self.cleaned_data
+        if name := given["model"]:
+            events = events.of_model(name)
+        if key := given.get("key"):
+            events = events.filter(key=key)
+        if outcome := given["outcome"]:
+            events = events.that(Outcome(outcome))
+        if given["ttft"]:
+            events = events.filter(ttft_s__gte=given["ttft"])
+        return events.filter(total_s__gte=given["total"]) if given["total"] else events
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One page of the list."""
+
+    events: Sequence[UsageEvent] = ()
+    next: str = ""
+    """The mark from which the list goes on; empty at its end."""
+    looked_to: datetime | None = None
+    """The horizon, where the list ends there for now."""
+
+
+def search(
+    form: RequestFilter,
+    events: UsageEventQuerySet,
+    everything: UsageEventQuerySet,
+    before: str = "",
+    *,
+    most: int = HORIZON,
+) -> Found:
+    """What a valid form finds among `events` after the mark `before`, looking at `most` of them.
+
+    `everything` is what the index can tell from others: `events` are some of it, or all.
+    """
+    if id := form.cleaned_data["id"]:
+        return Found(list(events.named(id)))
+    window, mark = form.window(timezone.now()), mark_of(before)
+    found = form.narrow(events).between(*window).newest(mark)
+    horizon = None
+    if form.narrows or events is not everything:
+        horizon = everything.between(*window).newest(mark).horizon(most)
+    rows = list((found.filter(started_at__gte=horizon) if horizon else found)[: PAGE + 1])
+    if len(rows) > PAGE:
+        return Found(rows[:PAGE], text_of(rows[PAGE - 1].mark))
+    return Found(rows, text_of(Mark(horizon)) if horizon else "", horizon)
+
+
+def mark_of(text: str) -> Mark | None:
+    """The mark that an address has; None if that makes no sense."""
+    form = MARK.fullmatch(text)
+    return Mark(EPOCH + timedelta(microseconds=int(form[1])), form[2]) if form else None
+
+
+def text_of(mark: Mark) -> str:
+    """A mark as addresses have it."""
+    return f"{(mark.started_at - EPOCH) // timedelta(microseconds=1)}-{mark.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One request, with its tenant's slug and its key, which may be gone."""
+
+    event: UsageEvent
+    slug: str
+    key: ApiKey | None
+
+    @property
+    def mark(self) -> str:
+        return text_of(self.event.mark)
+
+
+def rows_of(events: Iterable[UsageEvent], tenant: Tenant | None = None) -> list[Row]:
+    """As the list shows them; without a tenant, of events that have selected theirs."""
+    found = list(events)
+    keys = ApiKey.objects.in_bulk({event.key_id for event in found})
+    return [Row(event, (tenant or event.tenant).slug, keys.get(event.key_id)) for event in found]
+
+
+def query_of(request: HttpRequest, **changed: str) -> str:
+    """The address's query without its place in the list, with some of it changed."""
+    query = request.GET.copy()
+    query.pop("before", None)
+    for name, value in changed.items():
+        query[name] = value
+    return query.urlencode()
+
+
+def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[str, Any]:
+    """What the list's template shows, the rows aside."""
+    return {
+        "form": form,
+        "next": query_of(request, before=found.next) if found.next else "",
+        "looked_to": found.looked_to,
+        "filtered": form.errors or form.narrows or form.more or form.cleaned_data["id"],
+        "first": "before" not in request.GET,
+        "query": query_of(request),
+        "horizon": HORIZON,
+        "currency": settings.CURRENCY.upper(),
+    }
+
+
+@require_GET
+@tenant_page(Permission.READ_OWN_USAGE)
+def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The list: of the whole tenant, or of the caller's own keys, as the permissions have it."""
+    tenant, whole = caller.tenant, caller.may(Permission.READ_USAGE)
+    keys = tenant.keys.all() if whole else tenant.keys.filter(created_by=caller.user)
+    form = RequestFilter(request.GET, keys)
+    found = Found()
+    if form.is_valid():
+        everything = UsageEvent.objects.filter(tenant=tenant)
+        events = everything if whole else caller.events()
+        found = search(form, events, everything, request.GET.get("before", ""))
+    context = context_of(request, form, found) | {
+        "rows": rows_of(found.events, tenant),
+        "own": not whole,
+        "ever": bool(found.events) or caller.rollups().exists(),
+        "models": models_of(tenant),
+        "base_url": request.build_absolute_uri("/v1"),
+    }
+    return render(request, "requests.html", context, status=422 if form.errors else 200)
+
+
+def models_of(tenant: Tenant | None) -> list[str]:
+    """Names to suggest: of its adapters, and of base models."""
+    adapters = Adapter.objects.filter(tenant=tenant) if tenant else Adapter.objects.none()
+    names = adapters.values_list("name", flat=True).union(
+        BaseModel.objects.values_list("name", flat=True)
+    )
+    return list(names[:MAX_CHOICES])

@@ -1,0 +1,421 @@
+"""The list of requests and one of them: who sees what, what is found, what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.http import QueryDict
+from django.test import Client
+from django.utils import timezone
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontend.views.operate.requests import InstallationFilter
+from frontend.views.request import SCALE, exact, phases, rate, reason
+from frontend.views.requests import PAGE, RequestFilter, mark_of, search, text_of
+from inference.errors import BY_CODE
+from inference.wire import Usage
+from tenants.models import ApiKey, Membership, Tenant, UsageEvent, User
+from tenants.models.usage import REASONS, Mark, Outcome
+from tenants.receipts import describe, signer
+from tests.frontend.test_pages import client_of
+from tests.tenants.making import make_adapter, make_key, make_tenant, make_user, make_version
+from tests.tenants.spending import spend
+
+MINUTE = timedelta(minutes=1)
+ROLES = ("owner", "admin", "developer", "viewer", "operator")
+
+
+@pytest.fixture
+def key(tenant: Tenant) -> ApiKey:
+    return make_key(tenant)[0]
+
+
+@pytest.fixture
+def admin(tenant: Tenant) -> Client:
+    return client_of(tenant, "admin")
+
+
+@pytest.fixture
+def operator(db: None) -> Client:
+    client = Client()
+    client.force_login(make_user(is_staff=True))
+    return client
+
+
+def at(tenant: Tenant, *rest: str) -> str:
+    return "/".join(["/t", tenant.slug, "requests", *rest])
+
+
+def listed(client: Client, where: str, **query: Any) -> list[str]:
+    """The ids on the page, in order."""
+    page = client.get(where, query)
+    assert page.status_code == 200, page.context["form"].errors
+    return [row.event.id for row in page.context["rows"]]
+
+
+def user_of(client: Client) -> User:
+    return User.objects.get(pk=client.session["_auth_user_id"])
+
+
+def ago(minutes: float = 0) -> datetime:
+    return timezone.now() - minutes * MINUTE
+
+
+# --- Who sees what -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "operator"])
+def test_who_sees_all_requests_of_the_tenant(tenant: Tenant, key: ApiKey, role: str) -> None:
+    event, client = spend(key, ago()), client_of(tenant, role)
+    spend(make_key(make_tenant())[0], ago())
+    assert listed(client, at(tenant)) == [event.id]
+    assert client.get(at(tenant, event.id)).status_code == 200
+    assert client.get(at(tenant, event.id, "receipt")).status_code == 200
+
+
+@pytest.mark.parametrize("role", ["developer", "viewer"])
+def test_others_see_those_of_keys_that_they_made(tenant: Tenant, key: ApiKey, role: str) -> None:
+    client = client_of(tenant, role)
+    own = spend(make_key(tenant, created_by=user_of(client))[0], ago())
+    others = spend(key, ago())
+    playground = spend(ApiKey.objects.open_playground(tenant), ago())
+    assert listed(client, at(tenant)) == [own.id]
+    assert listed(client, at(tenant), id=others.id) == []
+    assert client.get(at(tenant, own.id)).status_code == 200
+    for event in (others, playground):
+        assert client.get(at(tenant, event.id)).status_code == 404
+        assert client.get(at(tenant, event.id, "receipt")).status_code == 404
+
+
+def test_a_key_made_in_another_tenant_opens_nothing(tenant: Tenant, key: ApiKey) -> None:
+    client = client_of(tenant, "developer")
+    elsewhere = make_tenant()
+    Membership.objects.create(user=user_of(client), tenant=elsewhere, role="developer")
+    event = spend(make_key(elsewhere, created_by=user_of(client))[0], ago())
+    assert listed(client, at(tenant)) == []
+    assert client.get(at(tenant, event.id)).status_code == 404
+    assert listed(client, at(elsewhere)) == [event.id]
+
+
+def test_nobody_else_sees_any(tenant: Tenant, key: ApiKey) -> None:
+    event = spend(key, ago())
+    for where in (at(tenant), at(tenant, event.id), at(tenant, event.id, "receipt")):
+        assert client_of(tenant, "outsider").get(where).status_code == 404
+        assert client_of(tenant, "nobody").get(where).status_code == 302
+    drawer = Client().get(at(tenant, event.id), headers={"HX-Request": "true"})
+    assert (drawer.status_code, drawer["HX-Redirect"]) == (204, "/account/login/")
+
+
+def test_only_operators_see_all_tenants(tenant: Tenant, key: ApiKey, operator: Client) -> None:
+    event, other = spend(key, ago(2)), spend(make_key(make_tenant("other"))[0], ago(1))
+    assert listed(operator, "/operate/requests") == [other.id, event.id]
+    assert listed(operator, "/operate/requests", tenant="other") == [other.id]
+    for role in ("owner", "outsider"):
+        assert client_of(tenant, role).get("/operate/requests").status_code == 404
+
+
+# --- The list ------------------------------------------------------------------------------------
+
+
+def test_pages_go_on_where_the_last_one_ended(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    start = ago(60)
+    # Three of each moment, so that pages end between requests that began at once.
+    made = [spend(key, start + timedelta(seconds=n // 3)) for n in range(2 * PAGE + 7)]
+    made.sort(key=lambda event: event.mark, reverse=True)
+    seen, query = [], QueryDict("outcome=answered")
+    for expected in (PAGE, PAGE, 7):
+        page = admin.get(at(tenant), query)
+        seen += [row.event.id for row in page.context["rows"]]
+        assert len(page.context["rows"]) == expected
+        spend(key, ago())  # what comes on top moves nothing
+        query = QueryDict(page.context["next"])
+    assert seen == [event.id for event in made] and not query
+
+
+@given(
+    st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)),
+    st.from_regex(r"[\w-]{0,64}", fullmatch=True),
+)
+def test_a_mark_survives_an_address(moment: datetime, id: str) -> None:
+    id = id.encode("ascii", "ignore").decode()
+    mark = Mark(timezone.make_aware(moment), id)
+    assert mark_of(text_of(mark)) == mark
+
+
+@pytest.mark.parametrize("text", ["", "x", "12", "12-a b", "9" * 18 + "-", "-1-a"])
+def test_what_is_no_mark_is_none(text: str) -> None:
+    assert mark_of(text) is None
+
+
+Finds = Callable[..., list[str]]
+
+
+@pytest.fixture
+def finds(tenant: Tenant, key: ApiKey, admin: Client) -> Finds:
+    """Requests that differ in everything; finds the names of those that a query lets through."""
+    other = make_key(tenant)[0]
+    slow, quick = Usage(9, 0, 1, 0, 0, 0, 2.5, 9.0), Usage(9, 0, 1, 0, 0, 0, 0.1, 0.2)
+    silent = Usage(9, 0, 0, 0, 0, 0, None, 20.0)
+    named = {
+        "base": spend(key, ago(1), quick),
+        "pinned": spend(key, ago(2), quick, adapter="support", model="support@3"),
+        "cut": spend(
+            key, ago(3), quick, adapter="support", model="support", finish_reason="length"
+        ),
+        "slow": spend(other, ago(4), slow, adapter="sales", model="sales"),
+        "left": spend(other, ago(5), silent, finish_reason="cancelled"),
+        "lost": spend(other, ago(6), quick, finish_reason="engine_lost"),
+        "yesterday": spend(key, ago(26 * 60), quick),
+    }
+    names = {event.id: name for name, event in named.items()}
+
+    def find(**query: Any) -> list[str]:
+        query = {
+            k: key.pk if v == "first" else other.pk if v == "second" else v
+            for k, v in query.items()
+        }
+        if "id" in query:
+            query["id"] = query["id"] + named[query.pop("of")].id
+        return [names[id] for id in listed(admin, at(tenant), **query)]
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({}, "base pinned cut slow left lost"),
+        ({"period": "7d"}, "base pinned cut slow left lost yesterday"),
+        ({"model": "support"}, "pinned cut"),
+        ({"model": "support@3"}, "pinned"),
+        ({"model": "base"}, "base left lost"),
+        ({"model": "nothing"}, ""),
+        ({"key": "first"}, "base pinned cut"),
+        ({"outcome": "answered"}, "base pinned slow"),
+        ({"outcome": "cut"}, "cut"),
+        ({"outcome": "cancelled"}, "left"),
+        ({"outcome": "failed"}, "lost"),
+        ({"ttft": "2.5"}, "slow"),
+        ({"total": "5"}, "slow left"),
+        ({"total": "5", "key": "second", "outcome": "cancelled"}, "left"),
+        ({"id": "", "of": "lost"}, "lost"),
+        ({"id": "req_", "of": "yesterday"}, "yesterday"),
+        ({"id": "chatcmpl-", "of": "cut", "outcome": "failed"}, "cut"),
+        ({"id": "no such ", "of": "cut"}, ""),
+    ],
+)
+def test_filters(finds: Finds, query: dict[str, str], found: str) -> None:
+    assert finds(**query) == found.split()
+
+
+def test_a_time_from_and_a_time_before(finds: Finds) -> None:
+    def text(minutes: float) -> str:
+        return ago(minutes).isoformat()
+
+    assert finds(since=text(3.5)) == ["base", "pinned", "cut"]
+    assert finds(since=text(4.5), until=text(2.5)) == ["cut", "slow"]
+    assert finds(until=text(25 * 60), period="1h") == []
+    assert finds(until=text(25 * 60), period="24h") == ["yesterday"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"key": "999999999"}, "key"),
+        ({"key": "9" * 30}, "key"),
+        ({"key": "x"}, "key"),
+        ({"outcome": "odd"}, "outcome"),
+        ({"period": "forever"}, "period"),
+        ({"since": "soon"}, "since"),
+        ({"since": "2026-02-02T00:00", "until": "2026-02-01T00:00"}, "until"),
+        ({"total": "-1"}, "total"),
+        ({"ttft": "nan"}, "ttft"),
+        ({"model": "\0"}, "model"),
+        ({"id": "x" * 81}, "id"),
+    ],
+)
+def test_what_makes_no_sense_is_said_by_its_field(
+    tenant: Tenant, admin: Client, query: dict[str, str], field: str
+) -> None:
+    page = admin.get(at(tenant), query)
+    assert (page.status_code, list(page.context["form"].errors)) == (422, [field])
+    assert f'id="id_{field}_error"' in page.content.decode()
+
+
+def test_a_key_of_another_tenant_is_no_choice(tenant: Tenant, admin: Client) -> None:
+    foreign = make_key(make_tenant())[0]
+    assert admin.get(at(tenant), {"key": foreign.pk}).status_code == 422
+
+
+def test_a_developer_chooses_from_keys_of_his_own(tenant: Tenant, key: ApiKey) -> None:
+    client = client_of(tenant, "developer")
+    own = make_key(tenant, created_by=user_of(client))[0]
+    page = client.get(at(tenant), {"key": own.pk})
+    assert [pk for pk, _ in page.context["form"]["key"].field.widget.choices] == ["", own.pk]
+    assert client.get(at(tenant), {"key": key.pk}).status_code == 422
+
+
+def test_a_search_looks_no_further_than_its_horizon(tenant: Tenant, key: ApiKey) -> None:
+    made = [spend(key, ago(n)) for n in range(10)]
+    rare = spend(key, ago(20), finish_reason="engine_lost")
+    form = RequestFilter(QueryDict("outcome=failed"), tenant.keys.all())
+    assert form.is_valid()
+    everything = UsageEvent.objects.filter(tenant=tenant)
+    first = search(form, everything, everything, most=5)
+    assert (list(first.events), first.looked_to) == ([], made[5].started_at)
+    second = search(form, everything, everything, first.next, most=5)
+    assert (list(second.events), second.looked_to, second.next) == ([rare], None, "")
+
+
+def test_no_horizon_where_nothing_is_passed_over(tenant: Tenant, key: ApiKey) -> None:
+    made = [spend(key, ago(n)) for n in range(10)]
+    form = RequestFilter(QueryDict(), tenant.keys.all())
+    assert form.is_valid()
+    everything = UsageEvent.objects.filter(tenant=tenant)
+    assert list(search(form, everything, everything, most=5).events) == made
+
+
+def test_nothing_yet_and_nothing_that_matches_differ(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    def said(**query: str) -> str:
+        return admin.get(at(tenant), query).content.decode()
+
+    assert "Nothing was requested yet" in said() and "curl http" in said()
+    spend(key, ago(26 * 60))
+    assert "Nothing was requested in this time" in said() and "curl http" not in said()
+    assert "No request matches" in said(outcome="failed", period="7d")
+
+
+def test_a_request_outlives_its_key_and_its_version(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    version = make_version(make_adapter(tenant))
+    event = spend(key, ago(), version=version, adapter="support", model="support")
+    assert "support, version 1" in admin.get(at(tenant, event.id)).content.decode()
+    version.delete()
+    ApiKey.objects.all().delete()
+    assert f"key {key.pk}, deleted" in admin.get(at(tenant)).content.decode()
+    page = admin.get(at(tenant, event.id)).content.decode()
+    assert "a version that was deleted" in page and f"deleted, number {key.pk}" in page
+
+
+def test_few_queries_however_many_rows(
+    tenant: Tenant, admin: Client, django_assert_max_num_queries: Any
+) -> None:
+    for n in range(PAGE + 5):
+        spend(make_key(tenant)[0], ago(n))
+    client = client_of(tenant, "developer")
+    for who in (admin, client):
+        with django_assert_max_num_queries(12):
+            who.get(at(tenant), {"outcome": "answered", "model": "base"})
+
+
+def test_operators_look_at_a_day_of_all_tenants_and_further_at_one(
+    tenant: Tenant, key: ApiKey, operator: Client, django_assert_max_num_queries: Any
+) -> None:
+    old = spend(key, ago(3 * 24 * 60))
+    page = operator.get("/operate/requests", {"period": "7d"})
+    assert (page.status_code, list(page.context["form"].errors)) == (422, ["period"])
+    assert listed(operator, "/operate/requests", period="7d", tenant=tenant.slug) == [old.id]
+    assert listed(operator, "/operate/requests", id=old.id) == [old.id]
+    assert operator.get("/operate/requests", {"tenant": "nobody"}).status_code == 422
+    with django_assert_max_num_queries(12):
+        listed(operator, "/operate/requests", period="24h", outcome="answered")
+
+
+def test_an_operators_list_has_no_keys_to_choose() -> None:
+    assert "key" not in InstallationFilter(QueryDict()).fields
+
+
+# --- One request ---------------------------------------------------------------------------------
+
+
+def made_of(queue: float, load: float, ttft: float | None, total: float, **more: Any) -> UsageEvent:
+    times = {"queue_s": queue, "load_s": load, "ttft_s": ttft, "total_s": total}
+    return UsageEvent(**({"adapter": "support", "completion_tokens": 11} | times | more))
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (made_of(1, 2, 4, 8), "Queued 1, Loading the adapter 2, Prefill 1, Decode 4"),
+        (made_of(1, 0, 4, 8, adapter=""), "Queued 1, Prefill 3, Decode 4"),
+        (made_of(1, 1, None, 8), "Queued 1, Loading the adapter 1, Without a token 6"),
+        (made_of(1, 1, 8, 8), "Queued 1, Loading the adapter 1, Prefill and decode 6"),
+        (made_of(0, 0, None, 0), ""),
+    ],
+)
+def test_phases(event: UsageEvent, told: str) -> None:
+    assert ", ".join(f"{one.name} {one.seconds:g}" for one in phases(event)) == told
+
+
+times = st.floats(0, 1e5)
+
+
+@given(times, times, times | st.none(), st.floats(0.001, 1e5))
+def test_phases_fill_the_whole_time_whatever_was_measured(
+    queue: float, load: float, ttft: float | None, total: float
+) -> None:
+    found = list(phases(made_of(queue, load, ttft, total)))
+    assert all(one.width >= 0 for one in found)
+    assert sum(one.width for one in found) == pytest.approx(SCALE, abs=0.05)
+    assert sum(one.seconds for one in found) == pytest.approx(total)
+
+
+def test_tokens_per_second_are_of_what_follows_the_first() -> None:
+    assert rate(made_of(0, 0, 1, 6)) == 2
+    assert rate(made_of(0, 0, None, 6)) is None
+    assert rate(made_of(0, 0, 6, 6)) is None
+    assert rate(made_of(0, 0, 1, 6, completion_tokens=0)) is None
+
+
+@pytest.mark.parametrize(
+    "code", sorted({*BY_CODE, *(r for some in REASONS.values() for r in some)})
+)
+def test_every_reason_is_told_in_words(code: str) -> None:
+    assert reason(UsageEvent(finish_reason=code)).endswith(".")
+    assert f"`{code}`" not in reason(UsageEvent(finish_reason=code))
+
+
+def test_a_reason_that_is_unknown_is_a_failure_and_named() -> None:
+    event = UsageEvent(finish_reason="odd")
+    assert (event.outcome, reason(event)) == (Outcome.FAILED, "It ended as `odd`.")
+
+
+def test_charges_add_up_to_the_cost(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    event = spend(key, ago(), Usage(123, 45, 67, 0, 0.1, 0, 0.3, 0.9))
+    page = admin.get(at(tenant, event.id))
+    charges = page.context["charges"]
+    assert sum(one.tokens * one.price for one in charges) == event.cost
+    assert page.context["cost"] == exact(event.cost) == "0.000055275"
+    assert [one.cost for one in charges] == ["0.0000117", "0.000003375", "0.0000402"]
+
+
+def test_the_drawer_is_the_page_without_its_shell(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    event = spend(key, ago(), finish_reason="api_key_revoked")
+    page = admin.get(at(tenant, f"req_{event.id}"))
+    part = admin.get(at(tenant, event.id), headers={"HX-Request": "true"})
+    assert page["Vary"] == part["Vary"] and "HX-Request" in part["Vary"]
+    assert "<html" in page.content.decode() and "<html" not in part.content.decode()
+    for answer in (page, part):
+        text = answer.content.decode()
+        assert "The API key was revoked" in text and f"req_{event.id}" in text
+
+
+def test_the_receipt_is_signed_and_to_be_kept(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    event = spend(key, ago())
+    answer = admin.get(at(tenant, event.id, "receipt"))
+    assert answer["Content-Disposition"] == f'attachment; filename="receipt-req_{event.id}.json"'
+    assert signer().public_key.verify(answer.json()) == describe(UsageEvent.objects.get())
+
+
+@pytest.mark.parametrize("id", ["nothing", "a b", "%00", "x" * 200])
+def test_what_is_no_request_is_not_found(tenant: Tenant, admin: Client, id: str) -> None:
+    assert admin.get(at(tenant, id)).status_code == 404
