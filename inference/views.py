@@ -201,15 +201,15 @@ def _retry_after(seconds: float) -> tuple[bytes, bytes]:
 def _ratelimit_headers(reservation: Reservation | None) -> Headers:
     if reservation is None:
         return
-    for what, room in (("requests", reservation.requests), ("tokens", reservation.tokens)):
+    for what, room in ((b"requests", reservation.requests), (b"tokens", reservation.tokens)):
         if room is not None:
             yield from _room_headers(what, room)
 
 
-def _room_headers(what: str, room: Room) -> Headers:
-    values = {"limit": room.limit, "remaining": room.remaining, "reset": openai.span(room.reset_s)}
-    for name, value in values.items():
-        yield f"x-ratelimit-{name}-{what}".encode(), str(value).encode()
+def _room_headers(what: bytes, room: Room) -> Headers:
+    yield b"x-ratelimit-limit-" + what, b"%d" % room.limit
+    yield b"x-ratelimit-remaining-" + what, b"%d" % room.remaining
+    yield b"x-ratelimit-reset-" + what, openai.span(room.reset_s).encode()
 
 
 class OpenAIServer:
