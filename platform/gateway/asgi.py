@@ -32,6 +32,7 @@ from inference.views import Health, OpenAIServer, Receive, Scope, Send  # noqa: 
 from inference.wire import ModelInfo  # noqa: E402
 from tenants.adapters.files import AdapterFiles  # noqa: E402
 from tenants.adapters.guard import UploadGuard  # noqa: E402
+from tenants.adapters.intake import Intake  # noqa: E402
 from tenants.answers import PostgresAnswers  # noqa: E402
 from tenants.api import engines  # noqa: E402
 from tenants.auth import PostgresDirectory  # noqa: E402
@@ -165,7 +166,7 @@ application = ProtocolTypeRouter(
                 _route(r"^metrics$", _metrics),
                 _route(r"^engine/probe$", EngineProbe(hub)),
                 _route(r"^engine/adapters/", AdapterFiles(settings.ENGINE_TOKEN)),
-                _route(r"", UploadGuard(_console, directory)),
+                _route(r"", UploadGuard(Intake(_console), directory)),
             ]
         ),
         "websocket": URLRouter(

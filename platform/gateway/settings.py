@@ -43,7 +43,10 @@ CURRENCY = environ.text("CURRENCY", "usd")
 
 # --- Adapters ------------------------------------------------------------------------------------
 MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
-FILE_UPLOAD_TEMP_DIR = str(VAR / "uploads")
+MAX_TENANT_UPLOADS = environ.integer("MAX_TENANT_UPLOADS", 16, low=1)
+MAX_TENANT_UPLOAD_BYTES = environ.size("MAX_TENANT_UPLOAD_BYTES", 8 << 30)
+"""What a tenant may have under way in uploads that survive a broken connection."""
+FILE_UPLOAD_TEMP_DIR = environ.text("UPLOAD_DIR", str(VAR / "uploads"))
 os.makedirs(FILE_UPLOAD_TEMP_DIR, exist_ok=True)
 FILE_UPLOAD_HANDLERS = ["tenants.adapters.receiving.HashingUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20

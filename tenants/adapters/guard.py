@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from importlib import import_module
 from typing import Any
 
@@ -28,7 +28,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-UPLOAD_PATH = re.compile(r"/api/v1/adapters/[^/]+/versions/?")
+UPLOAD_PATH = re.compile(r"/api/v1/adapters/[^/]+/versions/?|/t/[^/]+/adapters/upload")
+"""Where whole adapters are sent to: the API's address, and the form's of the console."""
 FRAMING_BYTES = 64 << 10
 """What multipart's boundaries, headers and small fields may add to the files."""
 UPLOADERS = {KeyScope.WRITE_ADAPTERS, KeyScope.ADMIN}
@@ -52,9 +53,9 @@ class UploadGuard:
         try:
             await self._authorise(headers)
         except InferenceError as error:
-            await _refuse(send, error.http_status, error.code, error.message)
+            await refuse(send, error.http_status, error.code, error.message)
             return
-        if _content_length(headers) > limit:
+        if content_length(headers) > limit:
             await _refuse_size(send)
         else:
             await _Counted(limit, receive, send).run(self._app, scope)
@@ -81,7 +82,7 @@ async def _has_session(headers: dict[bytes, bytes]) -> bool:
     return key is not None and await database_sync_to_async(exists)()
 
 
-def _content_length(headers: dict[bytes, bytes]) -> int:
+def content_length(headers: dict[bytes, bytes]) -> int:
     text = headers.get(b"content-length", b"")
     return int(text) if text.isdigit() else 0
 
@@ -116,16 +117,24 @@ class _Counted:
 
 async def _refuse_size(send: Send) -> None:
     error = too_large(settings.MAX_ADAPTER_BYTES)
-    await _refuse(send, STATUS[Refusal.PAYLOAD_TOO_LARGE], error.code, str(error.detail))
+    await refuse(send, STATUS[Refusal.PAYLOAD_TOO_LARGE], error.code, str(error.detail))
 
 
-async def _refuse(send: Send, status: int, code: str, detail: str) -> None:
-    """RFC 9457. The connection stays open, and the server discards what still comes of the body:
-    closing it now would reset it, and many clients would lose this answer."""
+async def refuse(
+    send: Send,
+    status: int,
+    code: str,
+    detail: str,
+    further: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    """RFC 9457, with `further` headers. The connection stays open, and the server discards what
+    still comes of the body: closing it now would reset it, and many clients would lose this
+    answer."""
     body = json.dumps(problem(status, detail, code)).encode()
     headers = [
         (b"content-type", MEDIA_TYPE.encode()),
         (b"content-length", str(len(body)).encode()),
+        *further,
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

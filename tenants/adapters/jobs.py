@@ -25,10 +25,10 @@ from procrastinate.contrib.django import app as django_app
 from procrastinate.contrib.django.models import ProcrastinateJob
 from procrastinate.jobs import Job
 
-from tenants.adapters import probe, store
+from tenants.adapters import parts, probe, store
 from tenants.adapters.findings import Code, Finding, told
 from tenants.errors import IllegalTransition
-from tenants.models import AdapterVersion, GatewayProcess, State
+from tenants.models import AdapterVersion, GatewayProcess, State, UploadSession
 
 log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
@@ -162,6 +162,7 @@ async def tend_queue(context: procrastinate.JobContext, timestamp: int) -> None:
 def clean_up(timestamp: int) -> None:
     """Remove what nobody will come back for, and restart what was left lying."""
     remove_abandoned()
+    remove_expired()
     remove_archived()
     resume()
 
@@ -172,10 +173,18 @@ def remove_abandoned() -> None:
     for version in AdapterVersion.objects.filter(state=State.UPLOADING, created_at__lt=before):
         version.delete()
     oldest = time.time() - ABANDONED_AFTER.total_seconds()
-    for path in Path(settings.FILE_UPLOAD_TEMP_DIR).glob("*.upload*"):
+    folder = Path(settings.FILE_UPLOAD_TEMP_DIR)
+    for path in (*folder.glob("*.upload*"), *folder.glob(parts.PATTERN)):
         with contextlib.suppress(FileNotFoundError):  # its upload ended just now
             if path.stat().st_mtime < oldest:
                 path.unlink()
+
+
+def remove_expired() -> None:
+    """Uploads in parts whose time is over, and how others ended."""
+    for session in UploadSession.objects.expired():
+        parts.remove(session.pk)
+        session.delete()
 
 
 def remove_archived() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -123,10 +123,21 @@ def collect(files: Sequence[UploadedFile[bytes]]) -> Upload:
         UploadRefused: they are anything else, or the archive is not one to trust.
     """
     if len(files) == 1 and is_archive_name(name := str(files[0].name)):
-        held = unpacked(_hashed(files[0]).disk, name, settings.MAX_ADAPTER_BYTES)
-    else:
-        names = named(str(file.name) for file in files)
-        held = dict(zip(names, map(_hashed, files), strict=True))
+        return unpack(_hashed(files[0]).disk, name)
+    names = named(str(file.name) for file in files)
+    return _sealed(dict(zip(names, map(_hashed, files), strict=True)))
+
+
+def unpack(archive: IO[bytes], name: str) -> Upload:
+    """The adapter in an archive, which `name` says to be a tar or a zip.
+
+    Raises:
+        UploadRefused: it holds anything else, or is not one to trust.
+    """
+    return _sealed(unpacked(archive, name, settings.MAX_ADAPTER_BYTES))
+
+
+def _sealed(held: Mapping[str, HashedFile]) -> Upload:
     upload = Upload(held[CONFIG], held[WEIGHTS])
     try:
         refuse_pickle(upload.weights)

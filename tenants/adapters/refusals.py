@@ -27,12 +27,25 @@ class Refusal(StrEnum):
     BASE_MODEL_AMBIGUOUS = "base_model_ambiguous"
     BASE_MODEL_MISMATCH = "base_model_mismatch"
     TENANT_SUSPENDED = "tenant_suspended"
+    VERSION_UNSUPPORTED = "tus_version_unsupported"
+    HEADER_UNUSABLE = "tus_header_invalid"
+    CONTENT_TYPE_UNSUPPORTED = "content_type_unsupported"
+    OFFSET_MISMATCH = "offset_mismatch"
+    TOO_MANY_UPLOADS = "too_many_uploads"
+    UPLOAD_GONE = "not_found"
+    STORAGE_FULL = "storage_full"
 
 
 STATUS = {
     Refusal.NOT_MULTIPART: 415,
     Refusal.PAYLOAD_TOO_LARGE: 413,
     Refusal.TENANT_SUSPENDED: 403,
+    Refusal.VERSION_UNSUPPORTED: 412,
+    Refusal.CONTENT_TYPE_UNSUPPORTED: 415,
+    Refusal.OFFSET_MISMATCH: 409,
+    Refusal.TOO_MANY_UPLOADS: 429,
+    Refusal.UPLOAD_GONE: 404,
+    Refusal.STORAGE_FULL: 507,
 }
 """HTTP status by code; 400 where it is not here."""
 
@@ -40,8 +53,11 @@ STATUS = {
 class UploadRefused(APIException):
     """The upload is at fault. The message names the value and what is allowed."""
 
-    def __init__(self, code: Refusal, message: str) -> None:
-        self.code = code
+    wait: int | None
+    """When to try again, in seconds; sent as Retry-After."""
+
+    def __init__(self, code: Refusal, message: str, wait: int | None = None) -> None:
+        self.code, self.wait = code, wait
         self.status_code = STATUS.get(code, 400)
         super().__init__(message, code.value)
 

@@ -46,19 +46,38 @@ def take_in(request: Request, tenant: Tenant, name: str) -> tuple[AdapterVersion
     Raises:
         UploadRefused: see `Refusal`. Nothing was kept.
     """
+    refuse_suspended(tenant)
+    files, base_name = _parsed(request)
+    user = request.user if isinstance(request.user, User) else None
+    with closing(collect(files)) as upload:
+        return keep(tenant, name, base_name, upload, user)
+
+
+def refuse_suspended(tenant: Tenant) -> None:
+    """Raises UploadRefused for a tenant that is suspended."""
     if not tenant.active:
         raise UploadRefused(Refusal.TENANT_SUSPENDED, f"The tenant {tenant.slug} is suspended.")
-    files, base_name = _parsed(request)
-    with closing(collect(files)) as upload:
-        base_model = _base_model(tenant, name, base_name, upload)
-        user = request.user if isinstance(request.user, User) else None
-        adapter, is_new = _adapter(tenant, name, base_model, user)
-        try:
-            return _keep(adapter, upload, user)
-        except BaseException:
-            if is_new:
-                Adapter.objects.filter(pk=adapter.pk, versions=None).delete()
-            raise
+
+
+def keep(
+    tenant: Tenant, name: str, base_name: str, upload: Upload, user: User | None
+) -> tuple[AdapterVersion, bool]:
+    """The version that holds the upload's content, and whether this upload gave it its files.
+
+    An adapter of that name is made if there is none, on the base model `base_name` or, where that
+    is empty, on the one that is meant.
+
+    Raises:
+        UploadRefused: see `Refusal`. Nothing was kept.
+    """
+    base_model = _base_model(tenant, name, base_name, upload)
+    adapter, is_new = _adapter(tenant, name, base_model, user)
+    try:
+        return _keep(adapter, upload, user)
+    except BaseException:
+        if is_new:
+            Adapter.objects.filter(pk=adapter.pk, versions=None).delete()
+        raise
 
 
 def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], str]:
@@ -87,6 +106,27 @@ def _measure(request: Request) -> None:
 def _base_model(tenant: Tenant, name: str, asked: str, upload: Upload) -> BaseModel:
     """The adapter's base model where it exists; else as asked; else the only one; else as the
     configuration says."""
+    if (base_model := base_model_asked(tenant, name, asked)) is not None:
+        return base_model
+    known = {base.name: base for base in BaseModel.objects.all()}
+    if len(known) == 1:
+        return next(iter(known.values()))
+    chosen = known.get(_trained_on(upload))
+    if chosen is None:
+        raise UploadRefused(
+            Refusal.BASE_MODEL_AMBIGUOUS,
+            f"Choose a base model with the field base_model: {', '.join(known) or 'none yet'}.",
+        )
+    return chosen
+
+
+def base_model_asked(tenant: Tenant, name: str, asked: str) -> BaseModel | None:
+    """The base model of the tenant's adapter `name` where it exists, else the one that is asked
+    for; None where the upload has to say.
+
+    Raises:
+        UploadRefused: the adapter is on another than the one asked for, or there is none such.
+    """
     adapter = Adapter.objects.select_related("base_model").filter(tenant=tenant, name=name).first()
     if adapter is not None:
         if asked and asked != adapter.base_model.name:
@@ -95,21 +135,16 @@ def _base_model(tenant: Tenant, name: str, asked: str, upload: Upload) -> BaseMo
                 f"{name} is on the base model {adapter.base_model}, not on {shown(asked)}.",
             )
         return adapter.base_model
-    known = {base.name: base for base in BaseModel.objects.all()}
-    if asked and asked not in known:
+    if not asked:
+        return None
+    base_model = BaseModel.objects.filter(name=asked).first()
+    if base_model is None:
+        known = ", ".join(BaseModel.objects.values_list("name", flat=True))
         raise UploadRefused(
             Refusal.BASE_MODEL_UNKNOWN,
-            f"There is no base model {shown(asked)}; there are: {', '.join(known) or 'none yet'}.",
+            f"There is no base model {shown(asked)}; there are: {known or 'none yet'}.",
         )
-    if len(known) == 1:
-        return next(iter(known.values()))
-    chosen = known.get(asked or _trained_on(upload))
-    if chosen is None:
-        raise UploadRefused(
-            Refusal.BASE_MODEL_AMBIGUOUS,
-            f"Choose a base model with the field base_model: {', '.join(known) or 'none yet'}.",
-        )
-    return chosen
+    return base_model
 
 
 def _trained_on(upload: Upload) -> str:
@@ -126,15 +161,20 @@ def _adapter(
     tenant: Tenant, name: str, base_model: BaseModel, user: User | None
 ) -> tuple[Adapter, bool]:
     """The tenant's adapter of this name, and whether it is new."""
-    adapter = Adapter(tenant=tenant, name=name, base_model=base_model, created_by=user)
-    try:
-        adapter.clean_fields()
-        adapter.clean()
-    except ValidationError as error:
-        raise UploadRefused(Refusal.NAME_INVALID, " ".join(error.messages)) from error
+    check_name(tenant, name)
     return Adapter.objects.get_or_create(
         tenant=tenant, name=name, defaults={"base_model": base_model, "created_by": user}
     )
+
+
+def check_name(tenant: Tenant, name: str) -> None:
+    """Raises UploadRefused where no adapter can be called so."""
+    adapter = Adapter(tenant=tenant, name=name)
+    try:
+        adapter.clean_fields(exclude=["base_model", "created_by"])
+        adapter.clean()
+    except ValidationError as error:
+        raise UploadRefused(Refusal.NAME_INVALID, " ".join(error.messages)) from error
 
 
 def _keep(adapter: Adapter, upload: Upload, user: User | None) -> tuple[AdapterVersion, bool]:

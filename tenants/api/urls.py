@@ -17,6 +17,7 @@ from tenants.api.keys import Keys
 from tenants.api.limits import AdapterLimits, DefaultLimits, KeyLimits, Limits
 from tenants.api.prices import Prices
 from tenants.api.problems import not_found
+from tenants.api.sessions import Uploads
 from tenants.api.tenants import Members, OneTenant, Tenants
 from tenants.api.usage import Costs, Usage
 
@@ -51,6 +52,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     ),
     path(
         "adapters/<str:name>/aliases/<str:alias>/roll_back", Aliases.as_view({"post": "roll_back"})
+    ),
+    path("uploads", Uploads.as_view(LIST | CREATE)),
+    path(
+        "uploads/<uuid:id>",
+        Uploads.as_view(READ | {"head": "measure", "patch": "append"} | DELETE),
     ),
     path("limits", Limits.as_view(READ | REPLACE | EDIT)),
     path("limits/default", DefaultLimits.as_view(READ | REPLACE | EDIT)),

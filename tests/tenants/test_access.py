@@ -86,6 +86,11 @@ ROWS = [
     Row("PUT adapters/<name>/aliases/<alias>", WRITE_ADAPTERS, body={"version": 2}),
     Row("DELETE adapters/<name>/aliases/<alias>", WRITE_ADAPTERS, 204),
     Row("POST adapters/<name>/aliases/<alias>/roll_back", WRITE_ADAPTERS, 409),
+    Row("GET uploads", WRITE_ADAPTERS),
+    Row("POST uploads", WRITE_ADAPTERS, 412),
+    Row("GET uploads/<id>", WRITE_ADAPTERS),
+    Row("PATCH uploads/<id>", WRITE_ADAPTERS, 412),
+    Row("DELETE uploads/<id>", WRITE_ADAPTERS, 412),
     Row("GET limits", {*READERS, "admin key"}),
     Row("PUT limits", ADMINS, body=OWN),
     Row("PATCH limits", ADMINS, body=OWN),
@@ -115,6 +120,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     key = make_key(acme, "inference")[0]
     tomorrow = timezone.now() + timedelta(days=1)
     price = Price.objects.create(adapter=live.adapter, starts_at=tomorrow, **PRICE)
+    upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=1)
     return {
         "GET base-models/<name>": "base",
         "<slug>": "acme",
@@ -124,6 +130,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "<name>": "support",
         "<number>": "2",
         "<alias>": "live",
+        "<id>": str(upload.pk),
     }
 
 
@@ -163,7 +170,7 @@ def test_every_endpoint_has_a_row() -> None:
         view = getattr(pattern.callback, "cls", None) or pattern.callback
         actions = getattr(pattern.callback, "actions", None)
         methods = actions or [name for name in ("get", "post", "put") if hasattr(view, name)]
-        for converter in ("str:", "int:", "path:"):
+        for converter in ("str:", "int:", "path:", "uuid:"):
             route = route.replace(converter, "")
         found |= {f"{method.upper()} {route}" for method in methods if method != "head"}
     rows = [row.endpoint for row in ROWS]

@@ -1,0 +1,97 @@
+"""The file of an upload that arrives in parts; its size, and nothing else, says how much has.
+
+Whoever writes holds the file's lock for that one write, and writes only where he believes the end
+to be. So of two requests for the same bytes one writes and the other is turned away, at whichever
+gateway each arrives; and a gateway that is killed in between leaves a shorter file, no wrong one.
+
+The gateways of one installation share the folder FILE_UPLOAD_TEMP_DIR. On several machines that
+takes a file system with locks (NFS 4, for one), or a load balancer that sends every request for
+`/api/v1/uploads/` of one client to one gateway.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+from uuid import UUID
+
+from django.conf import settings
+
+PATTERN = "*.part"
+
+
+class OffsetMoved(Exception):
+    """Another request has written meanwhile; the argument is where the file now ends."""
+
+
+def path(id: UUID) -> Path:
+    return Path(settings.FILE_UPLOAD_TEMP_DIR) / f"{id}.part"
+
+
+def create(id: UUID) -> None:
+    """Make the empty file."""
+    os.makedirs(settings.FILE_UPLOAD_TEMP_DIR, exist_ok=True)
+    path(id).open("xb").close()
+
+
+def durable_size(id: UUID) -> int:
+    """Bytes that have arrived and would survive a loss of power. Raises FileNotFoundError."""
+    with path(id).open("rb") as file:
+        os.fsync(file.fileno())
+        return os.fstat(file.fileno()).st_size
+
+
+def opened(id: UUID) -> IO[bytes]:
+    """Open it for reading. Raises FileNotFoundError."""
+    return path(id).open("rb")
+
+
+def remove(id: UUID) -> None:
+    """Delete the file; no error if it is gone."""
+    path(id).unlink(missing_ok=True)
+
+
+class Writer:
+    """Appends to the file from `offset` on. Its methods block, and any thread may call them."""
+
+    def __init__(self, id: UUID, offset: int) -> None:
+        """Raises FileNotFoundError."""
+        self.offset = offset
+        self._file = path(id).open("ab", buffering=0)
+        # A cancelled request closes the file while a thread may still be writing to it.
+        self._mutex = threading.Lock()
+
+    def append(self, data: bytes) -> None:
+        """Write all of `data` at `offset`, and move `offset` on.
+
+        Raises:
+            OffsetMoved: the file does not end at `offset`. Nothing is written.
+            OSError: the disk is full, say. What was written before counts.
+        """
+        with self._mutex, self._locked():
+            end = os.fstat(self._file.fileno()).st_size
+            if end != self.offset:
+                raise OffsetMoved(end)
+            rest = memoryview(data)
+            while rest:
+                written = self._file.write(rest) or 0
+                self.offset += written
+                rest = rest[written:]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        with self._mutex:
+            self._file.close()
