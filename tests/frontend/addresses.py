@@ -17,7 +17,7 @@ from frontend.urls import urlpatterns
 from tenants.models import BaseModel, State, Tenant
 from tenants.permissions import RANK, TABLE, Permission
 
-PARTS = frozenset({"adapters-state", "audit-export", "requests-receipt", "operate_engines-table"})
+PARTS = frozenset({"adapters-state", "audit-export", "requests-receipt"})
 """Addresses that answer with less than a whole page: fragments and downloads."""
 PASSING = frozenset({"console", "join", "invitation", "operate_engines-drain"})
 """Addresses that lead elsewhere, or need what nobody has at rest: an invitation, an engine."""
@@ -25,7 +25,7 @@ NOT_OWN = {"requests-one": Permission.READ_USAGE, "requests-receipt": Permission
 """What else it takes to open these addresses of what others made."""
 ACCOUNT = {
     "nobody": ("account_login", "account_reset_password"),
-    "viewer": ("account_change_password", "account_email", "mfa_index", "mfa_activate_totp"),
+    "viewer": ("account_change_password", "account_email", "mfa_index"),
 }
 """Pages of allauth, by a role that opens them."""
 
