@@ -40,6 +40,7 @@ OPERATOR = (
     ("operate_tenants", "Tenants"),
     ("operate_requests", "Requests"),
     ("operate_models", "Base models"),
+    ("operate_limits", "Default limits"),
     ("operate_prices", "Prices"),
     ("operate_engines", "Engines"),
     ("operate_audit", "Audit log"),

@@ -21,6 +21,7 @@ from frontend.views import (
 )
 from frontend.views.operate import audit as whole_log
 from frontend.views.operate import engines as fleet
+from frontend.views.operate import limits as defaults
 from frontend.views.operate import models, prices
 from frontend.views.operate import overview as installation
 from frontend.views.operate import requests as all_requests
@@ -50,6 +51,7 @@ OPERATE = [
     path("requests", all_requests.requests, name="operate_requests"),
     path("models", models.models, name="operate_models"),
     path("models/<int:pk>", models.model, name="operate_models-one"),
+    path("limits", defaults.limits, name="operate_limits"),
     path("prices", prices.prices, name="operate_prices"),
     path("prices/<int:pk>/withdraw", prices.withdraw, name="operate_prices-withdraw"),
     path("engines", fleet.engines, name="operate_engines"),

@@ -38,6 +38,12 @@ LABELS = {
     "cost_per_day": "Cost per day",
     "cost_per_month": "Cost per month",
 }
+HELP = {
+    name: str(getattr(LimitSet, name).field.help_text).replace(
+        "Micro-units of the currency", settings.CURRENCY.upper()
+    )
+    for name in FIELDS
+}
 MONEY = frozenset({"cost_per_day", "cost_per_month"})
 """Stored in micro-units of the currency, entered and shown in units."""
 MAX_LISTED = 20
@@ -80,15 +86,8 @@ class Line:
     used_text: str
     used: int | None
     limit: int | None
-
-    @property
-    def nearly(self) -> int:
-        """Where the bar turns to a warning."""
-        return (self.limit or 0) * 8 // 10
-
-    @property
-    def full(self) -> int:
-        return (self.limit or 0) * 95 // 100
+    ceiling_by: str
+    """Whose the ceiling is, where that is not the operator's word on this scope."""
 
 
 @tenant_page(Permission.READ_LIMITS)
@@ -166,23 +165,27 @@ def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
     in_force, own = ceilings.in_force(sets), sets.get(ceilings.TENANT, {})
     limited = ceilings.limits(_counters(scope), "", sets)
     used = consumption.used(scope, limited[0] if limited else None)
-    currency = settings.CURRENCY.upper()
     lines = [
         Line(
             LABELS[name],
-            str(getattr(LimitSet, name).field.help_text).replace(
-                "Micro-units of the currency", currency
-            ),
+            HELP[name],
             shown(name, in_force[name]),
             shown(name, own.get(name)),
             shown(name, ceiling[name]),
             _used(name, used.get(name)),
             used.get(name),
             in_force[name],
+            _ceiling_by(scope, sets, name) if ceiling[name] is not None else "",
         )
         for name in FIELDS
     ]
-    return {"scope": scope, "lines": lines, "currency": currency}
+    return {"scope": scope, "lines": lines, "currency": settings.CURRENCY.upper()}
+
+
+def _ceiling_by(scope: LimitScope, sets: Sets, name: str) -> str:
+    if sets.get(OPERATOR, {}).get(name) is not None:
+        return ""
+    return "platform default" if scope.whole else "of the tenant"
 
 
 def _counters(scope: LimitScope) -> str:

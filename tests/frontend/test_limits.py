@@ -87,6 +87,11 @@ def test_what_is_in_force_is_the_lesser_of_both(tenant: Tenant, admin: Client) -
     assert (of_tokens.in_force, of_tokens.own, of_tokens.ceiling) == (
         "7\u202f000", "\u2013", "7\u202f000"
     )  # fmt: skip
+    assert (of_requests.ceiling_by, of_tokens.ceiling_by) == ("", "platform default")
+    key, _ = make_key(tenant)
+    of_key = admin.get(address(tenant, f"limits/keys/{key.pk}"))
+    assert line(of_key, "Tokens per day").ceiling_by == "of the tenant"
+    assert line(of_key, "Cost per day").ceiling_by == ""
 
 
 def test_above_the_ceiling_names_both(tenant: Tenant, admin: Client) -> None:
@@ -203,6 +208,11 @@ def test_the_minute_is_shown_as_the_limiter_has_it(
     assert line(admin.get(address(tenant, "limits")), "Requests per minute").used is None
     consumption.counters = Counted(4)
     assert line(admin.get(address(tenant, "limits")), "Requests per minute").used == 4
+    every = dict.fromkeys(COUNTED, 10)
+    LimitScope(tenant).store(OPERATOR, every)
+    page = admin.get(address(tenant, "limits"))
+    assert page.content.decode().count('value="4" aria-label=') == len(COUNTED) == 5
+    assert 'aria-valuetext="4 of 10"' in page.content.decode()
     consumption.counters = Counted(4, away=True)
     page = admin.get(address(tenant, "limits"))
     assert page.status_code == 200 and line(page, "Requests per minute").used is None

@@ -13,7 +13,6 @@ from django.utils import timezone
 
 from frontend import process
 from frontend.navigation import OPERATOR
-from frontend.views.operate.load import MIN_S, WINDOW_S, Rate, Rates
 from frontend.views.operate.models import ModuleKind, module_kinds
 from gateway.middleware import POLICY
 from inference.grants import PICO
@@ -23,6 +22,8 @@ from tenants.models import (
     BaseModel,
     EngineJournal,
     GatewayProcess,
+    LimitScope,
+    LimitSet,
     Price,
     Tenant,
     UsageRollup,
@@ -81,7 +82,7 @@ def use(tenant: Tenant, *, hours_ago: float = 1, cost: int = 0, tokens: int = 10
     )
 
 
-@pytest.mark.parametrize("page", [*PAGES, "operate_engines-table"])
+@pytest.mark.parametrize("page", PAGES)
 def test_an_operator_sees_every_page(
     operator: Client, fleet: list[dict[str, Any]], page: str, django_assert_max_num_queries: Any
 ) -> None:
@@ -92,7 +93,7 @@ def test_an_operator_sees_every_page(
 
 
 @pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer", "outsider"])
-@pytest.mark.parametrize("page", [*PAGES, "operate_engines-table", "operate_engines-drain"])
+@pytest.mark.parametrize("page", [*PAGES, "operate_engines-drain"])
 def test_nobody_else_hears_of_them(tenant: Tenant, page: str, role: str) -> None:
     assert client_of(tenant, role).get(reverse(page)).status_code == 404
 
@@ -407,7 +408,7 @@ def test_engines_are_shown_with_their_load(operator: Client, fleet: list[dict[st
     assert (row.cache_hits, row.engine["running"]) == (0.4, 3)
     assert row.held == [("globex/secret", "b" * 64), ("acme/support", "a" * 64)]
     assert "globex/secret@bbbbbbbb<" in page.content.decode()
-    assert 'hx-get="/operate/engines/table"' in page.content.decode()
+    assert '<live-part topic="fleet">' in page.content.decode()
     fleet.clear()
     assert "No engine is connected" in operator.get(reverse("operate_engines")).content.decode()
 
@@ -425,29 +426,6 @@ def test_an_engine_is_drained_when_it_was_confirmed(
     assert operator.post(where)["Location"] == reverse("operate_engines")
     assert drained == ["engine-1"]
     assert operator.post(where.replace("engine-1", "engine-9")).status_code == 404
-
-
-def counted(prompt: int, output: int, id: str = "e") -> dict[str, Any]:
-    return {"id": id, "prompt_tokens": prompt, "completion_tokens": output}
-
-
-def test_rates_are_over_the_last_seconds() -> None:
-    rates = Rates()
-    assert rates.note([counted(0, 0)], 0.0) == {}
-    assert rates.note([counted(5, 5)], MIN_S / 2) == {}
-    assert rates.note([counted(100, 20)], 2.0) == {"e": Rate(50.0, 10.0)}
-    idle = {2.0 + i: rates.note([counted(100, 20)], 2.0 + i) for i in range(1, 30)}
-    assert idle[29.0] == {"e": Rate(0.0, 0.0)}
-    assert idle[WINDOW_S]["e"].output == 2.0
-
-
-def test_an_engine_that_counts_anew_or_was_away_has_no_rate_at_first() -> None:
-    rates = Rates()
-    rates.note([counted(100, 100)], 0.0)
-    assert rates.note([counted(0, 50)], 2.0) == {}
-    assert rates.note([counted(20, 90)], 4.0) == {"e": Rate(10.0, 20.0)}
-    assert rates.note([], 6.0) == {}
-    assert rates.note([counted(20, 90)], 8.0) == {}
 
 
 @pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer", "operator"])
@@ -493,3 +471,49 @@ def test_the_log_is_of_all_tenants_filtered_and_paged(operator: Client, tenant: 
     assert [change.after for _, _, changes in own for change in changes] == ["7"]
     wrong = operator.get(reverse("operate_audit"), {"since": "2026-02-02", "until": "2026-01-01"})
     assert wrong.status_code == 422
+
+
+# --- default limits ------------------------------------------------------------------------------
+
+
+def test_the_default_limits_are_shown_and_set(operator: Client, tenant: Tenant) -> None:
+    where = reverse("operate_limits")
+    body = {"operator-requests_per_minute": "600", "operator-cost_per_month": "12.5"}
+    assert operator.post(where, body)["Location"] == where
+    (stored,) = LimitSet.objects.all()
+    assert (stored.tenant, stored.author) == (None, "operator")
+    assert (stored.requests_per_minute, stored.cost_per_month) == (600, 12_500_000)
+    shown = {label: value for label, _, value in operator.get(where).context["lines"]}
+    assert (shown["Requests per minute"], shown["Cost per month"]) == ("600", "12.50")
+    assert shown["Tokens per day"] == "\u2013"
+    page = operator.get(f"/t/{tenant.slug}/limits").content.decode()
+    assert "platform default" in page
+    entry = AuditEntry.objects.get(kind="limits")
+    assert (entry.tenant, entry.action, entry.actor_kind) == (None, "created", "user")
+
+
+def test_nonsense_is_no_default(operator: Client, db: None) -> None:
+    answer = operator.post(reverse("operate_limits"), {"operator-tokens_per_day": "-1"})
+    assert answer.status_code == 422 and '<dialog id="edit-defaults"' in answer.content.decode()
+    assert not LimitSet.objects.exists()
+
+
+def test_tenants_with_ceilings_of_their_own_are_listed(operator: Client, tenant: Tenant) -> None:
+    other = make_tenant("other")
+    operators = LimitSet.Author.OPERATOR
+    LimitScope(other).store(LimitSet.Author.TENANT, {"tokens_per_day": 5})
+    LimitScope(other, key=make_key(other)[0]).store(operators, {"tokens_per_day": 5})
+    where = reverse("operate_limits")
+    assert "The defaults are the ceiling of every tenant" in operator.get(where).content.decode()
+    LimitScope(tenant).store(operators, {"tokens_per_day": 5})
+    page = operator.get(where)
+    assert page.context["tenants"] == [tenant] and page.context["count"] == 1
+    LimitScope(tenant).store(operators, {"tokens_per_day": None})
+    assert operator.get(where).context["tenants"] == []
+
+
+@pytest.mark.parametrize("role", ["owner", "outsider"])
+def test_nobody_else_sets_defaults(tenant: Tenant, role: str) -> None:
+    body = {"operator-requests_per_minute": "1"}
+    assert client_of(tenant, role).post(reverse("operate_limits"), body).status_code == 404
+    assert not LimitSet.objects.exists()

@@ -1,0 +1,50 @@
+"""The platform's default limits: the ceiling of each tenant that has no other."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib import messages
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_http_methods
+
+from frontend.pages import operator_page
+from frontend.views.limits import HELP, LABELS, LimitsForm, shown
+from tenants import ceilings
+from tenants.ceilings import FIELDS
+from tenants.models import LimitScope, LimitSet, Tenant
+from tenants.models.accounts import TenantQuerySet
+
+MAX_LISTED = 50
+"""Tenants with a ceiling of their own; the page of tenants finds the others."""
+OPERATOR = LimitSet.Author.OPERATOR
+
+
+@require_http_methods(["GET", "POST"])
+@operator_page
+def limits(request: HttpRequest) -> HttpResponse:
+    """The defaults and who has ceilings instead; POST sets the defaults."""
+    scope = LimitScope()
+    figures = scope.sets().get(ceilings.DEFAULT, {})
+    form = LimitsForm(OPERATOR, figures, {}, request.POST if request.method == "POST" else None)
+    if form.is_bound and form.is_valid():
+        scope.store(OPERATOR, form.cleaned_data)
+        messages.success(request, "The defaults are set. They are in force within a second.")
+        return redirect("operate_limits")
+    others = _with_ceilings()
+    context = {
+        "form": form,
+        "lines": [(LABELS[name], HELP[name], shown(name, figures.get(name))) for name in FIELDS],
+        "tenants": list(others[:MAX_LISTED]),
+        "count": others.count(),
+        "currency": settings.CURRENCY.upper(),
+    }
+    return render(request, "operate/limits.html", context, status=422 if form.errors else 200)
+
+
+def _with_ceilings() -> TenantQuerySet:
+    """Tenants of which the operator set a limit as a whole."""
+    anything = Q(*((f"{name}__isnull", False) for name in FIELDS), _connector=Q.OR)
+    ceilings = LimitSet.objects.filter(anything, author=OPERATOR, key=None, adapter=None)
+    return Tenant.objects.filter(pk__in=ceilings.values("tenant")).order_by("name")
