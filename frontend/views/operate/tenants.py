@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.conf import settings
 from django.contrib import messages
-from django.db.models import Count, DecimalField, OuterRef, Q, Subquery, Sum
+from django.db.models import Count, DecimalField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect, render
@@ -19,7 +19,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.pages import operator_page
-from tenants.models import Tenant, UsageRollup
+from tenants.models import Adapter, ApiKey, Membership, Tenant, UsageRollup
 from tenants.models.accounts import TenantQuerySet
 
 if TYPE_CHECKING:
@@ -214,10 +214,16 @@ def _with_cost(found: TenantQuerySet) -> TenantQuerySet:
 def _with_counts(found: TenantQuerySet) -> TenantQuerySet:
     """With `cost` and how many members, live keys and adapters there are."""
     return _with_cost(found).annotate(
-        member_count=Count("memberships", distinct=True),
-        key_count=Count("keys", filter=Q(keys__revoked_at=None), distinct=True),
-        adapter_count=Count("adapters", distinct=True),
+        member_count=_count(Membership.objects.all()),
+        key_count=_count(ApiKey.objects.filter(revoked_at=None)),
+        adapter_count=_count(Adapter.objects.all()),
     )
+
+
+def _count(rows: QuerySet[Any]) -> Coalesce:
+    """How many of the rows are the tenant's; joins would multiply them with each other."""
+    own = rows.filter(tenant=OuterRef("pk")).order_by().values("tenant")
+    return Coalesce(Subquery(own.annotate(count=Count("pk")).values("count")), 0)
 
 
 def _month() -> datetime:
