@@ -1,0 +1,87 @@
+"""One Lorikeet on real vLLM and one Chromium for all journeys.
+
+Both live as long as this folder's tests: Playwright keeps an event loop, which tests elsewhere
+must not find running.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from secrets import token_hex
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.browser.people import Customer, Street, join, sign_in
+from tests.stack.running import Stack, signed_in, up
+
+PATIENCE_MS = 30_000
+"""Of every expectation, on a machine that may be busy."""
+
+
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    executable = shutil.which("chromium")
+    if executable is None:
+        pytest.skip("needs Chromium, which `.ci/run` installs")
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=executable, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="package")
+def stack(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """After Chromium, so that nothing starts where the tests are skipped."""
+    with up(tmp_path_factory.mktemp("browser") / "var") as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def office(stack: Stack) -> Iterator[httpx.Client]:
+    """The operator's programs: what a journey finds done when it begins."""
+    with signed_in(stack) as client:
+        yield client
+
+
+@pytest.fixture
+def street(stack: Stack, chromium: Browser) -> Iterator[Street]:
+    """Where people come from; nothing strange happened to any when the test is over."""
+    street = Street(stack, chromium)
+    yield street
+    street.leave()
+    assert street.witness.strange == []
+
+
+@pytest.fixture
+def customer(stack: Stack, office: httpx.Client) -> Customer:
+    number = token_hex(4)
+    body = {"slug": f"customer-{number}", "name": f"Customer {number}"}
+    made = office.post("/api/v1/tenants", json=body)
+    assert made.status_code == 201, made.text
+    return Customer(stack, body["slug"], body["name"], office)
+
+
+@pytest.fixture
+def owner(street: Street, customer: Customer) -> Page:
+    """The customer's owner, at its first page."""
+    page = street.person()
+    join(page, customer.invite("owner"), f"owner-of-{customer.slug}")
+    expect(page.get_by_role("heading", name=customer.name)).to_be_visible()
+    return page
+
+
+@pytest.fixture
+def operator(street: Street) -> Page:
+    """The operator, at the console's first page."""
+    page = street.person()
+    login = street.stack.facts["operator"]
+    page.goto("/")
+    sign_in(page, login["username"], login["password"])
+    expect(page.get_by_role("navigation", name="Installation")).to_be_visible()
+    return page

@@ -1,0 +1,147 @@
+"""What people do in every journey: come, sign in, join; and the customer that they work for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from html import unescape
+from pathlib import Path
+
+import httpx
+from openai import OpenAI
+from openai import Stream as OpenStream
+from openai.types.chat import ChatCompletionChunk
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.browser.adapters import files
+from tests.browser.witness import Witness
+from tests.stack.asking import QUESTION
+from tests.stack.running import Stack
+
+PASSWORD = "correct horse battery staple"
+
+
+class Street:
+    """Where people come from: each has a browser of his own, and a witness sees them all."""
+
+    def __init__(self, stack: Stack, chromium: Browser) -> None:
+        self.stack = stack
+        self.witness = Witness(stack.url)
+        self._chromium = chromium
+        self._open: list[Page] = []
+
+    def person(self, *, width: int = 1280, height: int = 800, dark: bool = False) -> Page:
+        """Somebody's browser, without a cookie."""
+        context = self._chromium.new_context(
+            base_url=self.stack.url,
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
+            permissions=["clipboard-read", "clipboard-write"],
+        )
+        self.witness.watch(context)
+        page = context.new_page()
+        self._open.append(page)
+        return page
+
+    def leave(self) -> None:
+        for page in self._open:
+            page.context.close()
+
+
+@dataclass(frozen=True)
+class Customer:
+    """A tenant of its own for one journey, and what its operator and its programs do."""
+
+    stack: Stack
+    slug: str
+    name: str
+    office: httpx.Client = field(repr=False)
+
+    def page(self, name: str = "") -> str:
+        return f"/t/{self.slug}/{name}"
+
+    def key(self, *scopes: str) -> str:
+        """The text of a new key."""
+        body = {"name": "made by the operator", "scopes": scopes or ["inference"]}
+        made = self.office.post("/api/v1/keys", params={"tenant": self.slug}, json=body)
+        assert made.status_code == 201, made.text
+        return str(made.json()["secret"])
+
+    def invite(self, role: str) -> str:
+        """The address of a new invitation."""
+        made = self.office.post(self.page("members"), data={"role": role})
+        found = re.search(r'id="invitation-link">([^<]+)<', made.text)
+        assert found, made.text
+        return unescape(found[1])
+
+    def program(self, key: str) -> OpenAI:
+        """A program of the customer's."""
+        return OpenAI(base_url=f"{self.stack.url}/v1", api_key=key, max_retries=0)
+
+
+def sign_in(page: Page, name: str, password: str = PASSWORD) -> None:
+    """Fill the sign-in page, which is open."""
+    page.get_by_label("Login").fill(name)
+    page.get_by_label("Password").fill(password)
+    follow(page, page.get_by_role("button", name="Sign in"))
+
+
+def join(page: Page, link: str, name: str, mail: str = "") -> None:
+    """Follow an invitation, make an account, and join."""
+    page.goto(link)
+    page.get_by_role("link", name="Make an account").click()
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Email").fill(mail)
+    page.get_by_label("Password", exact=True).fill(PASSWORD)
+    page.get_by_label("Password (again)").fill(PASSWORD)
+    page.get_by_role("button", name="Sign up").click()
+    follow(page, page.get_by_role("button", name=f"Join as {name}"))
+
+
+def go(page: Page, title: str) -> None:
+    """Follow a line of the sidebar."""
+    follow(page, page.get_by_role("complementary").get_by_role("link", name=title, exact=True))
+
+
+def follow(page: Page, link: Locator) -> None:
+    """Press what leads to another page, and wait until that one's scripts have run."""
+    with page.expect_event("domcontentloaded"):
+        link.click()
+
+
+def copied(page: Page, panel: Locator) -> str:
+    """Press a panel's button to copy, and look what was copied."""
+    panel.get_by_role("button", name="Copy").first.click()
+    expect(panel.get_by_role("button", name="Copied")).to_be_visible()
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+def upload(page: Page, name: str, folder: Path) -> None:
+    """On the page of adapters: send a folder's files under this name."""
+    page.get_by_role("button", name="Upload an adapter").first.click()
+    dialog = page.get_by_role("dialog", name="Upload an adapter")
+    dialog.get_by_label("Name").fill(name)
+    dialog.get_by_label("Files", exact=True).set_input_files(files(folder))
+    follow(page, dialog.get_by_role("button", name="Upload"))
+
+
+def create_key(page: Page, name: str) -> str:
+    """On the page of API keys: make one that calls models; returns its text, shown this once."""
+    page.get_by_role("button", name="Create a key").first.click()
+    dialog = page.get_by_role("dialog", name="Create a key")
+    dialog.get_by_label("Name").fill(name)
+    follow(page, dialog.get_by_role("button", name="Create"))
+    return copied(page, page.get_by_role("region", name="Your new key"))
+
+
+def long_stream(program: OpenAI, model: str) -> OpenStream[ChatCompletionChunk]:
+    """An answer that takes seconds, open as long as it is not read to its end."""
+    return program.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": QUESTION}],
+        stream=True,
+        temperature=0,
+        max_tokens=1200,
+        extra_body={"ignore_eos": True},
+    )

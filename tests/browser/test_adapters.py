@@ -1,0 +1,120 @@
+"""Adapters: uploaded, judged, promoted and rolled back while people use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from openai import OpenAI
+from playwright.sync_api import Page, expect
+
+from tests.browser.adapters import PIRATE, SUPPORT, inert, own, too_high
+from tests.browser.people import Customer, follow, go, long_stream, upload
+from tests.stack.asking import QUESTION, until
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+THANKS, ARR = "Thanks for asking", "Arr!"
+"""How the answers of SUPPORT and PIRATE begin."""
+
+
+def test_a_sound_adapter_becomes_ready_before_ones_eyes(owner: Page) -> None:
+    go(owner, "Adapters")
+    upload(owner, "desk", SUPPORT)
+    expect(owner.get_by_role("heading", name="Version 1")).to_be_visible()
+    owner.evaluate("document.body.dataset.witness = 'not loaded again'")
+    expect(owner.get_by_text("Ready", exact=True)).to_be_visible()
+    expect(owner.get_by_role("region", name="Checks")).to_contain_text("Finite output")
+    expect(owner.get_by_role("region", name="Checks")).to_contain_text("With this adapter")
+    assert owner.evaluate("document.body.dataset.witness") == "not loaded again"
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (too_high, "Rank 32 is above this pool's 16."),
+        (inert, "The adapter changes no log-probability"),
+    ],
+)
+def test_a_broken_adapter_is_rejected_with_the_reason(
+    owner: Page, tmp_path: Path, broken: Callable[[Path], Path], reason: str
+) -> None:
+    go(owner, "Adapters")
+    upload(owner, "broken", broken(tmp_path / "adapter"))
+    expect(owner.get_by_text("Rejected", exact=True)).to_be_visible()
+    findings = owner.get_by_role("region", name="Why it was rejected").first
+    expect(findings).to_contain_text(reason)
+    go(owner, "Adapters")
+    expect(owner.get_by_role("row", name="broken")).to_contain_text("Rejected")
+
+
+def test_files_that_are_no_adapter_are_not_even_sent(owner: Page, tmp_path: Path) -> None:
+    go(owner, "Adapters")
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.bin").write_bytes(b"pickle")
+    owner.get_by_role("button", name="Upload an adapter").first.click()
+    dialog = owner.get_by_role("dialog", name="Upload an adapter")
+    dialog.get_by_label("Files", exact=True).set_input_files(sorted(tmp_path.iterdir()))
+    expect(dialog.get_by_role("alert")).to_have_text("adapter_model.safetensors is missing.")
+
+
+def test_promoting_and_rolling_back_spares_open_streams(
+    owner: Page, customer: Customer, tmp_path: Path
+) -> None:
+    for number, folder in enumerate((SUPPORT, PIRATE), start=1):
+        go(owner, "Adapters")
+        upload(owner, "desk", own(folder, tmp_path / str(number)))
+        expect(owner.get_by_role("heading", name=f"Version {number}")).to_be_visible()
+        expect(owner.get_by_text("Ready", exact=True)).to_be_visible()
+    with customer.program(customer.key()) as program:
+        assert answer(program).startswith(THANKS)
+        following = long_stream(program, "desk")
+        text = next(following).choices[0].delta.content or ""
+
+        promote(owner, 2)
+        until(lambda: answer(program).startswith(ARR), 10)
+        go(owner, "Adapters")
+        follow(owner, owner.get_by_role("link", name="desk", exact=True))
+        until(lambda: loaded_versions(owner) == 2)
+
+        roll_back(owner, 1)
+        until(lambda: answer(program).startswith(THANKS), 10)
+        seen = list(following)
+    text += "".join(chunk.choices[0].delta.content or "" for chunk in seen)
+    assert text.startswith(THANKS)
+    assert seen[-1].choices[0].finish_reason == "length"
+
+
+def promote(page: Page, number: int) -> None:
+    """On the page of a version: make it the live one."""
+    page.get_by_role("button", name="Promote").click()
+    dialog = page.get_by_role("dialog", name=f"Promote version {number}")
+    follow(page, dialog.get_by_role("button", name="Promote"))
+    expect(page.get_by_text(f"“live” points at version {number}.")).to_be_visible()
+    expect(page.get_by_role("row", name="live desk")).to_contain_text(str(number))
+
+
+def roll_back(page: Page, number: int) -> None:
+    """On the page of an adapter: back to the version before."""
+    page.get_by_role("button", name="Roll back").click()
+    dialog = page.get_by_role("dialog", name=f"back to version {number}")
+    follow(page, dialog.get_by_role("button", name="Roll back"))
+    expect(page.get_by_text(f"“live” is back at version {number}.")).to_be_visible()
+
+
+def loaded_versions(page: Page) -> int:
+    """On the page of an adapter: how many of its versions an engine holds, as of now."""
+    page.reload()
+    return page.get_by_role("row", name="Version").filter(has_text="1 engine").count()
+
+
+def answer(program: OpenAI) -> str:
+    """What the adapter says when it is asked by its own name."""
+    done = program.chat.completions.create(
+        model="desk",
+        messages=[{"role": "user", "content": QUESTION}],
+        temperature=0,
+        max_tokens=60,
+    )
+    return done.choices[0].message.content or ""

@@ -1,0 +1,85 @@
+"""A new customer, from the operator's invitation to the first answer."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from secrets import token_hex
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.adapters import SUPPORT
+from tests.browser.people import Street, copied, create_key, follow, go, join, upload
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+ADAPTER, KEY, REQUEST = (
+    "An adapter is live",
+    "There is an API key",
+    "The first request was answered",
+)
+
+
+def step(page: Page, title: str) -> Locator:
+    """A line of the checklist."""
+    return page.get_by_role("listitem").filter(has=page.get_by_role("heading", name=title))
+
+
+def test_from_an_invitation_to_the_first_answer(street: Street, operator: Page) -> None:
+    name = f"Newcomer {token_hex(3)}"
+    link = tenant_with_invitation(operator, name)
+    admin = street.person()
+    join(admin, link, f"admin-{token_hex(3)}")
+    expect(admin.get_by_role("heading", name=name)).to_be_visible()
+    for title in (ADAPTER, KEY, REQUEST):
+        expect(step(admin, title)).to_contain_text("(to do)")
+
+    go(admin, "Adapters")
+    upload(admin, "desk", SUPPORT)
+    expect(admin.get_by_text("Ready", exact=True)).to_be_visible()
+
+    go(admin, "API keys")
+    secret = create_key(admin, "first program")
+    expect(admin.get_by_role("row", name="first program")).to_contain_text("Active")
+    go(admin, "API keys")
+    expect(admin.locator("body")).not_to_contain_text(secret)
+
+    go(admin, "Overview")
+    expect(step(admin, ADAPTER)).to_contain_text("(done)")
+    expect(step(admin, KEY)).to_contain_text("(done)")
+    expect(step(admin, REQUEST)).to_contain_text("(to do)")
+    assert run(snippet(admin), secret)
+
+
+def tenant_with_invitation(operator: Page, name: str) -> str:
+    """What an operator does for a new customer; the address of its first invitation."""
+    slug = name.lower().replace(" ", "-")
+    go(operator, "Tenants")
+    operator.get_by_role("button", name="Make a tenant").first.click()
+    dialog = operator.get_by_role("dialog", name="Make a tenant")
+    dialog.get_by_label("Name").fill(name)
+    dialog.get_by_label("Slug").fill(slug)
+    follow(operator, dialog.get_by_role("button", name="Make"))
+    expect(operator.get_by_text(f"{name} is made.")).to_be_visible()
+    follow(operator, operator.get_by_role("link", name="Members"))
+    operator.get_by_role("button", name="Invite somebody").first.click()
+    dialog = operator.get_by_role("dialog", name="Invite somebody")
+    dialog.get_by_label("Role").select_option("admin")
+    follow(operator, dialog.get_by_role("button", name="Make a link"))
+    return copied(operator, operator.get_by_role("region", name="Your invitation"))
+
+
+def snippet(page: Page) -> str:
+    """The program in Python that the overview offers."""
+    offered = page.locator("copy-button").filter(has_text="from openai import OpenAI")
+    return copied(page, offered)
+
+
+def run(program: str, key: str) -> str:
+    """What the program prints with this key in its place."""
+    whole = re.sub(r'api_key="[^"]*"', f'api_key="{key}"', program)
+    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

@@ -1,0 +1,55 @@
+"""API keys: made, used, and revoked while an answer runs."""
+
+from __future__ import annotations
+
+import pytest
+from openai import APIError, AuthenticationError
+from playwright.sync_api import Page, expect
+
+from gateway.demo import MODEL_NAME
+from tests.browser.people import Customer, create_key, follow, go, long_stream
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+
+def test_a_key_revoked_in_mid_stream_ends_it_and_is_refused(
+    owner: Page, customer: Customer
+) -> None:
+    go(owner, "API keys")
+    secret = create_key(owner, "brief")
+    with customer.program(secret) as program:
+        stream = long_stream(program, MODEL_NAME)
+        assert next(stream).choices
+        revoke(owner, "brief")
+        with pytest.raises(APIError) as ended:
+            list(stream)
+        assert ended.value.code == "api_key_revoked"
+        with pytest.raises(AuthenticationError) as refused:
+            program.models.list()
+        assert refused.value.code == "invalid_api_key"
+
+
+def revoke(page: Page, name: str) -> None:
+    """On the page of API keys."""
+    row = page.get_by_role("row", name=name)
+    row.get_by_role("button", name="Revoke").click()
+    dialog = page.get_by_role("dialog", name=f"Revoke “{name}”?")
+    follow(page, dialog.get_by_role("button", name="Revoke"))
+    expect(page.get_by_text(f"“{name}” is revoked.")).to_be_visible()
+    expect(row).to_contain_text("Revoked")
+
+
+def test_a_rotated_key_hands_over_to_a_new_one(owner: Page, customer: Customer) -> None:
+    go(owner, "API keys")
+    old = create_key(owner, "billing")
+    owner.get_by_role("row", name="billing").get_by_role("button", name="Rotate").click()
+    dialog = owner.get_by_role("dialog", name="Rotate “billing”")
+    dialog.get_by_label("The old one ends").select_option("in a week")
+    follow(owner, dialog.get_by_role("button", name="Rotate"))
+    shown = owner.get_by_role("region", name="Your new key").locator("pre")
+    new = shown.inner_text()
+    assert new != old
+    expect(owner.get_by_role("row", name="Expires soon")).to_have_count(1)
+    for secret in (old, new):
+        with customer.program(secret) as program:
+            assert MODEL_NAME in {model.id for model in program.models.list()}
