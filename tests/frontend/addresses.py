@@ -10,17 +10,21 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.urls import URLPattern, URLResolver, reverse
 
 from frontend.urls import urlpatterns
-from tenants.models import BaseModel, State, Tenant
+from tenants.models import BaseModel, Conversation, State, Tenant
 from tenants.permissions import RANK, TABLE, Permission
 
 PARTS = frozenset({"adapters-state", "audit-export", "requests-receipt"})
 """Addresses that answer with less than a whole page: fragments and downloads."""
-PASSING = frozenset({"console", "join", "invitation", "operate_engines-drain"})
-"""Addresses that lead elsewhere, or need what nobody has at rest: an invitation, an engine."""
+PASSING = frozenset(
+    {"console", "join", "invitation", "operate_engines-drain", "playground-conversation"}
+)
+"""Addresses that lead elsewhere, or need what not everybody has at any time: an invitation, an
+engine, a conversation of one's own."""
 NOT_OWN = {"requests-one": Permission.READ_USAGE, "requests-receipt": Permission.READ_USAGE}
 """What else it takes to open these addresses of what others made."""
 ACCOUNT = {
@@ -42,7 +46,8 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What pages are about: a tenant by its slug, an adapter of it with the number of a version,
-    row ids of a key and a base model, and a request. Pages of what is None are left out."""
+    row ids of a key and a base model, a request, and the link of a conversation that somebody
+    shares. Pages of what is None are left out."""
 
     slug: str
     adapter: str | None = None
@@ -50,6 +55,7 @@ class Subject:
     key: int | None = None
     base_model: int | None = None
     request_id: str | None = None
+    shared: UUID | None = None
 
     @classmethod
     def of(cls, tenant: Tenant) -> Subject:
@@ -59,6 +65,7 @@ class Subject:
         version = adapter.versions.first() if adapter else None
         key = tenant.keys.with_text().filter(revoked_at=None).first()
         base = BaseModel.objects.first()
+        shared = Conversation.objects.filter(member__tenant=tenant, shared_as__isnull=False)
         return cls(
             tenant.slug,
             adapter.name if adapter else None,
@@ -66,6 +73,7 @@ class Subject:
             key.pk if key else None,
             base.pk if base else None,
             tenant.usage.values_list("pk", flat=True).first(),
+            shared.values_list("shared_as", flat=True).first(),
         )
 
     def arguments(self, page: str) -> Mapping[str, Any]:
@@ -77,6 +85,7 @@ class Subject:
             "name": self.adapter,
             "number": self.number,
             "pk": pk,
+            "link": self.shared,
             "request_id": self.request_id,
         }
 
