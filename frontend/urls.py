@@ -55,7 +55,6 @@ OPERATE = [
     path("prices", prices.prices, name="operate_prices"),
     path("prices/<int:pk>/withdraw", prices.withdraw, name="operate_prices-withdraw"),
     path("engines", fleet.engines, name="operate_engines"),
-    path("engines/table", fleet.table, name="operate_engines-table"),
     path("engines/drain", fleet.drain, name="operate_engines-drain"),
     path("audit", whole_log.audit, name="operate_audit"),
 ]
@@ -84,6 +83,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
                     name="members-withdraw",
                 ),
                 path("adapters", adapters.adapters, name="adapters"),
+                path("adapters/upload", adapters.upload, name="adapters-upload"),
                 path("adapters/<str:name>/", include(ADAPTER)),
                 path("requests", requests.requests, name="requests"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),

@@ -41,6 +41,7 @@ PACKAGES = [
     Package(
         "uplot", "1.6.32", {"dist/uPlot.iife.min.js": "uplot.js", "dist/uPlot.min.css": "uplot.css"}
     ),
+    Package("idiomorph", "0.8.0", {"dist/idiomorph.min.js": "idiomorph.js"}),
     Package("streaming-markdown", "0.2.15", {"smd.min.js": "streaming-markdown.js"}),
     Package(
         "@highlightjs/cdn-assets",

@@ -1,68 +1,34 @@
 """`/ws/playground/<slug>`: a signed-in person generates as a tenant.
 
-A plain ASGI application, as the other sockets are. Who it is and what he may do is asked again
-before each answer: a session may end, a membership may be taken away while the page is open.
+Who it is and what he may do is asked again before each answer: a session may end, a membership may
+be taken away while the page is open.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from importlib import import_module
-from typing import Any
 
-import msgspec
-from channels.auth import AuthMiddlewareStack, get_user
 from channels.db import database_sync_to_async
-from channels.security.websocket import AllowedHostsOriginValidator
-from django.conf import settings
 
-from frontend.playground import messages
 from frontend.playground.answers import Answer, Owner, Playground, View
-from frontend.playground.messages import Failed, Ping, Pong, Resume, Start, Stop
+from frontend.playground.messages import Failed, Ping, Pong, Resume, Start, Stop, decode
+from frontend.sockets import NOT_ALLOWED, Refused, hear, say, user_of
 from inference.errors import InferenceError, NotFound
 from inference.views import Receive, Scope, Send
-from tenants.models import ApiKey, AuditEntry, User
+from tenants.models import ApiKey, AuditEntry
 from tenants.models.audit import Actor, acting
 from tenants.permissions import Caller, Permission
 
-NOT_SIGNED_IN = 4401
-NOT_ALLOWED = 4403
-GONE = 4408
-"""Nothing was heard of the page for IDLE_S."""
-IDLE_S = 60.0
-"""Pages say something every 15 s."""
-
-
-class Refused(Exception):
-    """The socket is closed with this code."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-        super().__init__(code)
-
 
 class PlaygroundSocket:
-    """The ASGI application; the router gives it the `slug`."""
+    """Serves each socket of a tenant; the router gives it the `slug`."""
 
     def __init__(self, playground: Playground) -> None:
         self._playground = playground
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()  # websocket.connect
-        # Accepted first: a browser is told no code of a socket that was never open.
-        await send({"type": "websocket.accept"})
-        connection = Connection(self._playground, scope, receive, send)
-        try:
-            await connection.run()
-        except Refused as refused:
-            with suppress(RuntimeError):  # it has gone by itself
-                await send({"type": "websocket.close", "code": refused.code})
-
-
-def guarded(playground: Playground) -> Any:
-    """The socket behind the check of the page's origin and the session."""
-    return AllowedHostsOriginValidator(AuthMiddlewareStack(PlaygroundSocket(playground)))
+        await Connection(self._playground, scope, receive, send).run()
 
 
 async def caller_of(scope: Scope) -> Caller:
@@ -71,11 +37,7 @@ async def caller_of(scope: Scope) -> Caller:
     Raises:
         Refused: he is not signed in, or may not use this tenant's playground.
     """
-    store = import_module(settings.SESSION_ENGINE).SessionStore
-    session = store(scope["session"].session_key)
-    user = await get_user({**scope, "session": session})
-    if not isinstance(user, User):
-        raise Refused(NOT_SIGNED_IN)
+    user = await user_of(scope)
     slug = scope["url_route"]["kwargs"]["slug"]
     caller: Caller | None = await database_sync_to_async(Caller.of_user)(user, slug)
     if caller is None or not caller.may(Permission.USE_PLAYGROUND):
@@ -113,34 +75,24 @@ class Connection:
         await database_sync_to_async(open_for)(caller, address)
         writer = asyncio.create_task(self._write())
         try:
-            while (text := await self._next()) is not None:
+            while (text := await hear(self._receive)) is not None:
                 await self._take(text)
         finally:
             writer.cancel()
             for view in self._views.values():
                 self._playground.leave(view.answer, self._news.set)
 
-    async def _next(self) -> str | bytes | None:
-        try:
-            async with asyncio.timeout(IDLE_S):
-                event = await self._receive()
-        except TimeoutError:
-            raise Refused(GONE) from None
-        if event["type"] == "websocket.disconnect":
-            return None
-        return event.get("text") or event.get("bytes") or ""
-
     async def _take(self, text: str | bytes) -> None:
         id = ""
         try:
-            message = messages.decode(text)
+            message = decode(text)
             if isinstance(message, Ping):
                 await caller_of(self._scope)  # a session may end while an answer is written
-                return await self._say(Pong())
+                return await say(self._send, Pong())
             id = message.id
             await self._act(message)
         except InferenceError as error:
-            await self._say(Failed.of(id, error))
+            await say(self._send, Failed.of(id, error))
 
     async def _act(self, message: Start | Stop | Resume) -> None:
         caller = await caller_of(self._scope)
@@ -171,10 +123,7 @@ class Connection:
 
     async def _tell(self, view: View) -> None:
         for message in view.news():
-            await self._say(message)
+            await say(self._send, message)
         if view.over and self._views.get(view.answer.id) is view:
             del self._views[view.answer.id]
             self._playground.leave(view.answer, self._news.set)
-
-    async def _say(self, message: messages.Message) -> None:
-        await self._send({"type": "websocket.send", "text": msgspec.json.encode(message).decode()})

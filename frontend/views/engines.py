@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -10,16 +11,19 @@ from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
 from tenants.api import engines as connected
-from tenants.models import BaseModel
+from tenants.models import BaseModel, Tenant
 from tenants.permissions import Caller, Permission
 
 
 @require_GET
 @tenant_page(Permission.READ_ADAPTERS)
 def engines(request: HttpRequest, caller: Caller) -> HttpResponse:
+    return render(request, "engines.html", state(caller.tenant))
+
+
+def state(tenant: Tenant) -> dict[str, Any]:
     """The engines of the base models, and which of the tenant's adapters they hold."""
-    slug = caller.tenant.slug
-    found = [connected.shown_to({slug}, engine) for engine in connected.snapshot_source()]
+    found = [connected.shown_to({tenant.slug}, engine) for engine in connected.snapshot_source()]
     rows = [
         (
             engine,
@@ -29,6 +33,6 @@ def engines(request: HttpRequest, caller: Caller) -> HttpResponse:
         for engine in sorted(found, key=lambda engine: str(engine["id"]))
     ]
     served = {engine["base_model"] for engine in found if not engine["draining"]}
-    used = BaseModel.objects.filter(adapters__tenant=caller.tenant).distinct()
+    used = BaseModel.objects.filter(adapters__tenant=tenant).distinct()
     missing = [model.name for model in used if model.name not in served]
-    return render(request, "engines.html", {"rows": rows, "missing": missing})
+    return {"rows": rows, "missing": missing}

@@ -14,6 +14,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django_app = get_asgi_application()
 
 from channels.db import database_sync_to_async  # noqa: E402
+from channels.layers import get_channel_layer  # noqa: E402
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.db import connection  # noqa: E402
@@ -22,8 +23,12 @@ from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
 from frontend import process  # noqa: E402
+from frontend.live import history  # noqa: E402
+from frontend.live.board import Board  # noqa: E402
+from frontend.live.socket import LiveSocket  # noqa: E402
 from frontend.playground.answers import Playground  # noqa: E402
-from frontend.playground.socket import guarded  # noqa: E402
+from frontend.playground.socket import PlaygroundSocket  # noqa: E402
+from frontend.sockets import guarded  # noqa: E402
 from gateway.metrics import Metrics  # noqa: E402
 from inference.generation import Desk  # noqa: E402
 from inference.hub import Hub  # noqa: E402
@@ -53,6 +58,7 @@ ledger = Ledger()
 answers = PostgresAnswers()
 _budgets = Pool("limits")
 limiter = configured(LedgerSpent(_budgets))
+board = Board(layer=get_channel_layer() if settings.REDIS_URL else None)
 hub = Hub(settings.GATEWAY_URL, settings.ENGINE_TOKEN, ledger, limiter)
 directory.on_revoked(hub.end_streams)
 directory.on_archived(hub.unload)
@@ -121,7 +127,7 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await _budgets.open()
             stack.push_async_callback(_budgets.close)
-            for lasting in (ledger, answers, limiter, directory):
+            for lasting in (ledger, answers, limiter, directory, board):
                 await stack.enter_async_context(lasting)
         except Exception as error:
             log.exception("start_failed")
@@ -131,8 +137,8 @@ async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
         # Pages run in threads, and the hub belongs to this loop.
         loop = asyncio.get_running_loop()
         process.drain_engine = lambda engine_id: loop.call_soon_threadsafe(hub.drain, engine_id)
-        beat = asyncio.create_task(_beat())
-        stack.callback(beat.cancel)
+        for endless in (_beat(), history.keep()):
+            stack.callback(asyncio.create_task(endless).cancel)
         await send({"type": "lifespan.startup.complete"})
         await receive()
     await database_sync_to_async(GatewayProcess.objects.forget)(hub.gateway_id)
@@ -172,7 +178,10 @@ application = ProtocolTypeRouter(
         "websocket": URLRouter(
             [
                 _route(r"^ws/engine$", EngineSocket(hub)),
-                _route(r"^ws/playground/(?P<slug>[a-z0-9-]+)$", guarded(_playground)),
+                _route(r"^ws/live$", guarded(LiveSocket(board))),
+                _route(
+                    r"^ws/playground/(?P<slug>[a-z0-9-]+)$", guarded(PlaygroundSocket(_playground))
+                ),
                 _route(r"", NoSocket()),
             ]
         ),

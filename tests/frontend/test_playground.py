@@ -20,7 +20,8 @@ from django.urls import re_path
 from frontend.playground import messages
 from frontend.playground.answers import MAX_RUNNING, Answer, News, Playground, View, read
 from frontend.playground.messages import Alternative, Phase, Token, Turn, decode
-from frontend.playground.socket import guarded
+from frontend.playground.socket import PlaygroundSocket
+from frontend.sockets import guarded
 from inference.agent.synthetic import Behaviour, SyntheticEngine
 from inference.errors import InvalidRequest
 from inference.generation import Desk
@@ -252,7 +253,8 @@ async def stage(
         directory.on_revoked(hub.end_streams)
         desk = Desk(hub, directory, limits, timeout_s=60.0)
         playground = Playground(desk, directory, max_body_bytes=20_000, grace_s=grace_s)
-        route: Any = re_path(r"^ws/playground/(?P<slug>[a-z0-9-]+)$", guarded(playground))
+        socket = guarded(PlaygroundSocket(playground))
+        route: Any = re_path(r"^ws/playground/(?P<slug>[a-z0-9-]+)$", socket)
         yield Stage(made, tenant, playground, URLRouter([route]))
         await until(lambda: not hub.in_flight)
     await engine.close()

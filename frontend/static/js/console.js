@@ -27,6 +27,12 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.querySelector(".sidebar[data-open]")?.removeAttribute("data-open");
 });
 
+// Also of those that came later.
+document.addEventListener("pointerover", (event) => {
+  const time = event.target.closest("time[datetime]");
+  if (time) time.title = new Date(time.dateTime).toLocaleString();
+});
+
 class CopyButton extends HTMLElement {
   connectedCallback() {
     const button = this.querySelector("button");
@@ -42,9 +48,6 @@ customElements.define("copy-button", CopyButton);
 
 for (const choice of document.querySelectorAll("[data-theme-choice]")) {
   choice.value = localStorage.getItem("theme") ?? "system";
-}
-for (const time of document.querySelectorAll("time[datetime]")) {
-  time.title = new Date(time.dateTime).toLocaleString();
 }
 // The server opened it to show what is wrong in it; here it also takes the focus.
 for (const dialog of document.querySelectorAll("dialog[open]")) {

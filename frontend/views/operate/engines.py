@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,12 +12,9 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from frontend import process
+from frontend.live.history import HISTORY, Rate
 from frontend.pages import operator_page
-from frontend.views.operate.load import Rate, Rates
 from tenants.api import engines as connected
-
-_rates = Rates()
-"""Of this process, between one look and the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ class Row:
 def fleet() -> list[Row]:
     """Every engine that this gateway has, by id."""
     found = sorted(connected.snapshot_source(), key=lambda engine: str(engine["id"]))
-    rates = _rates.note(found, time.monotonic())
+    rates = HISTORY.rates()
     return [Row.of(engine, rates.get(engine["id"])) for engine in found]
 
 
@@ -53,13 +49,6 @@ def fleet() -> list[Row]:
 @operator_page
 def engines(request: HttpRequest) -> HttpResponse:
     return render(request, "operate/engines.html", {"rows": fleet()})
-
-
-@require_GET
-@operator_page
-def table(request: HttpRequest) -> HttpResponse:
-    """The table alone, which the page asks for every two seconds."""
-    return render(request, "operate/engines_table.html", {"rows": fleet()})
 
 
 @require_http_methods(["GET", "POST"])

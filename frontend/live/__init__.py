@@ -1,0 +1,1 @@
+"""What open pages are told as it changes: one socket a tab, one sample however many look."""

@@ -1,0 +1,138 @@
+"""What engines did in the last quarter of an hour, from what they count.
+
+One sampler per gateway process, once a second, whoever looks: engines report once a second, and
+nobody could open a page that shows the past if it were only sampled while somebody looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from tenants.api import engines
+
+SAMPLE_S = 1.0
+WINDOW_S = 10.0
+"""Rates are over this time: over a single second they would jump."""
+MIN_S = 1.5
+"""Samples closer together say nothing of a rate."""
+STEP_S = 10.0
+"""Between two points of the history."""
+MAX_POINTS = 90
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one engine had counted at a moment (unix seconds)."""
+
+    at: float
+    prompt_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Tokens a second."""
+
+    prompt: float
+    output: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one engine did in the step that ends at a point. The rate is None in its first one."""
+
+    rate: Rate | None
+    running: int
+    queued: int
+    """In its own queue and in vLLM's."""
+    kv_usage: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The engines that were connected at a moment (unix seconds), by id."""
+
+    at: float
+    loads: Mapping[str, Load]
+
+
+class History:
+    """Samples of the connected engines. Safe to read from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._samples: dict[str, deque[Sample]] = {}
+        self._points: deque[Point] = deque(maxlen=MAX_POINTS)
+        self._stepped: dict[str, Sample] = {}
+        """Of each engine at the last point."""
+
+    def note(self, found: Sequence[Mapping[str, Any]], at: float) -> None:
+        """These engines are connected at this moment, and have counted this."""
+        with self._lock:
+            kept, self._samples = self._samples, {}
+            for engine in found:
+                sample = Sample(at, engine["prompt_tokens"], engine["completion_tokens"])
+                self._samples[engine["id"]] = _added(kept.get(engine["id"], deque()), sample)
+            if not self._points or at - self._points[-1].at >= STEP_S:
+                self._step(found, at)
+
+    def rates(self) -> dict[str, Rate]:
+        """How fast each engine is now, of those known for MIN_S."""
+        with self._lock:
+            rates = {id: _rate(one[0], one[-1]) for id, one in self._samples.items()}
+        return {id: rate for id, rate in rates.items() if rate is not None}
+
+    def points(self) -> list[Point]:
+        """The past, the oldest first."""
+        with self._lock:
+            return list(self._points)
+
+    def _step(self, found: Sequence[Mapping[str, Any]], at: float) -> None:
+        before, self._stepped = self._stepped, {id: one[-1] for id, one in self._samples.items()}
+        loads = {}
+        for engine in found:
+            first, last = before.get(engine["id"]), self._stepped[engine["id"]]
+            rate = _rate(first, last) if first is not None else None
+            queued = engine["queued"] + engine["waiting"]
+            loads[engine["id"]] = Load(rate, engine["running"], queued, engine["kv_usage"])
+        self._points.append(Point(at, loads))
+
+
+def _added(samples: deque[Sample], sample: Sample) -> deque[Sample]:
+    """With the new one, those of the window; it alone where the engine began to count anew."""
+    if samples and _anew(samples[-1], sample):
+        samples.clear()
+    samples.append(sample)
+    while sample.at - samples[0].at > WINDOW_S:
+        samples.popleft()
+    return samples
+
+
+def _anew(first: Sample, last: Sample) -> bool:
+    prompt, output = first.prompt_tokens, first.completion_tokens
+    return last.prompt_tokens < prompt or last.completion_tokens < output
+
+
+def _rate(first: Sample, last: Sample) -> Rate | None:
+    seconds = last.at - first.at
+    if seconds < MIN_S or _anew(first, last):
+        return None
+    prompt = last.prompt_tokens - first.prompt_tokens
+    return Rate(prompt / seconds, (last.completion_tokens - first.completion_tokens) / seconds)
+
+
+HISTORY = History()
+"""Of this process."""
+
+
+async def keep(history: History = HISTORY) -> None:
+    """Sample the connected engines until cancelled."""
+    while True:
+        history.note(engines.snapshot_source(), time.time())
+        await asyncio.sleep(SAMPLE_S)
