@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
+from django.db import transaction
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -15,7 +16,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from frontend.pages import tenant_page
-from tenants.models import Adapter, ApiKey, BaseModel, Lane, Scope, User
+from frontend.views.limits import LimitsForm
+from tenants.models import Adapter, ApiKey, BaseModel, Lane, LimitScope, LimitSet, Scope, User
 from tenants.permissions import Caller, Permission
 
 PAGE = 50
@@ -82,14 +84,24 @@ class KeyForm(forms.Form):
 @tenant_page(Permission.READ_KEYS)
 def keys(request: HttpRequest, caller: Caller) -> HttpResponse:
     """The list; POST makes a key, whose text the answer shows this once."""
-    form, secret = KeyForm(caller), ""
-    if request.method == "POST":
-        caller.require(Permission.EDIT_OWN_KEYS)
-        form = KeyForm(caller, request.POST)
-        if form.is_valid():
-            _, secret = form.issue(caller)
-            form = KeyForm(caller)
-    return _list(request, caller, form, secret)
+    if request.method != "POST":
+        return _list(request, caller, KeyForm(caller), _limits_form(caller))
+    caller.require(Permission.EDIT_OWN_KEYS)
+    form, limits = KeyForm(caller, request.POST), _limits_form(caller, request.POST)
+    if not all([form.is_valid(), limits is None or limits.is_valid()]):
+        return _list(request, caller, form, limits)
+    with transaction.atomic():  # no moment without its limits
+        key, secret = form.issue(caller)
+        if limits is not None and limits.has_changed():
+            LimitScope(caller.tenant, key=key).store(LimitSet.Author.TENANT, limits.cleaned_data)
+    return _list(request, caller, KeyForm(caller), _limits_form(caller), secret)
+
+
+def _limits_form(caller: Caller, data: Any = None) -> LimitsForm | None:
+    """The new key's own limits, for those who may set limits."""
+    if not caller.may(Permission.EDIT_LIMITS):
+        return None
+    return LimitsForm(LimitSet.Author.TENANT, {}, LimitScope(caller.tenant).ceiling(), data)
 
 
 @require_POST
@@ -111,10 +123,16 @@ def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     overlap = request.POST.get("overlap", "1")
     days = int(overlap) if overlap in OVERLAPS else 1
     _, secret = old.rotate(timedelta(days=days), by=caller.user)
-    return _list(request, caller, KeyForm(caller), secret)
+    return _list(request, caller, KeyForm(caller), _limits_form(caller), secret)
 
 
-def _list(request: HttpRequest, caller: Caller, form: KeyForm, secret: str) -> HttpResponse:
+def _list(
+    request: HttpRequest,
+    caller: Caller,
+    form: KeyForm,
+    limits: LimitsForm | None,
+    secret: str = "",
+) -> HttpResponse:
     found = ApiKey.objects.filter(tenant=caller.tenant).select_related("created_by")
     if words := request.GET.get("q", "").strip():
         found = found.filter(Q(name__icontains=words) | Q(prefix__startswith=words))
@@ -122,17 +140,20 @@ def _list(request: HttpRequest, caller: Caller, form: KeyForm, secret: str) -> H
         found = found.filter(pk__lt=int(before))
     rows = list(found[: PAGE + 1])
     now = timezone.now()
+    refused = bool(form.errors or (limits and limits.errors))
     context = {
         "keys": [(key, _state(key, now), _may_edit(caller, key)) for key in rows[:PAGE]],
         "older": rows[PAGE - 1].pk if len(rows) > PAGE else None,
         "filtered": bool(words),
         "words": words,
         "form": form,
+        "limits_form": limits,
+        "refused": refused,
         "secret": secret,
         "overlaps": OVERLAPS,
         "may_create": caller.may(Permission.EDIT_OWN_KEYS) and bool(caller.key_scopes),
     }
-    return render(request, "keys.html", context, status=422 if form.errors else 200)
+    return render(request, "keys.html", context, status=422 if refused else 200)
 
 
 def _state(key: ApiKey, now: Any) -> str:

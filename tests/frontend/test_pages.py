@@ -105,6 +105,28 @@ def test_a_key_takes_a_role_that_may_give_its_scopes(
     assert ApiKey.objects.exists() == (status == 200)
 
 
+def test_a_key_may_be_made_with_limits_of_its_own(tenant: Tenant) -> None:
+    LimitSet.objects.create(tenant=tenant, author="operator", requests_per_minute=100)
+    client, where = client_of(tenant, Role.ADMIN), address(tenant, "keys")
+    body = {"name": "ci", "scopes": "inference", "lane": "batch", "tenant-cost_per_day": "1.5"}
+    refused = client.post(where, body | {"tenant-requests_per_minute": "101"})
+    assert refused.status_code == 422 and "101 is above the ceiling of 100." in refused.text
+    assert not ApiKey.objects.exists()
+    client.post(where, body | {"tenant-requests_per_minute": "60"})
+    made = LimitSet.objects.get(key=ApiKey.objects.get())
+    assert (made.author, made.requests_per_minute, made.cost_per_day) == ("tenant", 60, 1_500_000)
+    client.post(where, {"name": "free", "scopes": "inference", "lane": "batch"})
+    assert not LimitSet.objects.filter(key__name="free").exists()
+
+
+def test_who_may_not_set_limits_makes_keys_without(tenant: Tenant) -> None:
+    body = {"name": "ci", "scopes": "inference", "lane": "batch"}
+    client, where = client_of(tenant, Role.DEVELOPER), address(tenant, "keys")
+    made = client.post(where, body | {"tenant-requests_per_minute": "60"})
+    assert "Limits of this key" not in made.text
+    assert ApiKey.objects.count() == 1 and not LimitSet.objects.exists()
+
+
 def test_a_rotated_key_is_like_the_old_one_which_ends_later(tenant: Tenant) -> None:
     client = client_of(tenant, "admin")
     old, _ = make_key(tenant, "inference", allowed_models=["support"])
