@@ -26,6 +26,7 @@ from tenants.models import (
     GatewayProcess,
     IdempotentAnswer,
     Invitation,
+    IsolationCheck,
     LimitSet,
     Membership,
     Price,
@@ -319,3 +320,9 @@ class ConversationAdmin(Shown):
     list_select_related = ["member__user", "member__tenant"]
     search_fields = ["member__user__username", "member__tenant__slug"]
     exclude = ["title", "panes", "shared_as"]
+
+
+@admin.register(IsolationCheck)
+class IsolationCheckAdmin(Shown):
+    list_display = ["at", "base_model", "passed", "findings", "engines"]
+    list_filter = ["passed"]

@@ -6,5 +6,5 @@ class TenantsConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the background jobs, and the signal that removes a deleted version's files."""
-        from tenants import housekeeping  # noqa: F401
+        from tenants import housekeeping, isolation  # noqa: F401
         from tenants.adapters import jobs  # noqa: F401

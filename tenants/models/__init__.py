@@ -6,6 +6,7 @@ from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditEntry
 from tenants.models.conversations import Conversation
 from tenants.models.invitations import Invitation
+from tenants.models.isolation import IsolationCheck
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.processes import GatewayProcess
@@ -25,6 +26,7 @@ __all__ = [
     "GatewayProcess",
     "IdempotentAnswer",
     "Invitation",
+    "IsolationCheck",
     "Lane",
     "LimitScope",
     "LimitSet",

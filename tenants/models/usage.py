@@ -159,7 +159,10 @@ class UsageEvent(models.Model):
 
     class Meta:
         ordering = ["-started_at"]
-        indexes = [models.Index(fields=["tenant", "started_at"], name="usage_by_tenant")]
+        indexes = [
+            models.Index(fields=["tenant", "started_at"], name="usage_by_tenant"),
+            models.Index(fields=["started_at"], name="usage_by_start"),
+        ]
 
     def __str__(self) -> str:
         return self.id

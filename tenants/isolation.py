@@ -1,0 +1,281 @@
+"""Does anything of one tenant reach another? Asked of a running installation, from outside.
+
+Two tenants of the platform's own, each with an adapter of random weights, ask what customers ask,
+by the same way: over HTTP, with keys. The rules (greedy decoding throughout):
+
+1. The base model and both adapters answer a question, one after another, and must differ.
+2. All of them answer it at once, several times: each must say what it said alone. An answer that is
+   another's would be a leak; one that is nobody's, interference between requests of a batch.
+3. A prompt that one tenant has in the prefix cache is no cache hit for the other.
+
+What this generates is billed to the two tenants, so that the ledger stays exact. Rounding that
+depends on what else is in a batch can make rule 2 fail on engines which are not batch-invariant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import httpx
+import procrastinate
+import structlog
+from django.utils import timezone
+from procrastinate.contrib.django import app as django_app
+
+from tenants.adapters.scrambled import scrambled
+from tenants.adapters.store import pool_of
+from tenants.models import (
+    LIVE,
+    Alias,
+    ApiKey,
+    BaseModel,
+    GatewayProcess,
+    IsolationCheck,
+    Scope,
+    Tenant,
+    UsageEvent,
+)
+
+log = structlog.get_logger(__name__)
+app: procrastinate.App = django_app
+
+TENANTS = ("lorikeet-isolation-a", "lorikeet-isolation-b")
+QUESTION = "Tell me about the sea."
+MAX_TOKENS = 24
+ROUNDS = 4
+"""How often each answers in the mix."""
+PREFIX_BYTES = 120
+"""Of randomness, as hex: at least two blocks of any engine's prefix cache."""
+KEYS_LAST = timedelta(minutes=15)
+ANSWER_TIMEOUT_S = 120.0
+LEDGER_POLL_S = 0.2
+LEDGER_S = 10.0
+"""How long events may take to the ledger, which knows the engines that answered."""
+KEPT = timedelta(days=90)
+
+
+class Voice(NamedTuple):
+    """Who asks what: a tenant's slug, the text of its key, a model."""
+
+    tenant: str
+    key: str
+    model: str
+
+    def __str__(self) -> str:
+        return f"{self.model} of {self.tenant}"
+
+
+class Answer(NamedTuple):
+    text: str
+    cached_tokens: int
+    """Of the prompt's."""
+
+
+Ask = Callable[[Voice, str], Answer]
+"""Sends a prompt as this voice; from several threads at once."""
+
+
+class CannotTell(Exception):
+    """The check could not be made; nothing is known of the isolation."""
+
+
+class NotReady(CannotTell):
+    """The check's adapters are still being validated: try again soon."""
+
+
+# --- the rules -----------------------------------------------------------------------------------
+
+
+def findings(ask: Ask, voices: Sequence[Voice]) -> list[str]:
+    """What is wrong; empty if all is well. The first two voices ask the base model, of different
+    tenants; the others their tenants' adapters.
+
+    Raises:
+        CannotTell: the answers of two voices are the same, or prompts are not cached at all.
+    """
+    return [*_strange_answers(ask, voices[1:]), *_shared_prefixes(ask, voices[0], voices[1])]
+
+
+def _strange_answers(ask: Ask, voices: Sequence[Voice]) -> Iterator[str]:
+    alone = {voice: ask(voice, QUESTION).text for voice in voices}
+    if len(set(alone.values())) < len(voices):
+        raise CannotTell("The base model and the adapters do not differ in what they answer.")
+    whose = {text: voice for voice, text in alone.items()}
+    mixed = [voice for _ in range(ROUNDS) for voice in voices]
+    wrong: defaultdict[tuple[Voice, Voice | None], int] = defaultdict(int)
+    with ThreadPoolExecutor(len(mixed)) as threads:
+        for voice, answer in zip(
+            mixed, threads.map(lambda v: ask(v, QUESTION), mixed), strict=True
+        ):
+            if answer.text != alone[voice]:
+                wrong[voice, whose.get(answer.text)] += 1
+    for (voice, other), times in wrong.items():
+        said = f"as {other} does" if other else "unlike when it is alone"
+        yield f"Beside others, {voice} answered {said} ({times} of {ROUNDS} times)."
+
+
+def _shared_prefixes(ask: Ask, one: Voice, other: Voice) -> Iterator[str]:
+    """`other`'s first tokens may be cached: its own of an earlier prompt, such as a template's."""
+    prompt, unknown = (secrets.token_hex(PREFIX_BYTES) for _ in range(2))
+    first, again = ask(one, prompt), ask(one, prompt)
+    if again.cached_tokens <= first.cached_tokens:
+        raise CannotTell("The engine did not cache a prompt that came twice.")
+    usual, found = ask(other, unknown), ask(other, prompt)
+    if found.cached_tokens > usual.cached_tokens:
+        tokens = found.cached_tokens - usual.cached_tokens
+        yield f"{tokens} tokens of a prompt of {one.tenant} were a cache hit for {other.tenant}."
+
+
+# --- on this installation ------------------------------------------------------------------------
+
+
+class Gateway:
+    """One gateway, as customers reach it; notes the ids of its requests."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+        self.ids: list[str] = []
+
+    def ask(self, voice: Voice, prompt: str) -> Answer:
+        """As `Ask`. Raises CannotTell where it is refused."""
+        body = {
+            "model": voice.model,
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0,
+            "max_tokens": MAX_TOKENS,
+        }
+        answer = self._sent(voice, "POST", "/v1/chat/completions", json=body)
+        self.ids.append(answer.headers["x-request-id"])
+        told = answer.json()
+        cached = told["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return Answer(told["choices"][0]["message"]["content"], cached)
+
+    def install(self, voice: Voice, base: BaseModel, seed: int) -> None:
+        """Upload the voice's adapter, unless it is live already.
+
+        Raises:
+            NotReady: it is not served yet.
+        """
+        live = Alias.objects.filter(name=LIVE, adapter__name=voice.model)
+        if live.filter(adapter__tenant__slug=voice.tenant).exists():
+            return
+        path = f"/api/v1/adapters/{voice.model}/versions"
+        files = scrambled(base.name, pool_of(base), seed)
+        parts = [("files", (name, content)) for name, content in files.items()]
+        version = self._sent(
+            voice, "POST", path, files=parts, data={"base_model": base.name}
+        ).json()
+        if version["state"] == "rejected":
+            raise CannotTell(f"The adapter of {voice.tenant} was rejected: {version['report']}")
+        if version["state"] != "ready":
+            raise NotReady(f"The adapter of {voice.tenant} is {version['state']}.")
+
+    def _sent(self, voice: Voice, method: str, path: str, **content: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {voice.key}"}
+        try:
+            answer = self._client.request(method, path, headers=headers, **content)
+        except httpx.HTTPError as error:
+            raise CannotTell(f"The gateway: {error or type(error).__name__}") from error
+        if answer.is_error:
+            raise CannotTell(f"{voice} got {answer.status_code}: {answer.text[:300]}")
+        return answer
+
+
+def check(base: BaseModel) -> IsolationCheck:
+    """Make the check on one base model, and keep what it found.
+
+    Raises:
+        NotReady: the check's adapters are not served yet; they are on their way.
+    """
+    passed: bool | None = None
+    engines: list[str] = []
+    try:
+        with _gateway() as gateway, _voices(base) as voices:
+            for seed, voice in enumerate(voices[2:]):
+                gateway.install(voice, base, seed)
+            found = findings(gateway.ask, voices)
+            engines = _engines(gateway.ids)
+        passed = not found
+    except NotReady:
+        raise
+    except CannotTell as reason:
+        found = [str(reason)]
+    log.info("isolation_checked", base_model=base.name, passed=passed, findings=found)
+    return IsolationCheck.objects.create(
+        base_model=base.name, passed=passed, findings=found, engines=engines
+    )
+
+
+@contextmanager
+def _gateway() -> Iterator[Gateway]:
+    process = GatewayProcess.objects.alive().first()
+    if process is None:
+        raise CannotTell("No gateway is alive.")
+    with httpx.Client(base_url=process.url, timeout=ANSWER_TIMEOUT_S, trust_env=False) as client:
+        yield Gateway(client)
+
+
+@contextmanager
+def _voices(base: BaseModel) -> Iterator[list[Voice]]:
+    """The base model for each tenant, then each one's adapter; their keys end with the check."""
+    described = json.dumps([base.name, base.modules], sort_keys=True).encode()
+    adapter = f"probe-{hashlib.sha256(described).hexdigest()[:12]}"
+    keys = {slug: _key(slug) for slug in TENANTS}
+    try:
+        voices = [(slug, text, base.name) for slug, (_, text) in keys.items()]
+        voices += [(slug, text, adapter) for slug, (_, text) in keys.items()]
+        yield [Voice(*voice) for voice in voices]
+    finally:
+        for key, _ in keys.values():
+            key.delete()
+
+
+def _key(slug: str) -> tuple[ApiKey, str]:
+    name = f"Isolation check {slug[-1].upper()}"
+    tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": name})
+    return ApiKey.objects.issue(
+        tenant,
+        name="isolation check",
+        scopes=[Scope.INFERENCE, Scope.WRITE_ADAPTERS],
+        expires_at=timezone.now() + KEYS_LAST,
+    )
+
+
+def _engines(shown_ids: Sequence[str]) -> list[str]:
+    """Which engines answered these requests, as the ledger has it within LEDGER_S."""
+    ids = [id.removeprefix("req_") for id in shown_ids]
+    events = UsageEvent.objects.filter(id__in=ids, started_at__gte=timezone.now() - KEYS_LAST)
+    until = time.monotonic() + LEDGER_S
+    while True:
+        found = list(events.values_list("engine_id", flat=True))
+        if len(found) == len(ids) or time.monotonic() > until:
+            return sorted(set(found))
+        time.sleep(LEDGER_POLL_S)
+
+
+@app.periodic(cron="41 */6 * * *")
+@app.task(
+    name="check_isolation",
+    queueing_lock="check_isolation",
+    retry=procrastinate.RetryStrategy(max_attempts=10, wait=30, retry_exceptions={NotReady}),
+)
+def check_all(timestamp: int = 0) -> None:
+    """Four times a day: check every base model; forget what is older than KEPT."""
+    IsolationCheck.objects.filter(at__lt=timezone.now() - KEPT).delete()
+    waiting: NotReady | None = None
+    for base in BaseModel.objects.all():
+        try:
+            check(base)
+        except NotReady as reason:
+            waiting = reason
+    if waiting is not None:
+        raise waiting
