@@ -33,6 +33,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Connection = AsyncConnection[tuple[Any, ...]]
 Connect = Callable[[], Awaitable[Connection]]
+Listener = Callable[[Sequence["Line"]], object]
 
 LINGER_S = 0.1
 """How long entries wait for others to share their transaction."""
@@ -262,6 +263,14 @@ class Ledger:
         self.turned_away = 0
         """Entries that came while the memory was full; their engines send them again."""
         self._turning_away = False
+        self._listeners: list[Listener] = []
+
+    def on_written(self, listener: Listener) -> None:
+        """Call `listener` with each batch once it is committed, from the event loop: be quick.
+
+        An entry that an engine sent again is told again, and so is one that is not billable.
+        """
+        self._listeners.append(listener)
 
     def record(
         self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
@@ -331,7 +340,9 @@ class Ledger:
             self._calls.popleft()
             self.waiting -= len(call.lines)
             self.written += len(call.lines)
-            self._tell(call)
+            self._tell(call.written, [line.entry.id for line in call.lines])
+        for listener in self._listeners:
+            self._tell(listener, lines)
 
     def _some_calls(self) -> Iterator[_Call]:
         """The oldest, up to about BATCH entries."""
@@ -342,9 +353,10 @@ class Ledger:
             if entries >= BATCH:
                 return
 
-    def _tell(self, call: _Call) -> None:
+    @staticmethod
+    def _tell(listener: Callable[[T], object], news: T) -> None:
         try:
-            call.written([line.entry.id for line in call.lines])
+            listener(news)
         except Exception:  # theirs; the others must be told
             log.exception("ledger_callback_failed")
 

@@ -345,6 +345,24 @@ async def test_many_are_written_in_several_batches(acme: Customer) -> None:
     assert [sums[0] for sums in (await rollups()).values()] == [3 * BATCH]
 
 
+async def test_whoever_listens_is_told_of_what_is_committed(acme: Customer) -> None:
+    heard: list[tuple[int, list[str]]] = []
+
+    def broken(lines: Sequence[Line]) -> None:
+        raise ZeroDivisionError
+
+    def listen(lines: Sequence[Line]) -> None:
+        heard.append((recorder.written, [line.entry.id for line in lines]))
+
+    with capture_logs() as logs:
+        async with Ledger() as recorder:
+            for listener in (broken, listen):
+                recorder.on_written(listener)
+            recorder.record("e1", "j1", [acme.entry("a"), acme.entry("b")], Told())
+    assert heard == [(2, ["a", "b"])]
+    assert [log["event"] for log in logs] == ["ledger_callback_failed"]
+
+
 async def test_a_caller_that_fails_does_not_stop_the_others(acme: Customer) -> None:
     def broken(ids: Sequence[str]) -> None:
         raise ZeroDivisionError
