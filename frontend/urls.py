@@ -7,6 +7,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from frontend.views import (
     adapters,
     audit,
+    conversations,
     engines,
     home,
     keys,
@@ -58,6 +59,20 @@ OPERATE = [
     path("engines/drain", fleet.drain, name="operate_engines-drain"),
     path("audit", whole_log.audit, name="operate_audit"),
 ]
+KEPT = [
+    path("", conversations.conversation, name="playground-conversation"),
+    path("save", conversations.save, name="playground-save"),
+    path("rename", conversations.rename, name="playground-rename"),
+    path("delete", conversations.delete, name="playground-delete"),
+    path("share", conversations.share, name="playground-share"),
+    path("unshare", conversations.unshare, name="playground-unshare"),
+]
+PLAYGROUND = [
+    path("conversations", conversations.conversations, name="playground-conversations"),
+    path("conversations/<int:pk>/", include(KEPT)),
+    path("shared/<uuid:link>", conversations.shared, name="playground-shared"),
+    path("shared/<uuid:link>/copy", conversations.copy, name="playground-copy"),
+]
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.home, name="console"),
     path("account/", include("allauth.urls")),
@@ -92,6 +107,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("audit", audit.audit, name="audit"),
                 path("audit/csv", audit.export, name="audit-export"),
                 path("playground", playground.playground, name="playground"),
+                path("playground/", include(PLAYGROUND)),
                 path("keys", keys.keys, name="keys"),
                 path("keys/<int:pk>/revoke", keys.revoke, name="keys-revoke"),
                 path("keys/<int:pk>/rotate", keys.rotate, name="keys-rotate"),

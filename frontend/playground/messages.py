@@ -32,7 +32,7 @@ class Turn(msgspec.Struct, forbid_unknown_fields=True):
     content: str
 
 
-class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     """What a pane sets; None leaves it to the model."""
 
     system: str = ""
@@ -191,6 +191,21 @@ def decode(text: str | bytes) -> FromPage:
     if not isinstance(message, Ping) and not 0 < len(message.id) <= MAX_ID_CHARS:
         raise InvalidRequest(f"`id` takes 1 to {MAX_ID_CHARS} characters.", param="id")
     return message
+
+
+class _Named(msgspec.Struct):
+    id: str = ""
+
+
+_named = msgspec.json.Decoder(_Named)
+
+
+def id_of(text: str | bytes) -> str:
+    """The id in a message that is wrong otherwise, so that its pane hears of it; "" without one."""
+    try:
+        return _named.decode(text).id[:MAX_ID_CHARS]
+    except (msgspec.DecodeError, RecursionError):
+        return ""
 
 
 def finished(id: str, stream: Stream, done: Done, finish_reason: str) -> Finished:

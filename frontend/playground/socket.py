@@ -12,7 +12,7 @@ from contextlib import suppress
 from channels.db import database_sync_to_async
 
 from frontend.playground.answers import Answer, Owner, Playground, View
-from frontend.playground.messages import Failed, Ping, Pong, Resume, Start, Stop, decode
+from frontend.playground.messages import Failed, Ping, Pong, Resume, Start, Stop, decode, id_of
 from frontend.sockets import NOT_ALLOWED, Refused, hear, say, user_of
 from inference.errors import InferenceError, NotFound
 from inference.views import Receive, Scope, Send
@@ -92,7 +92,7 @@ class Connection:
             id = message.id
             await self._act(message)
         except InferenceError as error:
-            await say(self._send, Failed.of(id, error))
+            await say(self._send, Failed.of(id or id_of(text), error))
 
     async def _act(self, message: Start | Stop | Resume) -> None:
         caller = await caller_of(self._scope)

@@ -34,6 +34,7 @@ KINDS = {
     "version": "adapter version",
     "alias": "alias",
     "price": "price",
+    "conversation": "conversation",
 }
 ACTIONS = ("created", "changed", "deleted", "viewed")
 COLUMNS = (

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
-from tenants.models import LIVE, AdapterVersion, Alias, BaseModel, Tenant
+from tenants.models import LIVE, AdapterVersion, Alias, BaseModel, Conversation, Tenant
 from tenants.models.adapters import State
 from tenants.permissions import Caller, Permission
 
@@ -22,6 +24,17 @@ MAX_NAMES = 300
 @tenant_page(Permission.USE_PLAYGROUND)
 def playground(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Panes beside each other; `?model=` says what the first one asks."""
+    return show(request, caller)
+
+
+def show(
+    request: HttpRequest,
+    caller: Caller,
+    kept: Conversation | None = None,
+    *,
+    read_only: bool = False,
+) -> HttpResponse:
+    """The playground, empty or with a conversation."""
     bases = list(BaseModel.objects.order_by("name").values_list("name", flat=True)[:MAX_NAMES])
     adapters = _adapters(caller.tenant)
     names = [*adapters, *bases, *_versions(caller.tenant)]
@@ -31,8 +44,22 @@ def playground(request: HttpRequest, caller: Caller) -> HttpResponse:
         "other": next(iter(bases), ""),
         "base_url": request.build_absolute_uri("/v1"),
         "currency": settings.CURRENCY.upper(),
+        "kept": kept,
+        "panes": json.loads(kept.panes) if kept else None,
+        "link": _link(request, caller, kept),
+        "read_only": read_only,
+        "is_own": kept is not None and kept.member.user == caller.user,
+        "may_keep": caller.role is not None and not read_only,
     }
     return render(request, "playground.html", context)
+
+
+def _link(request: HttpRequest, caller: Caller, kept: Conversation | None) -> str:
+    """By which others of the tenant read the conversation, if it is shared."""
+    if kept is None or kept.shared_as is None:
+        return ""
+    path = reverse("playground-shared", args=[caller.tenant.slug, kept.shared_as])
+    return request.build_absolute_uri(path)
 
 
 def _adapters(tenant: Tenant) -> list[str]:

@@ -59,7 +59,7 @@ class Migration(migrations.Migration):
             options={
                 'ordering': ['-updated_at', '-id'],
                 'indexes': [models.Index(fields=['member', '-updated_at', '-id'], name='conversation_list')],
-                'constraints': [models.CheckConstraint(condition=django.db.models.lookups.LessThanOrEqual(models.Func(models.F('panes'), function='octet_length', output_field=models.IntegerField()), 1048576), name='conversation_within_bounds')],
+                'constraints': [models.CheckConstraint(condition=django.db.models.lookups.LessThanOrEqual(models.Func(models.F('panes'), function='octet_length', output_field=models.IntegerField()), 524288), name='conversation_within_bounds')],
             },
         ),
         migrations.RunSQL(AUDIT, NO_AUDIT),

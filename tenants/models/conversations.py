@@ -18,8 +18,8 @@ from tenants.models.accounts import Membership, Tenant, User
 
 MAX_CONVERSATIONS = 200
 """Of one member of one tenant."""
-MAX_BYTES = 1 << 20
-"""Of one conversation: some 250,000 words."""
+MAX_BYTES = 1 << 19
+"""Of one conversation: some 90,000 words."""
 MAX_TITLE = 120
 
 

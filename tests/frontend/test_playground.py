@@ -449,7 +449,8 @@ async def test_refusals_come_to_their_pane(tmp_path: Path, acme: Tenant, develop
         await page.say(**start_message("large", "y" * 20_001))
         assert (await page.until("error"))["code"] == "payload_too_large"
         await page.say(**start_message("wrong", parameters={"temperature": "hot"}))
-        assert (await page.until("error"))["code"] == "invalid_request"
+        refused = await page.until("error")
+        assert (refused["id"], refused["code"]) == ("wrong", "invalid_request")
         await page.say(**start_message("right"))
         assert (await page.until("error", "done"))["type"] == "done"
         assert not here.rig.gateway.limits.open

@@ -1,81 +1,110 @@
-// One pane: a model, its parameters, a conversation.
-import { Markdown } from "./markdown.js";
+// One pane: a model, its parameters, a tree of messages.
+import { PHASES, footline, seconds, waits } from "./figures.js";
+import { Tree } from "./tree.js";
+import { Turn, element } from "./turn.js";
 
-const PHASES = { queued: "Queued", loading: "Loading the adapter", prefill: "Prefill", generating: "Generating" };
 const REASONS = { length: "Ended at the token limit.", cancelled: "Stopped. This is what is billed:" };
-const NUMBERS = { temperature: Number, top_p: Number, max_tokens: Number, seed: Number };
-
-function element(tag, className, text = "") {
-  const made = document.createElement(tag);
-  made.className = className;
-  made.textContent = text;
-  return made;
-}
-
-function button(text, act) {
-  const made = element("button", "button plain", text);
-  made.type = "button";
-  made.addEventListener("click", act);
-  return made;
-}
+const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
 
 export class Pane extends HTMLElement {
-  turns = []; // { role, content }
+  tree = new Tree();
   running = null; // the id of the answer that is being generated
+  #turns = new Map(); // node -> Turn, also of versions that are not shown
 
-  // `home` has: link, currency, removed(pane), showCode(pane), changed().
-  open(home, model) {
+  // `home` has: link, currency, readOnly, removed(pane), showCode(pane), altered(), edited().
+  open(home, { model, parameters = {}, nodes = [], leaf = null, resume = null }) {
     this.home = home;
+    this.readOnly = home.readOnly;
     this.className = "pane panel";
     this.setAttribute("role", "group");
     this.append(document.getElementById("pane").content.cloneNode(true));
     this.talk = this.querySelector(".talk");
     this.phase = this.querySelector(".phase [role=status]");
     this.clock = this.querySelector(".clock");
-    this.field("model").value = model;
+    this.#fill(model, parameters);
     this.addEventListener("click", (event) => this.#clicked(event.target.closest("[data-act]")));
+    this.addEventListener("change", (event) => event.target.dataset.field && this.#altered(event.target));
+    this.tree = Tree.of({ nodes, leaf });
+    this.#show();
+    if (resume) this.#resume(resume);
   }
 
   field(name) {
     return this.querySelector(`[data-field="${name}"]`);
   }
 
-  // What the socket is asked for. Throws a SyntaxError where the schema is not JSON.
-  request(turns = this.turns) {
-    return { model: this.field("model").value.trim(), messages: turns, parameters: this.#parameters() };
+  // What is wrong with the settings, said at its field as well; empty if nothing is.
+  problem() {
+    const field = this.field("schema");
+    const said = schemaProblem(field.value.trim());
+    this.querySelector(".schema-problem").textContent = said;
+    field.setAttribute("aria-invalid", String(Boolean(said)));
+    return said;
+  }
+
+  // Open the settings at what is wrong with them.
+  showProblem() {
+    this.#settings(true);
+    this.field("schema").focus();
   }
 
   // The same as an OpenAI request.
   body() {
-    const { system, schema, ...fields } = this.#parameters();
+    const { system, schema, logprobs, ...fields } = this.parameters();
     const messages = [...(system ? [{ role: "system", content: system }] : []), ...this.#asked()];
     const format = schema && {
       response_format: { type: "json_schema", json_schema: { name: "answer", schema, strict: true } },
     };
-    return { model: this.field("model").value.trim(), messages, ...fields, ...format };
+    const shown = logprobs && { logprobs, top_logprobs: 5 };
+    return { model: this.field("model").value.trim(), messages, ...fields, ...format, ...shown };
+  }
+
+  // To be stored, or taken up again: with `all`, also the answer that is being generated.
+  toJSON({ all = false } = {}) {
+    const parameters = this.problem() ? {} : this.parameters();
+    const state = { model: this.field("model").value.trim(), parameters };
+    if (!all) return { ...state, ...this.tree.toJSON() };
+    return { ...state, ...this.tree.toJSON(undefined, () => false), resume: this.running };
   }
 
   send(text) {
     if (this.running) return;
-    this.talk.querySelector(".hint")?.remove();
-    this.turns.push({ role: "user", content: text });
-    this.talk.append(element("p", "turn user", text));
-    this.#generate();
+    this.#answer(this.tree.add(this.tree.leaf, "user", text));
   }
 
-  // Take the last question, and what was answered to it, back.
-  unsay() {
-    while (this.turns.length && this.turns.pop().role !== "user");
-    const asked = [...this.talk.querySelectorAll(".turn.user")].at(-1);
-    while (asked?.nextElementSibling) asked.nextElementSibling.remove();
-    asked?.remove();
+  // Another version of a question, and an answer to it.
+  resend(node, text) {
+    if (this.running) return;
+    this.#answer(this.tree.edit(node, text));
+    this.home.altered();
+  }
+
+  // Another version of an answer.
+  retry(node) {
+    if (this.running) return;
+    this.#answer(this.tree.get(node.parent));
+    this.home.altered();
+  }
+
+  // The last question that is shown, in another version; a pane without one begins with it.
+  replace(text) {
+    const asked = this.tree.path.findLast((node) => node.role === "user");
+    if (asked) this.resend(asked, text);
+    else this.send(text);
+  }
+
+  choose(node) {
+    this.tree.choose(node);
+    this.#show();
+    this.home.edited();
   }
 
   clear() {
     this.stop();
-    this.turns = [];
     this.running = null;
-    this.talk.replaceChildren(element("p", "hint faint", "No messages yet."));
+    this.tree = new Tree();
+    this.#turns.clear();
+    this.#show();
     this.#says("");
   }
 
@@ -83,130 +112,168 @@ export class Pane extends HTMLElement {
     if (this.running) this.home.link.stop(this.running);
   }
 
-  #asked() {
-    const last = this.turns.findLastIndex((turn) => turn.role === "user");
-    return last < 0 ? [{ role: "user", content: "Hello" }] : this.turns.slice(0, last + 1);
+  // Offer what can be pressed now.
+  offer() {
+    for (const node of this.tree.path) this.#turn(node).offer();
   }
 
-  #parameters() {
+  // Throws a SyntaxError where the schema is not JSON: ask `problem` first.
+  parameters() {
     const found = {};
-    for (const [name, read] of Object.entries(NUMBERS)) {
+    for (const name of NUMBERS) {
       const value = this.field(name).value.trim();
-      if (value !== "") found[name] = read(value);
+      if (value !== "") found[name] = Number(value);
     }
     const stop = this.field("stop").value.split("\n").filter(Boolean);
     const schema = this.field("schema").value.trim();
     if (stop.length) found.stop = stop;
     if (this.field("system").value) found.system = this.field("system").value;
     if (schema) found.schema = JSON.parse(schema);
+    if (this.field("logprobs").checked) found.logprobs = true;
     return found;
   }
 
+  #fill(model, { stop = [], schema, logprobs, ...plain }) {
+    this.field("model").value = model;
+    for (const [name, value] of Object.entries(plain)) this.field(name).value = value ?? "";
+    this.field("stop").value = stop.join("\n");
+    this.field("schema").value = schema ? JSON.stringify(schema, null, 2) : "";
+    this.field("logprobs").checked = Boolean(logprobs);
+    if (this.readOnly) for (const field of this.querySelectorAll("[data-field]")) field.disabled = true;
+  }
+
+  #asked() {
+    const last = this.tree.path.findLast((node) => node.role === "user");
+    return last ? this.tree.turns(last) : [{ role: "user", content: "Hello" }];
+  }
+
   #clicked(target) {
-    if (target?.dataset.act === "settings") {
-      const settings = this.querySelector(".settings");
-      settings.hidden = !settings.hidden;
-      target.setAttribute("aria-expanded", String(!settings.hidden));
-    } else if (target?.dataset.act === "code") this.home.showCode(this);
+    if (target?.dataset.act === "settings") this.#settings(this.querySelector(".settings").hidden);
+    else if (target?.dataset.act === "code") this.home.showCode(this);
     else if (target?.dataset.act === "remove") this.home.removed(this);
   }
 
-  #generate() {
-    const answer = element("div", "turn assistant");
-    const said = answer.appendChild(element("div", "said"));
-    this.talk.append(answer);
+  #settings(open) {
+    this.querySelector(".settings").hidden = !open;
+    this.querySelector('[data-act="settings"]').setAttribute("aria-expanded", String(open));
+  }
+
+  #altered(field) {
+    if (field.dataset.field === "schema") this.problem();
+    this.home.edited();
+  }
+
+  #turn(node) {
+    if (!this.#turns.has(node)) this.#turns.set(node, new Turn(this, node));
+    return this.#turns.get(node);
+  }
+
+  #show() {
+    const turns = this.tree.path.map((node) => this.#turn(node).root);
+    const hint = element("p", "hint faint", "No messages yet.");
+    this.talk.replaceChildren(...(turns.length ? turns : [hint]));
+    this.offer();
+  }
+
+  #answer(question) {
+    this.tree.choose(question);
+    const node = this.tree.add(question, "assistant", "", { running: true });
+    const request = {
+      model: this.field("model").value.trim(),
+      messages: this.tree.turns(question),
+      parameters: this.parameters(),
+    };
+    this.#generate(node, (id, listen) => this.home.link.start(id, request, listen));
+  }
+
+  // Go on with an answer that was being generated when the page was left; if that can't be, what
+  // was there of it stays.
+  #resume(id) {
+    const node = this.tree.leaf;
+    node.running = true;
+    this.#turns.delete(node);
+    this.#generate(node, (_, listen) => this.home.link.resume(id, listen), id);
+  }
+
+  #generate(node, ask, id = crypto.randomUUID()) {
+    this.running = id;
+    const turn = this.#turn(node);
+    const tokens = this.field("logprobs").checked;
+    const state = { node, turn, text: "", before: node.content, writer: turn.writer({ tokens }) };
+    this.#show();
     this.talk.scrollTop = this.talk.scrollHeight;
-    let request;
-    try {
-      request = this.request();
-    } catch (error) {
-      return this.#failed(answer, { message: `The JSON schema is not JSON: ${error.message}` });
-    }
-    const id = (this.running = crypto.randomUUID());
-    const state = { id, answer, said, text: "", markdown: new Markdown(said), began: performance.now() };
-    this.#waits("queued", state);
-    this.home.link.start(id, request, (message) => id === this.running && this.#heard(state, message));
-    this.home.changed();
+    this.#waits(state, { phase: "waiting" });
+    ask(id, (message) => id === this.running && this.#heard(state, message));
   }
 
   #heard(state, message) {
     const down = this.talk.scrollHeight - this.talk.scrollTop - this.talk.clientHeight < 48;
-    if (message.type === "phase") this.#waits(message.phase, state);
-    else if (message.type === "delta") {
-      state.text += message.text;
-      state.markdown.add(message.text);
-    } else this.#ended(state, message);
+    if (message.type === "phase") this.#waits(state, message);
+    else if (message.type === "delta") this.#add(state, message.text, message.tokens);
+    else this.#ended(state, message);
     if (down) this.talk.scrollTop = this.talk.scrollHeight;
   }
 
-  #waits(phase, state) {
-    this.#says(PHASES[phase] ?? phase);
+  #add(state, text, tokens) {
+    state.text += text;
+    state.node.content = state.text;
+    state.writer.add(text, tokens);
+  }
+
+  // `Queued 0.8 s › Loading the adapter`, and a clock for what it does now.
+  #waits(state, { phase, place = 0, elapsed_ms = 0 }) {
+    const since = performance.now() - elapsed_ms;
+    if (state.phase && state.phase !== phase && since - state.since >= 50) {
+      state.past = [...(state.past ?? []), `${PHASES[state.phase]} ${seconds(since - state.since)} ›`];
+    }
+    if (state.phase !== phase) Object.assign(state, { phase, since });
+    this.#says(place ? `${PHASES[phase]} (place ${place})` : PHASES[phase] ?? phase, state.past);
     if (phase === "generating") return;
-    const show = () => (this.clock.textContent = `${((performance.now() - state.began) / 1000).toFixed(1)} s`);
+    const show = () => (this.clock.textContent = seconds(performance.now() - state.since));
     this.ticking = setInterval(show, 100);
   }
 
-  // The clock beside it is not for screen readers.
-  #says(phase) {
+  // The clock and what is over are not for screen readers.
+  #says(phase, past = []) {
     clearInterval(this.ticking);
     this.clock.textContent = "";
+    this.querySelector(".past").textContent = past.join(" ");
     this.phase.textContent = phase;
   }
 
   #ended(state, message) {
-    state.markdown.end();
-    this.running = null;
-    if (state.text) this.turns.push({ role: "assistant", content: state.text });
-    if (message.type === "error") this.#failed(state.answer, message);
-    else this.#finished(state.answer, message);
-    this.home.changed();
+    if (message.code === "not_found" && !state.text) this.#add(state, state.before);
+    state.writer.end();
+    this.running = state.node.running = null;
+    if (message.type === "error") this.#failed(state, message);
+    else this.#finished(state, message);
+    this.offer();
+    this.home.altered();
   }
 
-  #finished(answer, message) {
-    this.#says(message.finish_reason === "cancelled" ? "Stopped" : "Done");
-    const why = message.limited || REASONS[message.finish_reason];
-    if (why) answer.append(element("p", "why quiet", why));
-    const foot = answer.appendChild(element("p", "foot faint", footline(message, this.home.currency)));
-    foot.append(button("Retry", () => this.#retry()));
+  #finished({ node, turn }, message) {
+    const end = message.finish_reason === "cancelled" ? "Stopped" : "Done";
+    this.#says([end, waits(message)].filter(Boolean).join(" · "));
+    node.why = message.limited || REASONS[message.finish_reason];
+    node.foot = footline(message, this.home.currency);
+    turn.note(node);
   }
 
-  #failed(answer, message) {
+  #failed({ turn }, message) {
     this.#says("Failed");
-    const notice = answer.appendChild(element("div", "notice bad"));
-    notice.setAttribute("role", "alert");
-    const later = message.retry_after_s ? ` Try again in ${Math.ceil(message.retry_after_s)} s.` : "";
-    notice.append(element("p", "", message.message + later));
-    if (message.request_id) notice.append(element("p", "mono faint", message.request_id));
-    notice.append(button("Retry", () => this.#retry()));
-  }
-
-  #retry() {
-    const asked = this.turns.findLast((turn) => turn.role === "user");
-    if (this.running || !asked) return;
-    this.unsay();
-    this.send(asked.content);
+    turn.fail(message);
   }
 }
 
-// `TTFT 182 ms · 94 tok/s · 310 in (256 cached) · 88 out · $0.0004 · req_...`
-export function footline(done, currency) {
-  const usage = done.usage;
-  const cached = usage.prompt_tokens_details.cached_tokens;
-  const units = done.cost / 1e12;
-  const money = new Intl.NumberFormat("en", {
-    style: "currency",
-    currency,
-    minimumFractionDigits: 2,
-    maximumFractionDigits: units && units < 0.01 ? 8 : 4,
-  });
-  return [
-    done.ttft_ms !== null && `TTFT ${Math.round(done.ttft_ms)} ms`,
-    done.tokens_per_s !== null && `${Math.round(done.tokens_per_s)} tok/s`,
-    `${usage.prompt_tokens} in${cached ? ` (${cached} cached)` : ""}`,
-    `${usage.completion_tokens} out`,
-    money.format(units),
-    done.request_id,
-  ].filter(Boolean).join(" · ");
+function schemaProblem(text) {
+  if (!text) return "";
+  try {
+    const schema = JSON.parse(text);
+    if (schema !== null && typeof schema === "object" && !Array.isArray(schema)) return "";
+    return "A JSON schema is an object, such as {\"type\": \"object\"}.";
+  } catch (error) {
+    return `This is not JSON: ${error.message}`;
+  }
 }
 
 customElements.define("lora-chat", Pane);

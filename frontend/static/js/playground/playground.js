@@ -1,18 +1,30 @@
 // The page: panes side by side, one composer below them.
 import { snippets } from "./code.js";
+import { Keeping } from "./keeping.js";
+import { leave, returned } from "./leaving.js";
 import { Link } from "./link.js";
 import "./pane.js";
 
 const MAX_PANES = 4;
 const STATES = { Live: "ok", Reconnecting: "warn", Closed: "bad" };
+const KEPT = { kept: ["Saved", "ok"], saving: ["Saving", "busy"], failed: ["Not saved", "bad"] };
+const HINT = "sends, Esc stops.";
+const INSTEAD = "sends this instead of the last message of each pane, Esc leaves it as it is.";
 
 class Playground extends HTMLElement {
+  #replacing = false;
+
   connectedCallback() {
     this.panes = this.querySelector(".panes");
     this.message = this.querySelector("#message");
     this.currency = this.dataset.currency;
-    this.link = new Link(`/ws/playground/${this.dataset.slug}`, (state) => this.#linked(state));
-    this.#add(this.dataset.model);
+    this.readOnly = this.hasAttribute("data-read-only");
+    if (this.readOnly) return this.#open(given("kept"));
+    const left = returned(this.dataset.user);
+    this.link = new Link(`/ws/playground/${this.dataset.slug}`, (state) => this.#linked(state), () => this.#leave());
+    this.keeping = this.#keeping();
+    this.#open(left?.panes ?? given("kept") ?? [{ model: this.dataset.model }]);
+    if (left) this.message.value = left.message;
     this.#listen();
   }
 
@@ -20,42 +32,60 @@ class Playground extends HTMLElement {
     return [...this.panes.children];
   }
 
+  // As it is stored.
+  conversation() {
+    return { panes: this.all.map((pane) => pane.toJSON()) };
+  }
+
   removed(pane) {
     pane.stop();
     pane.remove();
-    this.changed();
+    this.altered();
     this.message.focus();
   }
 
   showCode(pane) {
     const dialog = document.getElementById("code");
-    let texts;
-    try {
-      texts = snippets(pane.body(), this.dataset.baseUrl);
-    } catch (error) {
-      texts = { curl: `The JSON schema is not JSON: ${error.message}` };
-    }
+    const wrong = pane.problem();
+    const texts = wrong ? { curl: wrong } : snippets(pane.body(), this.dataset.baseUrl);
     for (const pre of dialog.querySelectorAll("[data-code]")) pre.textContent = texts[pre.dataset.code] ?? "";
     dialog.showModal();
+  }
+
+  // What is kept is not what is here any more.
+  edited() {
+    this.keeping?.changed();
   }
 
   // Something began, ended, came or went: what can be pressed now?
   changed() {
     const panes = this.all;
+    panes.forEach((pane, at) => pane.setAttribute("aria-label", `Pane ${at + 1}`));
+    for (const pane of panes) pane.querySelector('[data-act="remove"]').disabled = panes.length === 1;
+    if (this.readOnly) return;
     const busy = panes.some((pane) => pane.running);
-    const asked = panes.some((pane) => pane.turns.length);
+    const asked = panes.some((pane) => pane.tree.leaf);
     this.querySelector("#send").disabled = busy;
     this.querySelector("#stop").disabled = !busy;
     this.querySelector("#edit").disabled = busy || !asked;
     document.getElementById("add-pane").disabled = panes.length >= MAX_PANES;
-    panes.forEach((pane, at) => pane.setAttribute("aria-label", `Pane ${at + 1}`));
-    for (const pane of panes) pane.querySelector('[data-act="remove"]').disabled = panes.length === 1;
+    for (const one of document.querySelectorAll("[data-when-asked]")) one.disabled = busy || !asked;
   }
 
-  #add(model) {
+  // What is said here is not what is kept any more.
+  altered() {
+    this.changed();
+    this.edited();
+  }
+
+  #open(panes) {
+    for (const pane of panes) this.#add(pane);
+  }
+
+  #add(state) {
     const pane = document.createElement("lora-chat");
-    pane.open(this, model);
     this.panes.append(pane);
+    pane.open(this, state);
     this.changed();
     return pane;
   }
@@ -64,9 +94,11 @@ class Playground extends HTMLElement {
     document.getElementById("add-pane").addEventListener("click", () => {
       const used = new Set(this.all.map((pane) => pane.field("model").value));
       const other = used.has(this.dataset.other) ? this.dataset.model : this.dataset.other;
-      this.#add(other).field("model").focus();
+      this.#add({ model: other }).field("model").focus();
+      this.edited();
     });
-    document.getElementById("clear").addEventListener("click", () => this.#clear());
+    document.getElementById("new").addEventListener("click", () => this.#begin());
+    document.getElementById("save")?.addEventListener("click", () => this.#save());
     this.querySelector("form").addEventListener("submit", (event) => this.#send(event));
     this.querySelector("#stop").addEventListener("click", () => this.#stop());
     this.querySelector("#edit").addEventListener("click", () => this.#edit());
@@ -74,9 +106,12 @@ class Playground extends HTMLElement {
   }
 
   #pressed(event) {
-    if (event.key === "Escape" && !document.querySelector("dialog[open]")) this.#stop();
+    if (event.key === "Escape" && !event.defaultPrevented && !document.querySelector("dialog[open]")) {
+      if (this.#replacing) this.#replaces(false);
+      else this.#stop();
+    }
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.contains(event.target)) {
-      this.querySelector("form").requestSubmit();
+      this.querySelector("form.composer").requestSubmit();
     }
   }
 
@@ -84,28 +119,78 @@ class Playground extends HTMLElement {
     event.preventDefault();
     const text = this.message.value.trim();
     if (!text || this.all.some((pane) => pane.running)) return;
-    this.message.value = "";
-    for (const pane of this.all) pane.send(text);
-    this.changed();
+    const wrong = this.all.find((pane) => pane.problem());
+    if (wrong) return wrong.showProblem();
+    for (const pane of this.all) this.#replacing ? pane.replace(text) : pane.send(text);
+    this.#replaces(false);
+    this.altered();
   }
 
   #stop() {
     for (const pane of this.all) pane.stop();
   }
 
-  #clear() {
+  // A new conversation; one that is kept stays where it is.
+  #begin() {
+    if (this.keeping?.kept) return location.assign(this.dataset.new);
     for (const pane of this.all) pane.clear();
+    this.#replaces(false);
     this.changed();
     this.message.focus();
   }
 
-  // The last question goes back to the composer; sent again it begins anew from there.
+  // The last question is written anew in all panes.
   #edit() {
-    const asked = this.all.flatMap((pane) => pane.turns.filter((turn) => turn.role === "user")).at(-1);
-    for (const pane of this.all) pane.unsay();
-    this.message.value = asked?.content ?? "";
-    this.changed();
+    const asked = this.all.flatMap((pane) => pane.tree.path.filter((node) => node.role === "user")).at(-1);
+    this.#replaces(true, asked?.content);
     this.message.focus();
+  }
+
+  #replaces(replacing, text = "") {
+    this.#replacing = replacing;
+    this.message.value = text;
+    this.querySelector("#hint").textContent = replacing ? INSTEAD : HINT;
+  }
+
+  #keeping() {
+    if (!document.getElementById("save")) return null;
+    return new Keeping(this, {
+      create: this.dataset.create,
+      csrf: this.querySelector("[name=csrfmiddlewaretoken]").value,
+      kept: this.dataset.kept ? { url: this.dataset.kept, revision: Number(this.dataset.revision) } : null,
+      told: (state, message) => this.#kept(state, message),
+    });
+  }
+
+  async #save() {
+    const made = await this.keeping.begin();
+    if (!made) return;
+    history.replaceState(null, "", made.url);
+    document.querySelector("h1").textContent = made.title;
+    for (const form of document.querySelectorAll("form[data-of-kept]")) form.action = made.url + form.dataset.ofKept;
+    for (const input of document.querySelectorAll("[data-title]")) input.value = made.title;
+    for (const one of document.querySelectorAll("[data-when-kept]")) one.hidden = false;
+    document.getElementById("save").hidden = true;
+    document.querySelector('[data-opens="share"]').focus();
+  }
+
+  #kept(state, message = "") {
+    const shown = document.getElementById("kept-state");
+    const [text, kind] = KEPT[state];
+    shown.hidden = false;
+    shown.textContent = text;
+    shown.className = `pill ${kind}`;
+    const why = document.getElementById("not-kept");
+    why.hidden = !message;
+    why.textContent = message;
+  }
+
+  // The session has ended: come back to where this is after signing in.
+  #leave() {
+    leave(this.dataset.user, {
+      panes: this.all.map((pane) => pane.toJSON({ all: true })),
+      message: this.message.value,
+    });
   }
 
   #linked(state) {
@@ -113,6 +198,11 @@ class Playground extends HTMLElement {
     shown.textContent = state;
     shown.className = `pill ${STATES[state]}`;
   }
+}
+
+function given(id) {
+  const found = document.getElementById(id);
+  return found && JSON.parse(found.textContent);
 }
 
 customElements.define("lora-playground", Playground);

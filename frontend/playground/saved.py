@@ -1,0 +1,79 @@
+"""What a conversation is made of when a page sends it to be kept."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from frontend.playground.messages import Parameters
+from inference.errors import InvalidRequest
+
+MAX_PANES = 4
+
+
+class Node(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One message. `parent` is the message that it follows, None for a first one; several with one
+    parent are versions of each other."""
+
+    id: int
+    parent: int | None
+    role: Literal["user", "assistant"]
+    content: str
+    foot: str = ""
+    """The figures of an answer, as they were shown."""
+    why: str = ""
+    """Why an answer ended before its time."""
+
+
+class Pane(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One pane: whom it asks, how, and the tree of its messages, each after its parent."""
+
+    model: str
+    parameters: Parameters
+    nodes: list[Node]
+    leaf: int | None = None
+    """The last message of the versions that are shown."""
+
+
+class Draft(msgspec.Struct, forbid_unknown_fields=True):
+    """A conversation to be kept; `revision` is that of the one it replaces."""
+
+    panes: list[Pane]
+    title: str = ""
+    revision: int = 0
+
+    def encoded(self) -> str:
+        """The panes as they are stored."""
+        return msgspec.json.encode(self.panes).decode()
+
+
+_decoder = msgspec.json.Decoder(Draft)
+
+
+def decode(body: bytes) -> Draft:
+    """Read what a page sent.
+
+    Raises:
+        InvalidRequest: it is no conversation.
+    """
+    try:
+        draft = _decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"Not a conversation: {error}.") from None
+    if not 1 <= len(draft.panes) <= MAX_PANES:
+        raise InvalidRequest(f"A conversation has 1 to {MAX_PANES} panes.", param="panes")
+    for pane in draft.panes:
+        _check(pane)
+    return draft
+
+
+def _check(pane: Pane) -> None:
+    """Questions begin, and questions and answers take turns on every branch."""
+    roles: dict[int | None, str] = {None: "assistant"}
+    for node in pane.nodes:
+        if node.id in roles or roles.get(node.parent, node.role) == node.role:
+            raise InvalidRequest(f"The message {node.id} has no place in its tree.", param="nodes")
+        roles[node.id] = node.role
+    if pane.leaf not in roles:
+        raise InvalidRequest(f"There is no message {pane.leaf}.", param="leaf")

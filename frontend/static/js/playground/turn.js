@@ -1,0 +1,129 @@
+// How one message looks, and what can be done with it.
+import { Markdown } from "./markdown.js";
+import { Tokens } from "./tokens.js";
+
+export function element(tag, className = "", text = "") {
+  const made = document.createElement(tag);
+  if (className) made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+export function button(text, act, label = "") {
+  const made = element("button", "button plain", text);
+  made.type = "button";
+  if (label) made.setAttribute("aria-label", label);
+  made.addEventListener("click", act);
+  return made;
+}
+
+// `pane` has: tree, readOnly, choose(node), resend(node, text), retry(node).
+export class Turn {
+  constructor(pane, node) {
+    this.pane = pane;
+    this.node = node;
+    this.root = element("div", `turn ${node.role}`);
+    if (node.role === "user") this.body = this.root.appendChild(element("div", "asked", node.content));
+    else this.body = this.root.appendChild(element("div", "said"));
+    this.notes = this.root.appendChild(element("div", "notes"));
+    this.tools = this.root.appendChild(element("div", "tools"));
+    if (node.role === "assistant" && !node.running) this.#restore();
+  }
+
+  // Where the answer is written to: { add(text, tokens), end() }.
+  writer({ tokens = false } = {}) {
+    this.body.replaceChildren();
+    return tokens ? new Tokens(this.body) : new Markdown(this.body);
+  }
+
+  note({ foot = "", why = "" }) {
+    this.notes.replaceChildren();
+    if (why) this.notes.append(element("p", "why quiet", why));
+    if (foot) this.notes.append(element("p", "foot faint", foot));
+  }
+
+  fail(error) {
+    const notice = element("div", "notice bad");
+    notice.setAttribute("role", "alert");
+    const later = error.retry_after_s ? ` Try again in ${Math.ceil(error.retry_after_s)} s.` : "";
+    notice.append(element("p", "", error.message + later));
+    if (error.request_id) notice.append(element("p", "mono faint", error.request_id));
+    notice.append(button("Retry", () => this.pane.retry(this.node)));
+    this.notes.replaceChildren(notice);
+  }
+
+  // What can be pressed below it now. While an answer is written, only its versions change.
+  offer() {
+    const offered = [];
+    const { at, of } = this.pane.tree.versions(this.node);
+    if (of.length > 1) offered.push(this.#versions(at, of));
+    if (!this.pane.readOnly && !this.pane.running) offered.push(...this.#actions());
+    const held = this.tools.contains(document.activeElement) && document.activeElement.dataset.step;
+    this.tools.replaceChildren(...offered);
+    if (held) (this.tools.querySelector(`[data-step="${held}"]:enabled`) ?? this.tools.querySelector("button"))?.focus();
+  }
+
+  #actions() {
+    if (this.node.role === "user") return [button("Edit", () => this.#edit())];
+    const copy = button("Copy", async () => {
+      await navigator.clipboard.writeText(this.node.content);
+      copy.textContent = "Copied";
+      setTimeout(() => (copy.textContent = "Copy"), 1500);
+    });
+    const failed = this.notes.querySelector(".notice"); // which has its own Retry
+    return [...(this.node.content ? [copy] : []), ...(failed ? [] : [button("Retry", () => this.pane.retry(this.node))])];
+  }
+
+  #versions(at, of) {
+    const shown = element("span", "versions");
+    const go = (step) => this.pane.choose(this.pane.tree.get(of[at + step]));
+    const earlier = button("‹", () => go(-1), "Earlier version");
+    const later = button("›", () => go(1), "Later version");
+    [earlier.dataset.step, later.dataset.step] = ["-1", "1"];
+    [earlier.disabled, later.disabled] = [at === 0, at === of.length - 1];
+    const count = element("span", "", `${at + 1}/${of.length}`);
+    count.setAttribute("aria-label", `Version ${at + 1} of ${of.length}`);
+    count.setAttribute("role", "img");
+    shown.append(earlier, count, later);
+    return shown;
+  }
+
+  #edit() {
+    const form = element("form", "rewrite");
+    const text = element("textarea");
+    text.value = this.node.content;
+    text.setAttribute("aria-label", "Edit the message");
+    const send = button("Send as a new version", () => form.requestSubmit());
+    send.className = "button primary";
+    const close = () => {
+      form.replaceWith(this.body);
+      this.offer();
+      this.tools.querySelector("button:last-child")?.focus();
+    };
+    form.append(text, element("div", "actions"));
+    form.lastChild.append(button("Cancel", close), send);
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      if (!text.value.trim() || this.pane.running) return;
+      form.replaceWith(this.body);
+      this.pane.resend(this.node, text.value.trim());
+    });
+    form.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+      else if (event.key === "Escape") close();
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    this.body.replaceWith(form);
+    this.tools.replaceChildren();
+    text.focus();
+  }
+
+  #restore() {
+    const writer = this.writer();
+    writer.add(this.node.content);
+    writer.end();
+    this.note(this.node);
+  }
+}

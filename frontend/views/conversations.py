@@ -1,0 +1,211 @@
+"""Conversations that members keep: their list, saving from the playground, reading what is shared.
+
+Saving is asked by the page's script and answered in JSON; everything else is pages and forms.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.db.models import Q
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
+
+from frontend.pages import tenant_page
+from frontend.playground import saved
+from frontend.playground.saved import Draft
+from frontend.views.playground import show
+from inference.errors import InferenceError, PayloadTooLarge
+from tenants.errors import Refused
+from tenants.models import AuditEntry, Conversation, Membership
+from tenants.models.audit import actor_of
+from tenants.models.conversations import MAX_BYTES, MAX_CONVERSATIONS, MAX_TITLE
+from tenants.permissions import Caller, Permission
+
+PAGE = 50
+TITLE_CHARS = 60
+"""Of a title that nobody gave."""
+
+playground_page = tenant_page(Permission.USE_PLAYGROUND)
+
+
+class TitleForm(forms.Form):
+    """Another title."""
+
+    title = forms.CharField(max_length=MAX_TITLE)
+
+
+@playground_page
+def conversations(request: HttpRequest, caller: Caller) -> HttpResponseBase:
+    """The caller's own, the last used first; POST keeps a new one."""
+    if request.method == "POST":
+        return _keep(request, caller)
+    found = Conversation.objects.of(caller.tenant, caller.user).defer("panes")
+    count = found.count()
+    if words := request.GET.get("q", "").replace("\0", "").strip():
+        found = found.filter(title__icontains=words)
+    if (before := request.GET.get("before", "")).isdecimal():
+        last = get_object_or_404(found, pk=int(before))
+        earlier = Q(updated_at=last.updated_at, pk__lt=last.pk)
+        found = found.filter(Q(updated_at__lt=last.updated_at) | earlier)
+    rows = list(found[: PAGE + 1])
+    context = {
+        "conversations": rows[:PAGE],
+        "more": rows[PAGE - 1].pk if len(rows) > PAGE else None,
+        "words": words,
+        "count": count,
+        "most": MAX_CONVERSATIONS,
+    }
+    return render(request, "playground_conversations.html", context)
+
+
+@require_GET
+@playground_page
+def conversation(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """The playground with one of the caller's own, to go on with."""
+    return show(request, caller, _own(caller, pk))
+
+
+@require_POST
+@playground_page
+def save(request: HttpRequest, caller: Caller, pk: int) -> HttpResponseBase:
+    """Replace what is kept by what the page has."""
+    kept = _own(caller, pk)
+    try:
+        draft = _draft(request)
+        kept.update(draft.encoded(), draft.revision)
+    except (InferenceError, Refused) as error:
+        return _refusal(error)
+    return JsonResponse({"revision": kept.revision})
+
+
+@require_POST
+@playground_page
+def rename(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """Give it another title."""
+    kept, form = _own(caller, pk), TitleForm(request.POST)
+    if form.is_valid():
+        kept.rename(form.cleaned_data["title"])
+        messages.success(request, "The conversation has its new title.")
+    else:
+        messages.error(request, f"A title has 1 to {MAX_TITLE} characters.")
+    return _back(request, caller, kept)
+
+
+@require_POST
+@playground_page
+def delete(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """Forget it, and with it the link that led to it."""
+    _own(caller, pk).delete()
+    messages.success(request, "The conversation is deleted.")
+    return redirect("playground-conversations", caller.tenant.slug)
+
+
+@require_POST
+@playground_page
+def share(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """Let the tenant's other people read it."""
+    kept = _own(caller, pk)
+    kept.share()
+    return redirect(reverse("playground-conversation", args=[caller.tenant.slug, pk]) + "?shared")
+
+
+@require_POST
+@playground_page
+def unshare(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
+    """Make its link worthless."""
+    kept = _own(caller, pk)
+    kept.unshare()
+    messages.success(request, "The conversation is private again; its link does nothing any more.")
+    return _back(request, caller, kept)
+
+
+@require_GET
+@playground_page
+def shared(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
+    """What somebody of this tenant shared, to be read; of an operator's look the tenant hears."""
+    kept = _shared(caller, link)
+    if caller.role is None and (actor := actor_of(request)) is not None:
+        AuditEntry.objects.note(actor, caller.tenant, "read conversation", str(kept.pk))
+    return show(request, caller, kept, read_only=True)
+
+
+@require_POST
+@playground_page
+def copy(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
+    """Begin a conversation of one's own with what another has so far."""
+    kept = _shared(caller, link)
+    try:
+        own = Conversation.objects.keep(_member(caller), kept.title, kept.panes)
+    except Refused as refused:
+        messages.error(request, refused.message)
+        return redirect("playground-shared", caller.tenant.slug, link)
+    messages.success(request, "This copy is your own: the original stays as it is.")
+    return redirect("playground-conversation", caller.tenant.slug, own.pk)
+
+
+def _keep(request: HttpRequest, caller: Caller) -> HttpResponseBase:
+    member = _member(caller)
+    try:
+        draft = _draft(request)
+        kept = Conversation.objects.keep(member, _title(draft), draft.encoded())
+    except (InferenceError, Refused) as error:
+        return _refusal(error)
+    url = reverse("playground-conversation", args=[caller.tenant.slug, kept.pk])
+    made = {"url": url, "revision": kept.revision, "title": kept.title}
+    return JsonResponse(made, status=201)
+
+
+def _draft(request: HttpRequest) -> Draft:
+    try:
+        body = request.body
+    except RequestDataTooBig:
+        raise PayloadTooLarge(
+            f"At most {MAX_BYTES // 1024} KiB of a conversation are kept."
+        ) from None
+    return saved.decode(body)
+
+
+def _title(draft: Draft) -> str:
+    """The one that was given, else how the conversation begins."""
+    said = (node.content for pane in draft.panes for node in pane.nodes)
+    if title := " ".join(draft.title.replace("\0", "").split()):
+        return title[:MAX_TITLE]
+    words = " ".join(next(said, "").replace("\0", "").split())
+    cut = words if len(words) <= TITLE_CHARS else words[: TITLE_CHARS - 1] + "…"
+    return cut or "Conversation"
+
+
+def _refusal(error: InferenceError | Refused) -> JsonResponse:
+    status = error.http_status if isinstance(error, InferenceError) else 409
+    return JsonResponse({"code": error.code, "message": error.message}, status=status)
+
+
+def _own(caller: Caller, pk: int) -> Conversation:
+    return get_object_or_404(Conversation.objects.of(caller.tenant, caller.user), pk=pk)
+
+
+def _shared(caller: Caller, link: UUID) -> Conversation:
+    if (kept := Conversation.objects.shared_in(caller.tenant, link)) is None:
+        raise Http404
+    return kept
+
+
+def _member(caller: Caller) -> Membership:
+    """Operators look; what is kept belongs to members."""
+    found = caller.tenant.memberships.filter(user=caller.user).first()
+    if found is None:
+        raise PermissionDenied("Only members of the tenant keep conversations.")
+    return found
+
+
+def _back(request: HttpRequest, caller: Caller, kept: Conversation) -> HttpResponse:
+    """To the list, if the form was there, else to the conversation."""
+    if "list" in request.POST:
+        return redirect("playground-conversations", caller.tenant.slug)
+    return redirect("playground-conversation", caller.tenant.slug, kept.pk)
