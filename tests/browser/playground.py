@@ -1,0 +1,39 @@
+"""What people do in the playground."""
+
+from __future__ import annotations
+
+import json
+
+from playwright.sync_api import Locator, Page
+
+LONG = " ".join(f"word{number}" for number in range(150))
+"""A thousand tokens of the demo's: an answer of some seconds."""
+
+
+def pane(page: Page, number: int = 1) -> Locator:
+    return page.get_by_role("group", name=f"Pane {number}")
+
+
+def ask(page: Page, text: str) -> None:
+    """In all panes."""
+    message = page.get_by_label("Message")
+    message.fill(text)
+    message.press("Control+Enter")
+
+
+def make_it_say(pane: Locator, text: str) -> None:
+    """Leave a model no choice: whatever it is asked, it says this JSON string."""
+    settings = pane.get_by_role("button", name="Settings")
+    if settings.get_attribute("aria-expanded") == "false":
+        settings.click()
+    pane.get_by_label("JSON schema of the answer").fill(json.dumps({"const": text}))
+
+
+def said(pane: Locator) -> Locator:
+    """Its last answer."""
+    return pane.get_by_role("log").locator(".said").last
+
+
+def foot(pane: Locator) -> Locator:
+    """What its last answer took and cost; there once it has ended."""
+    return pane.get_by_role("log").get_by_text("req_").last
