@@ -43,6 +43,7 @@ ADAPTER = [
 ]
 OPERATE = [
     path("", installation.overview, name="operate"),
+    path("isolation", installation.check_isolation, name="operate-isolation"),
     path("tenants", all_tenants.tenants, name="operate_tenants"),
     path("tenants/<str:tenant_slug>", all_tenants.edit, name="operate_tenants-edit"),
     path("tenants/<str:tenant_slug>/suspend", all_tenants.suspend, name="operate_tenants-suspend"),

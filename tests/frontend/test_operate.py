@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from procrastinate.contrib.django.models import ProcrastinateJob
 
 from frontend import process
 from frontend.navigation import OPERATOR
@@ -22,6 +23,7 @@ from tenants.models import (
     BaseModel,
     EngineJournal,
     GatewayProcess,
+    IsolationCheck,
     LimitScope,
     LimitSet,
     Price,
@@ -30,6 +32,7 @@ from tenants.models import (
 )
 from tests.frontend.test_pages import client_of
 from tests.tenants.making import make_adapter, make_base, make_key, make_member, make_tenant
+from tests.tenants.spending import spend
 
 PAGES = [page for page, _ in OPERATOR]
 ENGINE: dict[str, Any] = {
@@ -471,6 +474,40 @@ def test_the_log_is_of_all_tenants_filtered_and_paged(operator: Client, tenant: 
     assert [change.after for _, _, changes in own for change in changes] == ["7"]
     wrong = operator.get(reverse("operate_audit"), {"since": "2026-02-02", "until": "2026-01-01"})
     assert wrong.status_code == 422
+
+
+# --- isolation and errors ------------------------------------------------------------------------
+
+
+def test_the_overview_shows_what_the_last_checks_of_isolation_found(
+    operator: Client, db: None, django_assert_max_num_queries: Any
+) -> None:
+    assert "It was not checked yet" in operator.get(reverse("operate")).content.decode()
+    IsolationCheck.objects.create(base_model="llama", passed=True, engines=["e1"])
+    IsolationCheck.objects.create(base_model="qwen", passed=False, findings=["base <said> it"])
+    with django_assert_max_num_queries(12):
+        page = operator.get(reverse("operate")).content.decode()
+    assert '<span class="pill ok">Isolated</span>' in page and "on e1" in page
+    assert '<span class="pill bad">Leaks</span>' in page and "base &lt;said&gt; it" in page
+    assert "On qwen tenants are not kept apart" in page and "On llama" not in page
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_operator_can_have_it_checked_now() -> None:
+    where = reverse("operate-isolation")
+    operator = client_of(make_tenant("acme"), "operator")
+    for words in ("A worker checks it now", "on its way already"):
+        assert words in operator.post(where, follow=True).content.decode()
+    (job,) = ProcrastinateJob.objects.filter(task_name="check_isolation")
+    assert job.status == "todo"
+    assert client_of(make_tenant(), "owner").post(where).status_code == 404
+
+
+def test_the_overview_counts_errors_of_all_tenants(operator: Client, tenant: Tenant) -> None:
+    for one in (tenant, make_tenant()):
+        spend(make_key(one)[0], timezone.now(), finish_reason="engine_lost")
+    (found,) = operator.get(reverse("operate")).context["failures"]
+    assert (found["finish_reason"], found["count"]) == ("engine_lost", 2)
 
 
 # --- default limits ------------------------------------------------------------------------------

@@ -6,22 +6,28 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
+from django.contrib import messages
 from django.db.models import F, Sum
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.utils import timezone
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_POST
+from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend import process
 from frontend.pages import operator_page
+from frontend.views.overview import failures
+from tenants import isolation
 from tenants.api import engines
-from tenants.models import BaseModel, GatewayProcess, Tenant, UsageRollup
+from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES, UsageRollupQuerySet
 from tenants.reconciliation import Drift, drifts
 
 TOP = 5
 MAX_JOURNALS = 10
 """Of those that agree; each one that does not is shown."""
+MAX_MODELS = 20
+"""Base models whose isolation is shown."""
 
 
 @require_GET
@@ -39,10 +45,23 @@ def overview(request: HttpRequest) -> HttpResponse:
         "gateways": list(GatewayProcess.objects.alive()),
         "limits": limits(),
         "tenants": Tenant.objects.count(),
-        "models": BaseModel.objects.count(),
+        "failures": failures(UsageEvent.objects.all(), now),
+        "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
         "currency": settings.CURRENCY.upper(),
     }
     return render(request, "operate/overview.html", context)
+
+
+@require_POST
+@operator_page
+def check_isolation(request: HttpRequest) -> HttpResponse:
+    """Have a worker check now, and not in some hours."""
+    try:
+        isolation.check_all.defer(timestamp=0)
+        messages.success(request, "A worker checks it now. The result is here within a minute.")
+    except AlreadyEnqueued:
+        messages.info(request, "The check is on its way already.")
+    return redirect("operate")
 
 
 def fleet() -> dict[str, Any]:
