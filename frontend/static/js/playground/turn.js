@@ -45,7 +45,8 @@ export class Turn {
   fail(error) {
     const notice = element("div", "notice bad");
     notice.setAttribute("role", "alert");
-    const later = error.retry_after_s ? ` Try again in ${Math.ceil(error.retry_after_s)} s.` : "";
+    const told = error.message.includes("Try again in "); // by a limit
+    const later = error.retry_after_s && !told ? ` Try again in ${Math.ceil(error.retry_after_s)} s.` : "";
     notice.append(element("p", "", error.message + later));
     if (error.request_id) notice.append(element("p", "mono faint", error.request_id));
     notice.append(button("Retry", () => this.pane.retry(this.node)));
