@@ -13,10 +13,14 @@ from django.contrib import messages
 from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.views.decorators.http import require_POST
+from django.urls import reverse
+from django.views.decorators.csrf import csrf_exempt, csrf_protect
+from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.pages import tenant_page
+from tenants.adapters.refusals import UploadRefused
 from tenants.api import engines
+from tenants.api.uploads import Destination, keep_files
 from tenants.errors import Refused
 from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.permissions import Caller, Permission
@@ -86,6 +90,13 @@ class Row:
 @tenant_page(READ)
 def adapters(request: HttpRequest, caller: Caller) -> HttpResponse:
     """The tenant's adapters by name."""
+    return _list(request, caller, {})
+
+
+def _list(
+    request: HttpRequest, caller: Caller, upload: Mapping[str, Any], status: int = 200
+) -> HttpResponse:
+    """The page of all adapters; `upload` is about its dialog."""
     form = FilterForm(request.GET)
     form.is_valid()
     wanted = form.cleaned_data
@@ -100,8 +111,9 @@ def adapters(request: HttpRequest, caller: Caller) -> HttpResponse:
         "paged": bool(wanted.get("after")),
         "base_models": BaseModel.objects.values_list("name", flat=True),
         **uploading(request, caller),
+        **upload,
     }
-    return render(request, "adapters.html", context)
+    return render(request, "adapters.html", context, status=status)
 
 
 def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
@@ -111,6 +123,47 @@ def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
         "max_bytes": settings.MAX_ADAPTER_BYTES,
         "api_url": request.build_absolute_uri("/api/v1/adapters"),
     }
+
+
+@csrf_exempt  # `_store` is not: its token is in a body that may be too large to be read
+@require_http_methods(["GET", "POST"])
+@tenant_page(EDIT)
+def upload(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The upload dialog, for browsers without JavaScript: as a page, and what it sends."""
+    if request.method != "POST":
+        return _dialog(request, caller, request.GET)
+    try:
+        response: HttpResponse = csrf_protect(_store)(request, caller)
+    except UploadRefused as refusal:  # while its body was read
+        return _dialog(request, caller, {}, refusal)
+    return response
+
+
+def _store(request: HttpRequest, caller: Caller) -> HttpResponse:
+    files = [file for _, several in request.FILES.lists() for file in several]
+    name, base = request.POST.get("name", ""), request.POST.get("base_model", "")
+    try:
+        version, kept = keep_files(Destination(caller.tenant, name, base, caller.user), files)
+    except UploadRefused as refusal:
+        return _dialog(request, caller, request.POST, refusal)
+    where = reverse("adapters-version", args=[caller.tenant.slug, name, version.number])
+    return redirect(where if kept else f"{where}?known")
+
+
+def _dialog(
+    request: HttpRequest,
+    caller: Caller,
+    given: Mapping[str, Any],
+    refusal: UploadRefused | None = None,
+) -> HttpResponse:
+    """The page of all adapters with the open dialog, which holds what was given."""
+    context = {
+        "upload_open": True,
+        "upload_name": given.get("name", ""),
+        "upload_base": given.get("base_model", ""),
+        "upload_problem": f"{refusal.detail} ({refusal.code})" if refusal else "",
+    }
+    return _list(request, caller, context, status=422 if refusal else 200)
 
 
 def _matching(caller: Caller, q: str = "", state: str = "", after: str = "") -> QuerySet[Adapter]:

@@ -35,7 +35,7 @@ from tenants.api.permissions import TenantView
 from tenants.api.problems import ProblemSerializer, problem
 from tenants.api.schema import Schema
 from tenants.api.serializers import VersionSerializer
-from tenants.api.uploads import base_model_asked, check_name, keep, refuse_suspended
+from tenants.api.uploads import Destination, base_model_asked, check_name, keep, refuse_suspended
 from tenants.models import ApiKey, Tenant, UploadSession, User
 from tenants.models.audit import acting, actor_of
 from tenants.permissions import Permission
@@ -312,15 +312,12 @@ def settle(session: UploadSession, request: Request) -> None:
 
 def _make_version(session: UploadSession) -> None:
     """End the session with the version that its archive becomes, or with the refusal."""
+    where = Destination(
+        session.tenant, session.adapter_name, session.base_model_name, session.created_by
+    )
     try:
         with parts.opened(session.pk) as archive, closing(unpack(archive, session.file_name)) as it:
-            version, kept = keep(
-                session.tenant,
-                session.adapter_name,
-                session.base_model_name,
-                it,
-                session.created_by,
-            )
+            version, kept = keep(where, it)
     except UploadRefused as refusal:
         told = {"status": refusal.status_code, "code": refusal.code, "detail": str(refusal.detail)}
         session.end(refusal=told)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 from django.core.exceptions import SuspiciousOperation, ValidationError
 from django.core.files.uploadedfile import UploadedFile
@@ -49,8 +51,27 @@ def take_in(request: Request, tenant: Tenant, name: str) -> tuple[AdapterVersion
     refuse_suspended(tenant)
     files, base_name = _parsed(request)
     user = request.user if isinstance(request.user, User) else None
+    return keep_files(Destination(tenant, name, base_name, user), files)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where an upload belongs: the tenant's adapter `name`, which is made if there is none, on the
+    base model `base_name` or, where that is empty, on the one that is meant. `user` brings it."""
+
+    tenant: Tenant
+    name: str
+    base_name: str
+    user: User | None
+
+
+def keep_files(
+    where: Destination, files: Sequence[UploadedFile[bytes]]
+) -> tuple[AdapterVersion, bool]:
+    """As `keep`, with the files of a request."""
+    refuse_suspended(where.tenant)
     with closing(collect(files)) as upload:
-        return keep(tenant, name, base_name, upload, user)
+        return keep(where, upload)
 
 
 def refuse_suspended(tenant: Tenant) -> None:
@@ -59,21 +80,16 @@ def refuse_suspended(tenant: Tenant) -> None:
         raise UploadRefused(Refusal.TENANT_SUSPENDED, f"The tenant {tenant.slug} is suspended.")
 
 
-def keep(
-    tenant: Tenant, name: str, base_name: str, upload: Upload, user: User | None
-) -> tuple[AdapterVersion, bool]:
+def keep(where: Destination, upload: Upload) -> tuple[AdapterVersion, bool]:
     """The version that holds the upload's content, and whether this upload gave it its files.
-
-    An adapter of that name is made if there is none, on the base model `base_name` or, where that
-    is empty, on the one that is meant.
 
     Raises:
         UploadRefused: see `Refusal`. Nothing was kept.
     """
-    base_model = _base_model(tenant, name, base_name, upload)
-    adapter, is_new = _adapter(tenant, name, base_model, user)
+    base_model = _base_model(where, upload)
+    adapter, is_new = _adapter(where, base_model)
     try:
-        return _keep(adapter, upload, user)
+        return _keep(adapter, upload, where.user)
     except BaseException:
         if is_new:
             Adapter.objects.filter(pk=adapter.pk, versions=None).delete()
@@ -103,10 +119,10 @@ def _measure(request: Request) -> None:
         body.seek(0)
 
 
-def _base_model(tenant: Tenant, name: str, asked: str, upload: Upload) -> BaseModel:
+def _base_model(where: Destination, upload: Upload) -> BaseModel:
     """The adapter's base model where it exists; else as asked; else the only one; else as the
     configuration says."""
-    if (base_model := base_model_asked(tenant, name, asked)) is not None:
+    if (base_model := base_model_asked(where.tenant, where.name, where.base_name)) is not None:
         return base_model
     known = {base.name: base for base in BaseModel.objects.all()}
     if len(known) == 1:
@@ -157,13 +173,13 @@ def _trained_on(upload: Upload) -> str:
         return ""
 
 
-def _adapter(
-    tenant: Tenant, name: str, base_model: BaseModel, user: User | None
-) -> tuple[Adapter, bool]:
+def _adapter(where: Destination, base_model: BaseModel) -> tuple[Adapter, bool]:
     """The tenant's adapter of this name, and whether it is new."""
-    check_name(tenant, name)
+    check_name(where.tenant, where.name)
     return Adapter.objects.get_or_create(
-        tenant=tenant, name=name, defaults={"base_model": base_model, "created_by": user}
+        tenant=where.tenant,
+        name=where.name,
+        defaults={"base_model": base_model, "created_by": where.user},
     )
 
 

@@ -94,6 +94,14 @@ async def test_nobody(headers: list[tuple[bytes, bytes]]) -> None:
     assert (status, problem["code"], problem["status"]) == (401, "invalid_api_key", 401)
 
 
+async def test_the_form_of_the_console_is_guarded_alike(settings: Settings) -> None:
+    settings.MAX_ADAPTER_BYTES = 1000
+    form, guard = "/t/acme/adapters/upload", UploadGuard(Application())
+    assert (await ask(guard, [], form))[0] == 401
+    length = (b"content-length", str(1000 + FRAMING_BYTES + 1).encode())
+    assert (await ask(guard, [BEARER, length], form))[0] == 413
+
+
 async def test_keys_are_checked_in_full_with_a_directory() -> None:
     guard = UploadGuard(Application(), Keys())
     unknown = (b"authorization", b"Bearer lk_unknown")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
-from pytest_django import DjangoAssertNumQueries
+from pytest_django import DjangoAssertNumQueries, Settings
 
 from frontend.views.versions import changes
 from tenants.api import engines
-from tenants.models import Adapter, AdapterVersion, Alias, State, Tenant
+from tenants.models import Adapter, AdapterVersion, Alias, Membership, State, Tenant
 from tests.frontend.test_pages import client_of
-from tests.tenants.making import make_adapter, make_base, make_tenant, make_version
+from tests.tenants.making import make_adapter, make_base, make_member, make_tenant, make_version
 
 MAX_QUERIES = 12
 CONFIG = {"r": 8, "lora_alpha": 16, "use_rslora": False, "target_modules": ["q_proj", "v_proj"]}
@@ -202,6 +204,99 @@ def test_pages_take_few_queries(
     for page in [*pages(tenant), diff]:
         with django_assert_max_num_queries(MAX_QUERIES):
             assert client.get(page).status_code == 200
+
+
+# --- Uploads without JavaScript ------------------------------------------------------------------
+
+
+@pytest.fixture
+def folders(settings: Settings, tmp_path: Path) -> Path:
+    """Adapters and unfinished uploads go there."""
+    backend = "django.core.files.storage.FileSystemStorage"
+    adapters = {"BACKEND": backend, "OPTIONS": {"location": str(tmp_path / "adapters")}}
+    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
+    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    return tmp_path
+
+
+def sent(config: str = "{}", **fields: str) -> dict[str, Any]:
+    """What the form sends: two files, and its fields."""
+    files = [("adapter_config.json", config), ("adapter_model.safetensors", "weights")]
+    return {
+        "name": "desk",
+        "files": [SimpleUploadedFile(name, text.encode()) for name, text in files],
+        **fields,
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "seen", "posted"),
+    [("owner", 200, 302), ("admin", 200, 302), ("developer", 200, 302), ("operator", 200, 302),
+     ("viewer", 403, 403), ("outsider", 404, 404), ("nobody", 302, 302)],
+)  # fmt: skip
+def test_the_upload_form_takes_a_developer(
+    tenant: Tenant, folders: Path, role: str, seen: int, posted: int
+) -> None:
+    make_base()
+    client = client_of(tenant, role)
+    page = client.get(url(tenant, "upload"), {"name": "support"})
+    assert page.status_code == seen
+    if seen == 200:
+        assert '<dialog id="upload" aria-labelledby="upload-title" open>' in text(page)
+        assert 'value="support"' in text(page)
+    assert client.post(url(tenant, "upload"), sent()).status_code == posted
+    assert AdapterVersion.objects.count() == (seen == 200)
+
+
+def test_the_form_makes_a_version_once(tenant: Tenant, folders: Path) -> None:
+    make_base()
+    client = client_of(tenant, "developer")
+    first = client.post(url(tenant, "upload"), sent())
+    assert first["Location"] == url(tenant, "desk", "versions", 1)
+    again = client.post(url(tenant, "upload"), sent())
+    assert again["Location"] == url(tenant, "desk", "versions", "1?known")
+    version = AdapterVersion.objects.get()
+    assert (version.state, version.created_by) == (State.VALIDATING, Membership.objects.get().user)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"name": "Upper"}, "Lower-case letters"),
+        ({"name": ""}, "cannot be blank"),
+        ({"files": []}, "adapter_config.json is missing"),
+        ({"base_model": "none"}, "There is no base model &#x27;none&#x27;; there are: base."),
+    ],
+)
+def test_the_form_says_what_is_wrong(
+    tenant: Tenant, folders: Path, fields: dict[str, Any], reason: str
+) -> None:
+    make_base()
+    page = client_of(tenant, "developer").post(url(tenant, "upload"), sent() | fields)
+    assert page.status_code == 422
+    assert reason in text(page) and f'value="{fields.get("name", "desk")}"' in text(page)
+    assert not Adapter.objects.exists()
+
+
+def test_the_form_takes_no_more_than_the_limit(
+    tenant: Tenant, folders: Path, settings: Settings
+) -> None:
+    settings.MAX_ADAPTER_BYTES = 5
+    page = client_of(tenant, "developer").post(url(tenant, "upload"), sent())
+    assert page.status_code == 422
+    assert "over this server&#x27;s limit of 5 bytes" in text(page)
+    assert not Adapter.objects.exists()
+
+
+def test_the_form_needs_its_token(tenant: Tenant, folders: Path) -> None:
+    make_base()
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(make_member(tenant, "owner"))
+    assert client.post(url(tenant, "upload"), sent()).status_code == 403
+    assert not Adapter.objects.exists()
+    page = client.get(url(tenant, "upload"))
+    fields = sent(csrfmiddlewaretoken=str(page.context["csrf_token"]))
+    assert client.post(url(tenant, "upload"), fields).status_code == 302
 
 
 # --- Aliases -------------------------------------------------------------------------------------

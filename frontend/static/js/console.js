@@ -13,6 +13,7 @@ document.addEventListener("change", (event) => {
 document.addEventListener("click", (event) => {
   const opener = event.target.closest("[data-opens]");
   if (opener) {
+    event.preventDefault(); // without this script it leads to a page with the dialog open
     const target = document.getElementById(opener.dataset.opens);
     if (target instanceof HTMLDialogElement) target.showModal();
     else opener.setAttribute("aria-expanded", String(target.toggleAttribute("data-open")));

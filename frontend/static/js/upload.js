@@ -1,16 +1,20 @@
-// <upload-drop>: sends an adapter's files to the management API, with progress and new attempts.
-//
-// The server names a version by its content, so sending the same files again is always safe: if the
-// first attempt did arrive and only its answer was lost, the second finds the version that it made.
+// <upload-drop>: sends an adapter's files, as one archive that goes on where its connection broke.
+import { Refused, ResumableUpload } from "./resumable.js";
+import { packed } from "./tar.js";
+
 const WANTED = ["adapter_config.json", "adapter_model.safetensors"];
-const WAITS_S = [1, 2, 5, 10, 20];
-const PASSING = new Set([0, 502, 503, 504]); // the network's or a proxy's fault, not the adapter's
+const RATE_OVER_MS = 5000;
 
 const size = (bytes) => {
   const units = ["bytes", "KB", "MB", "GB"];
   const power = Math.min(3, Math.floor(Math.log2(Math.max(bytes, 1)) / 10));
   return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${units[power]}`;
 };
+
+function time(seconds) {
+  if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
+  return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}
 
 // Of a whole folder (PEFT writes a README.md as well) only the adapter's two files are sent.
 function adapterAmong(files) {
@@ -39,23 +43,28 @@ class UploadDrop extends HTMLElement {
     this.list = this.querySelector(".chosen");
     this.sending = this.querySelector(".sending");
     this.bar = this.querySelector("progress");
-    this.status = this.querySelector("[role=status]");
+    this.status = this.querySelector(".sending [role=status]");
     this.alert = this.querySelector("[role=alert]");
     this.button = this.querySelector("[type=submit]");
+    this.begun = this.querySelector(".begun");
     this.files = [];
     this.picker.addEventListener("change", () => this.choose([...this.picker.files]));
     for (const kind of ["dragover", "dragleave", "drop"]) this.zone.addEventListener(kind, (event) => this.drag(event));
     this.form.addEventListener("submit", (event) => {
+      if (event.submitter?.formMethod === "dialog") return;
       event.preventDefault();
       this.begin();
     });
-    this.querySelector("[data-cancels]").addEventListener("click", () => this.stop());
-    this.closest("dialog").addEventListener("cancel", () => this.stop()); // the Escape key
+    this.form.addEventListener("input", () => this.hint());
+    this.querySelector("[formmethod=dialog]").addEventListener("click", () => this.cancel());
+    const dialog = this.closest("dialog");
+    dialog.addEventListener("cancel", (event) => this.busy && event.preventDefault()); // the Escape key
+    dialog.addEventListener("close", () => this.busy && this.stop());
     addEventListener("beforeunload", (event) => this.busy && event.preventDefault());
   }
 
   get busy() {
-    return Boolean(this.request || this.waiting);
+    return Boolean(this.upload);
   }
 
   async drag(event) {
@@ -73,6 +82,7 @@ class UploadDrop extends HTMLElement {
     });
     this.list.replaceChildren(...lines);
     this.fail(this.objection());
+    this.hint();
   }
 
   // What can be said before gigabytes are sent; the server checks all of it again.
@@ -87,75 +97,96 @@ class UploadDrop extends HTMLElement {
     return bytes > most ? `files: ${size(bytes)} is above this server's ${size(most)}.` : "";
   }
 
-  begin() {
+  get given() {
+    return new FormData(this.form);
+  }
+
+  // What tells this upload from others when the page was left and the same files are chosen again.
+  get key() {
+    const files = this.files.map((file) => [file.name, file.size, file.lastModified]);
+    return `upload ${JSON.stringify([this.dataset.tenant, this.given.get("name"), ...files])}`;
+  }
+
+  hint() {
+    const begun = this.files.length > 0 && ResumableUpload.begun(this.key);
+    this.begun.hidden = !begun || this.busy;
+  }
+
+  async begin() {
     if (this.busy) return;
     const objection = this.objection();
     this.fail(objection);
     if (objection) return;
-    this.attempt = 0;
-    this.send();
-  }
-
-  send() {
-    const given = new FormData(this.form);
-    const body = new FormData();
-    if (given.get("base_model")) body.append("base_model", given.get("base_model"));
-    for (const file of this.files) body.append("files", file, file.name);
-    const request = (this.request = new XMLHttpRequest());
-    request.open("POST", `${this.dataset.api}${encodeURIComponent(given.get("name"))}/versions?tenant=${this.dataset.tenant}`);
-    request.setRequestHeader("X-CSRFToken", given.get("csrfmiddlewaretoken"));
-    request.setRequestHeader("Accept", "application/json");
-    request.responseType = "json";
-    request.upload.addEventListener("progress", (event) => this.progress(event.loaded, event.total));
-    request.addEventListener("load", () => this.answered(request));
-    request.addEventListener("error", () => this.answered(request));
+    const [only] = this.files;
+    const archive = this.files.length === 1;
+    const given = this.given;
+    const metadata = { adapter: given.get("name"), filename: archive ? only.name : "adapter.tar" };
+    if (given.get("base_model")) metadata.base_model = given.get("base_model");
+    this.upload = new ResumableUpload({
+      address: `${this.dataset.uploads}?tenant=${this.dataset.tenant}`,
+      blob: archive ? only : packed(this.files),
+      metadata,
+      key: this.key,
+      token: given.get("csrfmiddlewaretoken"),
+      progress: (bytes) => this.progress(bytes),
+      waiting: (seconds) => this.broke(seconds),
+    });
+    this.samples = [];
+    this.bar.removeAttribute("value");
+    this.say("Asking the server where to begin");
     this.show(true);
-    request.send(body);
+    try {
+      this.leave(await this.upload.send());
+    } catch (error) {
+      this.refused(error);
+    }
   }
 
-  progress(sent, total) {
-    this.sent = total ? sent / total : 0;
-    this.bar.value = this.sent;
-    this.say(sent < total ? `${size(sent)} of ${size(total)} sent` : "All sent; the server is storing it");
+  progress(bytes) {
+    if (!this.busy) return;
+    const total = this.upload.blob.size;
+    this.share = bytes / total;
+    this.bar.value = this.share;
+    const now = performance.now();
+    this.samples = this.samples.filter(([at]) => now - at < RATE_OVER_MS).concat([[now, bytes]]);
+    const [since, from] = this.samples[0];
+    const rate = now - since > 500 ? ((bytes - from) / (now - since)) * 1000 : 0;
+    const pace = rate > 0 ? ` · ${size(rate)}/s · ${time((total - bytes) / rate)} left` : "";
+    this.say(bytes < total ? `${size(bytes)} of ${size(total)}${pace}` : "All sent; the server is storing it");
   }
 
-  answered(request) {
-    this.request = undefined;
-    if (request.status === 200 || request.status === 201) this.leave(request.response, request.status === 200);
-    else if (PASSING.has(request.status) && this.attempt < WAITS_S.length) this.again();
-    else this.refused(request);
+  broke(seconds) {
+    this.samples = [];
+    const where = this.share === undefined ? "" : ` at ${Math.floor(this.share * 100)} %`;
+    this.say(`The connection broke${where}. Going on from there in ${seconds} s, or once the network is back.`);
   }
 
-  leave(version, known) {
+  leave({ version, known }) {
+    this.upload = undefined;
     this.say("Stored");
     location.assign(`${this.dataset.page}/${version.adapter}/versions/${version.number}${known ? "?known" : ""}`);
   }
 
-  again() {
-    const seconds = WAITS_S[this.attempt++];
-    const where = this.sent === 1 ? "before the answer" : `at ${Math.round((this.sent ?? 0) * 100)} %`;
-    this.say(`The connection broke ${where}. Sending from the start in ${seconds} s (attempt ${this.attempt + 1} of ${WAITS_S.length + 1}).`);
-    this.waiting = setTimeout(() => {
-      this.waiting = undefined;
-      this.send();
-    }, seconds * 1000);
-  }
-
-  // A problem of RFC 9457, or whatever a proxy in between may answer.
-  refused(request) {
-    const problem = request.response;
-    const lost = "The server cannot be reached. Check the connection, then press Upload again: nothing is stored twice.";
-    const fields = (problem?.errors ?? []).map((error) => `${error.field}: ${error.message}`);
-    const detail = problem?.detail ?? (request.status ? `The server answered ${request.status}.` : lost);
+  refused(error) {
+    if (!this.busy) return; // stopped by hand
+    this.upload = undefined;
     this.show(false);
-    this.fail([...new Set([detail, ...fields])].join("\n"), problem?.code);
+    if (!(error instanceof Refused)) throw error;
+    this.fail([...new Set([error.message, ...error.fields])].join("\n"), error.code);
   }
 
+  // Give it up, here and at the server.
+  cancel() {
+    const upload = this.upload;
+    this.stop();
+    upload?.cancel().then(() => this.hint());
+  }
+
+  // Stop sending. What has arrived stays for a day.
   stop() {
-    clearTimeout(this.waiting);
-    this.waiting = undefined;
-    this.request?.abort();
-    this.request = undefined;
+    const upload = this.upload;
+    this.upload = undefined;
+    upload?.pause();
     this.show(false);
     this.fail("");
   }
@@ -164,6 +195,7 @@ class UploadDrop extends HTMLElement {
     this.sending.hidden = !sending;
     this.button.disabled = sending;
     this.picker.disabled = sending;
+    this.hint();
   }
 
   say(text) {
