@@ -46,6 +46,27 @@ OPERATOR = (
     ("operate_audit", "Audit log"),
 )
 """The installation's pages, by URL name; for operators."""
+GO = {
+    "overview": "o",
+    "playground": "p",
+    "adapters": "a",
+    "requests": "r",
+    "usage": "u",
+    "keys": "k",
+    "limits": "l",
+    "members": "m",
+    "engines": "e",
+    "audit": "h",
+    "operate": "i",
+    "operate_tenants": "t",
+    "operate_requests": "q",
+    "operate_models": "b",
+    "operate_limits": "d",
+    "operate_prices": "c",
+    "operate_engines": "f",
+    "operate_audit": "j",
+}
+"""The key that goes there after `g`, by URL name."""
 MAX_CHOICES = 100
 """Tenants in the switcher; an operator with more finds them on their page."""
 
@@ -55,6 +76,7 @@ class Link:
     title: str
     url: str
     current: bool
+    key: str
 
 
 def navigation(request: HttpRequest) -> dict[str, object]:
@@ -68,19 +90,21 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     caller = getattr(request, "caller", None) or (Caller.of_user(user, slug) if slug else None)
     return {
         "caller": caller,
-        "tenant_links": list(_links(caller, here)) if caller else [],
-        "operator_links": list(_operator_links(here)) if user.is_staff else [],
+        "tenant_links": list(tenant_links(caller, here)) if caller else [],
+        "operator_links": list(operator_links(here)) if user.is_staff else [],
         "tenant_choices": list(Tenant.objects.visible_to(user)[:MAX_CHOICES]),
     }
 
 
-def _operator_links(here: str) -> Iterator[Link]:
+def operator_links(here: str = "") -> Iterator[Link]:
+    """The installation's pages; `here` is the URL name of the current one."""
     for page, title in OPERATOR:
-        yield Link(title, reverse(page), page == here)
+        yield Link(title, reverse(page), page == here, GO[page])
 
 
-def _links(caller: Caller, here: str) -> Iterator[Link]:
+def tenant_links(caller: Caller, here: str = "") -> Iterator[Link]:
+    """The pages of the tenant that the caller may see."""
     for entry in TENANT:
         if caller.may(entry.needs):
             url = reverse(entry.page, args=[caller.tenant.slug])
-            yield Link(entry.title, url, entry.page == here)
+            yield Link(entry.title, url, entry.page == here, GO[entry.page])

@@ -9,6 +9,7 @@ from frontend.views import (
     audit,
     conversations,
     engines,
+    find,
     home,
     keys,
     limits,
@@ -78,6 +79,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.home, name="console"),
     path("account/", include("allauth.urls")),
     path("join", home.join, name="join"),
+    path("find", find.anywhere, name="find"),
     path("invitations/<str:token>", home.invitation, name="invitation"),
     path("operate/", include(OPERATE)),
     path(
@@ -85,6 +87,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         include(
             [
                 path("", overview.overview, name="overview"),
+                path("find", find.of_tenant, name="find-tenant"),
                 path("usage", usage.usage, name="usage"),
                 path("limits", limits.limits, name="limits"),
                 path("limits/keys/<int:pk>", limits.of_key, name="limits-key"),

@@ -1,0 +1,92 @@
+"""What the command palette finds: pages, adapters, keys and tenants, as far as one may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+from django.db.models import Q
+from django.http import HttpRequest, JsonResponse
+from django.urls import reverse
+from django.views.decorators.http import require_GET
+
+from frontend.navigation import Link, operator_links, tenant_links
+from frontend.pages import signed_in, tenant_page
+from tenants.models import Tenant, User
+from tenants.permissions import Caller, Permission
+
+MOST = 6
+"""Of each kind."""
+
+Found = dict[str, str]
+"""`kind`, `title`, `url`: what to show and where to go."""
+
+
+@require_GET
+@tenant_page(Permission.READ_TENANT)
+def of_tenant(request: HttpRequest, caller: Caller) -> JsonResponse:
+    """On a tenant's pages: also its adapters and keys."""
+    words = _words(request)
+    pages = _matching(tenant_links(caller), caller.tenant.name, words)
+    return _answer(request, [*pages, *_adapters(caller, words), *_keys(caller, words)])
+
+
+@require_GET
+@signed_in
+def anywhere(request: HttpRequest) -> JsonResponse:
+    """On all other pages."""
+    return _answer(request, [])
+
+
+def _answer(request: HttpRequest, found: list[Found]) -> JsonResponse:
+    user = request.user
+    assert isinstance(user, User)
+    words = _words(request)
+    if user.is_staff:
+        found += _matching(operator_links(), "Installation", words)
+    answer = JsonResponse({"found": [*found, *_tenants(user, words)]})
+    answer["Cache-Control"] = "no-store"
+    return answer
+
+
+def _words(request: HttpRequest) -> str:
+    return request.GET.get("q", "").replace("\0", "").strip()[:100]
+
+
+def _matching(links: Iterable[Link], kind: str, words: str) -> Iterator[Found]:
+    for link in links:
+        if words.lower() in f"{kind} {link.title}".lower():
+            yield {"kind": kind, "title": link.title, "url": link.url}
+
+
+def _adapters(caller: Caller, words: str) -> Iterator[Found]:
+    if not words or not caller.may(Permission.READ_ADAPTERS):
+        return
+    for name in _first(caller.tenant.adapters.filter(name__icontains=words)):
+        url = reverse("adapters-one", args=[caller.tenant.slug, name])
+        yield {"kind": "Adapter", "title": name, "url": url}
+
+
+def _keys(caller: Caller, words: str) -> Iterator[Found]:
+    if not words or not caller.may(Permission.READ_KEYS):
+        return
+    live = caller.tenant.keys.with_text().filter(revoked_at=None, name__icontains=words)
+    for name in _first(live):
+        url = reverse("keys", args=[caller.tenant.slug]) + "?" + urlencode({"q": name})
+        yield {"kind": "API key", "title": name, "url": url}
+
+
+def _first(things: Any) -> list[str]:
+    """The first names, each once."""
+    names = things.order_by("name").values_list("name", flat=True)
+    return list(names.distinct()[:MOST])
+
+
+def _tenants(user: User, words: str) -> Iterator[Found]:
+    if not words:
+        return
+    named = Q(name__icontains=words) | Q(slug__icontains=words)
+    for tenant in Tenant.objects.visible_to(user).filter(named).order_by("name")[:MOST]:
+        url = reverse("overview", args=[tenant.slug])
+        yield {"kind": "Tenant", "title": tenant.name, "url": url}

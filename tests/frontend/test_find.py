@@ -1,0 +1,99 @@
+"""The command palette's answers: what each role finds, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from frontend.navigation import GO, OPERATOR, TENANT
+from tenants.models import AuditEntry, Tenant
+from tests.frontend.test_pages import address, client_of
+from tests.tenants.making import make_adapter, make_key, make_member, make_tenant
+
+
+def found(client: Client, where: str, words: str) -> list[tuple[str, str]]:
+    answer = client.get(where, {"q": words})
+    assert answer.status_code == 200 and answer["Cache-Control"] == "no-store"
+    return [(one["kind"], one["title"]) for one in answer.json()["found"]]
+
+
+@pytest.fixture
+def full(tenant: Tenant) -> Tenant:
+    """It and another tenant have an adapter and a key whose names have `blue` in them."""
+    other = make_tenant("blue-other")
+    for one in (tenant, other):
+        make_adapter(one, f"blue-{one.slug}")
+        key, _ = make_key(one)
+        type(key).objects.filter(pk=key.pk).update(name=f"Blue {one.slug}")
+    make_key(tenant)[0].revoke()
+    return tenant
+
+
+def test_every_page_of_the_sidebar_has_a_key_of_its_own() -> None:
+    pages = [entry.page for entry in TENANT] + [page for page, _ in OPERATOR]
+    assert sorted(GO) == sorted(pages)
+    assert len(set(GO.values())) == len(GO) and "g" not in GO.values()
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer"])
+def test_members_find_what_is_their_tenants(
+    full: Tenant, role: str, django_assert_max_num_queries: Any
+) -> None:
+    client = client_of(full, role)
+    with django_assert_max_num_queries(12):
+        names = found(client, address(full, "find"), "bLUE")
+    assert names == [("Adapter", "blue-acme"), ("API key", "Blue acme")]
+    assert found(client, address(full, "find"), "acme")[-1] == ("Tenant", "Acme")
+
+
+def test_without_words_there_are_the_pages_that_one_may_see(full: Tenant) -> None:
+    of_owner = found(client_of(full, "owner"), address(full, "find"), "")
+    assert of_owner == [("Acme", entry.title) for entry in TENANT]
+    of_viewer = found(client_of(full, "viewer"), address(full, "find"), " ")
+    assert ("Acme", "Audit log") not in of_viewer and ("Acme", "Usage") in of_viewer
+
+
+def test_an_operator_finds_all_tenants_and_his_own_pages(full: Tenant) -> None:
+    client = client_of(full, "operator")
+    assert found(client, "/find", "") == [("Installation", title) for _, title in OPERATOR]
+    assert found(client, "/find", "blue") == [("Tenant", "Blue-Other")]
+    assert found(client, "/find", "price") == [("Installation", "Prices")]
+    assert not AuditEntry.objects.filter(action="viewed").exists()
+    assert ("Adapter", "blue-acme") in found(client, address(full, "find"), "blue")
+    assert AuditEntry.objects.filter(action="viewed", tenant=full).exists()
+
+
+def test_others_find_no_tenant_but_their_own(full: Tenant) -> None:
+    assert client_of(full, "outsider").get(address(full, "find")).status_code == 404
+    assert found(client_of(full, "outsider"), "/find", "acme") == []
+    assert client_of(full, "nobody").get("/find").status_code == 302
+
+
+def test_it_goes_to_what_it_found(full: Tenant) -> None:
+    client = client_of(full, "owner")
+    answer = client.get(address(full, "find"), {"q": "blue"}).json()["found"]
+    assert [client.get(one["url"]).status_code for one in answer] == [200, 200]
+    assert answer[1]["url"] == "/t/acme/keys?q=Blue+acme"
+
+
+def test_it_is_bounded_and_takes_any_words(tenant: Tenant) -> None:
+    for i in range(9):
+        make_adapter(tenant, f"many-{i}")
+    client = client_of(tenant, "owner")
+    assert len(found(client, address(tenant, "find"), "many")) == 6
+    assert found(client, address(tenant, "find"), "many\0" + "x" * 5000) == []
+    assert found(client, address(tenant, "find"), "%") == []
+
+
+def test_the_shell_has_palette_and_keys(tenant: Tenant) -> None:
+    page = client_of(tenant, "viewer").get(address(tenant, "overview")).content.decode()
+    assert f'data-url="/t/{tenant.slug}/find"' in page and 'role="combobox"' in page
+    assert 'data-go-key="u"' in page and 'data-go-key="h"' not in page
+    home = Client()
+    home.force_login(make_member(tenant, "owner"))
+    Tenant.objects.create(slug="more", name="More").memberships.create(
+        user=home.get("/account/email/").wsgi_request.user, role="viewer"
+    )
+    assert 'data-url="/find"' in home.get("/").content.decode()
