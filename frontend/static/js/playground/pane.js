@@ -59,12 +59,11 @@ export class Pane extends HTMLElement {
     return { model: this.field("model").value.trim(), messages, ...fields, ...format, ...shown };
   }
 
-  // To be stored, or taken up again: with `all`, also the answer that is being generated.
-  toJSON({ all = false } = {}) {
+  // To be stored; with `running` also the answer that is being written, to go on with.
+  stored({ running = false } = {}) {
     const parameters = this.problem() ? {} : this.parameters();
-    const state = { model: this.field("model").value.trim(), parameters };
-    if (!all) return { ...state, ...this.tree.toJSON() };
-    return { ...state, ...this.tree.toJSON(undefined, () => false), resume: this.running };
+    const model = this.field("model").value.trim();
+    return { model, parameters, ...this.tree.stored({ running }), ...(running && { resume: this.running }) };
   }
 
   send(text) {

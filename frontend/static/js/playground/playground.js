@@ -34,7 +34,7 @@ class Playground extends HTMLElement {
 
   // As it is stored.
   conversation() {
-    return { panes: this.all.map((pane) => pane.toJSON()) };
+    return { panes: this.all.map((pane) => pane.stored()) };
   }
 
   removed(pane) {
@@ -188,7 +188,7 @@ class Playground extends HTMLElement {
   // The session has ended: come back to where this is after signing in.
   #leave() {
     leave(this.dataset.user, {
-      panes: this.all.map((pane) => pane.toJSON({ all: true })),
+      panes: this.all.map((pane) => pane.stored({ running: true })),
       message: this.message.value,
     });
   }

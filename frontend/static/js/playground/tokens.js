@@ -25,8 +25,8 @@ function incomplete(bytes) {
   return false;
 }
 
-// Joins tokens whose bytes are parts of one character. Call `take` with each; it returns the piece
-// that is complete with it, { text, tokens }, or null.
+// Joins tokens that are parts of one character, by their bytes; vLLM gives all of these to the last
+// one. Call `take` with each; it returns the piece that is complete with it, { text, tokens }, or null.
 export class Joiner {
   #held = [];
 
@@ -34,7 +34,8 @@ export class Joiner {
     this.#held.push(token);
     const bytes = this.#held.flatMap((one) => one.bytes ?? [...new TextEncoder().encode(one.token)]);
     const text = decoded(bytes);
-    return text === null && incomplete(bytes) ? null : this.rest(text);
+    const whole = text === null ? !incomplete(bytes) : text !== "";
+    return whole ? this.rest(text) : null;
   }
 
   // What is held, as it is.
@@ -63,7 +64,7 @@ export function percent(share) {
 }
 
 // A token as one reads it: blanks and line ends have signs.
-export const shown = (text) => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "␣") || "(nothing)";
+export const shown = (text) => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "␣") || "(no text)";
 
 // Writes into an element. The text is what the engine said, always: a token that is no part of it (the
 // end of the answer) stands beside it as a sign, and text without a token stands as it is.

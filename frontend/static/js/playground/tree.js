@@ -48,15 +48,12 @@ export class Tree {
     return found.filter((one) => one.content).map(({ role, content }) => ({ role, content }));
   }
 
-  // To be stored: only the fields that are named, without messages for which `skip` holds.
-  toJSON(fields = ["foot", "why"], skip = (node) => node.running) {
-    const nodes = [...this.#nodes.values()].filter((node) => !skip(node));
-    const kept = (node) => Object.fromEntries(fields.filter((name) => node[name]).map((name) => [name, node[name]]));
+  // To be stored, and read with `of`; an answer that is being written only where `running` asks.
+  stored({ running = false } = {}) {
+    const kept = (node) => running || !node.running;
     return {
-      nodes: nodes.map((node) => ({
-        id: node.id, parent: node.parent, role: node.role, content: node.content, ...kept(node),
-      })),
-      leaf: this.path.findLast((node) => !skip(node))?.id ?? null,
+      nodes: [...this.#nodes.values()].filter(kept).map(fields),
+      leaf: this.path.findLast(kept)?.id ?? null,
     };
   }
 
@@ -79,4 +76,8 @@ export class Tree {
     this.#last = Math.max(this.#last, node.id);
     return node;
   }
+}
+
+function fields({ id, parent, role, content, foot, why }) {
+  return { id, parent, role, content, ...(foot && { foot }), ...(why && { why }) };
 }
