@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -20,7 +20,7 @@ import structlog
 
 from frontend.live.feeds import Events, Feed, Key, State
 from frontend.live.relay import Batch, Layer, Relay
-from frontend.live.topics import TOPICS, EventTopic, StateTopic, Topic
+from frontend.live.topics import TOPICS, EventTopic, Read, StateTopic, Topic
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +54,9 @@ class Board:
         """Of each topic that is watched: what samples it, or listens to other gateways."""
         self._newcomers: dict[str, asyncio.Event] = {}
         self._outboxes: dict[str, Outbox] = {}
+        self._unread: dict[str, dict[Key, list[Any]]] = {}
+        """Of each topic with a `read`, while it runs: the rows that are to be read next."""
+        self._readers: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Board:
         return self
@@ -62,7 +65,8 @@ class Board:
         for timer in (*self._forgetting.values(), *(one.timer for one in self._outboxes.values())):
             if timer is not None:
                 timer.cancel()
-        tasks = [*self._tasks.values(), *(self._relay.sending if self._relay else [])]
+        tasks = [*self._tasks.values(), *self._readers]
+        tasks += self._relay.sending if self._relay else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -103,6 +107,11 @@ class Board:
     def idle(self) -> bool:
         """Whether other gateways were told everything that they are told."""
         return self._relay is None or not self._relay.sending
+
+    @property
+    def busy(self) -> bool:
+        """Whether events are on their way to watchers of this process."""
+        return bool(self._readers) or any(one.timer for one in self._outboxes.values())
 
     def seq(self, number: int) -> str:
         """How pages are told the number of a feed."""
@@ -167,13 +176,17 @@ class Board:
 
     # --- Events ----------------------------------------------------------------------------------
 
+    def wanted(self, topic: str) -> bool:
+        """Whether anybody may be told of this topic's events."""
+        return self._relay is not None or bool(self._feeds[topic])
+
     def publish(self, topic: str, tenant_id: int, event: dict[str, Any]) -> None:
         """Something happened to a tenant: tell whoever watches, here and on other gateways.
 
         `event` is JSON; `EventTopic.show` says what each audience sees of it. From the event loop;
         never waits. Costs a look-up where this is the only gateway and nobody watches.
         """
-        if self._relay is None and not self._feeds[topic]:
+        if not self.wanted(topic):
             return
         outbox = self._outboxes.setdefault(topic, Outbox())
         outbox.add(tenant_id, event)
@@ -197,7 +210,36 @@ class Board:
                 feed.skip()
             theirs = [event for id, event in batch.events if feed.key.tenant_id in (0, id)]
             if theirs and (rows := shown.show(feed.key, theirs)):
-                feed.add(rows)
+                self._add(shown, feed, rows)
+
+    def _add(self, topic: EventTopic, feed: Events, rows: Sequence[Any]) -> None:
+        if topic.read is None:
+            return feed.add(rows)
+        if topic.name not in self._unread:
+            self._unread[topic.name] = {}
+            task = asyncio.create_task(self._read(topic, topic.read))
+            self._readers.add(task)
+            task.add_done_callback(self._readers.discard)
+        unread = self._unread[topic.name].setdefault(feed.key, [])
+        unread.extend(rows)
+        if len(unread) > MAX_BATCH:
+            unread.clear()
+            feed.skip()
+
+    async def _read(self, topic: EventTopic, read: Read) -> None:
+        """Until all is read, whatever comes while that goes on."""
+        while unread := self._unread[topic.name]:
+            self._unread[topic.name] = {}
+            try:
+                found = await read(unread)
+            except Exception:  # a page that isn't live is no reason to end anything
+                log.exception("live_read_failed", topic=topic.name)
+                found = {}
+            for key in unread:
+                feed = self._feeds[topic.name].get(key)
+                if isinstance(feed, Events):
+                    feed.add(found[key]) if key in found else feed.skip()
+        del self._unread[topic.name]
 
 
 class Outbox:

@@ -4,7 +4,8 @@ To add a topic: a line in TOPICS. A `StateTopic` has something to sample: `sampl
 watched keys at once and returns for each `{"html": ...}`, which replaces the content of the page's
 <live-part>, or `{"mark": ...}`, at whose change the page fetches its <live-part> anew. An
 `EventTopic` is told by `Board.publish`, and `show` says what a key's audience sees of the events:
-the page hears of them as a `live` event with `detail.rows`.
+the page hears of them as a `live` event with `detail.rows`. What of the rows must be looked up is
+added by `read`, which is asked for all watched keys at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from frontend.live import states
+from frontend.live import states, tail
 from frontend.live.feeds import Key
 from frontend.live.messages import Watch
 from tenants.models import User
@@ -23,6 +24,8 @@ P = Permission
 
 Sample = Callable[[Sequence[Key]], Awaitable[Mapping[Key, Any]]]
 """The state of each key as JSON; a key that means nothing is left out."""
+Read = Callable[[Mapping[Key, Sequence[Any]]], Awaitable[Mapping[Key, Sequence[Any]]]]
+"""What pages are told of the rows of each key; of a key that is left out, that they missed some."""
 
 
 def everybody(caller: Caller) -> str:
@@ -56,6 +59,7 @@ class EventTopic(Topic):
 
     show: Callable[[Key, Sequence[Any]], Sequence[Any]]
     """The rows, as JSON, that a key's audience sees of these events; cheap, on the event loop."""
+    read: Read | None = None
 
 
 def keys_of(topics: Mapping[str, Topic], user: User, watches: Sequence[Watch]) -> list[Key | None]:
@@ -80,6 +84,7 @@ _ALL: Sequence[Topic] = (
     # name, what a watcher needs in a tenant, where it comes from
     StateTopic("engines", P.READ_ADAPTERS, states.engines),
     StateTopic("fleet", None, states.fleet, whole=True),
+    EventTopic("requests", P.READ_OWN_USAGE, tail.show, tail.read, audience=tail.audience),
     StateTopic("figures", None, states.figures, whole=True),
 )
 TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in _ALL}

@@ -15,6 +15,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.http import urlencode
 from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
@@ -35,6 +36,12 @@ MAX_CHOICES = 200
 """Keys to choose from, the newest, and models that are suggested."""
 RARE = ("since", "until", "ttft", "total")
 """Filters that are folded away."""
+NARROWING = ("model", "key", "outcome", "ttft", "total")
+"""Filters that are not of time."""
+NOT_LIVE = frozenset({"before", "until", "id"})
+"""With one of them a list gets nothing new."""
+MAX_LIVE = 200
+"""Characters that the live socket takes of a filter."""
 MARK = re.compile(r"(\d{1,17})-([A-Za-z0-9_-]{0,64})")
 """A place in the list: microseconds since 1970, and the id of the request there."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -123,8 +130,7 @@ class RequestFilter(forms.Form):
     @property
     def narrows(self) -> bool:
         """Whether a valid form passes requests over that are in its window."""
-        names = ("model", "key", "outcome", "ttft", "total")
-        return any(self.cleaned_data.get(name) for name in names)
+        return any(self.cleaned_data.get(name) for name in NARROWING)
 
     def narrow(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
         """The events that a valid form lets through, whenever they were."""
@@ -195,10 +201,6 @@ class Row:
     slug: str
     key: ApiKey | None
 
-    @property
-    def mark(self) -> str:
-        return text_of(self.event.mark)
-
 
 def rows_of(events: Iterable[UsageEvent], tenant: Tenant | None = None) -> list[Row]:
     """As the list shows them; without a tenant, of events that have selected theirs."""
@@ -224,10 +226,23 @@ def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[
         "looked_to": found.looked_to,
         "filtered": form.errors or form.narrows or form.more or form.cleaned_data["id"],
         "first": "before" not in request.GET,
+        "live": live_query(request, form),
         "query": query_of(request),
         "horizon": HORIZON,
         "currency": settings.CURRENCY.upper(),
     }
+
+
+def live_query(request: HttpRequest, form: RequestFilter) -> str | None:
+    """What a valid form asks of requests that are yet to come; None for a page that has no such.
+
+    A filter too long for the live socket has none either.
+    """
+    if form.errors or not NOT_LIVE.isdisjoint(name for name, value in request.GET.items() if value):
+        return None
+    asked = {name: request.GET[name] for name in NARROWING if request.GET.get(name)}
+    query = urlencode(asked)
+    return query if len(query) <= MAX_LIVE else None
 
 
 @require_GET

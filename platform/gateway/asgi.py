@@ -23,7 +23,7 @@ from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
 from frontend import process  # noqa: E402
-from frontend.live import history  # noqa: E402
+from frontend.live import history, tail  # noqa: E402
 from frontend.live.board import Board  # noqa: E402
 from frontend.live.socket import LiveSocket  # noqa: E402
 from frontend.playground.answers import Playground  # noqa: E402
@@ -60,6 +60,7 @@ _budgets = Pool("limits")
 limiter = configured(LedgerSpent(_budgets))
 board = Board(layer=get_channel_layer() if settings.REDIS_URL else None)
 hub = Hub(settings.GATEWAY_URL, settings.ENGINE_TOKEN, ledger, limiter)
+ledger.on_written(tail.listener(board.wanted, board.publish))
 directory.on_revoked(hub.end_streams)
 directory.on_archived(hub.unload)
 directory.on_pinned(hub.set_pins)

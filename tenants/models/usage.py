@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Self
 
 from django.core.exceptions import ValidationError
@@ -39,6 +39,7 @@ GROUPS = (*BUCKETS, "key", "member", "adapter", "model", "base_model")
 """What usage can be summed by; a member is who made the key."""
 REQUEST_ID = re.compile(r"(?:req_|chatcmpl-|cmpl-)?([A-Za-z0-9_-]{1,64})")
 """As `x-request-id` and the bodies of answers show it, or bare."""
+ROUNDING = timedelta(milliseconds=1)
 
 
 class Outcome(models.TextChoices):
@@ -77,6 +78,15 @@ class UsageEventQuerySet(models.QuerySet["UsageEvent"]):
         """The one with this id, in any of its forms; none if it is no id at all."""
         form = REQUEST_ID.fullmatch(shown_id)
         return self.filter(id=form[1]) if form else self.none()
+
+    def marked(self, marks: Collection[Mark]) -> Self:
+        """Those at these marks, whose times may be a millisecond off."""
+        starts = [mark.started_at for mark in marks]
+        if not starts:
+            return self.none()
+        # The times say in which partitions they are.
+        between = (min(starts) - ROUNDING, max(starts) + ROUNDING)
+        return self.filter(id__in=[mark.id for mark in marks], started_at__range=between)
 
     def between(self, start: datetime, end: datetime | None) -> Self:
         """Those that started at `start` or later, and before `end`."""

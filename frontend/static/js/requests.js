@@ -35,3 +35,85 @@ addEventListener("popstate", (event) => {
   else if (drawer?.open) drawer.close();
   else if (here() !== list) location.reload();
 });
+
+// The tail: what comes goes on top, unless it is paused or somebody reads further down.
+const MOST_HELD = 500;
+const MOST_ADDED = 500;
+const tail = document.querySelector("live-part#tail");
+if (tail) follow(tail);
+
+async function follow(tail) {
+  await customElements.whenDefined("live-part");
+  const [bar, pause, fresh, more] = ["tail-bar", "pause", "fresh", "more"].map((id) => document.getElementById(id));
+  const refetch = tail.fetch.bind(tail);
+  let held = [];
+  let added = 0;
+  let left = 0;
+  let missed = false;
+  let fetching = false;
+
+  const paused = () => pause.getAttribute("aria-pressed") === "true";
+  const waits = () => paused() || tail.getBoundingClientRect().top < 0;
+
+  // Also called by the part itself, when it missed some.
+  tail.fetch = async () => {
+    missed = true;
+    update();
+  };
+
+  function say() {
+    fresh.hidden = !held.length && !(missed && waits());
+    fresh.textContent = held.length && !missed ? `${held.length} new` : "Show what is new";
+    more.textContent = left ? `and ${left} more, which ended in the same moment` : "";
+  }
+
+  function update() {
+    if (!waits()) show();
+    say();
+  }
+
+  // What comes meanwhile is held: the page that is fetched may not have it.
+  async function fetchAll() {
+    [fetching, missed, added] = [true, false, 0];
+    await refetch();
+    fetching = false;
+    if (tail.querySelector("tbody")) update();
+  }
+
+  function show() {
+    if (fetching) return;
+    const body = tail.querySelector("tbody");
+    if (missed || (held.length && !body) || added + held.length > MOST_ADDED) return void fetchAll();
+    for (const { id, html } of held) {
+      if (document.getElementById(`r-${id}`)) continue;
+      const row = document.createElement("template");
+      row.innerHTML = html.trim();
+      row.content.firstChild.classList.add("new");
+      body.prepend(row.content);
+      added++;
+    }
+    held = [];
+  }
+
+  tail.addEventListener("live", ({ detail }) => {
+    left = 0;
+    for (const row of detail.rows ?? []) {
+      if (row.more) left += row.more;
+      else if (!held.some((one) => one.id === row.id)) held.push(row);
+    }
+    if (held.length > MOST_HELD) [missed, held] = [true, []];
+    update();
+  });
+  pause.addEventListener("click", () => {
+    pause.setAttribute("aria-pressed", String(!paused()));
+    pause.textContent = paused() ? "Paused" : "Pause";
+    left = 0;
+    update();
+  });
+  fresh.addEventListener("click", () => {
+    show();
+    say();
+    tail.previousElementSibling.scrollIntoView({ block: "nearest" });
+  });
+  bar.hidden = false;
+}

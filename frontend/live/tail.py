@@ -1,0 +1,96 @@
+"""The live tail of requests: the ledger says what it has written, pages are told it as rows.
+
+A process tells the others which requests ended, a few for each key at a time, and counts the rest.
+Where somebody watches they are read once for all who see the same, and rendered as the page does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from channels.db import database_sync_to_async
+from django.http import QueryDict
+from django.template.loader import render_to_string
+
+from frontend.live.feeds import Key
+from frontend.views.requests import RequestFilter, rows_of
+from tenants.ledger import Line
+from tenants.models import Tenant, UsageEvent
+from tenants.models.usage import Mark
+from tenants.permissions import Caller, Permission
+
+TOPIC = "requests"
+MOST = 50
+"""Rows of one key that are told at once; of more the newest, and how many others there were."""
+ALL, OWN = "all", "own"
+
+Event = Mapping[str, Any]
+"""`key`: a row id; `ended`: pairs of a request's id and its start, a unix time; `more`: others."""
+
+
+def listener(
+    wanted: Callable[[str], bool], publish: Callable[[str, int, dict[str, Any]], None]
+) -> Callable[[Sequence[Line]], None]:
+    """What `Ledger.on_written` calls; tells a board by these two of its methods."""
+
+    def written(lines: Sequence[Line]) -> None:
+        if wanted(TOPIC):
+            for tenant_id, event in events_of(lines):
+                publish(TOPIC, tenant_id, event)
+
+    return written
+
+
+def events_of(lines: Iterable[Line]) -> Iterable[tuple[int, dict[str, Any]]]:
+    """One event for each key, with its tenant."""
+    ended: dict[tuple[int, int], list[tuple[str, float]]] = {}
+    for line in lines:
+        account = line.entry.account
+        of_key = ended.setdefault((account.tenant_id, account.key_id), [])
+        of_key.append((line.entry.id, account.started_at))
+    for (tenant_id, key_id), found in ended.items():
+        more = max(0, len(found) - MOST)
+        yield tenant_id, {"key": key_id, "ended": found[more:], "more": more}
+
+
+def audience(caller: Caller) -> str:
+    """Whose requests he sees: everybody's, or those of keys of his own."""
+    if caller.may(Permission.READ_USAGE):
+        return ALL
+    own = caller.tenant.keys.filter(created_by=caller.user).order_by("pk")
+    return " ".join([OWN, *map(str, own.values_list("pk", flat=True))])
+
+
+def show(key: Key, events: Sequence[Event]) -> Sequence[Event]:
+    """The events that the key's audience may know of."""
+    if key.audience == ALL:
+        return events
+    own = {int(pk) for pk in key.audience.removeprefix(OWN).split()}
+    return [event for event in events if event["key"] in own]
+
+
+@database_sync_to_async
+def read(events: Mapping[Key, Sequence[Event]]) -> Mapping[Key, Sequence[Any]]:
+    """Each key's rows, the oldest first: `{"id", "html"}`, and `{"more"}` for those left out."""
+    tenants = Tenant.objects.in_bulk({key.tenant_id for key in events})
+    return {
+        key: list(_rows(tenants[key.tenant_id], key.query, theirs))
+        for key, theirs in events.items()
+        if key.tenant_id in tenants
+    }
+
+
+def _rows(tenant: Tenant, query: str, events: Sequence[Event]) -> Iterable[dict[str, Any]]:
+    ended = [one for event in events for one in event["ended"]]
+    more = sum(event["more"] for event in events) + max(0, len(ended) - MOST)
+    if more:
+        yield {"more": more}
+    form = RequestFilter(QueryDict(query), tenant.keys.all())
+    if not form.is_valid():
+        return
+    marks = [Mark(datetime.fromtimestamp(started_at, UTC), id) for id, started_at in ended[-MOST:]]
+    found = form.narrow(UsageEvent.objects.filter(tenant=tenant).marked(marks))
+    for row in reversed(rows_of(found.newest(), tenant)):
+        yield {"id": row.event.id, "html": render_to_string("requests_row.html", {"row": row})}
