@@ -69,6 +69,13 @@ KEY_SCOPES: Mapping[Role, frozenset[Scope]] = {
 """The scopes that a member may give to a key."""
 
 
+class NotPermitted(PermissionDenied):
+    """Its arguments are a sentence, which pages show, and the API's code."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 @dataclass(frozen=True)
 class Caller:
     """Who asks, about which tenant: a key, a member, or an operator (who may do all)."""
@@ -105,9 +112,9 @@ class Caller:
         return RANK.index(self.role) >= RANK.index(role)
 
     def require(self, permission: Permission) -> None:
-        """Raises PermissionDenied where `may` says no."""
+        """Raises NotPermitted where `may` says no."""
         if not self.may(permission):
-            raise PermissionDenied(f"You may not {permission.value}.", "insufficient_permissions")
+            raise NotPermitted(f"You may not {permission.value}.", "insufficient_permissions")
 
     def rollups(self) -> UsageRollupQuerySet:
         """The usage that it may see: the tenant's, or that of the keys which this person made."""

@@ -133,7 +133,7 @@ def _list(
     limits: LimitsForm | None,
     secret: str = "",
 ) -> HttpResponse:
-    found = ApiKey.objects.filter(tenant=caller.tenant).select_related("created_by")
+    found = ApiKey.objects.with_text().filter(tenant=caller.tenant).select_related("created_by")
     if words := request.GET.get("q", "").strip():
         found = found.filter(Q(name__icontains=words) | Q(prefix__startswith=words))
     if (before := request.GET.get("before", "")).isdecimal():
@@ -167,11 +167,7 @@ def _state(key: ApiKey, now: Any) -> str:
 
 def _may_edit(caller: Caller, key: ApiKey) -> bool:
     own = caller.user is not None and key.created_by == caller.user
-    return (
-        key.revoked_at is None
-        and not key.of_playground
-        and (own or caller.may(Permission.EDIT_KEYS))
-    )
+    return key.revoked_at is None and (own or caller.may(Permission.EDIT_KEYS))
 
 
 def _mine(caller: Caller, pk: int) -> ApiKey:

@@ -54,6 +54,20 @@ def test_nobody_else_does(tenant: Tenant, entry: Any) -> None:
     assert (away.status_code, away["Location"]) == (302, f"/account/login/?next={where}")
 
 
+def test_who_may_not_see_a_page_is_told_so_in_a_sentence(tenant: Tenant) -> None:
+    page = client_of(tenant, "viewer").get(address(tenant, "audit"))
+    assert (page.status_code, "<p>You may not see the audit log. " in page.content.decode()) == (
+        403,
+        True,
+    )
+
+
+def test_the_playgrounds_own_key_is_none_that_programs_hold(tenant: Tenant) -> None:
+    ApiKey.objects.open_playground(tenant)
+    page = client_of(tenant, "owner").get(address(tenant, "keys"))
+    assert "There is no API key yet." in page.content.decode()
+
+
 def test_a_part_of_a_page_sends_the_whole_page_to_sign_in(tenant: Tenant) -> None:
     part = Client().get(address(tenant, "overview"), headers={"HX-Request": "true"})
     assert (part.status_code, part["HX-Redirect"]) == (204, "/account/login/")
