@@ -158,7 +158,8 @@ WRITE = """
     const signs = spans.filter((one) => one.classList.contains("sign"));
     const told = spans.map((one) => [one.textContent, one.tokens.length]);
     const shown = [...said.childNodes].filter((one) => !signs.includes(one));
-    const found = [shown.map((one) => one.textContent).join(""), told, signs.map((one) => one.textContent), said.innerHTML];
+    const texts = (all) => all.map((one) => one.textContent);
+    const found = [texts(shown).join(""), told, texts(signs), said.innerHTML];
     said.remove();
     return found;
 """
@@ -205,6 +206,7 @@ def test_a_character_of_several_tokens_is_one_span(
         ("Hello there", []),
         ("Hello", ["Hello", " there", "!"]),
         ("\ufffd!", ["\ufffd", "!"]),
+        ("cut \ufffdéä!", ["cut", " ", "éä", "!"]),
     ],
 )
 @pytest.mark.parametrize("late", [False, True])
@@ -214,6 +216,12 @@ def test_the_text_is_the_engines_whatever_tokens_say(
     made = [token(text) for text in tokens]
     deltas = [("", made), *((char, []) for char in said)] if late else [(said, made)]
     assert written(blank, *deltas)[0] == said
+
+
+def test_bytes_that_are_no_character_do_not_part_text_and_tokens(blank: Page) -> None:
+    broken = [token("", data=b""), token("éä"), token("!")]
+    text, tokens, signs, _ = written(blank, ("\ufffdéä!", broken))
+    assert (text, tokens, signs) == ("\ufffdéä!", [["éä", 2], ["!", 1]], [])
 
 
 def test_hostile_tokens_are_text(blank: Page) -> None:

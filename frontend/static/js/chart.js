@@ -4,9 +4,9 @@ const HEIGHT = 240; // pixels
 const HOUR = 3600; // seconds
 const DAY = 24 * HOUR;
 const STEPS = [1, 2, 3, 6, 12].map((n) => n * HOUR).concat([1, 2, 3, 7, 14, 30, 60].map((n) => n * DAY));
-const clock = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", hour: "2-digit", minute: "2-digit" });
+export const clock = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", day: "numeric", month: "short" });
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
+export const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
 
 // Rows to columns: the times, and each series added up on those before it; null where nothing was used.
 function stacked(rows, series) {
@@ -41,6 +41,20 @@ function striped(context, colour, ground, dashes) {
   return context.createPattern(tile, "repeat");
 }
 
+// What all axes are like, by the element that they are drawn in.
+export function axisIn(plot) {
+  const style = getComputedStyle(plot);
+  return { stroke: style.color, font: `12px ${style.fontFamily}`, ticks: { show: false }, grid: { stroke: style.borderTopColor, width: 1 } };
+}
+
+// Calls `again` when the theme changes, until the signal.
+export function onTheme(again, signal) {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again, { signal });
+  const themed = new MutationObserver(again);
+  themed.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  signal.addEventListener("abort", () => themed.disconnect());
+}
+
 class UsageChart extends HTMLElement {
   connectedCallback() {
     this.wrap = this.querySelector(".table-wrap");
@@ -61,14 +75,13 @@ class UsageChart extends HTMLElement {
   disconnectedCallback() {
     this.ends.abort();
     this.resized.disconnect();
-    this.themed.disconnect();
     this.chart?.destroy();
   }
 
   draw() {
     this.chart?.destroy();
     const style = getComputedStyle(this.plot);
-    const axis = { stroke: style.color, font: `12px ${style.fontFamily}`, ticks: { show: false }, grid: { stroke: style.borderTopColor, width: 1 } };
+    const axis = axisIn(this.plot);
     const times = this.rows.map((row) => Number(row.querySelector("th").dataset.at));
     const half = times.length > 1 ? (times[1] - times[0]) / 2 : HOUR / 2;
     const columns = stacked(this.rows, this.swatches.length).reverse();
@@ -133,9 +146,7 @@ class UsageChart extends HTMLElement {
   #watch() {
     const again = () => this.plot.hidden || this.draw();
     this.ends = new AbortController();
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again, { signal: this.ends.signal });
-    this.themed = new MutationObserver(again);
-    this.themed.observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    onTheme(again, this.ends.signal);
     this.resized = new ResizeObserver(() => {
       if (!this.plot.hidden) this.chart?.setSize({ width: this.plot.clientWidth - 24, height: HEIGHT });
     });

@@ -64,7 +64,7 @@ async function follow(tail) {
   function say() {
     fresh.hidden = !held.length && !(missed && waits());
     fresh.textContent = held.length && !missed ? `${held.length} new` : "Show what is new";
-    more.textContent = left ? `and ${left} more, which ended in the same moment` : "";
+    more.textContent = left ? `and ${left} more, which came too fast to be shown` : "";
   }
 
   function update() {
@@ -74,7 +74,7 @@ async function follow(tail) {
 
   // What comes meanwhile is held: the page that is fetched may not have it.
   async function fetchAll() {
-    [fetching, missed, added] = [true, false, 0];
+    [fetching, missed, added, left] = [true, false, 0, 0];
     await refetch();
     fetching = false;
     if (tail.querySelector("tbody")) update();
@@ -96,7 +96,6 @@ async function follow(tail) {
   }
 
   tail.addEventListener("live", ({ detail }) => {
-    left = 0;
     for (const row of detail.rows ?? []) {
       if (row.more) left += row.more;
       else if (!held.some((one) => one.id === row.id)) held.push(row);
@@ -107,7 +106,6 @@ async function follow(tail) {
   pause.addEventListener("click", () => {
     pause.setAttribute("aria-pressed", String(!paused()));
     pause.textContent = paused() ? "Paused" : "Pause";
-    left = 0;
     update();
   });
   fresh.addEventListener("click", () => {

@@ -47,14 +47,19 @@ export class Joiner {
 }
 
 // How much of `text` from `at` a piece is: { skip (characters before it), length }, null if it is
-// none of it, undefined if more text has to come first. Tokenizers differ in whose blank it is.
+// none of it, undefined if more text has to come first. Tokenizers differ in whose a blank is, and
+// bytes that are no character are only in the text, as U+FFFD.
 export function place(text, at, piece) {
   const rest = text.slice(at);
-  for (const [skip, said] of [[0, piece], [0, piece.trimStart()], [/^\s*/.exec(rest)[0].length, piece.trimStart()]]) {
-    if (said && rest.startsWith(said, skip)) return { skip, length: said.length };
+  const [ahead, bare] = [loose(rest), loose(piece)];
+  const skip = rest.length - ahead.length;
+  for (const [skipped, said] of [[0, piece], [0, bare], [skip, bare]]) {
+    if (said && rest.startsWith(said, skipped)) return { skip: skipped, length: said.length };
   }
-  return rest.trimStart().length >= piece.trimStart().length ? null : undefined;
+  return ahead.length >= bare.length ? null : undefined;
 }
+
+const loose = (text) => text.replace(/^[\s\ufffd]+/u, "");
 
 export const probability = (token) => Math.exp(Math.min(0, token.logprob));
 
