@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
@@ -33,6 +34,6 @@ def state(tenant: Tenant) -> dict[str, Any]:
         for engine in sorted(found, key=lambda engine: str(engine["id"]))
     ]
     served = {engine["base_model"] for engine in found if not engine["draining"]}
-    used = BaseModel.objects.filter(adapters__tenant=tenant).distinct()
-    missing = [model.name for model in used if model.name not in served]
+    used = BaseModel.objects.filter(Exists(tenant.adapters.filter(base_model=OuterRef("pk"))))
+    missing = [name for name in used.values_list("name", flat=True) if name not in served]
     return {"rows": rows, "missing": missing}

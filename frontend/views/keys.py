@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
@@ -17,10 +18,12 @@ from django.views.decorators.http import require_POST
 
 from frontend.pages import tenant_page
 from frontend.views.limits import LimitsForm
-from tenants.models import Adapter, ApiKey, BaseModel, Lane, LimitScope, LimitSet, Scope, User
+from tenants.models import ApiKey, BaseModel, Lane, LimitScope, LimitSet, Scope, Tenant, User
 from tenants.permissions import Caller, Permission
 
 PAGE = 50
+MAX_CHOICES = 50
+"""Adapters to choose from; the names of more are written."""
 LIFETIMES = {
     "": "Never",
     "7": "In 7 days",
@@ -37,17 +40,46 @@ SCOPES = {
 }
 
 
+class ModelNames(forms.CharField):
+    """Names of the tenant's models, with spaces or commas between them; cleaned to a list."""
+
+    def __init__(self, tenant: Tenant, **options: Any) -> None:
+        super().__init__(**options)
+        self._tenant = tenant
+
+    def clean(self, value: Any) -> Any:
+        """Raises ValidationError: some of them are not the tenant's."""
+        names = sorted(set(super().clean(value).replace(",", " ").split()))
+        known = set(self._tenant.adapters.filter(name__in=names).values_list("name", flat=True))
+        known |= set(BaseModel.objects.filter(name__in=names).values_list("name", flat=True))
+        if unknown := [name for name in names if name not in known]:
+            raise ValidationError(f"There is no model “{unknown[0]}”.")
+        return names
+
+
+def _models_field(tenant: Tenant) -> forms.Field:
+    """What a key may be restricted to: a list to choose from as long as it is not too long."""
+    told: dict[str, Any] = {"required": False, "label": "Only these models"}
+    names = list(tenant.adapters.values_list("name", flat=True)[: MAX_CHOICES + 1])
+    if len(names) > MAX_CHOICES:
+        return ModelNames(
+            tenant, help_text="Names with spaces between them; empty: all of the tenant's.", **told
+        )
+    names += BaseModel.objects.values_list("name", flat=True)
+    return forms.MultipleChoiceField(
+        choices=[(name, name) for name in names],
+        widget=forms.CheckboxSelectMultiple,
+        help_text="All of the tenant's if none is chosen.",
+        **told,
+    )
+
+
 class KeyForm(forms.Form):
     """A new key. The choices are those that the caller may give."""
 
     name = forms.CharField(max_length=200, help_text="What uses it, such as “billing service”.")
     scopes = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple, label="It may")
-    models = forms.MultipleChoiceField(
-        required=False,
-        widget=forms.CheckboxSelectMultiple,
-        label="Only these models",
-        help_text="All of the tenant's if none is chosen.",
-    )
+    models = forms.Field()  # what kind of field depends on the tenant
     lane = forms.ChoiceField(
         choices=[
             (Lane.INTERACTIVE, "Interactive"),
@@ -61,9 +93,7 @@ class KeyForm(forms.Form):
         scopes = [(scope, text) for scope, text in SCOPES.items() if scope in caller.key_scopes]
         self.fields["scopes"].choices = scopes  # type: ignore[attr-defined]
         self.fields["scopes"].initial = [Scope.INFERENCE]
-        names = list(Adapter.objects.filter(tenant=caller.tenant).values_list("name", flat=True))
-        names += BaseModel.objects.values_list("name", flat=True)
-        self.fields["models"].choices = [(name, name) for name in names]  # type: ignore[attr-defined]
+        self.fields["models"] = _models_field(caller.tenant)
 
     def issue(self, caller: Caller) -> tuple[ApiKey, str]:
         """Make the key of a valid form; returns it and its text."""

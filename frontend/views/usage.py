@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -202,15 +202,16 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
     asked = Question.of(form.cleaned_data if form.is_valid() else {}, timezone.now())
     everything = caller.rollups()
     rollups = everything.between(asked.start, asked.end)
-    total = summed(rollups)
+    buckets = {row[asked.bucket]: row for row in rollups.sums([asked.bucket])}
+    total = added_up(buckets.values())
     rows = groups(asked, rollups)
     names = _names(asked, caller.tenant, rows)
     context = {
         "form": form,
         "asked": asked,
         "periods": [(asked.query(period=name), text, name) for name, text in PERIODS.items()],
-        "stats": stats(total, summed(everything.between(*asked.before))),
-        "chart": chart(asked, rollups, rows, names) if rows else None,
+        "stats": stats(total, added_up(everything.between(*asked.before).sums([]))),
+        "chart": chart(asked, rollups, buckets, rows, names) if rows else None,
         "rows": [(names[row[asked.by]], row) for row in rows],
         "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
         "own": not caller.may(Permission.READ_USAGE),
@@ -223,10 +224,10 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
     return render(request, "usage.html", context, status=422 if form.errors else 200)
 
 
-def summed(rollups: UsageRollupQuerySet) -> dict[str, int]:
-    """The sums of everything, zeros of nothing."""
-    row = next(iter(rollups.sums([])), None)
-    return {name: int(row[name]) if row else 0 for name in FIGURES}
+def added_up(rows: Iterable[Row]) -> dict[str, int]:
+    """The sums of all rows, zeros of none."""
+    found = list(rows)
+    return {name: sum(int(row[name]) for row in found) for name in FIGURES}
 
 
 def groups(asked: Question, rollups: UsageRollupQuerySet) -> list[dict[str, Any]]:
@@ -243,7 +244,8 @@ def _with_uncached(row: Row) -> dict[str, Any]:
 
 def rest(total: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
     """What is not in the rows; None if that is nothing."""
-    left = {name: total[name] - sum(int(row[name]) for row in rows) for name in FIGURES}
+    shown = added_up(rows)
+    left = {name: total[name] - shown[name] for name in FIGURES}
     return _with_uncached(left) if left["requests"] else None
 
 
@@ -277,11 +279,15 @@ def change(now: int, before: int) -> str:
 
 
 def chart(
-    asked: Question, rollups: UsageRollupQuerySet, rows: Sequence[Row], names: Mapping[Any, str]
+    asked: Question,
+    rollups: UsageRollupQuerySet,
+    buckets: Mapping[datetime, Row],
+    rows: Sequence[Row],
+    names: Mapping[Any, str],
 ) -> Chart:
-    """The first of the rows as series, and one more for all that is left."""
+    """The first of the rows as series, and one more for what is left of each bucket."""
     shown = [row[asked.by] for row in rows[:MAX_SERIES]]
-    totals = {row[asked.bucket]: asked.value(row) for row in rollups.sums([asked.bucket])}
+    totals = {at: asked.value(row) for at, row in buckets.items()}
     of_shown = rollups.sums([asked.bucket, asked.by]).filter(**{f"{asked.by}__in": shown})
     values = {(row[asked.bucket], row[asked.by]): asked.value(row) for row in of_shown}
     lines = {

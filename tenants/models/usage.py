@@ -241,6 +241,8 @@ class UsageRollup(models.Model):
                 name="rollup_unique",
             )
         ]
+        # For sums over all tenants.
+        indexes = [models.Index(fields=["hour"], name="rollup_by_hour")]
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.hour:%Y-%m-%d %H}h {self.model}"

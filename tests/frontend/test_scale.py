@@ -85,3 +85,22 @@ def asked(client: Client, page: Page) -> bytes:
     assert answer.status_code == 200, f"{page} answered {answer.status_code}"
     assert len(queries) <= MAX_QUERIES, f"{page} asked {len(queries)} times:\n{told}"
     return b"" if answer.streaming else answer.content
+
+
+@pytest.mark.parametrize(
+    ("written", "status", "kept"),
+    [
+        ("", 200, None),
+        (f"support-0000, {BASES[0]}", 200, [BASES[0], "support-0000"]),
+        ("support-0000 no-such", 422, None),
+        ("support-0000\0", 422, None),
+    ],
+)
+def test_the_models_of_a_key_are_written_where_there_are_many(
+    tenant: Tenant, written: str, status: int, kept: list[str] | None
+) -> None:
+    body = {"name": "of many", "scopes": ["inference"], "lane": "batch", "models": written}
+    made = client_of(tenant, "admin").post(f"/t/{tenant.slug}/keys", body)
+    assert made.status_code == status
+    keys = list(tenant.keys.filter(name="of many"))
+    assert [key.allowed_models for key in keys] == ([kept] if status == 200 else [])
