@@ -390,6 +390,8 @@ class Hub:
                 "base_model": link.engine.info.name,
                 "max_model_len": link.engine.info.max_model_len,
                 "max_loras": link.engine.info.max_loras,
+                "max_lora_rank": link.engine.info.max_lora_rank,
+                "kv_tokens": link.engine.info.kv_tokens,
                 "connected_at": link.connected_at.isoformat(),
                 "draining": link.engine.draining,
                 "running": link.engine.stats.running,

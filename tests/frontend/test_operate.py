@@ -41,6 +41,8 @@ ENGINE: dict[str, Any] = {
     "base_model": "base",
     "max_model_len": 512,
     "max_loras": 4,
+    "max_lora_rank": 16,
+    "kv_tokens": 65_536,
     "connected_at": "2026-01-02T03:04:05+00:00",
     "draining": False,
     "running": 3,
@@ -474,6 +476,30 @@ def test_the_log_is_of_all_tenants_filtered_and_paged(operator: Client, tenant: 
     assert [change.after for _, _, changes in own for change in changes] == ["7"]
     wrong = operator.get(reverse("operate_audit"), {"since": "2026-02-02", "until": "2026-01-01"})
     assert wrong.status_code == 422
+
+
+def test_a_tenants_plan_ceilings_and_suspension_are_shown(operator: Client, tenant: Tenant) -> None:
+    where = reverse("operate_tenants-edit", args=[tenant.slug])
+    assert "Nothing limits it." in operator.get(where).content.decode()
+    LimitScope().store(LimitSet.Author.OPERATOR, {"tokens_per_day": 7000, "cost_per_day": 5})
+    LimitScope(tenant).store(LimitSet.Author.OPERATOR, {"cost_per_day": 12_500_000})
+    LimitScope(tenant).store(LimitSet.Author.TENANT, {"concurrent_streams": 1})
+    page = operator.get(where)
+    assert page.context["ceilings"] == [
+        ("Tokens per day", "7\u202f000", False), ("Cost per day", "12.50", True),
+    ]  # fmt: skip
+    assert "It is suspended" not in page.content.decode()
+    Tenant.objects.filter(pk=tenant.pk).update(status="suspended")
+    assert "It is suspended" in operator.get(where).content.decode()
+
+
+def test_a_base_model_shows_what_its_engines_run_with(
+    operator: Client, fleet: list[dict[str, Any]]
+) -> None:
+    fleet.append(ENGINE | {"id": "other", "base_model": "else", "kv_tokens": 7})
+    page = operator.get(reverse("operate_models-one", args=[make_base().pk]))
+    assert [one["id"] for one in page.context["engines"]] == ["engine-1"]
+    assert "65\u202f536 tokens" in page.content.decode()
 
 
 # --- isolation and errors ------------------------------------------------------------------------

@@ -406,6 +406,8 @@ ENGINE = {
     "base_model": "base",
     "max_model_len": 512,
     "max_loras": 8,
+    "max_lora_rank": 16,
+    "kv_tokens": 65_536,
     "connected_at": "2026-05-01T12:00:00+00:00",
     "draining": False,
     "running": 3,

@@ -19,7 +19,9 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.pages import operator_page
-from tenants.models import Adapter, ApiKey, Membership, Tenant, UsageRollup
+from frontend.views.limits import LABELS, shown
+from tenants import ceilings
+from tenants.models import Adapter, ApiKey, LimitScope, Membership, Tenant, UsageRollup
 from tenants.models.accounts import TenantQuerySet
 
 if TYPE_CHECKING:
@@ -131,6 +133,7 @@ def edit(request: HttpRequest, tenant_slug: str) -> HttpResponse:
         "name": form.initial["name"],
         "form": form,
         "sections": _sections(tenant.slug),
+        "ceilings": _ceilings(tenant),
         "currency": settings.CURRENCY.upper(),
     }
     return render(request, "operate/tenant.html", context, status=422 if form.errors else 200)
@@ -224,6 +227,17 @@ def _count(rows: QuerySet[Any]) -> Coalesce:
     """How many of the rows are the tenant's; joins would multiply them with each other."""
     own = rows.filter(tenant=OuterRef("pk")).order_by().values("tenant")
     return Coalesce(Subquery(own.annotate(count=Count("pk")).values("count")), 0)
+
+
+def _ceilings(tenant: Tenant) -> list[tuple[str, str, bool]]:
+    """The limits that it cannot go beyond: what, how much, and whether they are its own."""
+    sets = LimitScope(tenant).sets()
+    own = sets.get(ceilings.OPERATOR, {})
+    return [
+        (LABELS[name], shown(name, limit), own.get(name) is not None)
+        for name, limit in ceilings.ceiling(sets).items()
+        if limit is not None
+    ]
 
 
 def _month() -> datetime:
