@@ -108,7 +108,7 @@ def audit(request: HttpRequest, caller: Caller) -> HttpResponse:
     query = request.GET.copy()
     query.pop("before", None)
     context = {
-        "entries": _shown(entries[:PAGE]),
+        "entries": with_changes(entries[:PAGE]),
         "older": entries[PAGE - 1].pk if len(entries) > PAGE else None,
         "filtered": any(query.values()),
         "query": query.urlencode(),
@@ -136,7 +136,7 @@ def changes(entry: AuditEntry) -> list[Change]:
     return [change for change in said if change.before != change.after]
 
 
-def _shown(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, list[Change]]]:
+def with_changes(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, list[Change]]]:
     """Each with what it is about and what differs."""
     ids = [entry.object_id for entry in entries if entry.kind == "limits" and entry.object_id]
     found = LimitSet.objects.filter(pk__in=ids).select_related("key", "adapter") if ids else []
@@ -148,6 +148,8 @@ def _about(entry: AuditEntry, limits: LimitSet | None) -> str:
     """What kind of thing it was; limits are named by whose they are, as far as they still exist."""
     if entry.kind != "limits":
         return KINDS.get(entry.kind, entry.kind)
+    if entry.tenant_id is None:
+        return "default limits"
     kind = "ceiling" if entry.name == LimitSet.Author.OPERATOR else "limits"
     if limits is None or (limits.key is None and limits.adapter is None):
         return kind

@@ -8,7 +8,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from frontend.pages import operator_page
-from frontend.views.audit import KINDS, PAGE, AuditFilter, changes
+from frontend.views.audit import PAGE, AuditFilter, with_changes
 from tenants.models import AuditEntry
 from tenants.models.audit import AuditEntryQuerySet
 
@@ -40,9 +40,7 @@ def audit(request: HttpRequest) -> HttpResponse:
     query = request.GET.copy()
     query.pop("before", None)
     context = {
-        "entries": [
-            (entry, KINDS.get(entry.kind, entry.kind), changes(entry)) for entry in found[:PAGE]
-        ],
+        "entries": with_changes(found[:PAGE]),
         "older": found[PAGE - 1].pk if len(found) > PAGE else None,
         "filtered": any(query.values()),
         "query": query.urlencode(),
