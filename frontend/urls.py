@@ -37,7 +37,6 @@ ADAPTER = [
     path("aliases/<str:alias>/roll-back", adapters.roll_back, name="adapters-rollback"),
     path("aliases/<str:alias>/delete", adapters.drop_alias, name="adapters-unalias"),
     path("versions/<int:number>", versions.version, name="adapters-version"),
-    path("versions/<int:number>/state", versions.state, name="adapters-state"),
     path("versions/<int:number>/diff", versions.diff, name="adapters-diff"),
     path("versions/<int:number>/archive", versions.archive, name="adapters-archive"),
     path("versions/<int:number>/delete", versions.remove, name="adapters-remove"),

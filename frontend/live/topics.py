@@ -16,6 +16,7 @@ from typing import Any
 
 from frontend.live import states, tail
 from frontend.live.feeds import Key
+from frontend.live.history import STEP_S
 from frontend.live.messages import Watch
 from tenants.models import User
 from tenants.permissions import Caller, Permission
@@ -86,5 +87,9 @@ _ALL: Sequence[Topic] = (
     StateTopic("fleet", None, states.fleet, whole=True),
     EventTopic("requests", P.READ_OWN_USAGE, tail.show, tail.read, audience=tail.audience),
     StateTopic("figures", None, states.figures, whole=True),
+    StateTopic("history", None, states.history, whole=True, every_s=STEP_S / 2),
+    StateTopic("adapters", P.READ_ADAPTERS, states.adapters),
+    StateTopic("steps", P.READ_TENANT, states.steps, every_s=2.0),
+    StateTopic("limits", P.READ_LIMITS, states.limits, every_s=2.0),
 )
 TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in _ALL}

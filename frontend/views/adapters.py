@@ -18,6 +18,7 @@ from django.views.decorators.csrf import csrf_exempt, csrf_protect
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.pages import tenant_page
+from frontend.views.marks import mark
 from tenants.adapters.refusals import UploadRefused
 from tenants.api import engines
 from tenants.api.uploads import Destination, keep_files
@@ -110,6 +111,7 @@ def _list(
         "filtered": any(wanted.get(name) for name in ("q", "state")),
         "paged": bool(wanted.get("after")),
         "base_models": BaseModel.objects.values_list("name", flat=True),
+        "mark": mark(caller.tenant),
         **uploading(request, caller),
         **upload,
     }
@@ -218,6 +220,7 @@ def _page(
         "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
         "form": form,
         "may_pin": caller.may(Permission.OPERATE),
+        "mark": mark(caller.tenant),
         **uploading(request, caller),
     }
     return render(request, "adapter.html", context, status=422 if form.errors else 200)

@@ -23,7 +23,7 @@ from inference.grants import MICRO
 from tenants import ceilings
 from tenants.ceilings import FIELDS, Figures, Sets
 from tenants.limits import consumption
-from tenants.models import Adapter, ApiKey, LimitScope, LimitSet
+from tenants.models import Adapter, ApiKey, LimitScope, LimitSet, Tenant
 from tenants.models.limits import MAX_LIMIT
 from tenants.permissions import Caller, Permission
 
@@ -48,6 +48,8 @@ MONEY = frozenset({"cost_per_day", "cost_per_month"})
 """Stored in micro-units of the currency, entered and shown in units."""
 MAX_LISTED = 20
 """Keys, and adapters, below the table; a filter finds the others."""
+MAX_DIGITS = 19
+"""Of a primary key."""
 NONE = "\u2013"
 OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
 
@@ -129,11 +131,37 @@ def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -
         messages.success(request, "The limits are set. They are in force within a second.")
         return redirect(where)
     context = _shown(scope, sets, ceiling) | {
+        "query": query_of(scope),
         "own_form": edited.get(TENANT),
         "ceiling_form": edited.get(OPERATOR),
         **(_others(request, caller) if scope.whole else {}),
     }
     return render(request, "limits.html", context, status=200 if author is None else 422)
+
+
+def state(scope: LimitScope) -> dict[str, Any]:
+    """What the table shows."""
+    sets = scope.sets()
+    return _shown(scope, sets, ceilings.ceiling(sets) if scope.whole else scope.ceiling())
+
+
+def query_of(scope: LimitScope) -> str:
+    """What a page that watches this scope says; `scope_of` reads it."""
+    if scope.key is not None:
+        return f"key:{scope.key.pk}"
+    return f"adapter:{scope.adapter.name}" if scope.adapter is not None else ""
+
+
+def scope_of(tenant: Tenant, query: str) -> LimitScope | None:
+    """The scope of a tenant's that is watched; None where there is none."""
+    kind, _, name = query.partition(":")
+    if kind == "key" and name.isdecimal() and len(name) < MAX_DIGITS:
+        key = tenant.keys.filter(pk=int(name)).first()
+        return LimitScope(tenant, key=key) if key else None
+    if kind == "adapter":
+        adapter = tenant.adapters.filter(name=name).first()
+        return LimitScope(tenant, adapter=adapter) if adapter else None
+    return None if query else LimitScope(tenant)
 
 
 def _bounds(caller: Caller, scope: LimitScope, ceiling: Figures) -> dict[LimitSet.Author, Figures]:

@@ -68,7 +68,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     """What the caller may see of usage, budgets and failed requests; the checklist until it is
     done; how to send a request."""
     now = timezone.now()
-    found = _progress(caller.tenant)
+    found = progress(caller.tenant)
     context: dict[str, Any] = {
         "steps": steps(found),
         "currency": settings.CURRENCY.upper(),
@@ -178,7 +178,7 @@ def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
     return list(keys.order_by("expires_at")[:MAX_EXPIRING])
 
 
-def _progress(tenant: Tenant) -> Any:
+def progress(tenant: Tenant) -> Any:
     """The tenant with what the checklist and the snippets are about, in one query."""
     live = Alias.objects.filter(adapter__tenant=OuterRef("pk"), name=LIVE)
     keys = ApiKey.objects.with_text().filter(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from frontend.pages import tenant_page
 from frontend.views.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
+from frontend.views.marks import mark
 from tenants.errors import Refused
 from tenants.models import LIVE, AdapterVersion, State
 from tenants.permissions import Caller
@@ -46,16 +45,6 @@ def version(request: HttpRequest, caller: Caller, name: str, number: int) -> Htt
     return render(request, "version.html", context)
 
 
-@never_cache
-@tenant_page(READ)
-def state(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
-    """The page's body for a page that shows `?seen=`; 204 where that is still what there is."""
-    found = find(caller, name, number)
-    if request.GET.get("seen") == _mark(found):
-        return HttpResponse(status=204)
-    return render(request, "version_body.html", _context(caller, found) | {"fragment": True})
-
-
 def find(caller: Caller, name: str, number: int) -> AdapterVersion:
     """The version of the tenant's adapter, else 404."""
     versions = AdapterVersion.objects.filter(adapter__tenant=caller.tenant, adapter__name=name)
@@ -76,8 +65,7 @@ def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
         "others": list(others.values_list("number", flat=True)[:MAX_CHOICES]),
         "unjudged": version.state in UNJUDGED,
         "may_edit": caller.may(EDIT),
-        "mark": _mark(version),
-        "caller": caller,
+        "mark": mark(caller.tenant, version),
     }
 
 
@@ -85,11 +73,6 @@ def _suffixes(version: AdapterVersion, aliases: list[str]) -> list[str]:
     """What follows the adapter's name in the model names that mean this version."""
     pointing = ["" if alias == LIVE else f"@{alias}" for alias in aliases]
     return [*sorted(pointing), f"@{version.number}", f"@{version.digest}"]
-
-
-def _mark(version: AdapterVersion) -> str:
-    """Changes whenever the checks have something new to say."""
-    return sha256(repr((version.state, version.report)).encode()).hexdigest()[:16]
 
 
 def stages(here: State) -> list[Stage]:

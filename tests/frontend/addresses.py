@@ -18,7 +18,7 @@ from frontend.urls import urlpatterns
 from tenants.models import BaseModel, Conversation, State, Tenant
 from tenants.permissions import RANK, TABLE, Permission
 
-PARTS = frozenset({"adapters-state", "audit-export", "find", "find-tenant", "requests-receipt"})
+PARTS = frozenset({"audit-export", "find", "find-tenant", "requests-receipt"})
 """Addresses that answer with less than a whole page: fragments and downloads."""
 PASSING = frozenset(
     {"console", "join", "invitation", "operate_engines-drain", "playground-conversation"}

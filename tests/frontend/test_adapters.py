@@ -65,7 +65,7 @@ def url(tenant: Tenant, *parts: object) -> str:
 def pages(tenant: Tenant) -> list[str]:
     """Every page about the adapter `support` and its version 1."""
     version = url(tenant, "support", "versions", 1)
-    return [url(tenant), url(tenant, "support", ""), version, f"{version}/state"]
+    return [url(tenant), url(tenant, "support", ""), version]
 
 
 def text(response: Any) -> str:
@@ -81,13 +81,13 @@ def test_members_and_operators_see_each_page(
     tenant: Tenant, ready: AdapterVersion, role: str
 ) -> None:
     client = client_of(tenant, role)
-    assert [client.get(page).status_code for page in pages(tenant)] == [200] * 4
+    assert [client.get(page).status_code for page in pages(tenant)] == [200] * 3
 
 
 def test_strangers_do_not(tenant: Tenant, ready: AdapterVersion) -> None:
     outsider, nobody = client_of(tenant, "outsider"), client_of(tenant, "nobody")
-    assert [outsider.get(page).status_code for page in pages(tenant)] == [404] * 4
-    assert [nobody.get(page).status_code for page in pages(tenant)] == [302] * 4
+    assert [outsider.get(page).status_code for page in pages(tenant)] == [404] * 3
+    assert [nobody.get(page).status_code for page in pages(tenant)] == [302] * 3
 
 
 ACTIONS = {
@@ -377,7 +377,6 @@ def test_a_version_tells_what_is_known_of_it(
     body = text(page)
     assert "loaded on near" in body and "q_proj, v_proj" in body and "1.500 nats" in body
     assert "&lt;script&gt;ahoy" in body and "<script>ahoy" not in body
-    assert "hx-get" not in body
     connected()
     assert "cold" in text(client_of(tenant, "viewer").get(url(tenant, "support", "versions", 1)))
 
@@ -392,23 +391,20 @@ def test_a_rejected_version_says_exactly_why(tenant: Tenant, adapter: Adapter) -
     assert "rank_too_large" in body and "and 3 more" in body
 
 
-def test_the_page_follows_the_checks_until_they_end(tenant: Tenant, adapter: Adapter) -> None:
+def test_the_page_follows_the_checks(tenant: Tenant, adapter: Adapter) -> None:
     version = make_version(adapter, state=State.VALIDATING)
     client = client_of(tenant, "viewer")
     where = url(tenant, "support", "versions", 1)
     page = client.get(where)
-    seen = page.context["mark"]
-    assert f"{where}/state?seen={seen}" in text(page)
-    assert client.get(f"{where}/state", {"seen": seen}).status_code == 204
-
+    watched = f'topic="adapters" tenant="{tenant.slug}" query="{version.pk}" seen="'
+    assert watched + page.context["mark"] in text(page)
     version.advance(State.PROBING, report={"waiting_for": "no engine is connected"})
-    moved = client.get(f"{where}/state", {"seen": seen})
+    moved = client.get(where)
     assert "no engine is connected" in text(moved) and "is probing" in text(moved)
-    assert "hx-get" in text(moved) and "<html" not in text(moved)
-
     version.become_ready(report=REPORT)
-    ended = client.get(f"{where}/state", {"seen": moved.context["mark"]})
-    assert "is ready" in text(ended) and "hx-get" not in text(ended)
+    ended = client.get(where)
+    assert "is ready" in text(ended)
+    assert len({shown.context["mark"] for shown in (page, moved, ended)}) == 3
 
 
 def test_a_version_in_use_is_neither_archived_nor_deleted(

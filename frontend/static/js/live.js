@@ -21,15 +21,15 @@ class Link {
   }
 
   join(part) {
-    part.id_ = String(++this.#ids);
-    this.#parts.set(part.id_, part);
+    part.watch = String(++this.#ids);
+    this.#parts.set(part.watch, part);
     if (this.#open) this.#watch(part);
     else if (!this.socket) this.#connect();
   }
 
   leave(part) {
-    this.#parts.delete(part.id_);
-    if (this.#open) this.#send({ type: "unwatch", id: part.id_ });
+    this.#parts.delete(part.watch);
+    if (this.#open) this.#send({ type: "unwatch", id: part.watch });
   }
 
   get #open() {
@@ -55,7 +55,7 @@ class Link {
 
   #watch(part) {
     const { topic, tenant, query } = part.watched;
-    this.#send({ type: "watch", id: part.id_, topic, tenant, query, after: part.seq });
+    this.#send({ type: "watch", id: part.watch, topic, tenant, query, after: part.seq });
   }
 
   #send(message) {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
@@ -12,9 +13,11 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from frontend import process
-from frontend.live.history import HISTORY, Rate
+from frontend.live.history import HISTORY, Load, Rate
 from frontend.pages import operator_page
 from tenants.api import engines as connected
+
+MAX_ID_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,49 @@ def fleet() -> list[Row]:
     return [Row.of(engine, rates.get(engine["id"])) for engine in found]
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A point of the history: one engine, or all together. `kv_usage` is the fullest one's."""
+
+    at: datetime
+    prompt: float | None
+    """Tokens a second, as `output`; None where nobody could count them."""
+    output: float | None
+    running: int
+    queued: int
+    kv_usage: float
+
+    @classmethod
+    def of(cls, at: float, loads: Sequence[Load]) -> Past:
+        rates = [load.rate for load in loads if load.rate is not None]
+        return cls(
+            datetime.fromtimestamp(at, UTC),
+            sum(rate.prompt for rate in rates) if rates else None,
+            sum(rate.output for rate in rates) if rates else None,
+            sum(load.running for load in loads),
+            sum(load.queued for load in loads),
+            max(load.kv_usage for load in loads),
+        )
+
+
+def past(engine: str = "") -> dict[str, Any]:
+    """The last quarter of an hour of an engine, or of all, the oldest point first."""
+    points = HISTORY.points()
+    of = [
+        (point.at, [load for id, load in point.loads.items() if engine in ("", id)])
+        for point in points
+    ]
+    known = sorted({id for point in points for id in point.loads})
+    return {"past": [Past.of(at, loads) for at, loads in of if loads], "known": known}
+
+
 @require_GET
 @operator_page
 def engines(request: HttpRequest) -> HttpResponse:
-    return render(request, "operate/engines.html", {"rows": fleet()})
+    """The connected engines, and what they did; `?engine=` chooses one for the charts."""
+    chosen = request.GET.get("engine", "")[:MAX_ID_CHARS].replace("\0", "")
+    context = {"rows": fleet(), "chosen": chosen} | past(chosen)
+    return render(request, "operate/engines.html", context)
 
 
 @require_http_methods(["GET", "POST"])

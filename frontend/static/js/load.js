@@ -1,0 +1,136 @@
+// <load-chart>: draws the table of its <live-part> as lines, anew whenever there is news.
+// Without this script the table stays.
+import { axisIn, clock, compact, onTheme } from "./chart.js";
+
+const HEIGHT = 140; // pixels
+const GAP_S = 25; // points are 10 s apart; where two are missing, so is the line
+const share = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 0 });
+const PLOTS = [
+  { title: "Tokens per second", lines: [["Prompt", 0], ["Output", 1]], format: compact, least: 10 },
+  { title: "Requests", lines: [["Running", 2], ["Queued", 3]], format: compact, least: 4 },
+  { title: "KV cache of the fullest engine", lines: [["In use", 4]], format: share, least: 1 },
+];
+const DASHES = [[], [5, 3]];
+
+// The table's columns: times, then figures; null where there is none.
+function columns(table) {
+  const found = [[], [], [], [], [], []];
+  let before;
+  for (const row of table.querySelectorAll("tbody tr")) {
+    const at = Number(row.querySelector("th").dataset.at);
+    if (at - before > GAP_S) [at - GAP_S / 2, ...Array(5).fill(null)].forEach((value, i) => found[i].push(value));
+    before = at;
+    found[0].push(at);
+    row.querySelectorAll("td").forEach((cell, i) => {
+      const value = parseFloat(cell.dataset.value);
+      found[i + 1].push(Number.isNaN(value) ? null : value);
+    });
+  }
+  return found;
+}
+
+class LoadChart extends HTMLElement {
+  connectedCallback() {
+    this.source = this.querySelector("live-part");
+    this.plots = document.createElement("div");
+    this.plots.className = "plots";
+    this.figures = PLOTS.map((plot) => this.#figure(plot));
+    this.source.before(this.plots);
+    this.source.hidden = true;
+    this.ends = new AbortController();
+    const { signal } = this.ends;
+    this.addEventListener("live", () => this.draw(), { signal });
+    onTheme(() => this.draw(), signal);
+    this.resized = new ResizeObserver(() => this.#resize());
+    this.resized.observe(this.plots);
+    this.#switch(this.querySelector("[data-table]"), signal);
+    this.draw();
+  }
+
+  disconnectedCallback() {
+    this.ends.abort();
+    this.resized.disconnect();
+    for (const figure of this.figures) figure.chart?.destroy();
+  }
+
+  draw() {
+    if (this.plots.hidden) return;
+    const data = columns(this.source);
+    this.figures.forEach((figure, i) => {
+      figure.chart?.destroy();
+      figure.chart = new uPlot(this.#options(figure, PLOTS[i]), [data[0], ...PLOTS[i].lines.map(([, at]) => data[at + 1])], figure.plot);
+      this.#tell(figure, PLOTS[i], null);
+    });
+  }
+
+  #options(figure, { lines, format, least }) {
+    const axis = axisIn(figure.plot);
+    return {
+      width: figure.plot.clientWidth,
+      height: HEIGHT,
+      tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+      legend: { show: false },
+      cursor: { y: false, points: { size: 6 }, drag: { setScale: false } },
+      scales: { y: { range: (_, __, max) => [0, Math.max(least, max * 1.05)] } },
+      axes: [
+        { ...axis, grid: { show: false }, space: 56, size: 28, incrs: [60, 120, 300, 600], values: (_, ticks) => ticks.map((at) => clock.format(at * 1000)) },
+        { ...axis, size: 48, space: 36, values: (_, ticks) => ticks.map((tick) => format.format(tick)) },
+      ],
+      series: [{}, ...lines.map((_, i) => this.#series(figure, i))],
+      hooks: { setCursor: [(chart) => this.#tell(figure, { lines, format }, chart.cursor.idx)] },
+    };
+  }
+
+  #series(figure, i) {
+    return { stroke: getComputedStyle(figure.swatches[i]).color, width: 1.5, dash: DASHES[i], points: { show: false } };
+  }
+
+  #figure({ title, lines }) {
+    const figure = document.createElement("figure");
+    const caption = document.createElement("figcaption");
+    caption.append(Object.assign(document.createElement("strong"), { textContent: title }));
+    const values = lines.map(([name], i) => {
+      const line = document.createElement("span");
+      line.innerHTML = `<svg class="c${i + 1}" width="16" height="4" aria-hidden="true"><line x1="0" y1="2" x2="16" y2="2" stroke="currentColor" stroke-width="2" stroke-dasharray="${DASHES[i].join(" ") || "none"}"/></svg>`;
+      const value = document.createElement("span");
+      line.append(name, value);
+      caption.append(line);
+      return value;
+    });
+    const plot = document.createElement("div");
+    plot.className = "plot";
+    plot.setAttribute("role", "img");
+    plot.setAttribute("aria-label", `${title} of the last 15 minutes: a chart; the table has its figures`);
+    figure.append(caption, plot);
+    this.plots.append(figure);
+    return { plot, values, swatches: [...caption.querySelectorAll("svg")] };
+  }
+
+  // The figures under the pointer, else the last ones.
+  #tell(figure, { lines, format }, index) {
+    lines.forEach((_, i) => {
+      const series = figure.chart?.data[i + 1] ?? [];
+      const value = series[index ?? series.length - 1];
+      figure.values[i].textContent = value == null ? "–" : format.format(value);
+    });
+  }
+
+  #resize() {
+    for (const { chart, plot } of this.figures) {
+      if (!this.plots.hidden) chart?.setSize({ width: plot.clientWidth, height: HEIGHT });
+    }
+  }
+
+  #switch(button, signal) {
+    button.hidden = false;
+    const pressed = () => {
+      const table = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(table));
+      this.source.hidden = !table;
+      this.plots.hidden = table;
+      this.draw();
+    };
+    button.addEventListener("click", pressed, { signal });
+  }
+}
+customElements.define("load-chart", LoadChart);
