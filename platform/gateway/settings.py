@@ -68,7 +68,7 @@ STORAGES = {
         "BACKEND": "django.core.files.storage.FileSystemStorage",
         "OPTIONS": {"location": str(VAR / "adapters")},
     },
-    "staticfiles": {"BACKEND": "servestatic.storage.CompressedManifestStaticFilesStorage"},
+    "staticfiles": {"BACKEND": "gateway.storage.HashedStaticFiles"},
 }
 MEDIA_ROOT = str(VAR / "media")
 
