@@ -8,8 +8,8 @@ from typing import Any
 
 from django import template
 from django.utils import timezone
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import conditional_escape, format_html
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.timesince import timesince, timeuntil
 
 from inference.grants import PICO
@@ -49,11 +49,11 @@ def percent(share: float | None) -> str:
 
 @register.filter
 def duration(seconds: float | None) -> str:
-    """A time that something took, to three figures."""
+    """A time that something took, to about three figures."""
     if seconds is None:
         return "\u2013"
     if seconds < 0.9995:
-        return f"{seconds * 1000:.3g} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
+        return f"{seconds * 1000:.2f} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
     if seconds < 99.95:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
@@ -124,4 +124,43 @@ def copyable(content: str) -> SafeString:
         '<copy-button class="copy"><pre tabindex="0">{}</pre>'
         '<button class="button plain" type="button">Copy</button></copy-button>',
         content,
+    )
+
+
+@register.simple_tag
+def stat(title: str, value: object, note: str = "") -> SafeString:
+    """One figure of a row of them (`<dl class="stats">`); what needs more markup writes it out."""
+    below = format_html('<dd class="note">{}</dd>', note) if note else ""
+    return format_html(
+        '<div class="stat"><dt>{}</dt><dd>{}</dd>{}</div>', title, conditional_escape(value), below
+    )
+
+
+@register.simple_block_tag
+def table(content: str, label: str) -> SafeString:
+    """A table that scrolls sideways by itself, also by keyboard."""
+    return format_html(
+        '<div class="table-wrap" tabindex="0" role="region" aria-label="{}"><table>{}</table></div>',
+        label,
+        content,
+    )
+
+
+@register.simple_tag
+def nothing(text: str, action: str = "", url: str = "?") -> SafeString:
+    """What stands where a list is empty: one sentence, one action."""
+    button = format_html('<a class="button" href="{}">{}</a>', url, action) if action else ""
+    return format_html('<div class="empty"><p>{}</p>{}</div>', text, button)
+
+
+@register.simple_block_tag
+def dialog(content: str, id: str, title: str, opened: object = False) -> SafeString:
+    """A modal dialog; a button with `data-opens` shows it, one with `data-closes` in it ends it."""
+    return format_html(
+        '<dialog id="{id}" aria-labelledby="{id}-title"{opened}>'
+        '<div class="body"><h2 id="{id}-title">{title}</h2>{content}</div></dialog>',
+        id=id,
+        title=title,
+        opened=mark_safe(" open") if opened else "",
+        content=content,
     )
