@@ -140,7 +140,8 @@ def stat(title: str, value: object, note: str = "") -> SafeString:
 def table(content: str, label: str) -> SafeString:
     """A table that scrolls sideways by itself, also by keyboard."""
     return format_html(
-        '<div class="table-wrap" tabindex="0" role="region" aria-label="{}"><table>{}</table></div>',
+        '<div class="table-wrap" tabindex="0" role="region" aria-label="{}">'
+        "<table>{}</table></div>",
         label,
         content,
     )
