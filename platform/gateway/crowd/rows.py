@@ -7,9 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
+from uuid import UUID
 
 from django.db import connection, models
 
+from frontend.playground.messages import Parameters
+from frontend.playground.saved import Draft, Node, Pane
 from gateway.crowd import HOURS, Size
 from tenants.adapters.findings import Code, Finding
 from tenants.models import (
@@ -19,6 +22,7 @@ from tenants.models import (
     Alias,
     ApiKey,
     BaseModel,
+    Conversation,
     Invitation,
     Lane,
     LimitSet,
@@ -121,6 +125,7 @@ class Rows:
                 belonging.append(Membership(tenant=tenant, user=before[1], role=Role.VIEWER))
         _write(belonging)
         self._invitations(made)
+        self._conversations(belonging)
         users: dict[int, list[User]] = {}
         for one in belonging:
             users.setdefault(one.tenant_id, []).append(one.user)
@@ -139,6 +144,20 @@ class Rows:
             )
             for tenant, user, role in members
             if role == Role.OWNER
+        )
+
+    def _conversations(self, members: Sequence[Membership]) -> None:
+        """Some of every third member, a third of them shared."""
+        panes = Draft([_talk(BASES[0])]).encoded()
+        _write(
+            Conversation(
+                member=member,
+                title=f"{self._random.choice(USES).capitalize()}, attempt {number}",
+                panes=panes,
+                shared_as=UUID(int=self._random.getrandbits(128)) if number % 3 == 0 else None,
+            )
+            for member in members[::3]
+            for number in range(self._random.randint(1, 20))
         )
 
     def _keys(
@@ -363,6 +382,18 @@ FROM (
     FROM generate_series(0, %(entries)s - 1) AS n
 ) AS entry ORDER BY n
 """
+
+
+def _talk(model: str) -> Pane:
+    """A pane with four questions and answers."""
+    nodes = []
+    for number in range(0, 8, 2):
+        before = number - 1 if number else None
+        nodes += [
+            Node(number, before, "user", "How may I return what I ordered last week?"),
+            Node(number + 1, number, "assistant", "Pack it up and bring it to any shop. " * 8),
+        ]
+    return Pane(model, Parameters(), nodes, leaf=7)
 
 
 def _write(rows: Iterable[Any]) -> list[Any]:

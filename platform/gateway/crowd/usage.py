@@ -42,8 +42,7 @@ FROM summed
 """
 
 # A line is a key with what it asks for: every adapter that is live with one of its tenant's keys,
-# and every key with its base model. The first are used most, and the very first are the big
-# tenant's.
+# and every key with its base model. The first are used most; the big tenant has the most of them.
 _LINES = """
 CREATE TEMPORARY TABLE crowd_line ON COMMIT DROP AS
 WITH key AS (
@@ -63,8 +62,7 @@ WITH key AS (
     FROM key, LATERAL (SELECT id FROM tenants_basemodel WHERE name = ANY(%(bases)s)
                        ORDER BY hashint8(key.id + id) LIMIT 1) AS base
 )
-SELECT row_number() OVER (ORDER BY line.tenant_id <> %(big)s OR hashint8(key_id) %% 16 <> 0,
-                          hashint8(coalesce(version_id, -key_id))) - 1 AS n,
+SELECT row_number() OVER (ORDER BY hashint8(coalesce(version_id, -key_id))) - 1 AS n,
        tenant_id, key_id, version_id, adapter_id, adapter, coalesce(model, base.name) AS model,
        base.id AS base_model_id, base.name AS base_model
 FROM line JOIN tenants_basemodel AS base ON base.id = line.base_model_id;
@@ -148,7 +146,7 @@ def make(size: Size, tenants: Sequence[int], bases: Sequence[str], report: Repor
     start = size.until - timedelta(hours=HOURS)
     values = {
         "start": start, "hours": HOURS, "events": size.events, "tenants": list(tenants),
-        "big": tenants[0], "bases": list(bases), "burst": BURST, "seed": size.seed,
+        "bases": list(bases), "burst": BURST, "seed": size.seed,
         "journals": JOURNALS, "journal": f"crowd-{tenants[0]}-",
     }  # fmt: skip
     with connection.cursor() as cursor:

@@ -17,7 +17,7 @@ from tenants.models import Tenant
 
 TABLES = (
     "tenant", "user", "membership", "invitation", "apikey", "adapter", "adapterversion", "alias",
-    "limitset", "price", "auditentry", "usageevent", "usagerollup", "enginejournal",
+    "limitset", "price", "conversation", "auditentry", "usageevent", "usagerollup", "enginejournal",
 )  # fmt: skip
 
 
