@@ -102,6 +102,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 ),
                 path("adapters", adapters.adapters, name="adapters"),
                 path("adapters/upload", adapters.upload, name="adapters-upload"),
+                path(
+                    "adapters/uploads/<uuid:id>/discard", adapters.discard, name="adapters-discard"
+                ),
                 path("adapters/<str:name>/", include(ADAPTER)),
                 path("requests", requests.requests, name="requests"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.conf import settings
@@ -19,6 +20,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.pages import tenant_page
 from frontend.views.marks import mark
+from tenants.adapters import parts
 from tenants.adapters.refusals import UploadRefused
 from tenants.api import engines
 from tenants.api.uploads import Destination, keep_files
@@ -110,6 +112,7 @@ def _list(
         "states": form.fields["state"].choices,  # type: ignore[attr-defined]
         "filtered": any(wanted.get(name) for name in ("q", "state")),
         "paged": bool(wanted.get("after")),
+        "unfinished": caller.tenant.uploads.unfinished().select_related("created_by"),
         "base_models": BaseModel.objects.values_list("name", flat=True),
         "mark": mark(caller.tenant),
         **uploading(request, caller),
@@ -124,6 +127,7 @@ def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
         "may_edit": caller.may(EDIT),
         "max_bytes": settings.MAX_ADAPTER_BYTES,
         "api_url": request.build_absolute_uri("/api/v1/adapters"),
+        "uploads_url": request.build_absolute_uri("/api/v1/uploads"),
     }
 
 
@@ -166,6 +170,16 @@ def _dialog(
         "upload_problem": f"{refusal.detail} ({refusal.code})" if refusal else "",
     }
     return _list(request, caller, context, status=422 if refusal else 200)
+
+
+@require_POST
+@tenant_page(EDIT)
+def discard(request: HttpRequest, caller: Caller, id: UUID) -> HttpResponse:
+    """Give up an upload that is not finished."""
+    session = get_object_or_404(caller.tenant.uploads.unfinished(), pk=id)
+    parts.discard(session)
+    messages.success(request, f"The upload of {session.file_name} is discarded.")
+    return redirect("adapters", caller.tenant.slug)
 
 
 def _matching(caller: Caller, q: str = "", state: str = "", after: str = "") -> QuerySet[Adapter]:

@@ -183,8 +183,7 @@ def remove_abandoned() -> None:
 def remove_expired() -> None:
     """Uploads in parts whose time is over, and how others ended."""
     for session in UploadSession.objects.expired():
-        parts.remove(session.pk)
-        session.delete()
+        parts.discard(session)
 
 
 def remove_archived() -> None:

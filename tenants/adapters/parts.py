@@ -22,6 +22,8 @@ from uuid import UUID
 
 from django.conf import settings
 
+from tenants.models import UploadSession
+
 PATTERN = "*.part"
 
 
@@ -54,6 +56,12 @@ def opened(id: UUID) -> IO[bytes]:
 def remove(id: UUID) -> None:
     """Delete the file; no error if it is gone."""
     path(id).unlink(missing_ok=True)
+
+
+def discard(session: UploadSession) -> None:
+    """Forget an upload and what has arrived of it. A version that it became stays."""
+    remove(session.pk)
+    session.delete()
 
 
 class Writer:

@@ -204,9 +204,7 @@ class Uploads(
     @extend_schema(request=None, parameters=[RESUMABLE], responses={204: None})
     def destroy(self, request: Request, id: str) -> Response:
         """Give the upload up (tus 1.0, extension termination). A version that it became stays."""
-        session = self.get_object()
-        parts.remove(session.pk)
-        session.delete()
+        parts.discard(self.get_object())
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 

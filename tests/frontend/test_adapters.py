@@ -12,8 +12,17 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from frontend.views.versions import changes
+from tenants.adapters import parts
 from tenants.api import engines
-from tenants.models import Adapter, AdapterVersion, Alias, Membership, State, Tenant
+from tenants.models import (
+    Adapter,
+    AdapterVersion,
+    Alias,
+    Membership,
+    State,
+    Tenant,
+    UploadSession,
+)
 from tests.frontend.test_pages import client_of
 from tests.tenants.making import make_adapter, make_base, make_member, make_tenant, make_version
 
@@ -297,6 +306,50 @@ def test_the_form_needs_its_token(tenant: Tenant, folders: Path) -> None:
     page = client.get(url(tenant, "upload"))
     fields = sent(csrfmiddlewaretoken=str(page.context["csrf_token"]))
     assert client.post(url(tenant, "upload"), fields).status_code == 302
+
+
+# --- Uploads that broke off ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def unfinished(tenant: Tenant, folders: Path) -> UploadSession:
+    session: UploadSession = tenant.uploads.create(
+        adapter_name="desk", file_name="desk.tar", length_bytes=100
+    )
+    parts.create(session.pk)
+    return session
+
+
+def test_unfinished_uploads_are_shown_to_who_may_go_on(
+    tenant: Tenant, unfinished: UploadSession
+) -> None:
+    tenant.uploads.create(adapter_name="old", file_name="old.tar", length_bytes=1, refusal={})
+    page = text(client_of(tenant, "developer").get(url(tenant)))
+    assert "Unfinished uploads" in page and "desk.tar" in page and "old.tar" not in page
+    for role in ("viewer", "developer"):
+        other = tenant if role == "viewer" else make_tenant()
+        assert "Unfinished" not in text(client_of(other, role).get(url(other)))
+
+
+@pytest.mark.parametrize(
+    ("role", "status"),
+    [("owner", 302), ("admin", 302), ("developer", 302), ("operator", 302), ("viewer", 403),
+     ("outsider", 404)],
+)  # fmt: skip
+def test_an_unfinished_upload_is_discarded(
+    tenant: Tenant, unfinished: UploadSession, role: str, status: int
+) -> None:
+    where = url(tenant, "uploads", unfinished.pk, "discard")
+    assert client_of(tenant, role).post(where).status_code == status
+    assert UploadSession.objects.exists() == (status != 302)
+    assert parts.path(unfinished.pk).exists() == (status != 302)
+
+
+def test_another_tenants_upload_is_not_discarded(unfinished: UploadSession) -> None:
+    other = make_tenant()
+    where = url(other, "uploads", unfinished.pk, "discard")
+    assert client_of(other, "owner").post(where).status_code == 404
+    assert parts.path(unfinished.pk).exists()
 
 
 # --- Aliases -------------------------------------------------------------------------------------
