@@ -6,7 +6,7 @@ Where somebody watches they are read once for all who see the same, and rendered
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,6 +28,8 @@ ALL, OWN = "all", "own"
 
 Event = Mapping[str, Any]
 """`key`: a row id; `ended`: pairs of a request's id and its start, a unix time; `more`: others."""
+
+Rows = Mapping[Key, Sequence[Any]]
 
 
 def listener(
@@ -71,15 +73,17 @@ def show(key: Key, events: Sequence[Event]) -> Sequence[Event]:
     return [event for event in events if event["key"] in own]
 
 
-@database_sync_to_async
-def read(events: Mapping[Key, Sequence[Event]]) -> Mapping[Key, Sequence[Any]]:
-    """Each key's rows, the oldest first: `{"id", "html"}`, and `{"more"}` for those left out."""
+def _read(events: Mapping[Key, Sequence[Event]]) -> Rows:
     tenants = Tenant.objects.in_bulk({key.tenant_id for key in events})
     return {
         key: list(_rows(tenants[key.tenant_id], key.query, theirs))
         for key, theirs in events.items()
         if key.tenant_id in tenants
     }
+
+
+read: Callable[[Mapping[Key, Sequence[Event]]], Awaitable[Rows]] = database_sync_to_async(_read)
+"""Each key's rows, the oldest first: `{"id", "html"}`, and `{"more"}` for those left out."""
 
 
 def _rows(tenant: Tenant, query: str, events: Sequence[Event]) -> Iterable[dict[str, Any]]:

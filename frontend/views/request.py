@@ -17,7 +17,7 @@ from django.views.decorators.vary import vary_on_headers
 
 from frontend.pages import tenant_page
 from inference.errors import BY_CODE
-from tenants.models import AdapterVersion, ApiKey, UsageEvent
+from tenants.models import ApiKey, UsageEvent
 from tenants.money import amount
 from tenants.permissions import Caller, Permission
 from tenants.receipts import describe, signer
@@ -83,12 +83,12 @@ def receipt(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 
 
 def find(caller: Caller, request_id: str) -> UsageEvent:
-    """The event, if the caller may see it.
+    """The event, if the caller may see it; it has selected its version, None if that is gone.
 
     Raises:
         Http404: he may not, or there is none.
     """
-    events = caller.events().select_related("tenant", "version")
+    events = caller.events().select_related("tenant", "version__adapter")
     if (event := events.named(request_id).first()) is None:
         raise Http404
     return event
@@ -101,9 +101,7 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
         "event": event,
         "caller": caller,
         "key": ApiKey.objects.filter(tenant=caller.tenant, pk=event.key_id).first(),
-        "version": AdapterVersion.objects.filter(pk=event.version_id)
-        .select_related("adapter")
-        .first(),
+        "version": event.version,
         "ended_at": event.started_at + timedelta(seconds=event.total_s),
         "reason": reason(event),
         "phases": list(phases(event)),

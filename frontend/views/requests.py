@@ -224,7 +224,7 @@ def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[
         "form": form,
         "next": query_of(request, before=found.next) if found.next else "",
         "looked_to": found.looked_to,
-        "filtered": form.errors or form.narrows or form.more or form.cleaned_data["id"],
+        "filtered": any(form.cleaned_data.get(name) for name in (*NARROWING, *RARE, "id")),
         "first": "before" not in request.GET,
         "live": live_query(request, form),
         "query": query_of(request),

@@ -36,7 +36,7 @@ addEventListener("popstate", (event) => {
   else if (here() !== list) location.reload();
 });
 
-// The tail: what comes goes on top, unless it is paused or somebody reads further down.
+// The tail: what comes goes on top, unless it is paused or somebody reads further down, or a request.
 const MOST_HELD = 500;
 const MOST_ADDED = 500;
 const tail = document.querySelector("live-part#tail");
@@ -51,9 +51,9 @@ async function follow(tail) {
   let left = 0;
   let missed = false;
   let fetching = false;
+  let paused = false;
 
-  const paused = () => pause.getAttribute("aria-pressed") === "true";
-  const waits = () => paused() || tail.getBoundingClientRect().top < 0;
+  const waits = () => paused || drawer.open || tail.getBoundingClientRect().top < 0;
 
   // Also called by the part itself, when it missed some.
   tail.fetch = async () => {
@@ -104,14 +104,15 @@ async function follow(tail) {
     update();
   });
   pause.addEventListener("click", () => {
-    pause.setAttribute("aria-pressed", String(!paused()));
-    pause.textContent = paused() ? "Paused" : "Pause";
+    paused = !paused;
+    pause.textContent = paused ? "Resume" : "Pause";
     update();
   });
   fresh.addEventListener("click", () => {
     show();
     say();
-    tail.previousElementSibling.scrollIntoView({ block: "nearest" });
+    bar.parentElement.scrollIntoView();
   });
+  for (const moved of ["scrollend", "popstate"]) addEventListener(moved, update);
   bar.hidden = false;
 }
