@@ -1,8 +1,8 @@
 """A busy installation's rows, made up: a thousand tenants and ten million requests.
 
-For looking at pages and measuring them at their size (`manage.py make_crowd`). The same size and
-seed give the same rows, apart from secrets. Only rows are made: no adapter has files, so none of
-them can be served, and nobody knows the text of a key.
+For looking at pages and measuring them at their size (`manage.py make_crowd`). In an empty
+installation the same size and seed make the same rows, apart from secrets. Only rows are made: no
+adapter has files, so none of them can be served, and nobody knows the text of a key.
 """
 
 from __future__ import annotations

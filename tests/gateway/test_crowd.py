@@ -1,0 +1,122 @@
+"""The rows of a busy installation: whether they are what Lorikeet itself would have written."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import transaction
+from django.db.models import Count, F, Q
+
+from gateway.crowd import Size, usage
+from gateway.crowd.rows import BASES, LONG_NAME, Rows
+from tenants import reconciliation
+from tenants.models import (
+    LIVE,
+    AdapterVersion,
+    Alias,
+    ApiKey,
+    AuditEntry,
+    Conversation,
+    Membership,
+    Price,
+    Role,
+    State,
+    Tenant,
+    UsageEvent,
+    UsageRollup,
+    User,
+)
+from tests.tenants.making import make_tenant
+
+pytestmark = pytest.mark.django_db
+UNTIL = datetime(2026, 11, 1, 15, tzinfo=UTC)
+SIZE = Size(tenants=20, adapters=300, events=3_000, audit_entries=500, until=UNTIL)
+
+
+def made(size: Size = SIZE) -> list[Tenant]:
+    tenants = Rows(size).make()
+    usage.make(size, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
+    return tenants
+
+
+def test_there_is_some_of_everything() -> None:
+    tenants = made()
+    assert len(tenants) == Tenant.objects.count() == SIZE.tenants
+    assert tenants[1].name == LONG_NAME and len(LONG_NAME) == 60
+    assert tenants[0].adapters.count() == SIZE.adapters // 5
+    assert set(AdapterVersion.objects.values_list("state", flat=True)) == set(State)
+    assert AuditEntry.objects.filter(action="deleted").count() == SIZE.audit_entries // 4
+    assert Conversation.objects.exclude(shared_as=None).exists()
+    assert not User.objects.exclude(password__startswith="!").exists()
+    assert ApiKey.objects.filter(revoked_at=None).exists()
+
+
+def test_every_tenant_has_one_owner_and_nothing_of_others() -> None:
+    made()
+    owners = Membership.objects.filter(role=Role.OWNER).values("tenant").annotate(n=Count("pk"))
+    assert [row["n"] for row in owners] == [1] * SIZE.tenants
+    assert not Alias.objects.exclude(version__state=State.READY).exists()
+    assert not Alias.objects.exclude(name=LIVE, version__adapter=F("adapter")).exists()
+    foreign = Q(key__tenant=F("tenant")) & (
+        Q(version=None) | Q(version__adapter__tenant=F("tenant"))
+    )
+    assert not UsageEvent.objects.exclude(foreign).exists()
+
+
+def test_the_ledger_agrees_with_itself() -> None:
+    made()
+    assert UsageEvent.objects.count() == SIZE.events
+    months = reconciliation.months()
+    assert len(months) == 14
+    assert [one for month in months for one in reconciliation.rollup_differences(*month)] == []
+    assert reconciliation.journal_differences() == []
+    assert not any(reconciliation.drifts())
+    assert UsageRollup.objects.filter(hour__gte=UNTIL).count() == 0
+
+
+def test_everything_is_priced_as_the_ledger_prices_it() -> None:
+    made()
+    seen = set()
+    for event in UsageEvent.objects.select_related("version"):
+        uncached = event.prompt_tokens - event.cached_tokens
+        assert event.cost == (
+            uncached * event.prompt_price
+            + event.cached_tokens * event.cached_prompt_price
+            + event.completion_tokens * event.output_price
+        )
+        seen.add((event.started_at, event.version, event.base_model, event.prompt_price))
+    assert all(price == in_force(at, version, base) for at, version, base, price in seen)
+    assert len({price for *_, price in seen}) == 5
+
+
+def in_force(at: datetime, version: AdapterVersion | None, base: str) -> int:
+    begun = Price.objects.filter(starts_at__lte=at).order_by("-starts_at")
+    own = begun.filter(adapter=version.adapter_id).first() if version else None
+    price = own or begun.filter(base_model__name=base).first()
+    return price.prompt if price else 0
+
+
+def test_the_same_seed_makes_the_same() -> None:
+    def told(seed: int) -> list[Any]:
+        with transaction.atomic():
+            Rows(Size(5, 50, 10, 10, UNTIL, seed)).make()
+            rows = [
+                *Tenant.objects.values_list("name", "weight").order_by("pk"),
+                *ApiKey.objects.values_list("name", "prefix", "revoked_at").order_by("pk"),
+                *AdapterVersion.objects.order_by("pk").values_list("number", "state", "report"),
+            ]
+            transaction.set_rollback(True)
+        return rows
+
+    assert told(1) == told(1) != told(2)
+
+
+def test_the_command_fills_what_is_empty_and_nothing_else() -> None:
+    make_tenant("mine")
+    sizes = {"tenants": 3, "adapters": 20, "events": 100, "audit_entries": 10}
+    with pytest.raises(CommandError, match="--into-existing"):
+        call_command("make_crowd", **sizes)
+    assert Tenant.objects.count() == 1
