@@ -260,7 +260,7 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
     context = context_of(request, form, found) | {
         "rows": rows_of(found.events, tenant),
         "own": not whole,
-        "ever": bool(found.events) or caller.rollups().exists(),
+        "never": not found.events and not caller.rollups().exists(),
         "models": models_of(tenant),
         "base_url": request.build_absolute_uri("/v1"),
     }
