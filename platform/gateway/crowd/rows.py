@@ -127,8 +127,8 @@ class Rows:
         self._invitations(made)
         self._conversations(belonging)
         users: dict[int, list[User]] = {}
-        for one in belonging:
-            users.setdefault(one.tenant_id, []).append(one.user)
+        for membership in belonging:
+            users.setdefault(membership.tenant_id, []).append(membership.user)
         return users
 
     def _invitations(self, members: Sequence[tuple[Tenant, User, Role]]) -> None:

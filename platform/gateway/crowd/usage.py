@@ -144,7 +144,7 @@ def make(size: Size, tenants: Sequence[int], bases: Sequence[str], report: Repor
     In a transaction, at whose end its scratch tables go.
     """
     start = size.until - timedelta(hours=HOURS)
-    values = {
+    values: dict[str, Any] = {
         "start": start, "hours": HOURS, "events": size.events, "tenants": list(tenants),
         "bases": list(bases), "burst": BURST, "seed": size.seed,
         "journals": JOURNALS, "journal": f"crowd-{tenants[0]}-",
