@@ -1,0 +1,83 @@
+"""An upload that was left in the middle goes on where it stopped."""
+
+from __future__ import annotations
+
+from os import urandom
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, Request, expect
+
+from inference.content import CONFIG, WEIGHTS
+from tests.adapters.builder import config_bytes
+from tests.browser.adapters import files
+from tests.browser.people import follow, go
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+WEIGHTS_BYTES = 8 << 20
+SLOW_BYTES_PER_S = 2 << 20
+"""So that the page can be left before all is sent."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / CONFIG).write_bytes(config_bytes())
+    (tmp_path / WEIGHTS).write_bytes(urandom(WEIGHTS_BYTES))
+    return tmp_path
+
+
+def slow_down(page: Page, bytes_per_s: int) -> None:
+    """Limit what the page sends; -1 no longer does."""
+    session = page.context.new_cdp_session(page)
+    session.send("Network.enable")
+    conditions = {"offline": False, "latency": 0, "downloadThroughput": -1}
+    session.send("Network.emulateNetworkConditions", conditions | {"uploadThroughput": bytes_per_s})
+
+
+def chosen(page: Page, folder: Path) -> Locator:
+    """The upload dialog with the folder's files."""
+    go(page, "Adapters")
+    page.get_by_role("button", name="Upload an adapter").first.click()
+    dialog = page.get_by_role("dialog", name="Upload an adapter")
+    dialog.get_by_label("Name").fill("desk")
+    dialog.get_by_label("Files", exact=True).set_input_files(files(folder))
+    return dialog
+
+
+def test_leaving_the_page_loses_nothing(owner: Page, folder: Path) -> None:
+    offsets: list[int] = []
+
+    def note(request: Request) -> None:
+        if request.method == "PATCH":
+            offsets.append(int(request.headers["upload-offset"]))
+
+    owner.on("request", note)
+    owner.on("dialog", lambda dialog: dialog.accept())  # "Leave this page?"
+    dialog = chosen(owner, folder)
+    slow_down(owner, SLOW_BYTES_PER_S)
+    dialog.get_by_role("button", name="Upload").click()
+    expect(dialog.get_by_text("MB/s")).to_be_visible()
+    owner.reload()
+    slow_down(owner, -1)
+    dialog = chosen(owner, folder)
+    expect(dialog.get_by_text("goes on from where it stopped")).to_be_visible()
+    follow(owner, dialog.get_by_role("button", name="Upload"))
+    expect(owner.get_by_role("heading", name="Version 1")).to_be_visible()
+    first, second = offsets
+    assert first == 0 < second < WEIGHTS_BYTES
+    go(owner, "Adapters")
+    expect(owner.get_by_role("heading", name="Unfinished uploads")).to_have_count(0)
+
+
+def test_a_cancelled_upload_is_forgotten(owner: Page, folder: Path) -> None:
+    dialog = chosen(owner, folder)
+    slow_down(owner, SLOW_BYTES_PER_S)
+    dialog.get_by_role("button", name="Upload").click()
+    expect(dialog.get_by_text("MB/s")).to_be_visible()
+    with owner.expect_response(lambda answer: answer.request.method == "DELETE"):
+        dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_be_hidden()
+    dialog = chosen(owner, folder)
+    expect(dialog.get_by_text("goes on from where it stopped")).to_be_hidden()
+    expect(owner.get_by_role("heading", name="Unfinished uploads")).to_have_count(0)
