@@ -126,6 +126,11 @@ def upload(page: Page, name: str, folder: Path) -> None:
     follow(page, dialog.get_by_role("button", name="Upload"))
 
 
+def await_ready(page: Page) -> None:
+    """On the page of a version: its checks are over, and it can be promoted."""
+    expect(page.get_by_role("button", name="Promote")).to_be_visible()
+
+
 def create_key(page: Page, name: str) -> str:
     """On the page of API keys: make one that calls models; returns its text, shown this once."""
     page.get_by_role("button", name="Create a key").first.click()

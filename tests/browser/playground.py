@@ -26,7 +26,12 @@ def make_it_say(pane: Locator, text: str) -> None:
     settings = pane.get_by_role("button", name="Settings")
     if settings.get_attribute("aria-expanded") == "false":
         settings.click()
-    pane.get_by_label("JSON schema of the answer").fill(json.dumps({"const": text}))
+    pane.get_by_label("JSON schema of the answer").fill(schema(text))
+
+
+def schema(text: str) -> str:
+    """The JSON schema of an answer that can only be this string."""
+    return json.dumps({"const": text})
 
 
 def said(pane: Locator) -> Locator:
@@ -34,6 +39,11 @@ def said(pane: Locator) -> Locator:
     return pane.get_by_role("log").locator(".said").last
 
 
+def feet(pane: Locator) -> Locator:
+    """What each of its answers took and cost; there once one has ended."""
+    return pane.get_by_role("log").get_by_text("req_")
+
+
 def foot(pane: Locator) -> Locator:
-    """What its last answer took and cost; there once it has ended."""
-    return pane.get_by_role("log").get_by_text("req_").last
+    """That of its last answer."""
+    return feet(pane).last

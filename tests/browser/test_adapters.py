@@ -10,7 +10,7 @@ from openai import OpenAI
 from playwright.sync_api import Page, expect
 
 from tests.browser.adapters import PIRATE, SUPPORT, inert, own, too_high
-from tests.browser.people import Customer, follow, go, long_stream, upload
+from tests.browser.people import Customer, await_ready, follow, go, long_stream, upload
 from tests.stack.asking import QUESTION, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
@@ -24,7 +24,7 @@ def test_a_sound_adapter_becomes_ready_before_ones_eyes(owner: Page) -> None:
     upload(owner, "desk", SUPPORT)
     expect(owner.get_by_role("heading", name="Version 1")).to_be_visible()
     owner.evaluate("document.body.dataset.witness = 'not loaded again'")
-    expect(owner.get_by_text("Ready", exact=True)).to_be_visible()
+    await_ready(owner)
     expect(owner.get_by_role("region", name="Checks")).to_contain_text("Finite output")
     expect(owner.get_by_role("region", name="Checks")).to_contain_text("With this adapter")
     assert owner.evaluate("document.body.dataset.witness") == "not loaded again"
@@ -66,7 +66,7 @@ def test_promoting_and_rolling_back_spares_open_streams(
         go(owner, "Adapters")
         upload(owner, "desk", own(folder, tmp_path / str(number)))
         expect(owner.get_by_role("heading", name=f"Version {number}")).to_be_visible()
-        expect(owner.get_by_text("Ready", exact=True)).to_be_visible()
+        await_ready(owner)
     with customer.program(customer.key()) as program:
         assert answer(program).startswith(THANKS)
         following = long_stream(program, "desk")

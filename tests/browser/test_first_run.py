@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 import subprocess
 import sys
 from secrets import token_hex
@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.adapters import SUPPORT
-from tests.browser.people import Street, copied, create_key, follow, go, join, upload
+from tests.browser.people import Street, await_ready, copied, create_key, follow, go, join, upload
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -38,7 +38,7 @@ def test_from_an_invitation_to_the_first_answer(street: Street, operator: Page) 
 
     go(admin, "Adapters")
     upload(admin, "desk", SUPPORT)
-    expect(admin.get_by_text("Ready", exact=True)).to_be_visible()
+    await_ready(admin)
 
     go(admin, "API keys")
     secret = create_key(admin, "first program")
@@ -73,13 +73,18 @@ def tenant_with_invitation(operator: Page, name: str) -> str:
 
 def snippet(page: Page) -> str:
     """The program in Python that the overview offers."""
-    offered = page.locator("copy-button").filter(has_text="from openai import OpenAI")
-    return copied(page, offered)
+    page.get_by_role("tab", name="Python").click()
+    return copied(page, page.get_by_role("tabpanel", name="Python"))
 
 
 def run(program: str, key: str) -> str:
-    """What the program prints with this key in its place."""
-    whole = re.sub(r'api_key="[^"]*"', f'api_key="{key}"', program)
-    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=60)
+    """What the program prints where this key is in its environment."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"LORIKEET_KEY": key},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -1,0 +1,98 @@
+"""Everything by keyboard: no journey here touches the mouse."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.people import PASSWORD, Customer, Street
+from tests.browser.playground import LONG, foot, pane, said, schema
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+MOST_STOPS = 80
+"""Presses of the tabulator that a person may need to get anywhere on a page."""
+SHOWS_FOCUS = (
+    "one => getComputedStyle(one).outlineStyle !== 'none' && one.matches(':focus-visible')"
+)
+
+
+def tab_to(page: Page, target: Locator) -> None:
+    """Press the tabulator until the target has the focus, and see that it shows."""
+    expect(target).to_be_visible()
+    for _ in range(MOST_STOPS):
+        page.keyboard.press("Tab")
+        if target.evaluate("one => one === document.activeElement"):
+            assert target.evaluate(SHOWS_FOCUS)
+            return
+    raise AssertionError(f"the tabulator never gets to {target}")
+
+
+def press(page: Page, target: Locator, key: str = "Enter") -> None:
+    """Go to a button and press it."""
+    tab_to(page, target)
+    page.keyboard.press(key)
+
+
+def lead(page: Page, target: Locator) -> None:
+    """Press what leads to another page."""
+    tab_to(page, target)
+    with page.expect_event("domcontentloaded"):
+        page.keyboard.press("Enter")
+
+
+def write(page: Page, target: Locator, text: str) -> None:
+    tab_to(page, target)
+    page.keyboard.insert_text(text)
+
+
+@pytest.fixture
+def page(street: Street, owner: Page, customer: Customer) -> Page:
+    """The owner again, before a browser that knows nothing of him."""
+    return street.person()
+
+
+def test_from_signing_in_to_a_key(page: Page, customer: Customer) -> None:
+    page.goto(customer.page())
+    write(page, page.get_by_label("Login"), f"owner-of-{customer.slug}")
+    write(page, page.get_by_label("Password"), PASSWORD)
+    with page.expect_event("domcontentloaded"):
+        page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+
+    lead(page, page.get_by_role("complementary").get_by_role("link", name="API keys"))
+    opener = page.get_by_role("button", name="Create a key").first
+    press(page, opener)
+    dialog = page.get_by_role("dialog", name="Create a key")
+    expect(dialog).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).not_to_be_visible()
+    expect(opener).to_be_focused()
+
+    page.keyboard.press("Enter")
+    name = dialog.get_by_label("Name")
+    if not name.evaluate("one => one === document.activeElement"):
+        tab_to(page, name)
+    page.keyboard.insert_text("by keyboard")
+    lead(page, dialog.get_by_role("button", name="Create"))
+    shown = page.get_by_role("region", name="Your new key")
+    press(page, shown.get_by_role("button", name="Copy"))
+    expect(shown.get_by_role("button", name="Copied")).to_be_visible()
+    assert re.fullmatch(r"lk_\S{50,}", str(page.evaluate("navigator.clipboard.readText()")))
+
+
+def test_an_answer_is_asked_for_and_stopped(owner: Page) -> None:
+    lead(owner, owner.get_by_role("complementary").get_by_role("link", name="Playground"))
+    press(owner, pane(owner).get_by_role("button", name="Settings"), "Space")
+    write(owner, pane(owner).get_by_label("JSON schema of the answer"), schema(LONG))
+    write(owner, owner.get_by_label("Message"), "Count")
+    owner.keyboard.press("Control+Enter")
+    expect(said(pane(owner))).to_contain_text("word5 ")
+    press(owner, owner.get_by_role("button", name="Stop"))
+    expect(owner.get_by_text("Stopped. This is what is billed:")).to_be_visible()
+    expect(foot(pane(owner))).to_contain_text(" out")

@@ -1,0 +1,132 @@
+"""Signing in, with all that can happen to a session and a password."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import time
+from secrets import token_hex
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.people import PASSWORD, Customer, Street, follow, go, join, sign_in
+from tests.browser.playground import ask, foot, pane
+from tests.stack.asking import until
+from tests.stack.running import Stack
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+STEP_S = 30
+"""How long a code of an authenticator app is good."""
+
+
+def sign_out(page: Page) -> None:
+    follow(page, page.get_by_role("button", name="Sign out"))
+
+
+def test_the_next_click_after_a_session_asks_to_sign_in_and_leads_on(
+    owner: Page, customer: Customer
+) -> None:
+    owner.context.clear_cookies(name="sessionid")
+    go(owner, "Members")
+    expect(owner.get_by_role("heading", name="Sign in")).to_be_visible()
+    sign_in(owner, f"owner-of-{customer.slug}")
+    expect(owner.get_by_role("heading", name="Members")).to_be_visible()
+
+
+def test_a_socket_without_its_session_leads_to_signing_in_and_back(
+    owner: Page, customer: Customer
+) -> None:
+    owner.goto(customer.page("playground?model=lorikeet-demo"))
+    expect(owner.get_by_role("status").get_by_text("Live")).to_be_visible()
+    other = owner.context.new_page()
+    other.goto(customer.page())
+    sign_out(other)
+    ask(owner, "Hello")
+    expect(owner.get_by_role("heading", name="Sign in")).to_be_visible()
+    sign_in(owner, f"owner-of-{customer.slug}")
+    expect(owner).to_have_url(re.compile(r"/playground\?model=lorikeet-demo$"))
+    ask(owner, "Hello")
+    expect(foot(pane(owner))).to_be_visible()
+
+
+def test_a_second_factor_is_enrolled_and_asked_for(owner: Page, customer: Customer) -> None:
+    name = f"owner-of-{customer.slug}"
+    follow(owner, owner.get_by_role("link", name=name))
+    follow(owner, owner.get_by_role("link", name="Second factor"))
+    follow(owner, owner.get_by_role("link", name="Activate"))
+    owner.get_by_label("Password").fill(PASSWORD)  # once more: it guards the account
+    follow(owner, owner.get_by_role("button", name="Confirm"))
+    secret = owner.get_by_label("Authenticator secret").input_value()
+    enter_code(owner, secret, "Activate")
+    expect(owner.get_by_text("Authenticator app activated.")).to_be_visible()
+
+    follow(owner, owner.get_by_role("link", name="Console"))
+    sign_out(owner)
+    owner.goto(customer.page("members"))
+    sign_in(owner, name)
+    expect(owner.get_by_role("heading", name="Two-Factor Authentication")).to_be_visible()
+    enter_code(owner, secret, "Sign In")
+    expect(owner.get_by_role("heading", name="Members")).to_be_visible()
+
+
+def enter_code(page: Page, secret: str, button: str) -> None:
+    """Enter the code of now; once more where its time was over just then."""
+    here = page.url
+    for _ in range(2):
+        page.get_by_label("code").fill(code(secret))
+        follow(page, page.get_by_role("button", name=button))
+        if page.url != here:
+            return
+
+
+def code(secret: str) -> str:
+    """What an authenticator app shows now (RFC 6238)."""
+    counter = int(time.time()) // STEP_S
+    digest = hmac.digest(base64.b32decode(secret), counter.to_bytes(8, "big"), hashlib.sha1)
+    at = digest[-1] & 15
+    number = int.from_bytes(digest[at : at + 4], "big") & 0x7FFFFFFF
+    return f"{number % 10**6:06d}"
+
+
+def test_a_forgotten_password_is_replaced_by_mail(
+    street: Street, stack: Stack, customer: Customer
+) -> None:
+    name = f"forgetful-{token_hex(3)}"
+    mail, new = f"{name}@example.com", f"another {PASSWORD}"
+    page = street.person()
+    join(page, customer.invite("viewer"), name, mail)
+    sign_out(page)
+    page.goto("/")
+    follow(page, page.get_by_role("link", name="Forgot your password?").first)
+    page.get_by_label("Email").fill(mail)
+    follow(page, page.get_by_role("button", name="Reset My Password"))
+    until(lambda: links_mailed_to(stack, mail), 30)
+    page.goto(links_mailed_to(stack, mail)[0])
+    page.get_by_label("New Password", exact=True).fill(new)
+    page.get_by_label("New Password (again)").fill(new)
+    follow(page, page.get_by_role("button", name="Change Password"))
+    page.goto("/")
+    sign_in(page, mail, new)
+    expect(page.get_by_role("heading", name=customer.name)).to_be_visible()
+
+
+def links_mailed_to(stack: Stack, mail: str) -> list[str]:
+    """Where mails lead; without a mail server the gateway prints them."""
+    mails = stack.log("gateway-1").partition(f"To: {mail}")[2]
+    return re.findall(r"http://\S+/password/reset/key/\S+", mails)
+
+
+def test_guessing_passwords_is_slowed_down(street: Street, owner: Page, customer: Customer) -> None:
+    name = f"owner-of-{customer.slug}"
+    guesser = street.person()
+    guesser.goto("/")
+    for _ in range(5):
+        sign_in(guesser, name, "guess")
+        expect(guesser.get_by_text("not correct")).to_be_visible()
+    sign_in(guesser, name)
+    expect(guesser.get_by_text("Too many failed login attempts.")).to_be_visible()
+    expect(guesser.get_by_role("heading", name="Sign in")).to_be_visible()
