@@ -92,9 +92,11 @@ export class Pane extends HTMLElement {
     else this.send(text);
   }
 
-  choose(node) {
+  // Show this version, which is a step before or after the one that is shown.
+  choose(node, step) {
     this.tree.choose(node);
     this.#show();
+    this.#turn(node).focusVersions(step);
     this.home.edited();
   }
 
@@ -177,21 +179,24 @@ export class Pane extends HTMLElement {
   #answer(question) {
     this.tree.choose(question);
     const node = this.tree.add(question, "assistant", "", { running: true });
-    const request = {
-      model: this.field("model").value.trim(),
-      messages: this.tree.turns(question),
-      parameters: this.parameters(),
-    };
-    this.#generate(node, (id, listen) => this.home.link.start(id, request, listen));
+    this.#generate(node, (id, listen) => this.home.link.start(id, this.#request(question), listen));
+  }
+
+  #request(question) {
+    const model = this.field("model").value.trim();
+    return { model, messages: this.tree.turns(question), parameters: this.parameters() };
   }
 
   // Go on with an answer that was being generated when the page was left; if that can't be, what
-  // was there of it stays.
+  // was there of it stays. One of which nothing was heard may never have begun: it begins now.
   #resume(id) {
     const node = this.tree.leaf;
     node.running = true;
     this.#turns.delete(node);
-    this.#generate(node, (_, listen) => this.home.link.resume(id, listen), id);
+    const request = this.#request(this.tree.get(node.parent));
+    const { link } = this.home;
+    const ask = (listen) => (node.content ? link.resume(id, listen) : link.start(id, request, listen));
+    this.#generate(node, (_, listen) => ask(listen), id);
   }
 
   #generate(node, ask, id = crypto.randomUUID()) {

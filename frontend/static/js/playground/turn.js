@@ -17,7 +17,7 @@ export function button(text, act, label = "") {
   return made;
 }
 
-// `pane` has: tree, readOnly, choose(node), resend(node, text), retry(node).
+// `pane` has: tree, readOnly, choose(node, step), resend(node, text), retry(node).
 export class Turn {
   constructor(pane, node) {
     this.pane = pane;
@@ -61,7 +61,13 @@ export class Turn {
     if (!this.pane.readOnly && !this.pane.running) offered.push(...this.#actions());
     const held = this.tools.contains(document.activeElement) && document.activeElement.dataset.step;
     this.tools.replaceChildren(...offered);
-    if (held) (this.tools.querySelector(`[data-step="${held}"]:enabled`) ?? this.tools.querySelector("button"))?.focus();
+    if (held) this.focusVersions(held);
+  }
+
+  // Go on with the arrow of this step, or with the other one where there is nothing beyond.
+  focusVersions(step) {
+    const arrows = [`[data-step="${step}"]:enabled`, "[data-step]:enabled"];
+    arrows.map((arrow) => this.tools.querySelector(arrow)).find(Boolean)?.focus();
   }
 
   #actions() {
@@ -77,7 +83,7 @@ export class Turn {
 
   #versions(at, of) {
     const shown = element("span", "versions");
-    const go = (step) => this.pane.choose(this.pane.tree.get(of[at + step]));
+    const go = (step) => this.pane.choose(this.pane.tree.get(of[at + step]), step);
     const earlier = button("‹", () => go(-1), "Earlier version");
     const later = button("›", () => go(1), "Later version");
     [earlier.dataset.step, later.dataset.step] = ["-1", "1"];

@@ -1,0 +1,211 @@
+"""Conversations in the playground: their versions, keeping and sharing them, and coming back."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from gateway.demo import MODEL_NAME, QUESTIONS
+from tests.browser.people import Customer, Street, follow, go, join, sign_in
+from tests.browser.playground import LONG, ask, foot, make_it_say, pane, said
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+QUESTION, ANSWERS = QUESTIONS[0]
+OTHER = QUESTIONS[1][0]
+
+
+@pytest.fixture
+def page(owner: Page) -> Page:
+    """The owner, in the playground."""
+    go(owner, "Playground")
+    expect(owner.get_by_role("status").get_by_text("Live")).to_be_visible()
+    pane(owner).get_by_role("button", name="Settings").click()
+    pane(owner).get_by_label("Temperature").fill("0")
+    return owner
+
+
+@pytest.fixture
+def colleague(street: Street, customer: Customer) -> Page:
+    """A developer of the same customer."""
+    page = street.person(dark=True)
+    join(page, customer.invite("developer"), f"developer-of-{customer.slug}")
+    return page
+
+
+def log(page: Page) -> Locator:
+    return pane(page).get_by_role("log")
+
+
+def answered(page: Page, question: str) -> None:
+    idle(page)
+    ask(page, question)
+    idle(page)
+    expect(foot(pane(page))).to_be_visible()
+
+
+def idle(page: Page) -> None:
+    """Wait until no answer is being written."""
+    expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+
+
+def saved(page: Page) -> None:
+    expect(page.get_by_role("status").get_by_text("Saved")).to_be_visible()
+
+
+def test_an_edited_question_and_another_answer_are_versions(page: Page) -> None:
+    answered(page, QUESTION)
+    answered(page, OTHER)
+    log(page).get_by_role("button", name="Edit").first.press("Enter")
+    page.get_by_label("Edit the message").fill("Hello")
+    page.get_by_label("Edit the message").press("Control+Enter")
+    expect(log(page).get_by_label("Version 2 of 2")).to_be_visible()
+    expect(log(page).get_by_text("req_")).to_have_count(1)
+    expect(log(page).get_by_text(OTHER, exact=True)).to_have_count(0)
+
+    log(page).get_by_role("button", name="Earlier version").press("Enter")
+    expect(log(page).get_by_text(OTHER, exact=True)).to_be_visible()
+    expect(log(page).get_by_text(ANSWERS["base"], exact=True)).to_be_visible()
+    expect(log(page).get_by_role("button", name="Later version")).to_be_focused()
+    log(page).get_by_role("button", name="Retry").last.press("Enter")
+    expect(log(page).get_by_label("Version 2 of 2")).to_be_visible()
+    expect(log(page).get_by_text("req_")).to_have_count(2)
+    log(page).get_by_role("button", name="Edit").last.click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_label("Edit the message")).to_have_count(0)
+
+
+def test_a_conversation_is_kept_once_it_is_saved_and_goes_on_by_its_address(page: Page) -> None:
+    answered(page, QUESTION)
+    expect(page.get_by_role("button", name="Rename")).to_be_hidden()
+    page.get_by_role("button", name="Save", exact=True).click()
+    saved(page)
+    expect(page).to_have_url(re.compile(r"/playground/conversations/\d+/$"))
+    expect(page.get_by_role("heading", name=QUESTION)).to_be_visible()
+    log(page).get_by_role("button", name="Retry").click()
+    expect(log(page).get_by_label("Version 2 of 2")).to_be_visible()
+    answered(page, OTHER)
+    saved(page)
+    figures = foot(pane(page)).inner_text()
+
+    page.reload()
+    expect(log(page).get_by_text("req_")).to_have_count(2)
+    expect(foot(pane(page))).to_have_text(figures)
+    expect(log(page).get_by_label("Version 2 of 2")).to_be_visible()
+    expect(pane(page).get_by_label("Model or adapter")).to_have_value(MODEL_NAME)
+    page.get_by_role("button", name="Rename").click()
+    page.get_by_label("Title").fill("Geography")
+    follow(page, page.get_by_role("dialog").get_by_role("button", name="Rename"))
+    expect(page.get_by_role("heading", name="Geography")).to_be_visible()
+
+    follow(page, page.get_by_role("link", name="Conversations").last)
+    page.get_by_label("Search by title").fill("geo")
+    follow(page, page.get_by_role("button", name="Search"))
+    page.get_by_role("button", name="Delete Geography").click()
+    follow(page, page.get_by_role("dialog").get_by_role("button", name="Delete"))
+    expect(page.get_by_text("You have saved no conversation yet.")).to_be_visible()
+
+
+def test_two_tabs_do_not_undo_each_other(page: Page, street: Street) -> None:
+    answered(page, QUESTION)
+    page.get_by_role("button", name="Save", exact=True).click()
+    saved(page)
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(log(other).get_by_text("req_")).to_have_count(1)
+    answered(page, OTHER)
+    saved(page)
+    street.witness.allow("409 ")
+    answered(other, "Hello")
+    expect(other.get_by_role("status").get_by_text("Not saved")).to_be_visible()
+    expect(other.get_by_role("alert").get_by_text("changed elsewhere")).to_be_visible()
+
+
+def test_what_is_shared_is_read_in_the_tenant_until_the_link_is_revoked(
+    page: Page, colleague: Page, street: Street
+) -> None:
+    answered(page, QUESTION)
+    page.get_by_role("button", name="Save", exact=True).click()
+    saved(page)
+    page.get_by_role("button", name="Share").click()
+    follow(page, page.get_by_role("button", name="Make a link"))
+    link = page.locator("#share-link").inner_text()
+
+    colleague.goto(link)
+    expect(log(colleague).get_by_text(ANSWERS["base"], exact=True)).to_be_visible()
+    expect(colleague.get_by_role("button", name="Send")).to_have_count(0)
+    expect(log(colleague).get_by_role("button", name="Edit")).to_have_count(0)
+    follow(colleague, colleague.get_by_role("button", name="Continue from here"))
+    expect(colleague.get_by_role("status").get_by_text("Live")).to_be_visible()
+    answered(colleague, OTHER)
+    saved(colleague)
+
+    follow(page, page.get_by_role("button", name="Revoke the link"))
+    expect(log(page).get_by_text("req_")).to_have_count(1)
+    street.witness.allow("404 ")
+    gone = colleague.goto(link)
+    assert gone is not None and gone.status == 404
+
+
+def test_a_session_that_ends_in_mid_stream_leads_to_signing_in_and_to_the_rest(
+    page: Page, customer: Customer
+) -> None:
+    answered(page, QUESTION)
+    make_it_say(pane(page), LONG)
+    ask(page, "Count")
+    expect(said(pane(page))).to_contain_text("word5 ")
+    page.get_by_label("Message").fill("And then")
+    page.context.clear_cookies(name="sessionid")
+    other = page.context.new_page()
+    other.goto(customer.page())
+    page.locator("lora-playground").evaluate("playground => playground.link.socket.close()")
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+    sign_in(page, f"owner-of-{customer.slug}")
+    expect(said(pane(page))).to_have_text(f'"{LONG}"')
+    expect(log(page).get_by_text("req_")).to_have_count(2)
+    expect(page.get_by_label("Message")).to_have_value("And then")
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_how_probable_a_token_was_is_told_to_the_keyboard_too(page: Page) -> None:
+    pane(page).get_by_label("Show token probabilities").check()
+    answered(page, QUESTION)
+    expect(said(pane(page))).to_have_text(f"{ANSWERS['base']}<|eos|>")
+    first = said(pane(page)).get_by_role("button").first
+    first.focus()
+    tip = page.get_by_role("tooltip")
+    expect(tip).to_contain_text("%")
+    expect(tip.locator("tr")).to_have_count(5)
+    page.keyboard.press("End")
+    expect(tip).to_contain_text("<|eos|>")
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+
+
+def test_a_schema_is_checked_here_and_by_the_engine(page: Page) -> None:
+    settings = pane(page).get_by_label("JSON schema of the answer")
+    for wrong, why in (("{nope", "This is not JSON"), ("[1]", "A JSON schema is an object")):
+        settings.fill(wrong)
+        ask(page, "Hello")
+        expect(pane(page).get_by_role("alert").get_by_text(why)).to_be_visible()
+        expect(settings).to_be_focused()
+        expect(log(page).get_by_text("Hello", exact=True)).to_have_count(0)
+    settings.fill('{"type": "nonsense"}')
+    ask(page, "Hello")
+    expect(log(page).get_by_role("alert")).to_contain_text("nonsense")
+    settings.fill('{"enum": ["first", "second"]}')
+    log(page).get_by_role("button", name="Retry").click()
+    expect(foot(pane(page))).to_be_visible()
+    assert said(pane(page)).inner_text() in ('"first"', '"second"')
+
+
+def test_the_cost_that_is_shown_is_the_ledgers(page: Page, customer: Customer) -> None:
+    answered(page, QUESTION)
+    line = foot(pane(page)).inner_text()
+    price, request = re.search(r"\$([\d.]+) · (req_\w+)", line).groups()  # type: ignore[union-attr]
+    with customer.stack.client(customer.key("inference", "usage:read")) as program:
+        receipt = program.get(f"/v1/usage/receipts/{request}").raise_for_status().json()
+    assert Decimal(receipt["receipt"]["cost"]) == Decimal(price)
