@@ -41,7 +41,7 @@ LONG_NAME = "The International Society for Perfectly Ordinary Widgets Ltd"
 """60 characters."""
 PEOPLE = {"owner": "ada", "admin": "grace", "developer": "linus", "viewer": "margaret"}
 DAYS = 35
-PRICE = Price(prompt=100_000, cached_prompt=25_000, output=400_000)
+PRICE = Price(prompt=1_000_000, cached_prompt=250_000, output=4_000_000)
 USED = ("support", "returns-desk", "size-advisor", "")
 """Adapters, each used with another key; the last is the base model itself."""
 

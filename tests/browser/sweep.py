@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Error, Page
 
 from tests.browser.witness import Witness
 from tests.stack.running import Stack
@@ -47,12 +47,22 @@ STANDING_OUT = """(within) => {
   const first = [...box.querySelectorAll("*")].find((one) => out(one) && !out(one.parentElement));
   return [`${box.scrollWidth} px wide: ${first?.cloneNode(false).outerHTML}`];
 }"""
+CUT_OFF = """() => [...document.querySelectorAll(".table-wrap:not([hidden])")]
+  .filter((one) => one.scrollWidth > one.clientWidth)
+  .map((one) => `the table is ${one.scrollWidth} px wide, where ${one.clientWidth} px are seen`)"""
 DIALOGS = """() => [...document.querySelectorAll("[data-opens]")].map((one) => one.dataset.opens)
   .filter((id) => document.getElementById(id) instanceof HTMLDialogElement)"""
 CHANGING = re.compile(
     r'name="csrfmiddlewaretoken" value="[^"]*"|\b(?:ada|grace|linus|margaret)\.\w+'
 )
 """What differs where two people see the same page."""
+
+
+DRAWERS = {
+    "requests": (".requests tbody th a", "#request"),
+    "playground": ("[data-act=settings]", ".settings"),
+}
+"""What else opens: by the name of a page, what is clicked and what then is there."""
 
 
 @dataclass(frozen=True)
@@ -84,21 +94,31 @@ class Sweep:
     def look(self, visit: Visit) -> None:
         """Go there, and note what is wrong with it and with each of its dialogs."""
         where = f"{visit.name} as {self.role}"
+        try:
+            self._look(visit, where)
+        except Error as error:  # such as a dialog that does not open
+            self._note(where, str(error))
+        self._listen(where, visit)
+
+    def _look(self, visit: Visit, where: str) -> None:
         answer = self.page.goto(visit.url)
         if answer is None or answer.status != visit.status:
             self._note(where, f"{answer and answer.status} {visit.url}")
-        new = self._is_new()
+        new = self._is_new("body")
         if new:
             self.page.evaluate(AXE_SCRIPT)
+        openers = list(self._openers(visit)) if new else []
         for theme, width, rules in LOOKS:
             self.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             self.page.set_viewport_size({"width": width, "height": HEIGHT})
             look = f"{theme}, {width} px"
             self._judge(where, look, "html", rules if new else None)
-            for dialog in self._dialogs() if new else []:
-                with self._opened(dialog):
-                    self._judge(f"{where}, dialog {dialog}", look, f"#{dialog}", rules)
-        self._listen(where, visit)
+            if width == WIDE and theme == "light":
+                for what in self.page.evaluate(CUT_OFF):
+                    self._note(where, what, look)
+            for opener, within in openers:
+                with self._opened(opener, within):
+                    self._judge(f"{where}, {within}", look, within, rules)
 
     def _note(self, where: str, what: str, look: str = "at once") -> None:
         self.findings.setdefault(f"{where}: {what}", []).append(look)
@@ -110,23 +130,38 @@ class Sweep:
         for what in found:
             self._note(where, what, look)
 
-    def _is_new(self) -> bool:
-        body = CHANGING.sub("", self.page.locator("body").inner_html())
-        digest = hashlib.sha256(body.encode()).hexdigest()
+    def _is_new(self, within: str) -> bool:
+        content = CHANGING.sub("", self.page.locator(within).inner_html())
+        digest = hashlib.sha256(content.encode()).hexdigest()
         known = digest in self.seen
         self.seen.add(digest)
         return not known
 
-    def _dialogs(self) -> list[str]:
-        """One of each kind: of those in the rows of a table, the first."""
+    def _openers(self, visit: Visit) -> Iterator[tuple[str, str]]:
+        """What to click, and what then is there. Of the dialogs of a table's rows, the first."""
         kinds = {re.sub(r"\d+$", "", id): id for id in reversed(self.page.evaluate(DIALOGS))}
-        return list(kinds.values())
+        for dialog in kinds.values():
+            if self._is_new(f"#{dialog}"):
+                yield f"[data-opens={dialog}]", f"#{dialog}"
+        if visit.name in DRAWERS and self.page.locator(DRAWERS[visit.name][0]).count():
+            yield DRAWERS[visit.name]
 
     @contextmanager
-    def _opened(self, dialog: str) -> Iterator[None]:
-        self.page.locator(f"[data-opens={dialog}]").first.click()
+    def _opened(self, opener: str, within: str) -> Iterator[None]:
+        """Clicked from within the page, for a button may be in the menu that a telephone hides."""
+        click = self.page.locator(opener).first
+        click.evaluate("one => one.click()")
+        opened = self.page.locator(within).first
+        opened.wait_for()
+        if within == "#palette":
+            self.page.keyboard.type("limits")
+            self.page.locator("#palette-found [role=option]").first.wait_for()
         yield
-        self.page.keyboard.press("Escape")
+        if opened.evaluate("one => one instanceof HTMLDialogElement"):
+            self.page.keyboard.press("Escape")
+        else:
+            click.evaluate("one => one.click()")
+        opened.wait_for(state="hidden")
 
     def _listen(self, where: str, visit: Visit) -> None:
         """Note what was strange since the last time, but for the status that was expected."""
