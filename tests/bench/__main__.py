@@ -23,6 +23,7 @@ from tests.bench import (  # noqa: E402
     ledger,
     lorikeet,
     metering,
+    pages,
     streams,
     thrash,
     throughput,
@@ -40,6 +41,7 @@ BENCHMARKS = {
     "fairness": fairness.run,
     "thrash": thrash.run,
     "ledger": ledger.run,
+    "pages": pages.run,
 }
 
 

@@ -27,6 +27,9 @@ class Scale:
     thrash_streams: int = 96
     ledger_rows: int = 50_000
     events: int = 10_000_000
+    page_tenants: int = 1_000
+    page_adapters: int = 10_000
+    page_rounds: int = 3
 
 
 QUICK = {
@@ -45,5 +48,8 @@ QUICK = {
     "thrash_streams": 64,
     "ledger_rows": 20_000,
     "events": 500_000,
+    "page_tenants": 100,
+    "page_adapters": 1_000,
+    "page_rounds": 1,
 }
 """Enough to see that it works and where the figures are: two or three minutes."""

@@ -9,11 +9,12 @@ import time
 import psutil
 import pytest
 
-from tests.bench import lorikeet, peers, servers
+from tests.bench import lorikeet, pages, peers, servers
 from tests.bench.client import Connection, post
 from tests.bench.load import drive
 from tests.bench.processes import Failed, cpu_of, cpu_s, postgres_cpu_s, running
 from tests.bench.report import Figure, Row, take_turns
+from tests.frontend.addresses import Page
 
 
 def test_cpu_time_is_this_process_own() -> None:
@@ -88,3 +89,15 @@ async def test_sides_take_turns() -> None:
     found = await take_turns(2, {"a": lambda: side("a"), "b": lambda: side("b")})
     assert ran == ["a", "b", "a", "b"]
     assert found == {"a": [1, 3], "b": [2, 4]}
+
+
+def test_a_page_is_shown_as_the_role_for_which_it_is_slowest() -> None:
+    def look(name: str, role: str, ms: float, queries: int) -> pages.Look:
+        page = Page(name, f"/{name}?a=1" if name == "usage" else f"/{name}", role)
+        return pages.Look(page, queries, [[ms] * 18 + [9 * ms] * 2])
+
+    found = [look("usage", "admin", 10, 5), look("usage", "owner", 20, 6), look("keys", "v", 1, 13)]
+    usage, keys, most = pages.slowest(found)
+    assert usage.what == "usage?a=1 (owner): 6 queries, p50 20 ms, p95"
+    assert usage.verdict == "at most 100: MISSED" and keys.verdict == "at most 100: met"
+    assert (most.figure.median, most.verdict) == (13, "at most 12: MISSED")

@@ -1,0 +1,234 @@
+"""How long the console's pages take where there is very much to show."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from statistics import median, quantiles
+
+import httpx
+from asgiref.sync import sync_to_async
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from playwright.async_api import Browser, async_playwright
+
+from gateway.crowd import Size
+from gateway.management.commands.make_crowd import make
+from tenants.models import Role, Tenant, User
+from tests.bench import lorikeet
+from tests.bench.lorikeet import Gateway
+from tests.bench.processes import Failed
+from tests.bench.report import Figure, Report, Row
+from tests.bench.scale import Scale
+from tests.bench.servers import ENGINE_OPTIONS
+from tests.frontend.addresses import Page, pages
+
+P95_MS = 100
+MAX_QUERIES = 12
+PAINT_MS = 1_000
+FIRST_PAGE_KB = 150
+BIG = "crowd-0000"
+"""The tenant that all pages are of: it has the most of everything."""
+AUDIT_ENTRIES = 300_000
+REQUESTS = 20
+"""Of each page in a round; the page's p95 is over them."""
+VARIANTS: Mapping[str, Sequence[str]] = {
+    "usage": ("?period=30d&by=key&show=cost", "?period=month", "?period=custom&first={year_ago}"),
+    "adapters": ("?q=support", "?state=rejected", "?after=search-0900"),
+    "keys": ("?q=billing",),
+    "limits": ("?q=support",),
+    "audit": ("?kind=key&action=deleted", "?actor=member-77", "?since={year_ago}"),
+    "operate_tenants": ("?sort=-cost", "?q=harbour&sort=name", "?after=crowd-0500"),
+    "operate_audit": ("?tenant=crowd-0500", "?actor=member-77", "?kind=alias&action=deleted"),
+    "operate_prices": ("?state=all",),
+}
+"""Filters and far ends, which may take another way through the database."""
+PAINTED = ("account_login", "overview", "playground", "adapters", "usage", "operate")
+
+
+@dataclass(slots=True)
+class Look:
+    """One page as one role sees it; milliseconds of each request, by round."""
+
+    page: Page
+    queries: int
+    rounds: list[list[float]] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """The page with what it filters by."""
+        return self.page.name + "".join(self.page.url.partition("?")[1:])
+
+    def row(self) -> Row:
+        said = f"{self.title} ({self.page.role}): {self.queries} queries, p50 {self.p50:.0f} ms"
+        return Row(f"{said}, p95", self.p95, "ms", at_most=P95_MS)
+
+    @property
+    def p95(self) -> Figure:
+        return Figure.of([quantiles(took, n=20, method="inclusive")[-1] for took in self.rounds])
+
+    @property
+    def p50(self) -> float:
+        return median(one for took in self.rounds for one in took)
+
+
+async def run(scale: Scale) -> Report:
+    """Ask a gateway process for every page as every role, one request at a time.
+
+    Raises:
+        Failed: a page does not answer as it should.
+    """
+    looks, sessions = await sync_to_async(_prepare)(scale)
+    async with lorikeet.gateway() as gateway, lorikeet.engine(gateway, "engine", *ENGINE_OPTIONS):
+        for number in range(scale.page_rounds + 1):
+            for look in looks:
+                took = await _ask(gateway, look.page, sessions)
+                look.rounds += [took] if number else []  # the first reads from disk
+        painted = await _paint(gateway.url, looks, sessions, scale.page_rounds)
+    return Report(
+        "The console's pages",
+        [*slowest(looks), *painted],
+        f"Each page as the role for which it is slowest; {REQUESTS} requests a round on one "
+        f"connection, from the request to the last byte. {len(looks)} pages of roles in all; "
+        f"load average {os.getloadavg()[1]:.1f}.",
+    )
+
+
+def slowest(looks: Iterable[Look]) -> list[Row]:
+    """One row a page, the slowest page first; last the most queries of all."""
+    slowest: dict[str, Look] = {}
+    for look in sorted(looks, key=lambda look: look.p95.median):
+        slowest.pop(look.title, None)
+        slowest[look.title] = look
+    rows = [look.row() for look in reversed(slowest.values())]
+    most = max(looks, key=lambda look: look.queries)
+    figure = Figure.of([most.queries])
+    return [*rows, Row(f"most queries: {most.title}", figure, at_most=MAX_QUERIES)]
+
+
+async def _ask(gateway: Gateway, page: Page, sessions: Mapping[str, str]) -> list[float]:
+    """How long each request of a round took, in milliseconds."""
+    took = []
+    async with httpx.AsyncClient(
+        base_url=gateway.url, cookies=_cookies(page, sessions), trust_env=False, timeout=60
+    ) as client:
+        for _ in range(REQUESTS):
+            began = time.perf_counter()
+            answer = await client.get(page.url)
+            took.append(1000 * (time.perf_counter() - began))
+            if answer.status_code != 200:
+                log = gateway.child.last_lines()
+                raise Failed(f"{page} answered {answer.status_code}; the log says:\n{log}")
+    return took
+
+
+def _cookies(page: Page, sessions: Mapping[str, str]) -> dict[str, str]:
+    return {"sessionid": sessions[page.role]} if page.role in sessions else {}
+
+
+# --- What is asked -------------------------------------------------------------------------------
+
+
+def _prepare(scale: Scale) -> tuple[list[Look], dict[str, str]]:
+    """A crowd, static files, sessions by role, and the pages with their queries."""
+    call_command("collectstatic", verbosity=0, interactive=False)
+    if not Tenant.objects.filter(slug=BIG).exists():
+        until = timezone.now().replace(minute=0, second=0, microsecond=0)
+        make(Size(scale.page_tenants, scale.page_adapters, scale.events, AUDIT_ENTRIES, until))
+    tenant = Tenant.objects.get(slug=BIG)
+    clients = _clients(tenant)
+    looks = [
+        Look(page, _queries(clients.get(page.role) or _client(), page)) for page in _asked(tenant)
+    ]
+    return looks, {role: client.cookies["sessionid"].value for role, client in clients.items()}
+
+
+def _asked(tenant: Tenant) -> Iterator[Page]:
+    year_ago = f"{timezone.now() - timedelta(days=364):%Y-%m-%d}"
+    for page in pages(tenant):
+        yield page
+        for query in VARIANTS.get(page.name, ()):
+            yield Page(page.name, page.url + query.format(year_ago=year_ago), page.role)
+
+
+def _clients(tenant: Tenant) -> dict[str, Client]:
+    """Signed in: a member of each role, and an operator."""
+    found = {role.value: _member(tenant, role) for role in Role}
+    found["operator"], _ = User.objects.get_or_create(username="bench-operator", is_staff=True)
+    clients = {role: _client() for role in found}
+    for role, user in found.items():
+        user.set_password("only for the pages of the account")
+        user.save()
+        clients[role].force_login(user, "django.contrib.auth.backends.ModelBackend")
+    return clients
+
+
+def _member(tenant: Tenant, role: Role) -> User:
+    return User.objects.filter(memberships__tenant=tenant, memberships__role=role)[0]
+
+
+def _client() -> Client:
+    return Client(SERVER_NAME="localhost")
+
+
+def _queries(client: Client, page: Page) -> int:
+    """How often the page asks the database, for somebody who has been there before."""
+    client.get(page.url)
+    with CaptureQueriesContext(connection) as queries:
+        client.get(page.url)
+    return len(queries)
+
+
+# --- In a browser --------------------------------------------------------------------------------
+
+
+async def _paint(
+    base_url: str, looks: Iterable[Look], sessions: Mapping[str, str], rounds: int
+) -> list[Row]:
+    """First contentful paint and bytes on the wire of the main pages, with nothing cached."""
+    executable = shutil.which("chromium")
+    if executable is None:
+        return []
+    wanted = {look.page.name: look.page for look in looks if "?" not in look.page.url}
+    rows = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=executable, args=["--no-sandbox", "--disable-gpu"]
+        )
+        for name in PAINTED:
+            seen = [
+                await _visit(browser, base_url, wanted[name], sessions) for _ in range(rounds + 1)
+            ]
+            paint, sent = zip(*seen[1:], strict=True)
+            rows.append(
+                Row(f"{name}, first contentful paint", Figure.of(paint), "ms", at_most=PAINT_MS)
+            )
+            rows.append(Row(f"{name}, everything", Figure.of(sent), "KB", at_most=FIRST_PAGE_KB))
+        await browser.close()
+    return rows
+
+
+async def _visit(
+    browser: Browser, base_url: str, page: Page, sessions: Mapping[str, str]
+) -> tuple[float, float]:
+    """The first contentful paint in milliseconds, and the kilobytes of all bodies as sent."""
+    context = await browser.new_context()
+    cookies = _cookies(page, sessions).items()
+    await context.add_cookies([{"name": n, "value": v, "url": base_url} for n, v in cookies])
+    tab = await context.new_page()
+    await tab.goto(base_url + page.url, wait_until="networkidle")
+    paint = await tab.evaluate(
+        "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+    )
+    sent = await tab.evaluate(
+        "performance.getEntries().reduce((sum, one) => sum + (one.encodedBodySize ?? 0), 0)"
+    )
+    await context.close()
+    return paint, sent / 1000
