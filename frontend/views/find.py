@@ -55,8 +55,9 @@ def _words(request: HttpRequest) -> str:
 
 
 def _matching(links: Iterable[Link], kind: str, words: str) -> Iterator[Found]:
+    words = words.lower()
     for link in links:
-        if words.lower() in f"{kind} {link.title}".lower():
+        if words in link.title.lower() or kind.lower().startswith(words):
             yield {"kind": kind, "title": link.title, "url": link.url}
 
 

@@ -74,9 +74,10 @@ def fleet() -> dict[str, Any]:
 
 
 def top(rollups: UsageRollupQuerySet, by: str) -> list[dict[str, Any]]:
-    """The tenants with the most `cost` or `tokens`, as far as they have any."""
+    """The customers with the most `cost` or `tokens`, as far as they have any."""
     found = (
-        rollups.order_by()
+        rollups.exclude(tenant__slug__in=isolation.TENANTS)
+        .order_by()
         .values("tenant__slug", "tenant__name")
         .annotate(
             requests=Sum("requests"),

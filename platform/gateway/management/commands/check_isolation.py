@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from tenants import isolation
 from tenants.models import BaseModel, IsolationCheck
 
-POLL_S = 1.0
+POLL_S = 3.0
 
 
 class Command(BaseCommand):
