@@ -135,10 +135,14 @@ def test_an_answer_without_text_is_no_turn_and_nothing_is_an_empty_tree(blank: P
         const empty = [tree.path, tree.leaf, tree.stored()];
         const asked = tree.add(null, "user", "hi");
         tree.add(asked, "assistant", "");
-        return [empty, tree.turns(tree.leaf)];
+        return [empty, tree.turns(tree.leaf), tree.stored().leaf];
         """,
     )
-    assert found == [[[], None, {"nodes": [], "leaf": None}], [{"role": "user", "content": "hi"}]]
+    assert found == [
+        [[], None, {"nodes": [], "leaf": None}],
+        [{"role": "user", "content": "hi"}],
+        1,
+    ]
 
 
 # --- Tokens --------------------------------------------------------------------------------------

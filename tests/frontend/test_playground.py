@@ -27,7 +27,7 @@ from inference.errors import InvalidRequest
 from inference.generation import Desk
 from inference.wire import Delta
 from tenants.auth import PostgresDirectory
-from tenants.models import ApiKey, AuditEntry, Membership, Tenant
+from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
 from tests.frontend.test_pages import client_of
 from tests.inference.rig import Rig, rig, until
 from tests.inference.samples import MODEL
@@ -183,14 +183,17 @@ class Page:
     async def say(self, **message: Any) -> None:
         await self._socket.send_input({"type": "websocket.receive", "text": json.dumps(message)})
 
+    async def event(self) -> Any:
+        return await self._socket.receive_output(timeout=20)
+
     async def closed(self) -> int:
         """The code that the next event closes it with."""
-        event = await self._socket.receive_output(timeout=20)
+        event = await self.event()
         assert event["type"] == "websocket.close"
         return int(event["code"])
 
     async def hear(self) -> dict[str, Any]:
-        event = await self._socket.receive_output(timeout=20)
+        event = await self.event()
         assert event["type"] == "websocket.send", event
         message: dict[str, Any] = json.loads(event["text"])
         if message["type"] == "phase":
@@ -245,10 +248,15 @@ def dial(
 
 @asynccontextmanager
 async def stage(
-    root: Path, tenant: Tenant, *, behaviour: Behaviour | None = None, grace_s: float = 30.0
+    root: Path,
+    tenant: Tenant,
+    *,
+    behaviour: Behaviour | None = None,
+    grace_s: float = 30.0,
+    **options: Any,
 ) -> AsyncIterator[Stage]:
     engine = SyntheticEngine(MODEL, behaviour)
-    async with rig(root, engine=engine) as made, PostgresDirectory() as directory:
+    async with rig(root, engine=engine, **options) as made, PostgresDirectory() as directory:
         hub, limits = made.gateway.hub, made.gateway.limits
         directory.on_revoked(hub.end_streams)
         desk = Desk(hub, directory, limits, timeout_s=60.0)
@@ -342,6 +350,45 @@ async def test_who_signed_out_starts_nothing_more(
         await database_sync_to_async(developer.logout)()
         await page.say(**start_message("a"))
         assert await page.closed() == 4401
+
+
+async def test_a_session_that_ends_is_noticed_while_an_answer_is_written(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with (
+        stage(tmp_path, acme, behaviour=SLOW) as here,
+        here.page(developer) as page,
+    ):
+        await page.say(**start_message("a", LONG))
+        await page.until("delta")
+        await database_sync_to_async(developer.logout)()
+        await page.say(type="ping")
+        while (event := await page.event())["type"] == "websocket.send":
+            pass
+        assert event["code"] == 4401
+        user = await database_sync_to_async(User.objects.get)()
+        answer = here.playground.find((user.pk, acme.pk), "a")
+        assert answer is not None and answer.outcome is None
+        answer.stop()
+
+
+async def test_an_answer_that_waits_for_others_is_told_its_place(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with (
+        stage(tmp_path, acme, behaviour=SLOW, max_running=1) as here,
+        here.page(developer) as page,
+    ):
+        await page.say(**start_message("a", LONG))
+        await page.until("delta")
+        await page.say(**start_message("b"))
+        while (waits := await page.hear()).get("phase") != "queued":
+            pass
+        assert (waits["id"], waits["place"]) == ("b", 1)
+        await page.say(type="stop", id="a")
+        ended = [await page.until("done") for _ in range(2)]
+        assert [one["id"] for one in ended] == ["a", "b"]
+        assert page.phases[-1] == "generating"
 
 
 async def test_a_suspended_tenants_answers_end_and_none_begin(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from inference import wire
 from inference.agent.job import Job
 from inference.agent.link import Link
 from inference.agent.queue import Queue, Request
@@ -84,3 +86,11 @@ def test_nothing_is_told_of_what_nobody_watches_or_has_ended(room: Room) -> None
         room.watch.moved(job)
     room.watch.look()
     assert room.link.waits == []
+
+
+def test_agents_and_gateways_of_other_versions_understand_a_submit() -> None:
+    submit = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt", watched=True)
+    fields = msgspec.msgpack.decode(wire.encode(submit))
+    older, newer = msgspec.msgpack.encode(fields[:-1]), msgspec.msgpack.encode([*fields, "more"])
+    assert wire.decode(older) == msgspec.structs.replace(submit, watched=False)
+    assert wire.decode(newer) == submit

@@ -163,8 +163,9 @@ class Playground extends HTMLElement {
   }
 
   async #save() {
+    document.getElementById("save").disabled = true;
     const made = await this.keeping.begin();
-    if (!made) return;
+    if (!made) return this.changed();
     history.replaceState(null, "", made.url);
     document.querySelector("h1").textContent = made.title;
     for (const form of document.querySelectorAll("form[data-of-kept]")) form.action = made.url + form.dataset.ofKept;

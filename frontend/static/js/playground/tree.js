@@ -48,9 +48,10 @@ export class Tree {
     return found.filter((one) => one.content).map(({ role, content }) => ({ role, content }));
   }
 
-  // To be stored, and read with `of`; an answer that is being written only where `running` asks.
+  // To be stored, and read with `of`; an answer that is being written, or that failed before its
+  // first word, only where `running` asks.
   stored({ running = false } = {}) {
-    const kept = (node) => running || !node.running;
+    const kept = (node) => running || (!node.running && (node.content || node.children.length > 0));
     return {
       nodes: [...this.#nodes.values()].filter(kept).map(fields),
       leaf: this.path.findLast(kept)?.id ?? null,
