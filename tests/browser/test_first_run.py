@@ -51,6 +51,7 @@ def test_from_an_invitation_to_the_first_answer(street: Street, operator: Page) 
     expect(step(admin, KEY)).to_contain_text("(done)")
     expect(step(admin, REQUEST)).to_contain_text("(to do)")
     assert run(snippet(admin), secret)
+    expect(step(admin, REQUEST)).to_contain_text("(done)")  # by itself
 
 
 def tenant_with_invitation(operator: Page, name: str) -> str:

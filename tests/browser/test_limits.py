@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from gateway.demo import MODEL_NAME
 from tests.browser.people import Customer, Street, follow, go
 from tests.browser.playground import ask, feet, pane
 from tests.stack.asking import until
@@ -50,6 +51,18 @@ def test_a_limit_is_met_in_the_pane_and_shown(owner: Page, customer: Customer) -
     go(owner, "Limits")
     used = line(owner, "Requests per minute").get_by_role("meter")
     expect(used).to_have_attribute("value", "2")
+
+
+def test_what_is_used_is_shown_as_it_is_used(owner: Page, customer: Customer) -> None:
+    go(owner, "Limits")
+    edit(owner, "Edit limits", "Requests per minute", "100")
+    used = line(owner, "Requests per minute").get_by_role("meter")
+    expect(used).to_have_attribute("value", "0")
+    with customer.program(customer.key()) as program:
+        program.chat.completions.create(
+            model=MODEL_NAME, messages=[{"role": "user", "content": "Hello"}]
+        )
+    expect(used).to_have_attribute("value", "1")
 
 
 def test_nobody_lifts_a_limit_above_the_ceiling(
