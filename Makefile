@@ -14,7 +14,7 @@ PURE_TESTS := $(addprefix tests/inference/test_,admission.py session.py queue.py
 	tests/tenants/test_journals.py tests/tenants/test_money.py tests/adapters/test_disk.py \
 	$(addprefix tests/limits/test_,window.py arithmetic.py book.py refusals.py stores.py)
 
-.PHONY: up test coverage check format bench chaos lock clean
+.PHONY: up test coverage check format bench chaos screenshots lock clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
@@ -42,6 +42,9 @@ bench: .venv/.ready-dev ## benchmarks, as ratios in one run
 
 chaos: .venv/.ready-dev ## kill everything at random, compare all that was counted (SECONDS=60 SEED= ENGINE=)
 	$(PY) -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE))
+
+screenshots: .venv/.ready-dev ## photograph every page (OUT=folder ONLY=name ENGINE=vllm; DOCS=1 renews docs/images)
+	$(PY) -m tests.screenshots $(if $(OUT),--out $(OUT)) $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(DOCS),--docs)
 
 # The locks: exact versions of everything, for --no-deps installs. torchvision, torchaudio and
 # torchcodec stay out: on a CPU machine their builds are CUDA ones and break the import.

@@ -1,0 +1,155 @@
+"""What is photographed: every page, and the states that a page seldom is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import django
+from playwright.sync_api import Page, expect
+
+django.setup()
+from gateway.demo import MODEL_NAME  # noqa: E402
+from tests.browser.scenery import Scenery  # noqa: E402
+from tests.frontend.addresses import Subject, pages_of  # noqa: E402
+from tests.screenshots.camera import Shot  # noqa: E402
+
+LEAST_INTERESTING = ("viewer", "developer", "admin")
+QUESTION = "What is your refund policy?"
+LONG = " ".join(f"word{number}" for number in range(400))
+
+
+def shots(scenery: Scenery) -> list[Shot]:
+    """All, each name once."""
+    return [*_pages(scenery), *_empty(scenery), *_crowded(), *_states(scenery), *_entrance(scenery)]
+
+
+def in_docs(scenery: Scenery) -> list[Shot]:
+    """Those of the user documentation, by the names that it links."""
+    at = f"/t/{scenery.slug}"
+    return [
+        Shot("overview", "owner", f"{at}/"),
+        Shot("playground", "owner", f"{at}/playground", compare),
+        Shot("adapters", "owner", f"{at}/adapters"),
+        Shot("version", "owner", f"{at}/adapters/support/versions/1"),
+        Shot("keys", "owner", f"{at}/keys", partial(opened, "new-key")),
+        Shot("limits", "owner", f"{at}/limits"),
+        Shot("usage", "owner", f"{at}/usage"),
+        Shot("requests", "owner", f"{at}/requests"),
+        Shot("operate", "operator", "/operate/"),
+    ]
+
+
+def _pages(scenery: Scenery) -> Iterator[Shot]:
+    """Each page once, as the role to whom it shows most."""
+    found = {}
+    for page in pages_of(Subject(**scenery.subject)):
+        if page.role not in LEAST_INTERESTING or page.name.startswith(("account", "mfa")):
+            found.setdefault(page.name, Shot(page.name, page.role, page.url))
+    yield from found.values()
+
+
+def _empty(scenery: Scenery) -> Iterator[Shot]:
+    """A tenant without anything, and with a long name."""
+    for page in pages_of(Subject(scenery.empty)):
+        if page.role == "owner":
+            yield Shot(f"empty-{page.name}", page.role, page.url)
+
+
+def _crowded() -> Iterator[Shot]:
+    """A tenant with hundreds of adapters, and one whose names all have 60 characters."""
+    for tenant in ("crowd-0000", "crowd-0001"):
+        for page in ("", "adapters", "keys", "members", "limits", "usage", "audit", "requests"):
+            yield Shot(f"{tenant}-{page or 'overview'}", "operator", f"/t/{tenant}/{page}")
+
+
+def _states(scenery: Scenery) -> Iterator[Shot]:
+    at = f"/t/{scenery.slug}"
+    yield Shot("rejected", "owner", f"{at}/adapters/size-advisor/versions/2")
+    yield Shot("difference", "owner", f"{at}/adapters/support/versions/2/diff?with=1")
+    yield Shot("no-match", "owner", f"{at}/keys?q=nothing-is-called-so")
+    yield Shot("usage-hours", "owner", f"{at}/usage?period=24h&by=key&show=cost")
+    yield Shot("forbidden", "viewer", f"{at}/audit")
+    yield Shot("not-found", "viewer", f"{at}/adapters/nothing/")
+    yield Shot("viewers-keys", "viewer", f"{at}/keys")
+    yield Shot("menu", "owner", f"{at}/", menu)
+    yield Shot("new-key", "owner", f"{at}/keys", partial(opened, "new-key"))
+    yield Shot("key-refused", "owner", f"{at}/keys", refused)
+    yield Shot("invite", "owner", f"{at}/members", partial(opened, "invite"))
+    yield Shot("upload", "owner", f"{at}/adapters", partial(opened, "upload"))
+    yield Shot("promote", "owner", f"{at}/adapters/support/", partial(opened, "promote"))
+    yield Shot("edit-limits", "owner", f"{at}/limits", partial(opened, "edit-tenant"))
+    yield Shot("new-tenant", "operator", "/operate/tenants", partial(opened, "new-tenant"))
+    yield Shot("compare", "owner", f"{at}/playground", compare)
+    yield Shot("generating", "owner", f"{at}/playground", generating)
+    yield Shot("no-model", "owner", f"{at}/playground", no_model)
+    yield Shot("settings", "owner", f"{at}/playground", settings)
+    yield Shot("code", "owner", f"{at}/playground", code)
+
+
+def _entrance(scenery: Scenery) -> Iterator[Shot]:
+    yield Shot("wrong-password", "nobody", "/account/login/", wrong_password)
+    yield Shot("invited", "nobody", f"/invitations/{scenery.invitation}")
+    yield Shot("sign-up", "nobody", "/account/signup/?next=/join")
+    yield Shot("invitation-over", "nobody", "/invitations/nonsense")
+
+
+def opened(dialog: str, page: Page) -> None:
+    page.locator(f"[data-opens={dialog}]").first.click()
+
+
+def menu(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 820})
+    page.get_by_role("button", name="Menu").click()
+
+
+def refused(page: Page) -> None:
+    """A form with what is wrong in it."""
+    opened("new-key", page)
+    page.locator("#new-key [name=scopes]").first.uncheck()
+    page.locator("#new-key form").evaluate("form => { form.noValidate = true; }")
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.locator("#new-key .errors").first).to_be_visible()
+
+
+def wrong_password(page: Page) -> None:
+    page.fill("[name=login]", "ada")
+    page.fill("[name=password]", "not that")
+    page.press("[name=password]", "Enter")
+    expect(page.get_by_role("alert").first).to_be_visible()
+
+
+def compare(page: Page) -> None:
+    """Two panes, both answered: an adapter and its base model."""
+    page.click("#add-pane")
+    for place, name in enumerate(("support", MODEL_NAME)):
+        page.locator("[data-field=model]").nth(place).fill(name)
+    say(page, QUESTION)
+    expect(page.locator(".foot")).to_have_count(2)
+
+
+def generating(page: Page) -> None:
+    say(page, LONG)
+    expect(page.locator(".said").last).to_contain_text("word9 ")
+
+
+def no_model(page: Page) -> None:
+    page.locator("[data-field=model]").fill("nobody")
+    say(page, QUESTION)
+    expect(page.get_by_role("alert").first).to_be_visible()
+
+
+def settings(page: Page) -> None:
+    page.click("[data-act=settings]")
+
+
+def code(page: Page) -> None:
+    say(page, QUESTION)
+    expect(page.locator(".foot")).to_have_count(1)
+    page.click("[data-act=code]")
+
+
+def say(page: Page, text: str) -> None:
+    expect(page.locator("#link-state")).to_have_text("Live")
+    page.fill("#message", text)
+    page.press("#message", "Control+Enter")
