@@ -68,7 +68,7 @@ KEPT = [
     path("share", conversations.share, name="playground-share"),
     path("unshare", conversations.unshare, name="playground-unshare"),
 ]
-PLAYGROUND = [
+PLAYGROUND: list[URLPattern | URLResolver] = [
     path("conversations", conversations.conversations, name="playground-conversations"),
     path("conversations/<int:pk>/", include(KEPT)),
     path("shared/<uuid:link>", conversations.shared, name="playground-shared"),

@@ -133,6 +133,7 @@ export class Tokens {
     span.textContent = text;
     span.tokens = tokens;
     span.setAttribute("role", "button");
+    if (!text.trim()) span.setAttribute("aria-label", text.includes("\n") ? "line end" : "blank");
     span.tabIndex = this.element.querySelector(".token") ? -1 : 0;
     this.element.append(span);
   }
