@@ -56,7 +56,8 @@ def duration(seconds: float | None) -> str:
         return f"{seconds * 1000:.2f} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
     if seconds < 99.95:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-    return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s"
 
 
 @register.filter

@@ -13,6 +13,7 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from frontend.templatetags.lorikeet import duration
 from frontend.views.operate.requests import InstallationFilter
 from frontend.views.request import SCALE, exact, phases, rate, reason
 from frontend.views.requests import PAGE, RequestFilter, mark_of, search, text_of
@@ -291,6 +292,34 @@ def test_nothing_yet_and_nothing_that_matches_differ(
     assert "No request matches" in said(outcome="failed", period="7d")
 
 
+def test_who_may_make_no_key_is_not_told_to_use_one(tenant: Tenant) -> None:
+    page = client_of(tenant, "viewer").get(at(tenant)).content.decode()
+    assert "see the requests of every key" in page and "curl http" not in page
+    page = client_of(tenant, "developer").get(at(tenant)).content.decode()
+    assert "No request was made with a key of yours yet" in page and "curl http" in page
+
+
+@pytest.mark.parametrize(
+    ("query", "live"),
+    [
+        ({}, ""),
+        ({"outcome": "failed", "model": "a b", "period": "7d"}, "model=a+b&amp;outcome=failed"),
+        ({"before": "1-"}, None),
+        ({"until": "2030-01-01T00:00"}, None),
+        ({"id": "abc"}, None),
+        ({"id": ""}, ""),
+        ({"model": "x" * 255}, None),
+        ({"outcome": "odd"}, None),
+    ],
+)
+def test_a_list_that_can_grow_is_live(
+    tenant: Tenant, admin: Client, query: dict[str, str], live: str | None
+) -> None:
+    page = admin.get(at(tenant), query).content.decode()
+    part = f'<live-part id="tail" topic="requests" tenant="acme" query="{live}">'
+    assert (part in page) == (live is not None) == ("<live-part" in page)
+
+
 def test_a_request_outlives_its_key_and_its_version(
     tenant: Tenant, key: ApiKey, admin: Client
 ) -> None:
@@ -365,6 +394,18 @@ def test_phases_fill_the_whole_time_whatever_was_measured(
     assert all(one.width >= 0 for one in found)
     assert sum(one.width for one in found) == pytest.approx(SCALE, abs=0.05)
     assert sum(one.seconds for one in found) == pytest.approx(total)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (None, "\u2013"), (0, "0.00 ms"), (0.00126, "1.26 ms"), (0.1824, "182 ms"),
+        (0.9996, "1.00 s"), (3.514, "3.51 s"), (42.04, "42.0 s"), (125.4, "2 min 05 s"),
+        (179.7, "3 min 00 s"),
+    ],
+)  # fmt: skip
+def test_durations_in_words(seconds: float | None, said: str) -> None:
+    assert duration(seconds) == said
 
 
 def test_tokens_per_second_are_of_what_follows_the_first() -> None:
