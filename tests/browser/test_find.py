@@ -18,7 +18,7 @@ def test_anything_is_found_and_opened_by_keyboard(owner: Page, customer: Custome
     owner.keyboard.press("Control+K")
     words = owner.get_by_role("combobox", name="Find")
     expect(words).to_be_focused()
-    options = owner.get_by_role("option")
+    options = owner.get_by_role("listbox", name="Found").get_by_role("option")
     expect(options.first).to_have_attribute("aria-selected", "true")
     owner.keyboard.type("robot")
     expect(options).to_have_text(["billing robot API key"])
@@ -38,7 +38,7 @@ def test_anything_is_found_and_opened_by_keyboard(owner: Page, customer: Custome
 
 def test_the_arrows_go_round_the_options(owner: Page) -> None:
     owner.keyboard.press("Control+K")
-    options = owner.get_by_role("option")
+    options = owner.get_by_role("listbox", name="Found").get_by_role("option")
     expect(options.first).to_have_attribute("aria-selected", "true")
     owner.keyboard.press("ArrowUp")
     expect(options.last).to_have_attribute("aria-selected", "true")

@@ -96,3 +96,11 @@ def test_an_answer_is_asked_for_and_stopped(owner: Page) -> None:
     press(owner, owner.get_by_role("button", name="Stop"))
     expect(owner.get_by_text("Stopped. This is what is billed:")).to_be_visible()
     expect(foot(pane(owner))).to_contain_text(" out")
+
+
+def test_what_is_typed_fast_is_what_is_opened(owner: Page, customer: Customer) -> None:
+    owner.keyboard.press("Control+K")
+    expect(owner.get_by_role("listbox", name="Found").get_by_role("option").first).to_be_visible()
+    owner.keyboard.type("usage")
+    owner.keyboard.press("Enter")  # before the list of it has come
+    expect(owner).to_have_url(f"{customer.stack.url}{customer.page('usage')}")

@@ -13,6 +13,8 @@ const setting = shortcuts.querySelector("[data-single-keys]");
 let asked = null;
 let pause = 0;
 let goUntil = 0;
+let looking = false; // what is listed is older than what was typed
+let entered = false; // meanwhile
 
 // The palette: a combobox whose options the server finds -----------------------------------------
 
@@ -44,13 +46,20 @@ function optionOf({ kind, title, url }, i) {
   return option;
 }
 
+function leave() {
+  entered = false;
+  if (chosen()) location.assign(chosen().dataset.url);
+}
+
 function show(found) {
+  looking = false;
   list.replaceChildren(...found.map(optionOf));
   words.setAttribute("aria-expanded", String(found.length > 0));
   choose(list.firstElementChild);
   const nothing = words.value.trim() ? "Nothing matches." : "";
   status.textContent = found.length ? `${found.length} found` : nothing;
   status.classList.toggle("visually-hidden", found.length > 0);
+  if (entered) leave();
 }
 
 async function find() {
@@ -77,6 +86,8 @@ words.addEventListener("focus", () => {
   find();
 });
 words.addEventListener("input", () => {
+  [looking, entered] = [true, false];
+  asked?.abort();
   clearTimeout(pause);
   pause = setTimeout(find, PAUSE_MS);
 });
@@ -86,8 +97,9 @@ words.addEventListener("keydown", (event) => {
   const here = all.indexOf(chosen());
   const to = { ArrowDown: all[here + 1] ?? all[0], ArrowUp: all.at(here < 1 ? -1 : here - 1) };
   if (event.key in to) choose(to[event.key]);
-  else if (event.key === "Enter" && chosen()) location.assign(chosen().dataset.url);
-  else return;
+  else if (event.key !== "Enter") return;
+  else if (looking) entered = true;
+  else leave();
   event.preventDefault();
 });
 list.addEventListener("click", (event) => {
