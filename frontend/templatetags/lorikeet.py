@@ -8,7 +8,7 @@ from typing import Any
 
 from django import template
 from django.utils import timezone
-from django.utils.html import conditional_escape, format_html
+from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.timesince import timesince, timeuntil
 
@@ -132,9 +132,7 @@ def copyable(content: str) -> SafeString:
 def stat(title: str, value: object, note: str = "") -> SafeString:
     """One figure of a row of them (`<dl class="stats">`); what needs more markup writes it out."""
     below = format_html('<dd class="note">{}</dd>', note) if note else ""
-    return format_html(
-        '<div class="stat"><dt>{}</dt><dd>{}</dd>{}</div>', title, conditional_escape(value), below
-    )
+    return format_html('<div class="stat"><dt>{}</dt><dd>{}</dd>{}</div>', title, value, below)
 
 
 @register.simple_block_tag

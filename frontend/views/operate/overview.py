@@ -57,7 +57,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 def check_isolation(request: HttpRequest) -> HttpResponse:
     """Have a worker check now, and not in some hours."""
     try:
-        isolation.check_all.defer(timestamp=0)
+        isolation.check_all.defer()
         messages.success(request, "A worker checks it now. The result is here within a minute.")
     except AlreadyEnqueued:
         messages.info(request, "The check is on its way already.")
