@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from frontend.live.feeds import Events, Feed, Key, State
-from frontend.live.relay import Batch, Layer, Relay
+from frontend.live.relay import Batch, Layer, Relay, ended
 from frontend.live.topics import TOPICS, EventTopic, Read, StateTopic, Topic
 
 log = structlog.get_logger(__name__)
@@ -52,6 +52,7 @@ class Board:
         self._forgetting: dict[Key, asyncio.TimerHandle] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Of each topic that is watched: what samples it, or listens to other gateways."""
+        self._ending: set[asyncio.Task[None]] = set()
         self._newcomers: dict[str, asyncio.Event] = {}
         self._outboxes: dict[str, Outbox] = {}
         self._unread: dict[str, dict[Key, list[Any]]] = {}
@@ -67,9 +68,7 @@ class Board:
                 timer.cancel()
         tasks = [*self._tasks.values(), *self._readers]
         tasks += self._relay.sending if self._relay else []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended([*tasks, *self._ending])
 
     # --- Watching --------------------------------------------------------------------------------
 
@@ -135,7 +134,9 @@ class Board:
         del self._feeds[key.topic][key]
         if isinstance(self.topics[key.topic], EventTopic) and not self._feeds[key.topic]:
             if listening := self._tasks.pop(key.topic, None):
-                listening.cancel()
+                ending = asyncio.create_task(ended([listening]))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
 
     # --- State -----------------------------------------------------------------------------------
 

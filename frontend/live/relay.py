@@ -8,7 +8,7 @@ it is lost to the others, and they find its number missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ LAYER_S = 1.0
 REJOIN_S = 60.0
 """Membership in a group is renewed this often: Redis may have lost it."""
 RETRY_S = 5.0
+CANCEL_S = 0.1
 
 
 class Layer(Protocol):
@@ -115,6 +116,16 @@ class Relay:
         if not self._away:
             log.warning("live_layer_away", error=str(error) or type(error).__name__)
         self._away = True
+
+
+async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel them and wait. Redis' channel layer loses a cancellation now and then: it is asked
+    again then."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_S)
 
 
 def group(topic: str) -> str:

@@ -6,7 +6,7 @@ const DAY = 24 * HOUR;
 const STEPS = [1, 2, 3, 6, 12].map((n) => n * HOUR).concat([1, 2, 3, 7, 14, 30, 60].map((n) => n * DAY));
 export const clock = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", day: "numeric", month: "short" });
-export const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
 
 // Rows to columns: the times, and each series added up on those before it; null where nothing was used.
 function stacked(rows, series) {

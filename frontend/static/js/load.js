@@ -1,13 +1,15 @@
 // <load-chart>: draws the table of its <live-part> as lines, anew whenever there is news.
 // Without this script the table stays.
-import { axisIn, clock, compact, onTheme } from "./chart.js";
+import { axisIn, clock, onTheme } from "./chart.js";
 
 const HEIGHT = 140; // pixels
+const PAST_S = 900; // what the axis shows, as far as the gateway ran
 const GAP_S = 25; // points are 10 s apart; where two are missing, so is the line
+const count = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const share = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 0 });
 const PLOTS = [
-  { title: "Tokens per second", lines: [["Prompt", 0], ["Output", 1]], format: compact, least: 10 },
-  { title: "Requests", lines: [["Running", 2], ["Queued", 3]], format: compact, least: 4 },
+  { title: "Tokens per second", lines: [["Prompt", 0], ["Output", 1]], format: count, least: 10 },
+  { title: "Requests", lines: [["Running", 2], ["Queued", 3]], format: count, least: 4 },
   { title: "KV cache of the fullest engine", lines: [["In use", 4]], format: share, least: 1 },
 ];
 const DASHES = [[], [5, 3]];
@@ -71,7 +73,7 @@ class LoadChart extends HTMLElement {
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       legend: { show: false },
       cursor: { y: false, points: { size: 6 }, drag: { setScale: false } },
-      scales: { y: { range: (_, __, max) => [0, Math.max(least, max * 1.05)] } },
+      scales: { x: { range: (_, __, max) => [max - PAST_S, max] }, y: { range: (_, __, max) => [0, Math.max(least, max * 1.05)] } },
       axes: [
         { ...axis, grid: { show: false }, space: 56, size: 28, incrs: [60, 120, 300, 600], values: (_, ticks) => ticks.map((at) => clock.format(at * 1000)) },
         { ...axis, size: 48, space: 36, values: (_, ticks) => ticks.map((tick) => format.format(tick)) },
