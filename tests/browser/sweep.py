@@ -50,7 +50,8 @@ STANDING_OUT = """(within) => {
 CUT_OFF = """() => [...document.querySelectorAll(".table-wrap:not([hidden])")]
   .filter((one) => one.scrollWidth > one.clientWidth)
   .map((one) => `the table is ${one.scrollWidth} px wide, where ${one.clientWidth} px are seen`)"""
-DIALOGS = """() => [...document.querySelectorAll("[data-opens]:enabled")].map((one) => one.dataset.opens)
+DIALOGS = """() => [...document.querySelectorAll("[data-opens]:enabled")]
+  .map((one) => one.dataset.opens)
   .filter((id) => document.getElementById(id) instanceof HTMLDialogElement)"""
 CHANGING = re.compile(
     r'name="csrfmiddlewaretoken" value="[^"]*"|\b(?:ada|grace|linus|margaret)\.\w+'
