@@ -51,14 +51,17 @@ async function follow(tail) {
   let left = 0;
   let missed = false;
   let fetching = false;
+  let begun = false;
   let paused = false;
 
   const waits = () => paused || drawer.open || tail.getBoundingClientRect().top < 0;
 
-  // Also called by the part itself, when it missed some.
+  // Called by the part itself: at first, for what came while the page was made, then when it missed some.
   tail.fetch = async () => {
     missed = true;
-    update();
+    if (begun || drawer.open) update();
+    else fetchAll();
+    begun = true;
   };
 
   function say() {

@@ -1,0 +1,49 @@
+"""The tail of requests as somebody reads it: paused, while one is open, with the keyboard."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from gateway.demo import MODEL_NAME
+from tests.browser.people import Customer, go
+from tests.stack.asking import QUESTION
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+
+def asked(customer: Customer, times: int) -> None:
+    with customer.program(customer.key()) as program:
+        for _ in range(times):
+            program.chat.completions.create(
+                model=MODEL_NAME, messages=[{"role": "user", "content": QUESTION}], max_tokens=2
+            )
+
+
+def rows(page: Page) -> Locator:
+    return page.get_by_role("row").filter(has_text=MODEL_NAME)
+
+
+def test_what_comes_while_somebody_reads_is_held(owner: Page, customer: Customer) -> None:
+    asked(customer, 1)
+    go(owner, "Requests")
+    expect(rows(owner)).to_have_count(1)
+    expect(owner.get_by_role("complementary").get_by_role("status").first).to_have_text("Live")
+    owner.get_by_role("button", name="Pause").click()
+    asked(customer, 2)
+    expect(owner.get_by_role("button", name="2 new")).to_be_visible()
+    expect(rows(owner)).to_have_count(1)
+    owner.get_by_role("button", name="Resume").click()
+    expect(rows(owner)).to_have_count(3)
+    rows(owner).nth(2).get_by_role("link").press("Enter")
+    drawer = owner.get_by_role("dialog", name="Request")
+    expect(drawer.get_by_role("button", name="Close")).to_be_focused()
+    one = owner.url
+    asked(customer, 1)
+    expect(owner.locator("#fresh")).to_have_text("1 new")
+    owner.keyboard.press("Escape")
+    expect(rows(owner)).to_have_count(4)
+    expect(rows(owner).nth(3).get_by_role("link")).to_be_focused()
+    assert owner.url != one
+    owner.goto(one)
+    expect(owner.get_by_role("heading", name="Request", exact=True)).to_be_visible()
