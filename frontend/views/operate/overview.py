@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
+from heapq import nlargest
+from operator import itemgetter
 from typing import Any
 
 from django.conf import settings
@@ -40,7 +43,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     context = {
         "fleet": fleet(),
         "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
-        "tops": {"By cost": top(week, "cost"), "By tokens": top(week, "tokens")},
+        "tops": tops(week),
         "journals": journals(),
         "gateways": list(GatewayProcess.objects.alive()),
         "limits": limits(),
@@ -73,20 +76,16 @@ def fleet() -> dict[str, Any]:
     return sums | {"engines": len(found), "draining": draining, "kv_usage": fullest}
 
 
-def top(rollups: UsageRollupQuerySet, by: str) -> list[dict[str, Any]]:
-    """The customers with the most `cost` or `tokens`, as far as they have any."""
-    found = (
-        rollups.exclude(tenant__slug__in=isolation.TENANTS)
-        .order_by()
-        .values("tenant__slug", "tenant__name")
-        .annotate(
-            requests=Sum("requests"),
-            tokens=Sum(F("prompt_tokens") + F("completion_tokens")),
-            cost=Sum("cost"),
-        )
-    )
-    most = found.filter(**{f"{by}__gt": 0}).order_by(f"-{by}", "tenant__slug")[:TOP]
-    return [dict(row) for row in most]
+def tops(rollups: UsageRollupQuerySet) -> dict[str, list[dict[str, Any]]]:
+    """The tenants with the most cost and those with the most tokens, as far as they have any."""
+    tokens = Sum(F("prompt_tokens") + F("completion_tokens"))
+    found = rollups.order_by("tenant__slug").values("tenant__slug", "tenant__name")
+    rows = list(found.annotate(requests=Sum("requests"), tokens=tokens, cost=Sum("cost")))
+    return {f"By {by}": _most(rows, by) for by in ("cost", "tokens")}
+
+
+def _most(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    return nlargest(TOP, (row for row in rows if row[by]), key=itemgetter(by))
 
 
 def journals() -> dict[str, Any]:
