@@ -14,7 +14,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.browser.people import Customer, Street, join, sign_in
+from tests.browser.people import Customer, Street, session_of_new, sign_in
 from tests.stack.running import Stack, signed_in, up
 
 PATIENCE_MS = 30_000
@@ -71,7 +71,11 @@ def customer(stack: Stack, office: httpx.Client) -> Customer:
 def owner(street: Street, customer: Customer) -> Page:
     """The customer's owner, at its first page."""
     page = street.person()
-    join(page, customer.invite("owner"), f"owner-of-{customer.slug}")
+    cookies = session_of_new(customer, "owner", f"owner-of-{customer.slug}")
+    page.context.add_cookies(
+        [{"name": name, "value": value, "url": street.stack.url} for name, value in cookies.items()]
+    )
+    page.goto(customer.page())
     expect(page.get_by_role("heading", name=customer.name)).to_be_visible()
     return page
 
