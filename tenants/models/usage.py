@@ -241,9 +241,9 @@ class UsageRollup(models.Model):
                 name="rollup_unique",
             )
         ]
-        # No index by `hour` alone: sums over all tenants hardly gain, since PostgreSQL skips through
-        # the one above, and for a month of one tenant the planner would prefer it and read
-        # everybody's hours, which takes ten times as long.
+        # No index by `hour` alone: sums over all tenants hardly gain, since PostgreSQL skips
+        # through the one above; and for a month of one tenant the planner would prefer it and
+        # read everybody's hours, which takes ten times as long.
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.hour:%Y-%m-%d %H}h {self.model}"
