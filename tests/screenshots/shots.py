@@ -9,7 +9,8 @@ import django
 from playwright.sync_api import Page, expect
 
 django.setup()
-from gateway.demo import MODEL_NAME  # noqa: E402
+from gateway.demo import ADAPTERS, MODEL_NAME  # noqa: E402
+from inference.content import FILES  # noqa: E402
 from tests.browser.scenery import Scenery  # noqa: E402
 from tests.frontend.addresses import Subject, pages_of  # noqa: E402
 from tests.screenshots.camera import Shot  # noqa: E402
@@ -30,12 +31,11 @@ def in_docs(scenery: Scenery) -> list[Shot]:
     return [
         Shot("overview", "owner", f"{at}/"),
         Shot("playground", "owner", f"{at}/playground", compare),
-        Shot("adapters", "owner", f"{at}/adapters"),
         Shot("version", "owner", f"{at}/adapters/support/versions/1"),
-        Shot("keys", "owner", f"{at}/keys", partial(opened, "new-key")),
+        Shot("keys", "owner", f"{at}/keys"),
         Shot("limits", "owner", f"{at}/limits"),
-        Shot("usage", "owner", f"{at}/usage"),
-        Shot("requests", "owner", f"{at}/requests"),
+        Shot("usage", "owner", f"{at}/usage?period=30d&show=cost"),
+        Shot("request", "owner", f"{at}/requests", drawer),
         Shot("operate", "operator", "/operate/"),
     ]
 
@@ -73,6 +73,10 @@ def _states(scenery: Scenery) -> Iterator[Shot]:
     yield Shot("not-found", "viewer", f"{at}/adapters/nothing/")
     yield Shot("viewers-keys", "viewer", f"{at}/keys")
     yield Shot("menu", "owner", f"{at}/", menu)
+    yield Shot("palette", "owner", f"{at}/", palette)
+    yield Shot("shortcuts", "owner", f"{at}/", partial(opened, "shortcuts"))
+    yield Shot("request", "owner", f"{at}/requests", drawer)
+    yield Shot("sending", "owner", f"{at}/adapters", sending)
     yield Shot("new-key", "owner", f"{at}/keys", partial(opened, "new-key"))
     yield Shot("key-refused", "owner", f"{at}/keys", refused)
     yield Shot("invite", "owner", f"{at}/members", partial(opened, "invite"))
@@ -98,9 +102,31 @@ def opened(dialog: str, page: Page) -> None:
     page.locator(f"[data-opens={dialog}]").first.click()
 
 
+def drawer(page: Page) -> None:
+    """One of the requests, with where its time went."""
+    page.locator(".requests tbody th a").first.click()
+    expect(page.locator("#request")).to_be_visible()
+
+
 def menu(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 820})
     page.get_by_role("button", name="Menu").click()
+
+
+def palette(page: Page) -> None:
+    page.keyboard.press("Control+k")
+    page.keyboard.type("s")
+    page.locator("#palette-found [role=option]").first.wait_for()
+
+
+def sending(page: Page) -> None:
+    """An upload on its way, which nobody answers."""
+    page.route("**/api/v1/**", lambda route: None)
+    opened("upload", page)
+    page.fill("#upload-name", "gift-finder")
+    page.set_input_files("#upload-files", [ADAPTERS["pirate"] / name for name in FILES])
+    page.locator("#upload [type=submit]").click()
+    expect(page.locator("#upload [role=status]").first).to_be_visible()
 
 
 def refused(page: Page) -> None:
