@@ -14,6 +14,7 @@ from inference.content import FILES  # noqa: E402
 from tests.browser.scenery import Scenery  # noqa: E402
 from tests.frontend.addresses import Subject, pages_of  # noqa: E402
 from tests.screenshots.camera import Shot  # noqa: E402
+from tests.stack.asking import until  # noqa: E402
 
 LEAST_INTERESTING = ("viewer", "developer", "admin")
 QUESTION = "What is your refund policy?"
@@ -36,7 +37,7 @@ def in_docs(scenery: Scenery) -> list[Shot]:
         Shot("limits", "owner", f"{at}/limits"),
         Shot("usage", "owner", f"{at}/usage?period=30d&show=cost"),
         Shot("request", "owner", f"{at}/requests", drawer),
-        Shot("operate", "operator", "/operate/"),
+        Shot("operate", "operator", "/operate/", checked),
     ]
 
 
@@ -106,6 +107,13 @@ def drawer(page: Page) -> None:
     """One of the requests, with where its time went."""
     page.locator(".requests tbody th a").first.click()
     expect(page.locator("#request")).to_be_visible()
+
+
+def checked(page: Page) -> None:
+    """The operator's overview after the isolation of tenants was checked."""
+    page.get_by_role("button", name="Check now").click()
+    unknown = page.get_by_text("It was not checked yet")
+    until(lambda: page.reload() and not unknown.is_visible())
 
 
 def menu(page: Page) -> None:
