@@ -21,7 +21,7 @@ class Message(msgspec.Struct, tag_field="type"):
     """Any message; `type` says which."""
 
 
-class Watch(Message, tag="watch", frozen=True):
+class Watch(Message, tag="watch"):
     """Page to socket: tell me of this topic. No tenant means the whole installation."""
 
     id: Id

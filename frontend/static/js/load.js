@@ -19,6 +19,7 @@ function columns(table) {
   const found = [[], [], [], [], [], []];
   let before;
   for (const row of table.querySelectorAll("tbody tr")) {
+    if (!row.querySelector("th")) break; // there is nothing yet
     const at = Number(row.querySelector("th").dataset.at);
     if (at - before > GAP_S) [at - GAP_S / 2, ...Array(5).fill(null)].forEach((value, i) => found[i].push(value));
     before = at;
@@ -73,7 +74,7 @@ class LoadChart extends HTMLElement {
       tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       legend: { show: false },
       cursor: { y: false, points: { size: 6 }, drag: { setScale: false } },
-      scales: { x: { range: (_, __, max) => [max - PAST_S, max] }, y: { range: (_, __, max) => [0, Math.max(least, max * 1.05)] } },
+      scales: { x: { range: (_, __, max) => [(max ?? Date.now() / 1000) - PAST_S, max ?? Date.now() / 1000] }, y: { range: (_, __, max) => [0, Math.max(least, max * 1.05)] } },
       axes: [
         { ...axis, grid: { show: false }, space: 56, size: 28, incrs: [60, 120, 300, 600], values: (_, ticks) => ticks.map((at) => clock.format(at * 1000)) },
         { ...axis, size: 48, space: 36, values: (_, ticks) => ticks.map((tick) => format.format(tick)) },
