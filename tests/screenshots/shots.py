@@ -133,8 +133,8 @@ def sending(page: Page) -> None:
     opened("upload", page)
     page.fill("#upload-name", "gift-finder")
     page.set_input_files("#upload-files", [ADAPTERS["pirate"] / name for name in FILES])
-    page.locator("#upload [type=submit]").click()
-    expect(page.locator("#upload [role=status]").first).to_be_visible()
+    page.locator("#upload").get_by_role("button", name="Upload", exact=True).click()
+    expect(page.locator("#upload .sending")).to_be_visible()
 
 
 def refused(page: Page) -> None:
