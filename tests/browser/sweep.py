@@ -41,11 +41,12 @@ ASK_AXE = """async ([within, rules]) => {
 }"""
 STANDING_OUT = """(within) => {
   const box = within === "html" ? document.documentElement : document.querySelector(within);
-  const right = box.getBoundingClientRect().left + box.clientWidth;
-  const out = (one) => one.getBoundingClientRect().right > right + 0.5;
   if (box.scrollWidth <= box.clientWidth) return [];
-  const first = [...box.querySelectorAll("*")].find((one) => out(one) && !out(one.parentElement));
-  return [`${box.scrollWidth} px wide: ${first?.cloneNode(false).outerHTML}`];
+  const edge = (one) => one.getBoundingClientRect().left + one.scrollWidth;
+  const free = (one) => getComputedStyle(one).overflowX === "visible";
+  const spills = (one) => free(one) && edge(one) > edge(box) - 1;
+  const inmost = [...box.querySelectorAll("*")].filter(spills).at(-1);
+  return [`${box.scrollWidth} px wide: ${inmost?.cloneNode(false).outerHTML}`];
 }"""
 CUT_OFF = """() => [...document.querySelectorAll(".table-wrap:not([hidden])")]
   .filter((one) => one.scrollWidth > one.clientWidth)
