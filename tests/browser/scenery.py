@@ -50,8 +50,10 @@ def make(stack: Stack, slug: str = "harbour") -> Scenery:
     rows = _inside(stack, "make", slug)
     with stack.client(rows["key"]) as client:
         for name, source, changes in UPLOADS:
-            folder = _changed(ADAPTERS[source], stack.var / "scenery", changes)
-            _upload(client, name, folder)
+            folder = ADAPTERS[source]
+            _upload(
+                client, name, _changed(folder, stack.var / name, changes) if changes else folder
+            )
         for number in range(12):
             _ask(client, f"What is your refund policy for order {1000 + number}?")
     return Scenery(**rows, subject=_inside(stack, "subject", slug))
