@@ -16,10 +16,10 @@ from django.test import Client
 
 from frontend.live.board import Board
 from frontend.live.socket import MAX_WATCHED, LiveSocket
-from frontend.live.topics import TOPICS, Topic
+from frontend.live.topics import TOPICS, StateTopic, Topic
 from frontend.sockets import guarded
 from tenants.models import Membership, Role, Tenant
-from tenants.permissions import RANK, TABLE
+from tenants.permissions import RANK, TABLE, Permission
 from tests.frontend.test_live_board import HOUR_S, Counter, event, topics
 from tests.frontend.test_pages import client_of
 from tests.frontend.test_playground import dial
@@ -111,6 +111,16 @@ async def test_each_topic_is_for_those_who_may_see_it(acme: Tenant, role: str) -
                 answer = "news" if may(topic, role, tenant) else "refused"
                 assert ((await page.hear())["type"], topic, tenant) == (answer, topic, tenant)
                 await page.say(type="unwatch", id="1")
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_topic_takes_the_role_that_it_needs(acme: Tenant, role: str) -> None:
+    log = StateTopic("log", Permission.READ_AUDIT, Counter())
+    client = await person(acme, role)
+    async with live({"log": log}) as (_, app), tab(app, client) as page:
+        await page.watch("log", acme)
+        allowed = role in ("owner", "admin", "operator")
+        assert (await page.hear())["type"] == ("news" if allowed else "refused")
 
 
 async def test_who_is_not_signed_in_is_sent_to_sign_in(acme: Tenant) -> None:
