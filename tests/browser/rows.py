@@ -53,8 +53,9 @@ def make(slug: str) -> None:
         tenant, _ = Tenant.objects.get_or_create(slug=slug, defaults={"name": COMPANY})
         people = _people(tenant)
         empty = Tenant.objects.create(slug=f"{slug}-empty", name=LONG_NAME)
+        for role, user in people.items():
+            Membership.objects.create(user=user, tenant=empty, role=role)
         owner = people["owner"]
-        Membership.objects.create(user=owner, tenant=empty, role=Role.OWNER)
     with acting(_actor(owner, "198.51.100.7")):
         key, token = _furnish(tenant, people)
     users = people | {"operator": operator}

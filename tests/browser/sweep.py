@@ -55,7 +55,8 @@ DIALOGS = """() => [...document.querySelectorAll("[data-opens]:enabled")]
   .map((one) => one.dataset.opens)
   .filter((id) => document.getElementById(id) instanceof HTMLDialogElement)"""
 CHANGING = re.compile(
-    r'name="csrfmiddlewaretoken" value="[^"]*"|\b(?:ada|grace|linus|margaret)\.\w+'
+    r'name="csrfmiddlewaretoken" value="[^"]*"|<time.*?</time>|<p class="live-state".*?</p>'
+    r"|\b(?:ada|grace|linus|margaret)[.@]\w+"
 )
 """What differs where two people see the same page."""
 
