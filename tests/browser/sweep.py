@@ -56,7 +56,7 @@ DIALOGS = """() => [...document.querySelectorAll("[data-opens]:enabled")]
   .filter((id) => document.getElementById(id) instanceof HTMLDialogElement)"""
 CHANGING = re.compile(
     r'name="csrfmiddlewaretoken" value="[^"]*"|<time.*?</time>|<p class="live-state".*?</p>'
-    r"|\b(?:ada|grace|linus|margaret)[.@]\w+"
+    r'|data-user="\d+"|\b(?:ada|grace|linus|margaret)[.@]\w+'
 )
 """What differs where two people see the same page."""
 
