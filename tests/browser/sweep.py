@@ -152,6 +152,7 @@ class Sweep:
     @contextmanager
     def _opened(self, opener: str, within: str) -> Iterator[None]:
         """Clicked from within the page, for a button may be in the menu that a telephone hides."""
+        url = self.page.url
         click = self.page.locator(opener).first
         click.evaluate("one => one.click()")
         opened = self.page.locator(within).first
@@ -165,6 +166,7 @@ class Sweep:
         else:
             click.evaluate("one => one.click()")
         opened.wait_for(state="hidden")
+        self.page.wait_for_url(url)  # a drawer has an address of its own
 
     def _listen(self, where: str, visit: Visit) -> None:
         """Note what was strange since the last time, but for the status that was expected."""
