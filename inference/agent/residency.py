@@ -36,11 +36,15 @@ class Store(Protocol):
 
 @dataclass(slots=True)
 class Resident:
-    """An adapter on the engine; `pin` keeps its files on disk for as long."""
+    """An adapter on the engine; `pin` keeps its files on disk for as long.
+
+    `names` are all that it was asked for by: tenants with the same content share it.
+    """
 
     adapter: LocalAdapter
     report: LoadReport
     pin: AsyncExitStack
+    names: dict[str, None]
 
 
 class Residency:
@@ -60,9 +64,10 @@ class Residency:
     def names(self) -> list[str]:
         """LoRA names of what is loaded, least recently used first."""
         return [
-            self._loaded[digest].adapter.ref.name
+            name
             for digest in self._slots.resident
             if digest in self._loaded
+            for name in self._loaded[digest].names
         ]
 
     async def adapter(self, ref: AdapterRef, source: str) -> Resident:
@@ -75,6 +80,9 @@ class Residency:
             async with self._turn:
                 resident = self._loaded.get(ref.digest) or await self._load(ref, source)
         self._slots.loaded(ref.digest)
+        if ref.name not in resident.names:
+            resident.names[ref.name] = None
+            self._changed()
         return resident
 
     async def keep(self, refs: Iterable[AdapterRef], source: str) -> None:
@@ -101,7 +109,7 @@ class Residency:
             path = await stack.enter_async_context(self._store.pinned(ref, source))
             adapter = LocalAdapter(ref, next(self._int_ids), path)
             report = await self._engine.load(adapter)
-            resident = Resident(adapter, report, stack.pop_all())
+            resident = Resident(adapter, report, stack.pop_all(), {ref.name: None})
         self._loaded[ref.digest] = resident
         self._slots.loaded(ref.digest)
         log.info("adapter_loaded", adapter=ref.name, load_s=round(report.load_s, 3))

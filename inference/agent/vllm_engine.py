@@ -185,7 +185,7 @@ class VLLMEngine:
 
         The prompt's tokens are the same whoever computes them, so they compare one by one.
         """
-        ids = self._llm.get_tokenizer().encode(PROBE_PROMPT)[: self.info.max_model_len // 2]
+        ids = self._probe_ids()[: self.info.max_model_len // 2]
         prompt = tokens_input(ids, cache_salt=uuid4().hex)
         params = SamplingParams(
             temperature=0.0,
@@ -201,6 +201,15 @@ class VLLMEngine:
         found = [*(final.prompt_logprobs or []), *(answer.logprobs or [])]
         values = [_chosen(entry) for entry in found if entry]
         return answer.text, values[: len(ids) - 1] if _finite(values) else [math.nan]
+
+    def _probe_ids(self) -> list[int]:
+        """The fixed prompt as customers' prompts come: as a chat, where the model knows chats."""
+        tokenizer = self._llm.get_tokenizer()
+        if not getattr(tokenizer, "chat_template", None):
+            return list(tokenizer.encode(PROBE_PROMPT))
+        chat = [{"role": "user", "content": PROBE_PROMPT}]
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        return list(ids)
 
     def _load_failure(self, adapter: LocalAdapter, why: str) -> InferenceError:
         if not self.alive:

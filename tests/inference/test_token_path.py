@@ -434,6 +434,16 @@ async def test_adapters_come_and_go_within_the_bound_and_pins_follow(tmp_path: P
         assert stack.agent.stats().resident == [refs[3].name]
 
 
+async def test_tenants_with_the_same_adapter_share_it_under_their_own_names(stack: Rig) -> None:
+    refs = [stack.adapter(tenant, "support") for tenant in ("acme", "globex")]
+    assert refs[0].digest == refs[1].digest
+    for tenant in ("acme", "globex"):
+        async with stack.gateway.client(tenant) as client:
+            answer = await client.post("/v1/chat/completions", json=chat("support", max_tokens=1))
+            assert answer.is_success
+    assert stack.agent.stats().resident == [ref.name for ref in refs]
+
+
 async def test_many_tenants_and_adapters_at_once(stack: Rig) -> None:
     for i in range(6):
         stack.adapter("acme", f"a{i}", i)

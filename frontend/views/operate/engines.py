@@ -30,7 +30,7 @@ class Row:
     cache_hits: float | None
     """Share of the prompt tokens that the prefix cache held, 0 to 1; None before there are any."""
     held: list[tuple[str, str]]
-    """Adapters in its slots with their digests, the last used first."""
+    """Adapters loaded on it with their digests, the last used first."""
 
     @classmethod
     def of(cls, engine: dict[str, Any], rate: Rate | None) -> Row:
