@@ -9,7 +9,7 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 
 PURE_TESTS := $(addprefix tests/inference/test_,admission.py session.py queue.py queue_simulation.py \
 		shares.py slots.py tally.py turns.py journal.py journal_crashes.py delivery.py fleet.py \
-		outbox.py openai.py hub.py) \
+		outbox.py openai.py hub.py watch.py) \
 	tests/tenants/test_fresh.py tests/tenants/test_catalogue.py tests/tenants/test_ceilings.py \
 	tests/tenants/test_journals.py tests/tenants/test_money.py tests/adapters/test_disk.py \
 	$(addprefix tests/limits/test_,window.py arithmetic.py book.py refusals.py stores.py)
