@@ -21,7 +21,7 @@ up: .venv/.ready ## set everything up and run it
 
 test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
 	$(if $(ARGS),,$(MAKE) --no-print-directory coverage)
-	$(PY) -m pytest $(or $(ARGS),-n 2 --dist loadgroup)
+	$(PY) -m pytest $(or $(ARGS),-n 2)
 
 coverage: .venv/.ready-dev ## every branch of the sans-IO modules is tested
 	$(PY) -m coverage run -m pytest -q -k "not redis" $(PURE_TESTS)
