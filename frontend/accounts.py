@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import structlog
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.models import EmailAddress
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from django.http import HttpRequest
 
-from tenants.models import Invitation
+from frontend.single_sign_on import Provider
+from tenants.models import Invitation, User
+
+log = structlog.get_logger(__name__)
 
 INVITED = "invitation"
 """Where a session keeps the token of the invitation that somebody came with."""
@@ -28,7 +33,26 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
 
 
 class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
-    """Accounts by single sign-on. A known, verified address signs its user in without this."""
+    """Accounts by single sign-on."""
+
+    def get_provider(
+        self, request: HttpRequest, provider: str, client_id: str | None = None
+    ) -> Provider:
+        return Provider(request, app=self.get_app(request, provider, client_id))
+
+    def authenticate_by_email(self, sociallogin: Any) -> tuple[User, str] | None:
+        """Whose address it is: verified by the provider, and here as well.
+
+        Anybody can write somebody else's address into an account of his own, and would have that
+        person work in it.
+        """
+        told = [address.email for address in sociallogin.email_addresses if address.verified]
+        found = EmailAddress.objects.lookup(told).filter(verified=True).first()
+        return (found.user, found.email) if found else None
 
     def is_open_for_signup(self, request: HttpRequest, sociallogin: Any) -> bool:
         return invitation_of(request) is not None
+
+    def on_authentication_error(self, request: HttpRequest, provider: Any, **what: Any) -> None:
+        """The page says only that it failed: this is for the operator."""
+        log.warning("sign_on_failed", error=what["error"], reason=str(what["exception"] or ""))

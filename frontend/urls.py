@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, include, path
 
+from frontend.single_sign_on import callback
 from frontend.views import (
     adapters,
     audit,
@@ -76,6 +77,9 @@ PLAYGROUND: list[URLPattern | URLResolver] = [
 ]
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", home.home, name="console"),
+    path(
+        "account/oidc/<str:provider_id>/login/callback/", callback, name="openid_connect_callback"
+    ),  # before allauth's own
     path("account/", include("allauth.urls")),
     path("join", home.join, name="join"),
     path("find", find.anywhere, name="find"),

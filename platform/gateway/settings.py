@@ -163,7 +163,7 @@ SOCIALACCOUNT_PROVIDERS = {
                 "name": environ.text("OIDC_NAME", "Single sign-on"),
                 "client_id": environ.text("OIDC_CLIENT_ID"),
                 "secret": environ.text("OIDC_CLIENT_SECRET"),
-                "settings": {"server_url": _OIDC_ISSUER},
+                "settings": {"server_url": _OIDC_ISSUER.rstrip("/")},
             }
         ]
         if _OIDC_ISSUER
@@ -184,6 +184,8 @@ EMAIL_HOST_PASSWORD = environ.text("EMAIL_HOST_PASSWORD", "")
 EMAIL_USE_TLS = environ.boolean("EMAIL_USE_TLS", False)
 DEFAULT_FROM_EMAIL = environ.text("EMAIL_FROM", "lorikeet@localhost")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = environ.boolean("SECURE_COOKIES", False)
+# The redirect URI of single sign-on and links in mails, where a proxy ends TLS.
+ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if SESSION_COOKIE_SECURE else "http"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 LANGUAGE_CODE = "en-us"

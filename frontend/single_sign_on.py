@@ -1,0 +1,144 @@
+"""Single sign-on by OpenID Connect, held to more than allauth holds it.
+
+allauth trusts TLS for who made an ID token. Here its signature is checked, a nonce ties it to the
+browser that asked, and the user info must be about the same person (OpenID Connect Core 1.0,
+sections 3.1.3.7 and 5.3.2). What a provider answers, or does not, is never this gateway's failure.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from allauth.socialaccount.helpers import render_authentication_error
+from allauth.socialaccount.models import SocialApp
+from allauth.socialaccount.providers.oauth2.client import OAuth2Client, OAuth2Error
+from allauth.socialaccount.providers.oauth2.views import OAuth2CallbackView
+from allauth.socialaccount.providers.openid_connect.provider import OpenIDConnectProvider
+from allauth.socialaccount.providers.openid_connect.views import OpenIDConnectOAuth2Adapter
+from django.core.exceptions import ImproperlyConfigured
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.crypto import salted_hmac
+from requests import RequestException
+
+UNUSABLE = (AttributeError, KeyError, TypeError, ValueError, RequestException, ImproperlyConfigured)
+"""What comes of reading answers that are not as the standard has them; the last one is allauth's
+word for a subject that is too long."""
+NEEDED = frozenset({"issuer", "authorization_endpoint", "token_endpoint", "jwks_uri"})
+"""What a provider's description of itself must have (OpenID Connect Discovery 1.0, section 3)."""
+
+
+def nonce_of(state: str) -> str:
+    """What the ID token that answers this state must repeat.
+
+    A state is made at random, kept in one session and good for one answer; so is its nonce."""
+    return salted_hmac("single sign-on", state).hexdigest()
+
+
+@contextmanager
+def _answers() -> Iterator[None]:
+    """An answer that is missing or not as the standard has it.
+
+    Raises:
+        OAuth2Error: it is.
+    """
+    try:
+        yield
+    except UNUSABLE as wrong:
+        raise OAuth2Error(f"the provider's answer can't be used: {wrong!r}") from wrong
+
+
+class Client(OAuth2Client):  # type: ignore[misc]
+    """Sends a nonce along."""
+
+    def get_redirect_url(
+        self, authorization_url: str, scope: list[str], extra_params: dict[str, str]
+    ) -> str:
+        asked = {**extra_params, "nonce": nonce_of(self.state)}
+        url: str = super().get_redirect_url(authorization_url, scope, asked)
+        return url
+
+
+class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
+    """Turns a code into a person."""
+
+    client_class = Client
+
+    @property
+    def openid_config(self) -> dict[str, Any]:
+        with _answers():
+            found: dict[str, Any] = super().openid_config
+            if missing := NEEDED - found.keys():
+                raise ValueError(f"no {', '.join(sorted(missing))}")
+        return found
+
+    def get_access_token_data(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        with _answers():
+            found: dict[str, Any] = super().get_access_token_data(*args, **kwargs)
+        self.did_fetch_access_token = False  # allauth checks no signature of what it fetched itself
+        return found
+
+    def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
+        with _answers():
+            login = super().complete_login(request, app, token, **kwargs)
+            check(login.account.extra_data, nonce=nonce_of(request.GET["state"]))
+        return login
+
+
+def check(told: Mapping[str, Mapping[str, Any]], *, nonce: str) -> None:
+    """What allauth does not look at in an ID token (`told["id_token"]`).
+
+    Raises:
+        ValueError: it never expires, answers another request, or the user info is somebody else's.
+        KeyError: a claim is missing.
+    """
+    claims = told["id_token"]
+    if "exp" not in claims:
+        raise ValueError("the ID token never expires")
+    if not hmac.compare_digest(str(claims["nonce"]), nonce):
+        raise ValueError("the ID token answers another request")
+    if told["userinfo"]["sub"] != claims["sub"]:
+        raise ValueError("the user info is not about whom the ID token is about")
+
+
+class Provider(OpenIDConnectProvider):  # type: ignore[misc]
+    """The identity provider that OIDC_* names."""
+
+    oauth2_adapter_class = Exchange
+
+    def redirect(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """A page that goes to the provider by itself.
+
+        Not a redirect: that would answer a form, and browsers hold it, and every further one,
+        against the policy `form-action 'self'`.
+        """
+        try:
+            answer: HttpResponse = super().redirect(request, *args, **kwargs)
+        except OAuth2Error as wrong:
+            answer = render_authentication_error(request, self, exception=wrong)
+        if answer.status_code != 302:
+            return answer
+        where = {"provider": self, "redirect_to": answer["Location"]}
+        return render(request, "socialaccount/login_redirect.html", where)
+
+    def extract_email_addresses(self, data: dict[str, Any]) -> list[Any]:
+        """Some providers say "false" in a text, which is as good as true to allauth."""
+        found: list[Any] = super().extract_email_addresses(data)
+        for address in found:
+            address.verified = address.verified in (True, "true")
+        return found
+
+
+def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
+    """Where the provider sends people back to."""
+    exchange = Exchange(request, provider_id)
+    try:
+        answer: HttpResponse = OAuth2CallbackView.adapter_view(exchange)(request)
+    except SocialApp.DoesNotExist:
+        raise Http404 from None
+    except OAuth2Error as wrong:
+        answer = render_authentication_error(request, exchange.get_provider(), exception=wrong)
+    return answer

@@ -1,0 +1,157 @@
+"""A small OpenID Connect provider on loopback: strict where the standard is, and able to err."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+import time
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+CLIENT = ("lorikeet", "the secret of the client")
+"""Id and secret, as they are registered with the provider."""
+REDIRECT_URI = "http://testserver/account/oidc/sso/login/callback/"
+
+Answer = tuple[int, dict[str, Any]]
+
+
+@cache
+def key(name: str) -> rsa.RSAPrivateKey:
+    """A signing key, the same each time for one name."""
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+class Refused(Exception):
+    """Answered as an OAuth error with this code."""
+
+
+class IdentityProvider(ThreadingHTTPServer):
+    """Signs in `person`, whoever asks. What tests change of it:
+
+    `person`: claims of the ID token and the user info. `token` and `userinfo`: what is different
+    in only one of them, None for a claim that is left out. `signer`, `header` and `algorithm`: how
+    the ID token is signed. `describes`: changes of the discovery document. `broken`: paths that
+    answer 503. `denies`: the error that people come back with.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.issuer = f"http://127.0.0.1:{self.server_port}"
+        self.person: dict[str, Any] = {"sub": "ann-1", "email": "ann@example.com"}
+        self.person |= {"email_verified": True, "name": "Ann Ames", "preferred_username": "ann"}
+        self.token: dict[str, Any] = {}
+        self.userinfo: dict[str, Any] = {}
+        self.describes: dict[str, Any] = {}
+        self.signer, self.header = key("right"), {"kid": "right"}
+        self.algorithm = "RS256"
+        self.broken: set[str] = set()
+        self.denies = ""
+        self._asked: dict[str, dict[str, str]] = {}
+        """What was asked for, by the code that answered it."""
+        self._access: set[str] = set()
+
+    def discover(self, _: dict[str, str]) -> Answer:
+        ends = {"authorization_endpoint": "/authorize", "token_endpoint": "/token"}
+        ends |= {"userinfo_endpoint": "/userinfo", "jwks_uri": "/keys"}
+        found = {"issuer": self.issuer} | {name: self.issuer + end for name, end in ends.items()}
+        return 200, _changed(found, self.describes)
+
+    def keys(self, _: dict[str, str]) -> Answer:
+        public = jwt.algorithms.RSAAlgorithm.to_jwk(key("right").public_key(), as_dict=True)
+        return 200, {"keys": [{**public, "kid": "right", "alg": "RS256", "use": "sig"}]}
+
+    def authorize(self, asked: dict[str, str]) -> str:
+        """Where the browser goes next."""
+        _require(asked["client_id"] == CLIENT[0], "unauthorized_client")
+        _require(asked["redirect_uri"] == REDIRECT_URI, "invalid_request")
+        _require(asked["response_type"] == "code", "unsupported_response_type")
+        _require({"openid", "email"} <= set(asked["scope"].split()), "invalid_scope")
+        _require(asked["code_challenge_method"] == "S256" and bool(asked["state"]), "no_pkce")
+        code = secrets.token_urlsafe()
+        self._asked[code] = asked
+        said = {"error": self.denies} if self.denies else {"code": code}
+        return f"{asked['redirect_uri']}?{urlencode(said | {'state': asked['state']})}"
+
+    def exchange(self, form: dict[str, str]) -> Answer:
+        """The tokens for a code, which is good once."""
+        asked = self._asked.pop(form["code"], None)
+        _require((form["client_id"], form["client_secret"]) == CLIENT, "invalid_client")
+        _require(asked is not None and form["redirect_uri"] == REDIRECT_URI, "invalid_grant")
+        assert asked is not None
+        digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        _require(challenge == asked["code_challenge"], "invalid_grant")
+        access = secrets.token_urlsafe()
+        self._access.add(access)
+        tokens = {"access_token": access, "token_type": "Bearer", "expires_in": 60}
+        return 200, tokens | {"id_token": self._id_token(asked["nonce"])}
+
+    def _id_token(self, nonce: str) -> str:
+        now = int(time.time())
+        claims = {"iss": self.issuer, "aud": CLIENT[0], "iat": now, "exp": now + 60}
+        claims = _changed(claims | {"nonce": nonce} | self.person, self.token)
+        signers = {"none": None, "HS256": b"whatever is as long as it must be"}
+        signer = signers.get(self.algorithm, self.signer)
+        return jwt.encode(claims, signer, algorithm=self.algorithm, headers=self.header)
+
+    def tell(self, authorization: str) -> Answer:
+        """The user info for an access token."""
+        _require(authorization.removeprefix("Bearer ") in self._access, "invalid_token")
+        return 200, _changed(self.person, self.userinfo)
+
+
+def _require(holds: bool, error: str) -> None:
+    if not holds:
+        raise Refused(error)
+
+
+def _changed(claims: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in (claims | changes).items() if value is not None}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: IdentityProvider
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        at = urlsplit(self.path)
+        self._answer(at.path, {name: values[0] for name, values in parse_qs(at.query).items()})
+
+    def do_POST(self) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+        self._answer(self.path, {name: values[0] for name, values in form.items()})
+
+    def _answer(self, path: str, sent: dict[str, str]) -> None:
+        try:
+            if path in self.server.broken:
+                self._send(503, {})
+            elif path == "/authorize":
+                self._send(302, {}, ("location", self.server.authorize(sent)))
+            elif path == "/userinfo":
+                self._send(*self.server.tell(self.headers["authorization"]))
+            else:
+                ends = {"/.well-known/openid-configuration": self.server.discover}
+                ends |= {"/token": self.server.exchange, "/keys": self.server.keys}
+                self._send(*ends[path](sent))
+        except (Refused, KeyError) as wrong:
+            self._send(400, {"error": str(wrong)})
+
+    def _send(self, status: int, body: dict[str, Any], *headers: tuple[str, str]) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in (("content-type", "application/json"), *headers):
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
