@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from django import template
+from django.template import Context
+from django.template.defaulttags import CsrfTokenNode
 from django.utils import timezone
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.timesince import timesince, timeuntil
 
-from inference.grants import PICO
+from inference.grants import MICRO, PICO
 
 register = template.Library()
 
@@ -37,7 +40,7 @@ def money(pico: Any) -> str:
 @register.filter
 def price(micro: int) -> str:
     """Micro-units per million tokens as units, exact, with at least two places."""
-    whole, _, part = f"{micro / Decimal(10**6):f}".partition(".")
+    whole, _, part = f"{micro / Decimal(MICRO):f}".partition(".")
     return f"{int(whole):,}".replace(",", NARROW_SPACE) + "." + part.rstrip("0").ljust(2, "0")
 
 
@@ -136,12 +139,13 @@ def stat(title: str, value: object, note: str = "") -> SafeString:
 
 
 @register.simple_block_tag
-def table(content: str, label: str) -> SafeString:
-    """A table that scrolls sideways by itself, also by keyboard."""
+def table(content: str, label: str, look: str = "") -> SafeString:
+    """A table that scrolls sideways by itself, also by keyboard; `look` is its class."""
     return format_html(
         '<div class="table-wrap" tabindex="0" role="region" aria-label="{}">'
-        "<table>{}</table></div>",
+        "<table{}>{}</table></div>",
         label,
+        format_html(' class="{}"', look) if look else "",
         content,
     )
 
@@ -153,14 +157,74 @@ def nothing(text: str, action: str = "", url: str = "?") -> SafeString:
     return format_html('<div class="empty"><p>{}</p>{}</div>', text, button)
 
 
+@register.simple_tag
+def options(choices: Iterable[tuple[str, str]], chosen: str) -> SafeString:
+    """What a `<select>` offers: each value and its text."""
+    looks = {False: "", True: mark_safe(" selected")}
+    rows = ((value, looks[value == chosen], text) for value, text in choices)
+    return format_html_join("", '<option value="{}"{}>{}</option>', rows)
+
+
 @register.simple_block_tag
-def dialog(content: str, id: str, title: str, opened: object = False) -> SafeString:
-    """A modal dialog; a button with `data-opens` shows it, one with `data-closes` in it ends it."""
+def search(content: str, label: str, words: str) -> SafeString:
+    """The form that filters a list by words, and by further fields between the tags."""
+    return format_html(
+        '<form class="filters" method="get" role="search"><div class="field">'
+        '<label class="visually-hidden" for="q">{label}</label>'
+        '<input id="q" type="search" name="q" value="{words}" placeholder="{label}"></div>'
+        '{content}<button class="button" type="submit">Filter</button></form>',
+        label=label,
+        words=words,
+        content=content,
+    )
+
+
+@register.simple_tag(takes_context=True)
+def pager(context: Context, title: str, **place: object) -> SafeString | str:
+    """The ways on from a page of a list: to its first page, and behind the page's last row.
+
+    `place` is this row, under its name in the address; empty where no more follow.
+    """
+    [(name, last)] = place.items()
+    query = context["request"].GET.copy()
+    moved = any(query.pop(name, []))
+    first = format_html('<a class="button" href="?{}">First page</a>', query.urlencode())
+    query[name] = str(last)
+    on = format_html('<a class="button" href="?{}">{}</a>', query.urlencode(), title)
+    ways = first if moved else mark_safe("<span></span>"), on if last else ""
+    return format_html('<div class="pager">{}{}</div>', *ways) if moved or last else ""
+
+
+@register.simple_block_tag(takes_context=True)
+def dialog(
+    context: Context,
+    content: str,
+    id: str,
+    title: str,
+    *named: object,
+    of: object = "",
+    to: str = "",
+    verb: str = "Save",
+    danger: bool = False,
+    opened: object = False,
+) -> SafeString:
+    """A modal dialog with a form, which posts to the address `to`, by itself to the page's own.
+
+    `title` has a `{}` for each of `named`; where several things have such a dialog, `of` is which.
+    A button with `data-opens` shows it.
+    """
     return format_html(
         '<dialog id="{id}" aria-labelledby="{id}-title"{opened}>'
-        '<div class="body"><h2 id="{id}-title">{title}</h2>{content}</div></dialog>',
-        id=id,
-        title=title,
+        '<form method="post"{action}>{csrf}<h2 id="{id}-title">{title}</h2>{content}'
+        '<div class="actions"><button class="button {look}" type="submit">{verb}</button>'
+        '<button class="button plain" type="button" data-closes>Cancel</button></div>'
+        "</form></dialog>",
+        id=f"{id}-{of}" if of else id,
         opened=mark_safe(" open") if opened else "",
+        action=format_html(' action="{}"', to) if to else "",
+        csrf=CsrfTokenNode().render(context),
+        title=format_html(title, *named) if named else title,
         content=content,
+        look="danger" if danger else "primary",
+        verb=verb,
     )

@@ -18,6 +18,7 @@ from django.urls import reverse
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
 from django.views.decorators.http import require_http_methods, require_POST
 
+from frontend.lists import page_of, place_of
 from frontend.pages import tenant_page
 from frontend.views.marks import mark
 from tenants.adapters import parts
@@ -29,7 +30,6 @@ from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, Stat
 from tenants.permissions import Caller, Permission
 
 READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
-PAGE = 50
 VERSIONS = 25
 MAX_CHOICES = 100
 """Ready versions to choose from, the newest; an older one is promoted on its own page."""
@@ -103,10 +103,10 @@ def _list(
     form = FilterForm(request.GET)
     form.is_valid()
     wanted = form.cleaned_data
-    found = list(_matching(caller, **wanted)[: PAGE + 1])
+    found, last = page_of(_matching(caller, **wanted))
     context = {
-        "rows": _rows(found[:PAGE]),
-        "next": found[PAGE - 1].name if len(found) > PAGE else "",
+        "rows": _rows(found),
+        "last": last,
         "words": wanted.get("q", ""),
         "state": wanted.get("state", ""),
         "states": form.fields["state"].choices,  # type: ignore[attr-defined]
@@ -221,15 +221,15 @@ def _page(
     request: HttpRequest, caller: Caller, adapter: Adapter, form: PromoteForm
 ) -> HttpResponse:
     versions = adapter.versions.select_related("created_by").defer("config", "report")
-    if (before := request.GET.get("before", "")).isdecimal():
-        versions = versions.filter(number__lt=int(before[:9]))
-    rows = list(versions[: VERSIONS + 1])
+    if (before := place_of(request, "before")) is not None:
+        versions = versions.filter(number__lt=before)
+    rows, last = page_of(versions, VERSIONS)
     aliases = list(adapter.aliases.select_related("version", "previous"))
     context = {
         "adapter": adapter,
         "aliases": aliases,
-        "versions": _annotated(adapter, rows[:VERSIONS], aliases),
-        "older": rows[VERSIONS - 1].number if len(rows) > VERSIONS else None,
+        "versions": _annotated(adapter, rows, aliases),
+        "last": last,
         "live": next((alias.version for alias in aliases if alias.name == LIVE), None),
         "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
         "form": form,

@@ -17,13 +17,13 @@ from django.shortcuts import render
 from django.utils.text import capfirst
 from django.views.decorators.http import require_GET
 
+from frontend.lists import page_of, place_of
 from frontend.pages import tenant_page
 from tenants.api.tables import CHUNK_ROWS, download
 from tenants.models import AuditEntry, LimitSet
 from tenants.models.audit import AuditEntryQuerySet
 from tenants.permissions import Caller, Permission
 
-PAGE = 50
 KINDS = {
     "tenant": "tenant",
     "member": "member",
@@ -99,22 +99,27 @@ class Change:
 def audit(request: HttpRequest, caller: Caller) -> HttpResponse:
     """What happened to the tenant, newest first."""
     form = AuditFilter(request.GET)
-    entries: list[AuditEntry] = []
-    if form.is_valid():
-        found = form.narrow(AuditEntry.objects.filter(tenant=caller.tenant))
-        if (before := request.GET.get("before", "")).isdecimal():
-            found = found.filter(pk__lt=int(before))
-        entries = list(found[: PAGE + 1])
+    context = context_of(request, form, AuditEntry.objects.filter(tenant=caller.tenant))
+    return render(request, "audit.html", context, status=422 if form.errors else 200)
+
+
+def context_of(
+    request: HttpRequest, form: AuditFilter, entries: AuditEntryQuerySet
+) -> dict[str, Any]:
+    """What the list's template shows of the entries: nothing if the form is not valid."""
+    entries = form.narrow(entries) if form.is_valid() else entries.none()
+    if (before := place_of(request, "before")) is not None:
+        entries = entries.filter(pk__lt=before)
+    page, last = page_of(entries)
     query = request.GET.copy()
     query.pop("before", None)
-    context = {
-        "entries": with_changes(entries[:PAGE]),
-        "older": entries[PAGE - 1].pk if len(entries) > PAGE else None,
+    return {
+        "entries": with_changes(page),
+        "last": last,
         "filtered": any(query.values()),
         "query": query.urlencode(),
         "form": form,
     }
-    return render(request, "audit.html", context, status=422 if form.errors else 200)
 
 
 @require_GET

@@ -16,6 +16,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
+from frontend.lists import page_of, place_of, words_of
 from frontend.pages import tenant_page
 from frontend.playground import saved
 from frontend.playground.saved import Draft
@@ -27,7 +28,6 @@ from tenants.models.audit import actor_of
 from tenants.models.conversations import MAX_BYTES, MAX_CONVERSATIONS, MAX_TITLE
 from tenants.permissions import Caller, Permission
 
-PAGE = 50
 TITLE_CHARS = 60
 """Of a title that nobody gave."""
 
@@ -47,16 +47,16 @@ def conversations(request: HttpRequest, caller: Caller) -> HttpResponseBase:
         return _keep(request, caller)
     found = Conversation.objects.of(caller.tenant, caller.user).defer("panes")
     count = found.count()
-    if words := request.GET.get("q", "").replace("\0", "").strip():
+    if words := words_of(request):
         found = found.filter(title__icontains=words)
-    if (before := request.GET.get("before", "")).isdecimal():
-        last = get_object_or_404(found, pk=int(before))
-        earlier = Q(updated_at=last.updated_at, pk__lt=last.pk)
-        found = found.filter(Q(updated_at__lt=last.updated_at) | earlier)
-    rows = list(found[: PAGE + 1])
+    if (before := place_of(request, "before")) is not None:
+        above = get_object_or_404(found, pk=before)
+        earlier = Q(updated_at=above.updated_at, pk__lt=above.pk)
+        found = found.filter(Q(updated_at__lt=above.updated_at) | earlier)
+    rows, last = page_of(found)
     context = {
-        "conversations": rows[:PAGE],
-        "more": rows[PAGE - 1].pk if len(rows) > PAGE else None,
+        "conversations": rows,
+        "last": last,
         "words": words,
         "count": count,
         "most": MAX_CONVERSATIONS,

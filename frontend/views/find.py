@@ -11,6 +11,7 @@ from django.http import HttpRequest, JsonResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
+from frontend.lists import words_of
 from frontend.navigation import Link, operator_links, tenant_links
 from frontend.pages import signed_in, tenant_page
 from tenants.models import Tenant, User
@@ -18,6 +19,8 @@ from tenants.permissions import Caller, Permission
 
 MOST = 6
 """Of each kind."""
+MAX_WORDS = 100
+"""Characters that are looked for."""
 
 Found = dict[str, str]
 """`kind`, `title`, `url`: what to show and where to go."""
@@ -27,7 +30,7 @@ Found = dict[str, str]
 @tenant_page(Permission.READ_TENANT)
 def of_tenant(request: HttpRequest, caller: Caller) -> JsonResponse:
     """On a tenant's pages: also its adapters and keys."""
-    words = _words(request)
+    words = words_of(request)[:MAX_WORDS]
     pages = _matching(tenant_links(caller), caller.tenant.name, words)
     return _answer(request, [*pages, *_adapters(caller, words), *_keys(caller, words)])
 
@@ -42,16 +45,12 @@ def anywhere(request: HttpRequest) -> JsonResponse:
 def _answer(request: HttpRequest, found: list[Found]) -> JsonResponse:
     user = request.user
     assert isinstance(user, User)
-    words = _words(request)
+    words = words_of(request)[:MAX_WORDS]
     if user.is_staff:
         found += _matching(operator_links(), "Installation", words)
     answer = JsonResponse({"found": [*found, *_tenants(user, words)]})
     answer["Cache-Control"] = "no-store"
     return answer
-
-
-def _words(request: HttpRequest) -> str:
-    return request.GET.get("q", "").replace("\0", "").strip()[:100]
 
 
 def _matching(links: Iterable[Link], kind: str, words: str) -> Iterator[Found]:

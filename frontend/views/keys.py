@@ -16,12 +16,13 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
+from frontend.lists import page_of, place_of, words_of
 from frontend.pages import tenant_page
 from frontend.views.limits import LimitsForm
 from tenants.models import ApiKey, BaseModel, Lane, LimitScope, LimitSet, Scope, Tenant, User
 from tenants.permissions import Caller, Permission
 
-PAGE = 50
+EXPIRES_SOON = timedelta(days=14)
 MAX_CHOICES = 50
 """Adapters to choose from; the names of more are written."""
 LIFETIMES = {
@@ -164,17 +165,16 @@ def _list(
     secret: str = "",
 ) -> HttpResponse:
     found = ApiKey.objects.with_text().filter(tenant=caller.tenant).select_related("created_by")
-    if words := request.GET.get("q", "").strip():
+    if words := words_of(request):
         found = found.filter(Q(name__icontains=words) | Q(prefix__startswith=words))
-    if (before := request.GET.get("before", "")).isdecimal():
-        found = found.filter(pk__lt=int(before))
-    rows = list(found[: PAGE + 1])
+    if (before := place_of(request, "before")) is not None:
+        found = found.filter(pk__lt=before)
+    rows, last = page_of(found)
     now = timezone.now()
     refused = bool(form.errors or (limits and limits.errors))
     context = {
-        "keys": [(key, _state(key, now), _may_edit(caller, key)) for key in rows[:PAGE]],
-        "older": rows[PAGE - 1].pk if len(rows) > PAGE else None,
-        "filtered": bool(words),
+        "keys": [(key, _state(key, now), _may_edit(caller, key)) for key in rows],
+        "last": last,
         "words": words,
         "form": form,
         "limits_form": limits,
@@ -191,7 +191,7 @@ def _state(key: ApiKey, now: Any) -> str:
         return "revoked"
     if key.expires_at is not None and key.expires_at <= now:
         return "expired"
-    soon = key.expires_at is not None and key.expires_at < now + timedelta(days=14)
+    soon = key.expires_at is not None and key.expires_at < now + EXPIRES_SOON
     return "expires soon" if soon else "active"
 
 

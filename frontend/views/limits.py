@@ -17,8 +17,9 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 
+from frontend.lists import MAX_DIGITS, words_of
 from frontend.pages import tenant_page
-from frontend.templatetags.lorikeet import money
+from frontend.templatetags.lorikeet import money, number, price
 from inference.grants import MICRO
 from tenants import ceilings
 from tenants.ceilings import FIELDS, Figures, Sets
@@ -48,9 +49,6 @@ MONEY = frozenset({"cost_per_day", "cost_per_month"})
 """Stored in micro-units of the currency, entered and shown in units."""
 MAX_LISTED = 20
 """Keys, and adapters, below the table; a filter finds the others."""
-MAX_DIGITS = 19
-"""Of a primary key."""
-NONE = "\u2013"
 OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
 
 
@@ -155,7 +153,7 @@ def query_of(scope: LimitScope) -> str:
 def scope_of(tenant: Tenant, query: str) -> LimitScope | None:
     """The scope of a tenant's that is watched; None where there is none."""
     kind, _, name = query.partition(":")
-    if kind == "key" and name.isdecimal() and len(name) < MAX_DIGITS:
+    if kind == "key" and name.isdecimal() and len(name) <= MAX_DIGITS:
         key = tenant.keys.filter(pk=int(name)).first()
         return LimitScope(tenant, key=key) if key else None
     if kind == "adapter":
@@ -228,7 +226,7 @@ def _counters(scope: LimitScope) -> str:
 
 def _others(request: HttpRequest, caller: Caller) -> dict[str, Any]:
     """The tenant's keys and adapters, those first that have limits of their own."""
-    words = request.GET.get("q", "").replace("\0", "").strip()
+    words = words_of(request)
     keys = _having(caller.tenant.keys.filter(revoked_at=None), "key", words)
     adapters = _having(caller.tenant.adapters.all(), "adapter", words)
     return {"keys": keys, "adapters": adapters, "words": words}
@@ -243,12 +241,7 @@ def _having(things: models.QuerySet[Any], kind: str, words: str) -> list[ApiKey 
 
 def shown(name: str, value: int | None) -> str:
     """A limit as people write it: thousands apart, money in units of the currency."""
-    if value is None:
-        return NONE
-    if name not in MONEY:
-        return f"{value:,}".replace(",", "\u202f")
-    whole, micro = divmod(value, MICRO)
-    return f"{whole:,}".replace(",", "\u202f") + "." + f"{micro:06d}".rstrip("0").ljust(2, "0")
+    return price(value) if name in MONEY and value is not None else number(value)
 
 
 def _used(name: str, value: int | None) -> str:

@@ -12,12 +12,12 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
+from frontend.lists import page_of, place_of, words_of
 from frontend.pages import tenant_page
 from tenants.errors import Refused
 from tenants.models import Invitation, Membership, Role, User
 from tenants.permissions import Caller, Permission
 
-PAGE = 50
 MAX_INVITATIONS = 50
 """Open invitations that are shown; they expire by themselves."""
 ROLES = {
@@ -132,15 +132,15 @@ def _invite(request: HttpRequest, caller: Caller, form: InviteForm) -> str:
 
 def _list(request: HttpRequest, caller: Caller, form: InviteForm, link: str) -> HttpResponse:
     found = caller.tenant.memberships.select_related("user")
-    if words := request.GET.get("q", "").replace("\0", "").strip():
+    if words := words_of(request):
         found = found.filter(user__username__icontains=words)
-    if (after := request.GET.get("after", "")).isdecimal():
-        found = found.filter(pk__gt=int(after))
-    rows = list(found[: PAGE + 1])
+    if (after := place_of(request, "after")) is not None:
+        found = found.filter(pk__gt=after)
+    rows, last = page_of(found)
     may_edit = caller.may(Permission.EDIT_MEMBERS)
     context = {
-        "members": [(row, may_edit and _may_touch(caller, row.role)) for row in rows[:PAGE]],
-        "more": rows[PAGE - 1].pk if len(rows) > PAGE else None,
+        "members": [(row, may_edit and _may_touch(caller, row.role)) for row in rows],
+        "last": last,
         "words": words,
         "invitations": _invitations(caller) if may_edit else [],
         "roles": _roles_of(caller),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +14,9 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from frontend.pages import tenant_page
+from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import LABELS, shown
+from frontend.views.usage import added_up
 from inference.grants import MICRO
 from tenants import ceilings
 from tenants.api import engines
@@ -28,10 +30,9 @@ from tenants.models import (
     UsageEvent,
     UsageRollup,
 )
-from tenants.models.usage import FIGURES, Outcome, UsageEventQuerySet
+from tenants.models.usage import Outcome, UsageEventQuerySet
 from tenants.permissions import Caller, Permission
 
-EXPIRES_SOON = timedelta(days=14)
 MAX_EXPIRING = 5
 DAY = timedelta(days=1)
 MAX_EVENTS = 10_000
@@ -102,15 +103,7 @@ class Used:
         today = hour.replace(hour=0)
         starts = hour - DAY, today, today.replace(day=1)
         hours = list(caller.rollups().between(min(starts), now).sums(["hour"]))
-        return cls(*(_added_up(row for row in hours if row["hour"] >= start) for start in starts))
-
-
-def _added_up(rows: Iterable[Sums]) -> dict[str, int]:
-    sums = dict.fromkeys(FIGURES, 0)
-    for row in rows:
-        for name in FIGURES:
-            sums[name] += int(row[name])
-    return sums
+        return cls(*(added_up(row for row in hours if row["hour"] >= start) for start in starts))
 
 
 def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:

@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
+from frontend.lists import place_of
 from frontend.pages import tenant_page
 from frontend.views.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
 from frontend.views.marks import mark
@@ -90,9 +91,8 @@ def stages(here: State) -> list[Stage]:
 @tenant_page(READ)
 def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
     """What this version's configuration has otherwise than that of `?with=<number>`."""
-    text = request.GET.get("with", "")
     new = find(caller, name, number)
-    old = find(caller, name, int(text[:9]) if text.isdecimal() else 0)
+    old = find(caller, name, place_of(request, "with") or 0)
     context = {
         "version": new,
         "other": old,

@@ -102,8 +102,8 @@ def test_a_conversation_is_kept_once_it_is_saved_and_goes_on_by_its_address(page
     expect(page.get_by_role("heading", name="Geography")).to_be_visible()
 
     follow(page, page.get_by_role("link", name="Conversations").last)
-    page.get_by_label("Search by title").fill("geo")
-    follow(page, page.get_by_role("button", name="Search"))
+    page.get_by_label("Filter by title").fill("geo")
+    follow(page, page.get_by_role("button", name="Filter"))
     page.get_by_role("button", name="Delete Geography").click()
     follow(page, page.get_by_role("dialog").get_by_role("button", name="Delete"))
     expect(page.get_by_text("You have saved no conversation yet.")).to_be_visible()

@@ -115,10 +115,10 @@ def test_it_is_paged(tenant: Tenant, admin: Client, django_assert_max_num_querie
     with django_assert_max_num_queries(12):
         first = admin.get(where, {"kind": "key"})
     assert names(first)[0] == ("created", "key", "key 59") and len(names(first)) == 50
-    assert f"kind=key&amp;before={first.context['older']}" in first.content.decode()
-    second = admin.get(where, {"kind": "key", "before": first.context["older"]})
+    assert f"kind=key&amp;before={first.context['last'].pk}" in first.content.decode()
+    second = admin.get(where, {"kind": "key", "before": first.context["last"].pk})
     assert names(second)[-1] == ("created", "key", "key 00") and len(names(second)) == 10
-    assert second.context["older"] is None
+    assert second.context["last"] is None
 
 
 def test_the_csv_has_all_of_it_and_no_formula(tenant: Tenant, admin: Client) -> None:

@@ -8,7 +8,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from frontend.pages import operator_page
-from frontend.views.audit import PAGE, AuditFilter, with_changes
+from frontend.views.audit import AuditFilter, context_of
 from tenants.models import AuditEntry
 from tenants.models.audit import AuditEntryQuerySet
 
@@ -31,19 +31,5 @@ class InstallationFilter(AuditFilter):
 def audit(request: HttpRequest) -> HttpResponse:
     """What happened, newest first."""
     form = InstallationFilter(request.GET)
-    found: list[AuditEntry] = []
-    if form.is_valid():
-        entries = form.narrow(AuditEntry.objects.select_related("tenant"))
-        if (before := request.GET.get("before", "")).isdecimal():
-            entries = entries.filter(pk__lt=int(before))
-        found = list(entries[: PAGE + 1])
-    query = request.GET.copy()
-    query.pop("before", None)
-    context = {
-        "entries": with_changes(found[:PAGE]),
-        "older": found[PAGE - 1].pk if len(found) > PAGE else None,
-        "filtered": any(query.values()),
-        "query": query.urlencode(),
-        "form": form,
-    }
+    context = context_of(request, form, AuditEntry.objects.select_related("tenant"))
     return render(request, "operate/audit.html", context, status=422 if form.errors else 200)

@@ -17,13 +17,13 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
+from frontend.lists import page_of, place_of, words_of
 from frontend.pages import operator_page
+from inference.grants import MICRO
 from tenants.errors import PriceInForce
 from tenants.models import Adapter, BaseModel, Price
 from tenants.models.usage import MAX_PRICE, PriceQuerySet
 
-PAGE = 50
-MICRO = 10**6
 CHOICES = {"": "In force and to come", "past": "Past", "all": "All"}
 STATES = {"": ("in force", "to come"), "past": ("past",), "all": ()}
 MAX_MODELS = 100
@@ -132,16 +132,13 @@ def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def _list(request: HttpRequest, form: PriceForm) -> HttpResponse:
-    words, state = request.GET.get("q", "").strip(), request.GET.get("state", "")
+    words, state = words_of(request), request.GET.get("state", "")
     state = state if state in STATES else ""
-    found = _after(_narrowed(words, state), request.GET.get("after", ""))
-    rows = list(found.select_related("base_model", "adapter__tenant")[: PAGE + 1])
-    query = request.GET.copy()
-    query.pop("after", None)
+    found = _after(_narrowed(words, state), place_of(request, "after"))
+    rows, last = page_of(found.select_related("base_model", "adapter__tenant"))
     context = {
-        "prices": rows[:PAGE],
-        "older": rows[PAGE - 1].pk if len(rows) > PAGE else None,
-        "query": query.urlencode(),
+        "prices": rows,
+        "last": last,
         "words": words,
         "state": state,
         "states": CHOICES,
@@ -164,9 +161,9 @@ def _narrowed(words: str, state: str) -> PriceQuerySet:
     return found
 
 
-def _after(found: PriceQuerySet, after: str) -> PriceQuerySet:
+def _after(found: PriceQuerySet, after: int | None) -> PriceQuerySet:
     """Those behind the price with this row id."""
-    last = Price.objects.filter(pk=int(after)).first() if after.isdecimal() else None
+    last = Price.objects.filter(pk=after).first()
     if last is None:
         return found
     return found.filter(

@@ -18,6 +18,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
+from frontend.lists import page_of, words_of
 from frontend.pages import operator_page
 from frontend.views.limits import LABELS, shown
 from tenants import ceilings
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 else:
     TenantFormBase = forms.ModelForm
 
-PAGE = 50
 SORTS = {
     "slug": "Slug",
     "name": "Name",
@@ -81,8 +81,8 @@ class Sort:
     def __str__(self) -> str:
         return f"-{self.field}" if self.descending else self.field
 
-    def page(self, tenants: TenantQuerySet, after: str) -> list[Tenant]:
-        """One more than a page of those behind the tenant with the slug `after`."""
+    def behind(self, tenants: TenantQuerySet, after: str) -> TenantQuerySet:
+        """In this order, those behind the tenant with the slug `after`."""
         sign = "-" if self.descending else ""
         last = tenants.filter(slug=after).values_list(self.field, flat=True).first()
         if last is not None:
@@ -90,7 +90,7 @@ class Sort:
             tenants = tenants.filter(
                 Q(**{beyond: last}) | Q(**{self.field: last, "slug__gt": after})
             )
-        return list(tenants.order_by(f"{sign}{self.field}", "slug")[: PAGE + 1])
+        return tenants.order_by(f"{sign}{self.field}", "slug")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +163,17 @@ def _set_status(
 
 
 def _list(request: HttpRequest, form: NewTenant) -> HttpResponse:
-    words, status = request.GET.get("q", "").strip(), request.GET.get("status", "")
+    words, status = words_of(request), request.GET.get("status", "")
     sort = Sort.of(request.GET.get("sort", ""))
     found = _with_cost(Tenant.objects.all())
     if words:
         found = found.filter(Q(slug__icontains=words) | Q(name__icontains=words))
     if status in Tenant.Status.values:
         found = found.filter(status=status)
-    rows = sort.page(found, request.GET.get("after", ""))
+    rows, last = page_of(sort.behind(found, words_of(request, "after")))
     context = {
-        "tenants": rows[:PAGE],
-        "next": _query(request.GET, after=rows[PAGE - 1].slug) if len(rows) > PAGE else "",
-        "first": _query(request.GET) if request.GET.get("after") else "",
+        "tenants": rows,
+        "last": last,
         "columns": _columns(request.GET, sort),
         "sort": sort,
         "words": words,
