@@ -21,7 +21,14 @@ from tenants.permissions import RANK, TABLE, Permission
 PARTS = frozenset({"audit-export", "find", "find-tenant", "requests-receipt"})
 """Addresses that answer with less than a whole page: fragments and downloads."""
 PASSING = frozenset(
-    {"console", "join", "invitation", "operate_engines-drain", "playground-conversation"}
+    {
+        "console",
+        "join",
+        "invitation",
+        "openid_connect_callback",
+        "operate_engines-drain",
+        "playground-conversation",
+    }
 )
 """Addresses that lead elsewhere, or need what not everybody has at any time: an invitation, an
 engine, a conversation of one's own."""
