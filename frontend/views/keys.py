@@ -12,9 +12,10 @@ from django.db import transaction
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import tenant_page
@@ -146,10 +147,12 @@ def revoke(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 
 
 @never_cache
-@require_POST
+@require_http_methods(["GET", "POST"])
 @tenant_page(Permission.EDIT_OWN_KEYS)
 def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """A new key like this one; the old one ends after the overlap."""
+    if request.method == "GET":  # the filter and the pages of the list that POST answers with
+        return redirect(f"{reverse('keys', args=[caller.tenant.slug])}?{request.GET.urlencode()}")
     old = _mine(caller, pk)
     overlap = request.POST.get("overlap", "1")
     days = int(overlap) if overlap in OVERLAPS else 1

@@ -25,6 +25,7 @@ PASSING = frozenset(
         "console",
         "join",
         "invitation",
+        "keys-rotate",
         "openid_connect_callback",
         "operate_engines-drain",
         "playground-conversation",

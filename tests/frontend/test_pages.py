@@ -157,6 +157,16 @@ def test_a_rotated_key_is_like_the_old_one_which_ends_later(tenant: Tenant) -> N
     assert old.revoked_at is not None
 
 
+def test_the_list_that_shows_a_rotated_key_works_as_ever(tenant: Tenant) -> None:
+    client, keys = client_of(tenant, "admin"), address(tenant, "keys")
+    where = f"{keys}/{make_key(tenant)[0].pk}/rotate"
+    shown = client.post(where, {"overlap": "1"}).text
+    created = shown.partition('<dialog id="new-key"')[2].partition("</dialog>")[0]
+    assert f'<form method="post" action="{keys}">' in created
+    assert client.get(where, {"q": "billing"})["Location"] == f"{keys}?q=billing"
+    assert ApiKey.objects.count() == 2
+
+
 def test_a_developer_ends_only_keys_of_his_own(tenant: Tenant) -> None:
     client = client_of(tenant, "developer")
     other, _ = make_key(tenant)
