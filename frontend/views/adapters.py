@@ -230,7 +230,6 @@ def _page(
         "aliases": aliases,
         "versions": _annotated(adapter, rows, aliases),
         "last": last,
-        "live": next((alias.version for alias in aliases if alias.name == LIVE), None),
         "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
         "form": form,
         "may_pin": caller.may(Permission.OPERATE),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
@@ -102,11 +101,9 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
         "caller": caller,
         "key": ApiKey.objects.filter(tenant=caller.tenant, pk=event.key_id).first(),
         "version": event.version,
-        "ended_at": event.started_at + timedelta(seconds=event.total_s),
         "reason": reason(event),
         "phases": list(phases(event)),
         "scale": SCALE,
-        "uncached": event.prompt_tokens - event.cached_tokens,
         "share": event.cached_tokens / event.prompt_tokens if event.prompt_tokens else None,
         "rate": rate(event),
         "charges": list(charges(event)),

@@ -27,7 +27,7 @@ function incomplete(bytes) {
 
 // Joins tokens that are parts of one character, by their bytes; vLLM gives all of these to the last
 // one. Call `take` with each; it returns the piece that is complete with it, { text, tokens }, or null.
-export class Joiner {
+class Joiner {
   #held = [];
 
   take(token) {
