@@ -122,11 +122,12 @@ def meter(label: str, used: int, limit: int, text: str) -> dict[str, Any]:
 
 
 @register.simple_block_tag
-def copyable(content: str) -> SafeString:
+def copyable(content: str, id: str = "") -> SafeString:
     """Code to copy, exactly as it stands between the tags."""
     return format_html(
-        '<copy-button class="copy"><pre tabindex="0">{}</pre>'
+        '<copy-button class="copy"><pre tabindex="0"{}>{}</pre>'
         '<button class="button plain" type="button">Copy</button></copy-button>',
+        format_html(' id="{}"', id) if id else "",
         content,
     )
 
