@@ -163,7 +163,7 @@ def _narrowed(words: str, state: str) -> PriceQuerySet:
 
 def _after(found: PriceQuerySet, after: int | None) -> PriceQuerySet:
     """Those behind the price with this row id."""
-    last = Price.objects.filter(pk=after).first()
+    last = Price.objects.filter(pk=after).first() if after is not None else None
     if last is None:
         return found
     return found.filter(
