@@ -53,7 +53,7 @@ async def test_slots_that_are_all_busy_starve_nobody(stack: Rig, factory: Adapte
             for tokens in (60, 97, 131):
                 tasks.create_task(flood(f"busy{i}", tokens))
         await until(lambda: len(stack.agent._slots.in_use) == SLOTS)
-        async with stack.gateway.client("globex") as client, asyncio.timeout(30):
+        async with stack.gateway.client("globex") as client, asyncio.timeout(120):
             answer = await client.post(CHAT, json=ask("newcomer"))
         served.set()
     assert answer.is_success

@@ -141,7 +141,7 @@ class Gateway:
 
     def client(self, key: str = "acme") -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=20)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=120)
 
 
 @asynccontextmanager
@@ -241,8 +241,8 @@ async def agent_on(
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until the condition holds; fails after 10 s."""
-    async with asyncio.timeout(10):
+    """Let the loop turn until the condition holds; fails after a minute."""
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - a running system has no event for it
             await asyncio.sleep(0)
 

@@ -183,8 +183,8 @@ class _Up:
                 await self._until(client, f"{url}/readyz")
         if self.is_demo:
             with self._step("demo adapters: upload, validation, probe"):
-                await sync_to_async(seed.prices)(self.model_name)
                 await seed.adapters(self.urls[0], self.model_name, keys)
+                await sync_to_async(seed.prices)(self.model_name)
         with self._step("a first completion"):
             await self._complete(client, keys)
 
