@@ -92,8 +92,8 @@ def _key(slug: str, name: str, known: str) -> str:
 
 
 def prices(base_model: str) -> None:
-    """What the demo's tokens cost, unless the base model has a price. It is known once an adapter of
-    it is ready, and not as soon as its engine is."""
+    """What the demo's tokens cost, unless the base model has a price; it is known once
+    an adapter of it is ready, and not as soon as its engine is."""
     known = BaseModel.objects.filter(name=base_model, prices=None).first()
     if known is not None:
         Price.objects.create(base_model=known, starts_at=timezone.now(), **PRICE)
