@@ -11,6 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 from gateway.demo import MODEL_NAME, QUESTIONS
 from tests.browser.people import Customer, Street, follow, go, join, sign_in
 from tests.browser.playground import LONG, ask, foot, make_it_say, pane, said
+from tests.stack.asking import until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -207,5 +208,7 @@ def test_the_cost_that_is_shown_is_the_ledgers(page: Page, customer: Customer) -
     line = foot(pane(page)).inner_text()
     price, request = re.search(r"\$([\d.]+) · (req_\w+)", line).groups()  # type: ignore[union-attr]
     with customer.stack.client(customer.key("inference", "usage:read")) as program:
-        receipt = program.get(f"/v1/usage/receipts/{request}").raise_for_status().json()
+        where = f"/v1/usage/receipts/{request}"
+        until(lambda: program.get(where).is_success)  # the ledger is written after the answer
+        receipt = program.get(where).json()
     assert Decimal(receipt["receipt"]["cost"]) == Decimal(price)
