@@ -8,7 +8,6 @@ Every number stays below 2**53, up to which the doubles of Lua are exact: limits
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Literal, Protocol
 
 import msgspec
@@ -18,9 +17,6 @@ from inference.grants import MICRO, Limits, Price
 MAX_TOKENS = 10**9
 """What an ask is cut to: no model generates that much, and no product of it overflows."""
 DAY_S = 86_400
-SCOPES = 8192
-"""Scopes in use of which what follows from them is kept: requests come again and again from a few
-of them, and each asks several times."""
 
 Period = Literal["day", "month"]
 
@@ -48,19 +44,13 @@ class Scope(Value, frozen=True):
         return hash(self.counters)
 
     @staticmethod
-    @lru_cache(SCOPES)
     def of(limits: Limits) -> Scope:
         return Scope(*(getattr(limits, name) for name in ("counters", *FIELDS)))
 
     def set_limits(self) -> tuple[tuple[str, int], ...]:
         """The name and value of each limit that there is."""
-        return _set_limits(self)
-
-
-@lru_cache(SCOPES)
-def _set_limits(scope: Scope) -> tuple[tuple[str, int], ...]:
-    named = ((name, getattr(scope, name)) for name in FIELDS)
-    return tuple((name, limit) for name, limit in named if limit is not None)
+        named = ((name, getattr(self, name)) for name in FIELDS)
+        return tuple((name, limit) for name, limit in named if limit is not None)
 
 
 FIELDS = Scope.__struct_fields__[1:]

@@ -7,7 +7,7 @@ once a day and kept as a Place; a request goes through the gauges of its places.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -142,7 +142,8 @@ class Place:
     def of(cls, counters: Counters, scope: Scope, second: int) -> Place:
         """In the periods of this moment."""
         limits = dict(scope.set_limits())
-        gauges = tuple(_gauges(counters, scope, second))
+        budgets: dict[str, Budget] = {b.period: b for b in _budgets(scope, second)}
+        gauges = tuple(_gauges(counters, scope, budgets))
         windows = {name: counters.window(name) for name in MINUTE_FIELDS if name in limits}
         return cls(
             counters,
@@ -150,7 +151,7 @@ class Place:
             gauges,
             tuple((gauge, windows[gauge.field]) for gauge in gauges if gauge.field in SHOWN),
             windows,
-            {budget: counters.purse(budget) for budget in _budgets(scope, second)},
+            {budget: counters.purse(budget) for budget in budgets.values()},
             counters.streams if "concurrent_streams" in limits else None,
         )
 
@@ -162,11 +163,10 @@ def _budgets(scope: Scope, second: int) -> Iterator[Budget]:
             yield Budget(scope.counters, period, start_of(period, second))
 
 
-def _gauges(counters: Counters, scope: Scope, second: int) -> Iterator[Gauge]:
-    budgets = {budget.period: budget for budget in _budgets(scope, second)}
+def _gauges(counters: Counters, scope: Scope, budgets: Mapping[str, Budget]) -> Iterator[Gauge]:
     for name, limit in scope.set_limits():
         kind, _, span = name.partition("_per_")
-        budget = next((budgets[period] for period in PERIODS if period == span), None)
+        budget = budgets.get(span)
         counter = _counter(counters, name, kind, budget)
         yield Gauge(name, limit, counter, *WEIGHTS[name], budget, kind == "cost")
 

@@ -23,7 +23,6 @@ from inference.wire import Usage
 from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
     MAX_TOKENS,
-    SCOPES,
     AnyAnswer,
     Budget,
     Charge,
@@ -57,6 +56,9 @@ log = structlog.get_logger(__name__)
 ROUNDS = 4
 """A store may ask for budgets and then go down, and the local one ask for budgets in its turn."""
 
+SCOPES = 8192
+"""Sets of scopes of which what follows from them is kept: requests come again and again from a few
+of them."""
 LIMITS_OUTPUT = (
     "tokens_per_minute",
     "output_tokens_per_minute",

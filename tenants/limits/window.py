@@ -31,8 +31,7 @@ class Window:
 
     def at(self, second: int) -> int:
         """What is in it then, and from then on."""
-        if second > self._second:
-            self.slide(second)
+        self.slide(second)
         return self.used
 
     def add(self, amount: int) -> None:
