@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate
 
+from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.urls import reverse
 from django.utils import timezone
 
+from tenants.errors import Refused
 from tenants.models import AuditEntry, User
 from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
@@ -78,6 +81,16 @@ def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRe
         return view(request, **kwargs)
 
     return guarded
+
+
+@contextmanager
+def refusals_told(request: HttpRequest) -> Iterator[None]:
+    """What is refused in this block is told at the head of the next page; the rest of the block is
+    left out."""
+    try:
+        yield
+    except Refused as refused:
+        messages.error(request, refused.message)
 
 
 def _note_look(request: HttpRequest, caller: Caller) -> None:

@@ -19,13 +19,12 @@ from django.views.decorators.csrf import csrf_exempt, csrf_protect
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.lists import page_of, place_of
-from frontend.pages import tenant_page
+from frontend.pages import refusals_told, tenant_page
 from frontend.views.marks import mark
 from tenants.adapters import parts
 from tenants.adapters.refusals import UploadRefused
 from tenants.api import engines
 from tenants.api.uploads import Destination, keep_files
-from tenants.errors import Refused
 from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.permissions import Caller, Permission
 
@@ -273,11 +272,8 @@ def promote(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
     if not form.is_valid():
         return _page(request, caller, found, form)
     version, alias = form.cleaned_data["version"], form.cleaned_data["alias"]
-    try:
+    with refusals_told(request):
         found.promote(version, alias)
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-    else:
         messages.success(request, f"“{alias}” points at version {version.number}. {PINNED}")
     return redirect("adapters-one", caller.tenant.slug, name)
 
@@ -290,11 +286,8 @@ PINNED = "Open streams stay on the version that they began with."
 def roll_back(request: HttpRequest, caller: Caller, name: str, alias: str) -> HttpResponse:
     """Point the alias at the version before."""
     pointer = _alias(caller, name, alias)
-    try:
+    with refusals_told(request):
         pointer.roll_back()
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-    else:
         number = pointer.version.number
         messages.success(request, f"“{alias}” is back at version {number}. {PINNED}")
     return redirect("adapters-one", caller.tenant.slug, name)
@@ -331,10 +324,8 @@ def pin(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
 def retire(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
     """Delete an adapter that no alias needs, with its versions and files."""
     found = find(caller, name)
-    try:
+    with refusals_told(request):
         found.retire()
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-        return redirect("adapters-one", caller.tenant.slug, name)
-    messages.success(request, f"The adapter “{name}” is deleted.")
-    return redirect("adapters", caller.tenant.slug)
+        messages.success(request, f"The adapter “{name}” is deleted.")
+        return redirect("adapters", caller.tenant.slug)
+    return redirect("adapters-one", caller.tenant.slug, name)

@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from frontend.lists import page_of, place_of, words_of
-from frontend.pages import tenant_page
+from frontend.pages import refusals_told, tenant_page
 from frontend.playground import saved
 from frontend.playground.saved import Draft
 from frontend.views.playground import show
@@ -140,13 +140,11 @@ def shared(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
 def copy(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
     """Begin a conversation of one's own with what another has so far."""
     kept = _shared(caller, link)
-    try:
+    with refusals_told(request):
         own = Conversation.objects.keep(_member(caller), kept.title, kept.panes)
-    except Refused as refused:
-        messages.error(request, refused.message)
-        return redirect("playground-shared", caller.tenant.slug, link)
-    messages.success(request, "This copy is your own: the original stays as it is.")
-    return redirect("playground-conversation", caller.tenant.slug, own.pk)
+        messages.success(request, "This copy is your own: the original stays as it is.")
+        return redirect("playground-conversation", caller.tenant.slug, own.pk)
+    return redirect("playground-shared", caller.tenant.slug, link)
 
 
 def _keep(request: HttpRequest, caller: Caller) -> HttpResponseBase:

@@ -13,8 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
 from frontend.lists import page_of, place_of, words_of
-from frontend.pages import tenant_page
-from tenants.errors import Refused
+from frontend.pages import refusals_told, tenant_page
 from tenants.models import Invitation, Membership, Role, User
 from tenants.permissions import Caller, Permission
 
@@ -68,11 +67,8 @@ def change_role(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
         messages.error(request, "That is not a role that you may give.")
         return redirect("members", caller.tenant.slug)
     role = Role(form.cleaned_data["role"])
-    try:
+    with refusals_told(request):
         member.change_role(role)
-    except Refused as refused:
-        messages.error(request, refused.message)
-    else:
         messages.success(request, f"{member.user.username} is {role.label.lower()} now.")
     return redirect("members", caller.tenant.slug)
 
@@ -82,11 +78,8 @@ def change_role(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 def remove(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """End somebody's membership."""
     member = _member(caller, pk)
-    try:
+    with refusals_told(request):
         member.remove()
-    except Refused as refused:
-        messages.error(request, refused.message)
-    else:
         messages.success(request, f"{member.user.username} is no member any more.")
     return redirect("members", caller.tenant.slug)
 
@@ -96,13 +89,11 @@ def remove(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 def leave(request: HttpRequest, caller: Caller) -> HttpResponse:
     """End one's own membership."""
     member = get_object_or_404(caller.tenant.memberships, user=caller.user)
-    try:
+    with refusals_told(request):
         member.remove()
-    except Refused as refused:
-        messages.error(request, refused.message)
-        return redirect("members", caller.tenant.slug)
-    messages.success(request, f"You have left {caller.tenant.name}.")
-    return redirect("console")
+        messages.success(request, f"You have left {caller.tenant.name}.")
+        return redirect("console")
+    return redirect("members", caller.tenant.slug)
 
 
 @require_POST
@@ -111,11 +102,8 @@ def withdraw(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Make an invitation's link worthless."""
     invitation = get_object_or_404(caller.tenant.invitations, pk=pk)
     _require_may_touch(caller, invitation.role)
-    try:
+    with refusals_told(request):
         invitation.withdraw()
-    except Refused as refused:
-        messages.error(request, refused.message)
-    else:
         messages.success(request, "The invitation is withdrawn; its link does nothing any more.")
     return redirect("members", caller.tenant.slug)
 

@@ -11,10 +11,9 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from frontend.lists import place_of
-from frontend.pages import tenant_page
+from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
 from frontend.views.marks import mark
-from tenants.errors import Refused
 from tenants.models import LIVE, AdapterVersion, State
 from tenants.permissions import Caller
 
@@ -128,11 +127,8 @@ def _said(value: Any) -> str:
 def archive(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
     """Take the version out of service."""
     found = find(caller, name, number)
-    try:
+    with refusals_told(request):
         found.archive()
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-    else:
         messages.success(request, f"Version {number} is archived. Engines unload it.")
     return redirect("adapters-version", caller.tenant.slug, name, number)
 
@@ -141,10 +137,8 @@ def archive(request: HttpRequest, caller: Caller, name: str, number: int) -> Htt
 @tenant_page(EDIT)
 def remove(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
     """Delete the version with its files."""
-    try:
+    with refusals_told(request):
         find(caller, name, number).remove()
-    except Refused as refusal:
-        messages.error(request, refusal.message)
-        return redirect("adapters-version", caller.tenant.slug, name, number)
-    messages.success(request, f"Version {number} is deleted.")
-    return redirect("adapters-one", caller.tenant.slug, name)
+        messages.success(request, f"Version {number} is deleted.")
+        return redirect("adapters-one", caller.tenant.slug, name)
+    return redirect("adapters-version", caller.tenant.slug, name, number)
