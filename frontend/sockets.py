@@ -8,10 +8,10 @@ away meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from channels.auth import AuthMiddlewareStack, get_user
@@ -28,7 +28,20 @@ GONE = 4408
 IDLE_S = 60.0
 """Pages say something every 15 s."""
 
+V = TypeVar("V")
 Serve = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Message(msgspec.Struct, tag_field="type"):
+    """Any message; `type` says which."""
+
+
+class Ping(Message, tag="ping"):
+    """Page to socket: is anybody there?"""
+
+
+class Pong(Message, tag="pong"):
+    """Socket to page, answers ping."""
 
 
 class Refused(Exception):
@@ -88,6 +101,18 @@ async def hear(receive: Receive) -> str | bytes | None:
     return event.get("text") or event.get("bytes") or ""
 
 
-async def say(send: Send, message: msgspec.Struct) -> None:
+async def say(send: Send, message: Message) -> None:
     """Write one message as JSON; waits while the page is slow."""
     await send({"type": "websocket.send", "text": msgspec.json.encode(message).decode()})
+
+
+async def tell_always(
+    news: asyncio.Event, views: Mapping[str, V], tell: Callable[[V], Awaitable[None]]
+) -> None:
+    """Whenever there is news, `tell` it of each view; until cancelled or the socket is closed."""
+    with suppress(RuntimeError):  # closed, which the reader hears as well
+        while True:
+            await news.wait()
+            news.clear()
+            for view in tuple(views.values()):
+                await tell(view)

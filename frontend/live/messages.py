@@ -10,15 +10,12 @@ from typing import Annotated
 
 import msgspec
 
+from frontend.sockets import Message, Ping
 from inference.errors import InvalidRequest
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=16)]
 Slug = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[a-z0-9-]*$")]
 Words = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")]
-
-
-class Message(msgspec.Struct, tag_field="type"):
-    """Any message; `type` says which."""
 
 
 class Watch(Message, tag="watch"):
@@ -35,14 +32,6 @@ class Unwatch(Message, tag="unwatch"):
     """Page to socket: no longer."""
 
     id: Id
-
-
-class Ping(Message, tag="ping"):
-    """Page to socket: is anybody there?"""
-
-
-class Pong(Message, tag="pong"):
-    """Socket to page, answers ping."""
 
 
 class News(Message, tag="news"):

@@ -7,15 +7,24 @@ has ended or whose membership was taken away loses the socket.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 from channels.db import database_sync_to_async
 
 from frontend.live.board import Board
 from frontend.live.feeds import Feed, Key
-from frontend.live.messages import News, NotWatched, Ping, Pong, Unwatch, Watch, decode
+from frontend.live.messages import News, NotWatched, Unwatch, Watch, decode
 from frontend.live.topics import keys_of
-from frontend.sockets import GONE, NOT_ALLOWED, Refused, hear, say, user_of
+from frontend.sockets import (
+    GONE,
+    NOT_ALLOWED,
+    Ping,
+    Pong,
+    Refused,
+    hear,
+    say,
+    tell_always,
+    user_of,
+)
 from inference.errors import InvalidRequest
 from inference.views import Receive, Scope, Send
 from tenants.models import User
@@ -77,7 +86,7 @@ class Connection:
         try:
             async with asyncio.TaskGroup() as tasks:
                 both = [
-                    tasks.create_task(self._write()),
+                    tasks.create_task(tell_always(self._news, self._views, self._tell)),
                     tasks.create_task(self._recheck(recheck_s)),
                 ]
                 while (text := await hear(self._receive)) is not None:
@@ -115,14 +124,6 @@ class Connection:
     def _unwatch(self, message: Unwatch) -> None:
         if view := self._views.pop(message.id, None):
             self._board.unwatch(view.feed, view.tell)
-
-    async def _write(self) -> None:
-        with suppress(RuntimeError):  # the socket is closed, which the reader hears as well
-            while True:
-                await self._news.wait()
-                self._news.clear()
-                for view in tuple(self._views.values()):
-                    await self._tell(view)
 
     async def _tell(self, view: View) -> None:
         data = view.feed.since(view.number)

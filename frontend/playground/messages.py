@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from frontend.sockets import Message, Ping
 from inference.errors import InferenceError, InvalidRequest
 from inference.openai import usage_body
 from inference.stream import Stream
@@ -19,10 +20,6 @@ from inference.wire import Done, Usage
 MAX_ID_CHARS = 64
 TOP_LOGPROBS = 5
 """Alternatives that are shown of each token."""
-
-
-class Message(msgspec.Struct, tag_field="type"):
-    """Any message; `type` says which."""
 
 
 class Turn(msgspec.Struct, forbid_unknown_fields=True):
@@ -93,14 +90,6 @@ class Resume(Message, tag="resume"):
     id: str
     after: int
     tokens: int = 0
-
-
-class Ping(Message, tag="ping"):
-    """Page to socket: is anybody there?"""
-
-
-class Pong(Message, tag="pong"):
-    """Socket to page, answers ping."""
 
 
 class Alternative(msgspec.Struct):

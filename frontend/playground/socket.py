@@ -7,13 +7,21 @@ be taken away while the page is open.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 from channels.db import database_sync_to_async
 
 from frontend.playground.answers import Answer, Owner, Playground, View
-from frontend.playground.messages import Failed, Ping, Pong, Resume, Start, Stop, decode, id_of
-from frontend.sockets import NOT_ALLOWED, Refused, hear, say, user_of
+from frontend.playground.messages import Failed, Resume, Start, Stop, decode, id_of
+from frontend.sockets import (
+    NOT_ALLOWED,
+    Ping,
+    Pong,
+    Refused,
+    hear,
+    say,
+    tell_always,
+    user_of,
+)
 from inference.errors import InferenceError, NotFound
 from inference.views import Receive, Scope, Send
 from tenants.models import ApiKey, AuditEntry
@@ -73,7 +81,7 @@ class Connection:
         caller = await caller_of(self._scope)
         address = (self._scope.get("client") or ("",))[0]
         await database_sync_to_async(open_for)(caller, address)
-        writer = asyncio.create_task(self._write())
+        writer = asyncio.create_task(tell_always(self._news, self._views, self._tell))
         try:
             while (text := await hear(self._receive)) is not None:
                 await self._take(text)
@@ -112,14 +120,6 @@ class Connection:
         self._views[answer.id] = View(answer, sent, tokens_sent)
         self._playground.join(answer, self._news.set)
         self._news.set()
-
-    async def _write(self) -> None:
-        with suppress(RuntimeError):  # the socket is closed, which the reader hears as well
-            while True:
-                await self._news.wait()
-                self._news.clear()
-                for view in tuple(self._views.values()):
-                    await self._tell(view)
 
     async def _tell(self, view: View) -> None:
         for message in view.news():
