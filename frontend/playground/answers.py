@@ -18,6 +18,7 @@ import structlog
 
 from frontend.playground import messages
 from frontend.playground.messages import Failed, Outcome, Phase, Start, Token
+from frontend.sockets import Message
 from inference import openai
 from inference.errors import (
     ClientDisconnected,
@@ -113,7 +114,7 @@ class View:
     """With the place in the queue."""
     over: bool = field(default=False, init=False)
 
-    def news(self) -> Iterator[messages.Message]:
+    def news(self) -> Iterator[Message]:
         """The messages that the socket still lacks, as few as possible."""
         answer = self.answer
         if answer.outcome is None and (answer.phase, answer.place) != self.phase:
