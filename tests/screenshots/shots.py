@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 django.setup()
 from gateway.demo import ADAPTERS, MODEL_NAME  # noqa: E402
 from inference.content import FILES  # noqa: E402
+from tests.browser.people import follow  # noqa: E402
 from tests.browser.scenery import Scenery  # noqa: E402
 from tests.frontend.addresses import Subject, pages_of  # noqa: E402
 from tests.screenshots.camera import Shot  # noqa: E402
@@ -111,7 +112,7 @@ def drawer(page: Page) -> None:
 
 def checked(page: Page) -> None:
     """The operator's overview after the isolation of tenants was checked."""
-    page.get_by_role("button", name="Check now").click()
+    follow(page, page.get_by_role("button", name="Check now"))
     unknown = page.get_by_text("It was not checked yet")
     until(lambda: page.reload() and not unknown.is_visible())
 
