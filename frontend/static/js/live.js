@@ -1,70 +1,41 @@
 // <live-part topic tenant query seen>: a part of a page that follows its topic. One socket for all of
 // them, made again when it drops; each part goes on after the last `seq` that it had.
 // News replace its content (`html`), have it fetched anew (`mark`), or are an event of its own (`live`).
-const PING_MS = 15_000;
-const DEAD_MS = 30_000;
-const PAUSE_MS = 60_000; // hidden for so long, a tab needs no socket
-const LONGEST_WAIT_MS = 10_000;
-const NOT_SIGNED_IN = 4401;
-const NOT_ALLOWED = 4403;
+import { Socket } from "./socket.js";
 
-class Link {
+const PAUSE_MS = 60_000; // hidden for so long, a tab needs no socket
+
+class Link extends Socket {
   #parts = new Map(); // id -> LivePart
   #ids = 0;
-  #failures = 0;
-  #heardAt = 0;
-  #ended = false;
 
   constructor() {
-    setInterval(() => this.#ping(), PING_MS);
+    super("/ws/live");
     document.addEventListener("visibilitychange", () => this.#looked());
   }
 
   join(part) {
     part.watch = String(++this.#ids);
     this.#parts.set(part.watch, part);
-    if (this.#open) this.#watch(part);
-    else if (!this.socket) this.#connect();
+    if (this.isOpen) this.#watch(part);
+    else this.connect();
   }
 
   leave(part) {
     this.#parts.delete(part.watch);
-    if (this.#open) this.#send({ type: "unwatch", id: part.watch });
+    if (this.isOpen) this.send({ type: "unwatch", id: part.watch });
   }
 
-  get #open() {
-    return this.socket?.readyState === WebSocket.OPEN;
+  connect() {
+    if (this.#parts.size) super.connect();
   }
 
-  #connect() {
-    if (this.#ended || this.socket || !this.#parts.size) return;
-    clearTimeout(this.again);
-    const url = new URL("/ws/live", location.href);
-    url.protocol = url.protocol.replace("http", "ws");
-    const socket = (this.socket = new WebSocket(url));
-    this.#heardAt = performance.now();
-    socket.addEventListener("open", () => socket === this.socket && this.#opened());
-    socket.addEventListener("message", (event) => socket === this.socket && this.#heard(JSON.parse(event.data)));
-    socket.addEventListener("close", (event) => socket === this.socket && this.#closed(event.code));
-  }
-
-  #opened() {
+  opened() {
     for (const part of this.#parts.values()) this.#watch(part);
-    this.#send({ type: "ping" }); // answered when the session was looked at
+    this.ping();
   }
 
-  #watch(part) {
-    const { topic, tenant, query } = part.watched;
-    this.#send({ type: "watch", id: part.watch, topic, tenant, query, after: part.seq });
-  }
-
-  #send(message) {
-    this.socket.send(JSON.stringify(message));
-  }
-
-  #heard(message) {
-    this.#heardAt = performance.now();
-    this.#failures = 0;
+  heard(message) {
     this.#say("Live");
     if (message.type !== "news") return;
     const part = this.#parts.get(message.id);
@@ -73,46 +44,28 @@ class Link {
     part.take(message.data);
   }
 
-  #ping() {
-    if (!this.socket) return;
-    if (performance.now() - this.#heardAt > DEAD_MS) this.#drop();
-    else if (this.#open) this.#send({ type: "ping" });
-  }
-
-  // The browser may not notice for minutes that the other end is gone.
-  #drop() {
-    const dead = this.socket;
-    this.#closed(0);
-    dead.close();
-  }
-
-  #closed(code) {
-    this.socket = undefined;
-    if (code === NOT_SIGNED_IN) {
-      this.#ended = true;
-      return location.assign(`/account/login/?next=${encodeURIComponent(location.pathname + location.search)}`);
-    }
-    if (code === NOT_ALLOWED) {
-      this.#ended = true;
-      return this.#say("Not live");
-    }
+  lost() {
     this.#say("Reconnecting");
-    const longest = Math.min(LONGEST_WAIT_MS, 250 * 2 ** this.#failures++);
-    this.again = setTimeout(() => this.#connect(), longest * (0.5 + Math.random() / 2));
+  }
+
+  refused() {
+    this.#say("Not live");
+  }
+
+  #watch(part) {
+    const { topic, tenant, query } = part.watched;
+    this.send({ type: "watch", id: part.watch, topic, tenant, query, after: part.seq });
   }
 
   #looked() {
     clearTimeout(this.pausing);
     if (document.hidden) this.pausing = setTimeout(() => this.#pause(), PAUSE_MS);
-    else this.#connect();
+    else this.connect();
   }
 
   #pause() {
-    clearTimeout(this.again);
-    if (this.#ended || !this.#parts.size) return;
-    const socket = this.socket;
-    this.socket = undefined;
-    socket?.close();
+    if (this.ended || !this.#parts.size) return;
+    this.disconnect();
     this.#say("Paused");
   }
 

@@ -3,10 +3,8 @@
 const PREFIX = "playground:";
 const name = (user) => `${PREFIX}${user}:${location.pathname}`;
 
-export function leave(user, state) {
+export function keep(user, state) {
   sessionStorage.setItem(name(user), JSON.stringify(state));
-  const here = encodeURIComponent(location.pathname + location.search);
-  location.assign(`/account/login/?next=${here}`);
 }
 
 // What was left here; another person's is forgotten.

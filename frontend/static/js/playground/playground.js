@@ -1,7 +1,7 @@
 // The page: panes side by side, one composer below them.
 import { snippets } from "./code.js";
 import { Keeping } from "./keeping.js";
-import { leave, returned } from "./leaving.js";
+import { keep, returned } from "./leaving.js";
 import { Link } from "./link.js";
 import "./pane.js";
 
@@ -21,7 +21,7 @@ class Playground extends HTMLElement {
     this.readOnly = this.hasAttribute("data-read-only");
     if (this.readOnly) return this.#open(given("kept"));
     const left = returned(this.dataset.user);
-    this.link = new Link(`/ws/playground/${this.dataset.slug}`, (state) => this.#linked(state), () => this.#leave());
+    this.link = new Link(`/ws/playground/${this.dataset.slug}`, (state) => this.#linked(state), () => this.#leaving());
     this.keeping = this.#keeping();
     this.#open(left?.panes ?? given("kept") ?? [{ model: this.dataset.model }]);
     if (left) this.message.value = left.message;
@@ -186,9 +186,9 @@ class Playground extends HTMLElement {
     why.textContent = message;
   }
 
-  // The session has ended: come back to where this is after signing in.
-  #leave() {
-    leave(this.dataset.user, {
+  // The session has ended: what is here comes back after signing in.
+  #leaving() {
+    keep(this.dataset.user, {
       panes: this.all.map((pane) => pane.stored({ running: true })),
       message: this.message.value,
     });
