@@ -15,9 +15,10 @@ from django.http import QueryDict
 from django.template.loader import render_to_string
 
 from frontend.live.feeds import Key
+from frontend.views.operate.requests import InstallationFilter, events_of
 from frontend.views.requests import RequestFilter, rows_of
 from tenants.ledger import Line
-from tenants.models import Tenant, UsageEvent
+from tenants.models import Tenant
 from tenants.models.usage import Mark
 from tenants.permissions import Caller, Permission
 
@@ -27,7 +28,8 @@ MOST = 50
 ALL, OWN = "all", "own"
 
 Event = Mapping[str, Any]
-"""`key`: a row id; `ended`: pairs of a request's id and its start, a unix time; `more`: others."""
+"""`tenant`, `key`: row ids; `ended`: pairs of a request's id and its start, a unix time; `more`:
+others."""
 
 Rows = Mapping[Key, Sequence[Any]]
 
@@ -39,13 +41,13 @@ def listener(
 
     def written(lines: Sequence[Line]) -> None:
         if wanted(TOPIC):
-            for tenant_id, event in events_of(lines):
+            for tenant_id, event in by_key(lines):
                 publish(TOPIC, tenant_id, event)
 
     return written
 
 
-def events_of(lines: Iterable[Line]) -> Iterable[tuple[int, dict[str, Any]]]:
+def by_key(lines: Iterable[Line]) -> Iterable[tuple[int, dict[str, Any]]]:
     """One event for each key, with its tenant."""
     ended: dict[tuple[int, int], list[tuple[str, float]]] = {}
     for line in lines:
@@ -54,7 +56,8 @@ def events_of(lines: Iterable[Line]) -> Iterable[tuple[int, dict[str, Any]]]:
         of_key.append((line.entry.id, account.started_at))
     for (tenant_id, key_id), found in ended.items():
         more = max(0, len(found) - MOST)
-        yield tenant_id, {"key": key_id, "ended": found[more:], "more": more}
+        event = {"tenant": tenant_id, "key": key_id, "ended": found[more:], "more": more}
+        yield tenant_id, event
 
 
 def audience(caller: Caller) -> str:
@@ -66,8 +69,8 @@ def audience(caller: Caller) -> str:
 
 
 def show(key: Key, events: Sequence[Event]) -> Sequence[Event]:
-    """The events that the key's audience may know of."""
-    if key.audience == ALL:
+    """The events that the key's audience may know of; in the whole installation those are all."""
+    if key.audience == ALL or not key.tenant_id:
         return events
     own = {int(pk) for pk in key.audience.removeprefix(OWN).split()}
     return [event for event in events if event["key"] in own]
@@ -76,9 +79,9 @@ def show(key: Key, events: Sequence[Event]) -> Sequence[Event]:
 def _read(events: Mapping[Key, Sequence[Event]]) -> Rows:
     tenants = Tenant.objects.in_bulk({key.tenant_id for key in events})
     return {
-        key: list(_rows(tenants[key.tenant_id], key.query, theirs))
+        key: list(_rows(tenants.get(key.tenant_id), key.query, theirs))
         for key, theirs in events.items()
-        if key.tenant_id in tenants
+        if key.tenant_id in tenants or not key.tenant_id
     }
 
 
@@ -86,15 +89,20 @@ read: Callable[[Mapping[Key, Sequence[Event]]], Awaitable[Rows]] = database_sync
 """Each key's rows, the oldest first: `{"id", "html"}`, and `{"more"}` for those left out."""
 
 
-def _rows(tenant: Tenant, query: str, events: Sequence[Event]) -> Iterable[dict[str, Any]]:
-    ended = [one for event in events for one in event["ended"]]
-    more = sum(event["more"] for event in events) + max(0, len(ended) - MOST)
-    if more:
-        yield {"more": more}
-    form = RequestFilter(QueryDict(query), tenant.keys.all())
+def _rows(tenant: Tenant | None, query: str, events: Sequence[Event]) -> Iterable[dict[str, Any]]:
+    """Without a tenant of the whole installation, of which the query may name one."""
+    asked = QueryDict(query)
+    form = RequestFilter(asked, tenant.keys.all()) if tenant else InstallationFilter(asked)
     if not form.is_valid():
         return
+    whose = tenant or form.cleaned_data["tenant"]
+    theirs = [event for event in events if whose is None or event["tenant"] == whose.pk]
+    ended = [one for event in theirs for one in event["ended"]]
+    more = sum(event["more"] for event in theirs) + max(0, len(ended) - MOST)
+    if more:
+        yield {"more": more}
     marks = [Mark(datetime.fromtimestamp(started_at, UTC), id) for id, started_at in ended[-MOST:]]
-    found = form.narrow(UsageEvent.objects.filter(tenant=tenant).marked(marks))
-    for row in reversed(rows_of(found.newest(), tenant)):
-        yield {"id": row.event.id, "html": render_to_string("requests_row.html", {"row": row})}
+    found = form.narrow(events_of(whose).marked(marks))
+    for row in reversed(rows_of(found.newest())):
+        context = {"row": row, "all_tenants": tenant is None}
+        yield {"id": row.event.id, "html": render_to_string("requests_row.html", context)}

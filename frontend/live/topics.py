@@ -85,7 +85,9 @@ _ALL: Sequence[Topic] = (
     # name, what a watcher needs in a tenant, where it comes from
     StateTopic("engines", P.READ_ADAPTERS, states.engines),
     StateTopic("fleet", None, states.fleet, whole=True),
-    EventTopic("requests", P.READ_OWN_USAGE, tail.show, tail.read, audience=tail.audience),
+    EventTopic(
+        "requests", P.READ_OWN_USAGE, tail.show, tail.read, audience=tail.audience, whole=True
+    ),
     StateTopic("figures", None, states.figures, whole=True),
     StateTopic("history", None, states.history, whole=True, every_s=STEP_S / 2),
     StateTopic("adapters", P.READ_ADAPTERS, states.adapters),

@@ -38,6 +38,8 @@ RARE = ("since", "until", "ttft", "total")
 """Filters that are folded away."""
 NARROWING = ("model", "key", "outcome", "ttft", "total")
 """Filters that are not of time."""
+PAST = frozenset({"period", "since"})
+"""Filters that let through whatever is yet to come."""
 NOT_LIVE = frozenset({"before", "until", "id"})
 """With one of them a list gets nothing new."""
 MAX_LIVE = 200
@@ -83,6 +85,8 @@ class RequestFilter(forms.Form):
     periods = PERIODS
     usual = "24h"
     """The period of a page that was asked for none."""
+    longer = "30d"
+    """The one that a page with nothing in it leads to."""
 
     def __init__(self, given: Any, keys: QuerySet[ApiKey] | None = None) -> None:
         """`keys`: those to choose from; None where keys are no filter."""
@@ -240,8 +244,8 @@ def live_query(request: HttpRequest, form: RequestFilter) -> str | None:
     """
     if form.errors or not NOT_LIVE.isdisjoint(name for name, value in request.GET.items() if value):
         return None
-    asked = {name: request.GET[name] for name in NARROWING if request.GET.get(name)}
-    query = urlencode(asked)
+    asked = {name: request.GET.get(name) for name in form.fields if name not in PAST}
+    query = urlencode({name: value for name, value in asked.items() if value})
     return query if len(query) <= MAX_LIVE else None
 
 

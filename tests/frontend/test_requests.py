@@ -357,6 +357,27 @@ def test_operators_look_at_a_day_of_all_tenants_and_further_at_one(
         listed(operator, "/operate/requests", period="24h", outcome="answered")
 
 
+@pytest.mark.parametrize(
+    ("query", "live"),
+    [
+        ({}, ""),
+        (
+            {"tenant": "acme", "outcome": "failed", "period": "24h"},
+            "tenant=acme&amp;outcome=failed",
+        ),
+        ({"key": "1"}, ""),
+        ({"until": "2030-01-01T00:00"}, None),
+        ({"tenant": "nobody"}, None),
+    ],
+)
+def test_an_operators_list_that_can_grow_is_live(
+    tenant: Tenant, operator: Client, query: dict[str, str], live: str | None
+) -> None:
+    page = operator.get("/operate/requests", query).content.decode()
+    assert (f'<live-part id="tail" topic="requests" query="{live}">' in page) == (live is not None)
+    assert ("<live-part" in page) == (live is not None) and 'id="request"' in page
+
+
 def test_an_operators_list_has_no_keys_to_choose() -> None:
     assert "key" not in InstallationFilter(QueryDict()).fields
 

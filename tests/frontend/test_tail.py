@@ -46,6 +46,10 @@ def line(tenant_id: int, key_id: int, id: str, reason: str = "stop", at: float =
     return Line("e1", "j1", LedgerEntry(id, account, "base", USAGE, reason))
 
 
+def told(key: ApiKey, ended: Sequence[tuple[str, float]], more: int = 0) -> dict[str, Any]:
+    return {"tenant": key.tenant_id, "key": key.pk, "ended": ended, "more": more}
+
+
 def watched(acme: Tenant, audience: str = tail.ALL, query: str = "") -> Key:
     return Key(tail.TOPIC, acme.pk, query, audience)
 
@@ -72,11 +76,12 @@ async def rows_of(reader: Reader) -> list[Any]:
 def test_of_each_key_the_newest_are_told_and_the_rest_is_counted() -> None:
     lines = [line(1, 10, f"a{n}", at=n + 1) for n in range(tail.MOST + 7)]
     lines += [line(1, 11, "b", at=5), line(2, 20, "c", at=6)]
-    (one, most), (same, few), (other, last) = tail.events_of(lines)
-    assert (one, most["key"], most["more"], len(most["ended"])) == (1, 10, 7, tail.MOST)
+    (one, most), (same, few), (other, last) = tail.by_key(lines)
+    assert (one, most["tenant"], most["key"], most["more"]) == (1, 1, 10, 7)
+    assert len(most["ended"]) == tail.MOST
     assert most["ended"][-1] == (f"a{tail.MOST + 6}", tail.MOST + 7)
-    assert (same, few) == (1, {"key": 11, "ended": [("b", 5)], "more": 0})
-    assert (other, last) == (2, {"key": 20, "ended": [("c", 6)], "more": 0})
+    assert (same, few) == (1, {"tenant": 1, "key": 11, "ended": [("b", 5)], "more": 0})
+    assert (other, last) == (2, {"tenant": 2, "key": 20, "ended": [("c", 6)], "more": 0})
 
 
 def test_nothing_is_made_where_nobody_listens() -> None:
@@ -119,7 +124,7 @@ async def test_rows_are_those_of_the_page_the_oldest_first(acme: Tenant, key: Ap
     other = await database_sync_to_async(make_key)(await database_sync_to_async(make_tenant)())
     foreign = await make(other[0], now)
     ended = [(one.id, one.started_at.timestamp()) for one in (late, foreign, early)]
-    events = [{"key": key.pk, "ended": ended, "more": 0}]
+    events = [told(key, ended)]
     keys = [watched(acme), watched(acme, query="outcome=failed"), watched(acme, query="key=x")]
     found = await tail.read(dict.fromkeys(keys, events))
     assert [[row["id"] for row in found[one]] for one in keys] == [
@@ -132,14 +137,42 @@ async def test_rows_are_those_of_the_page_the_oldest_first(acme: Tenant, key: Ap
 
 
 async def test_more_than_a_page_can_show_are_counted(acme: Tenant, key: ApiKey) -> None:
-    event = {"key": key.pk, "ended": [(str(n), n) for n in range(tail.MOST)], "more": 3}
+    event = told(key, [(str(n), n) for n in range(tail.MOST)], more=3)
     found = await tail.read({watched(acme): [event, event]})
     assert found == {watched(acme): [{"more": tail.MOST + 6}]}
 
 
-async def test_a_tenant_that_is_gone_has_no_rows(acme: Tenant) -> None:
+async def test_a_tenant_that_is_gone_has_no_rows(acme: Tenant, key: ApiKey) -> None:
     nobody = Key(tail.TOPIC, acme.pk + 99, "", tail.ALL)
-    assert await tail.read({nobody: [{"key": 1, "ended": [("a", 1.0)], "more": 0}]}) == {}
+    assert await tail.read({nobody: [told(key, [("a", 1.0)])]}) == {}
+
+
+async def test_operators_see_everybodys_or_those_of_the_tenant_that_they_name(
+    acme: Tenant, key: ApiKey
+) -> None:
+    make = database_sync_to_async(spend)
+    other = (
+        await database_sync_to_async(make_key)(await database_sync_to_async(make_tenant)("b"))
+    )[0]
+    ours, failed = [
+        await make(key, timezone.now(), finish_reason=r) for r in ("stop", "engine_lost")
+    ]
+    theirs = await make(other, timezone.now())
+    crowd = [(f"none-{n}", 1.0) for n in range(tail.MOST)]
+    events = [
+        told(key, [(one.id, one.started_at.timestamp()) for one in (ours, failed)]),
+        told(other, [*crowd, (theirs.id, theirs.started_at.timestamp())], more=5),
+    ]
+    asked = ("", "tenant=acme", "tenant=acme&outcome=failed", "tenant=nobody")
+    keys = [Key(tail.TOPIC, query=query) for query in asked]
+    found = await tail.read(dict.fromkeys(keys, events))
+    assert [[row.get("id", row.get("more")) for row in found[one]] for one in keys] == [
+        [8, theirs.id],
+        [ours.id, failed.id],
+        [failed.id],
+        [],
+    ]
+    assert "/operate/tenants/acme" in found[keys[1]][0]["html"]
 
 
 def test_marks_find_their_events_whatever_rounding_did(acme: Tenant, key: ApiKey) -> None:
@@ -181,6 +214,35 @@ async def test_a_developer_hears_of_keys_of_his_own(acme: Tenant, key: ApiKey) -
         await page.hear()
         await write(board, [line(acme.pk, key.pk, "other"), line(acme.pk, own.pk, "own")])
         assert [row["id"] for row in (await page.hear())["data"]["rows"]] == ["own"]
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer", "outsider"])
+async def test_everybodys_requests_are_for_operators_alone(acme: Tenant, role: str) -> None:
+    client = await person(acme, role)
+    async with live(TOPICS) as (board, app), tab(app, client) as page:
+        await page.watch("requests")
+        assert await page.hear() == {"type": "refused", "id": "1"}
+        assert board.watched("requests") == []
+
+
+async def test_operators_hear_of_everybodys_requests_read_once_for_all_tabs(
+    acme: Tenant, key: ApiKey
+) -> None:
+    client = await person(acme, "operator")
+    other, _ = await database_sync_to_async(make_key)(
+        await database_sync_to_async(make_tenant)("b")
+    )
+    async with live(TOPICS) as (board, app), tab(app, client) as one, tab(app, client) as two:
+        for page in (one, two):
+            await page.watch("requests")
+            assert (await page.hear())["data"] == {"rows": [], "missed": True}
+        assert len(board.watched("requests")) == 1
+        await write(
+            board, [line(acme.pk, key.pk, "ours"), line(other.tenant_id, other.pk, "other")]
+        )
+        for page in (one, two):
+            rows = (await page.hear())["data"]["rows"]
+            assert sorted(row["id"] for row in rows) == ["other", "ours"]
 
 
 async def test_requests_of_one_gateway_come_to_the_pages_of_another(

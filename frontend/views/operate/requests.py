@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET
 from frontend.pages import operator_page
 from frontend.views.requests import Found, RequestFilter, context_of, models_of, rows_of, search
 from tenants.models import Tenant, UsageEvent
+from tenants.models.usage import UsageEventQuerySet
 
 LONGEST = timedelta(days=1)
 """Over all tenants: what is read then is all of the time that is asked for."""
@@ -27,7 +28,7 @@ class InstallationFilter(RequestFilter):
         required=False, max_length=63, widget=forms.TextInput({"type": "search"})
     )
     field_order = ("tenant",)
-    usual = "1h"
+    usual, longer = "1h", "24h"
 
     def clean_tenant(self) -> Tenant | None:
         slug = self.cleaned_data["tenant"]
@@ -45,6 +46,12 @@ class InstallationFilter(RequestFilter):
         return given
 
 
+def events_of(tenant: Tenant | None) -> UsageEventQuerySet:
+    """A tenant's requests, or everybody's; each with its tenant."""
+    events = UsageEvent.objects.select_related("tenant")
+    return events.filter(tenant=tenant) if tenant else events
+
+
 @require_GET
 @operator_page
 def requests(request: HttpRequest) -> HttpResponse:
@@ -53,8 +60,7 @@ def requests(request: HttpRequest) -> HttpResponse:
     found, tenant = Found(), None
     if form.is_valid():
         tenant = form.cleaned_data["tenant"]
-        events = UsageEvent.objects.select_related("tenant")
-        events = events.filter(tenant=tenant) if tenant else events
+        events = events_of(tenant)
         found = search(form, events, events, request.GET.get("before", ""))
     context = context_of(request, form, found) | {
         "rows": rows_of(found.events),
