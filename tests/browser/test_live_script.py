@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Route, WebSocketRoute, expect
 
-from frontend import apps
+from tests.browser.static import serve
 
-SCRIPTS = Path(apps.__file__).parent / "static"
 HOME = "http://live.test/"
 PAGE = """<!doctype html><html><body><p role=status data-live hidden></p>
 <live-part id=a topic=engines tenant=acme>{a}</live-part>
@@ -32,6 +30,7 @@ class Server:
         """Of each socket."""
         self.part = "checking"
         page.route(f"{HOME}**", self._serve)
+        page.route(f"{HOME}account/**", lambda route: route.fulfill(body="sign in"))
         page.route_web_socket("**/ws/live", self._accept)
 
     def open(self) -> None:
@@ -61,14 +60,7 @@ class Server:
         socket.on_message(lambda text: heard.append(json.loads(text)))
 
     def _serve(self, route: Route) -> None:
-        name = route.request.url.removeprefix(HOME)
-        if not name:
-            body = PAGE.format(a=FIELD, b=self.part)
-            route.fulfill(body=body, content_type="text/html")
-        elif name.startswith("account/"):
-            route.fulfill(body="sign in", content_type="text/html")
-        else:
-            route.fulfill(path=SCRIPTS / name, content_type="text/javascript")
+        serve(route, HOME, PAGE.format(a=FIELD, b=self.part))
 
 
 @pytest.fixture

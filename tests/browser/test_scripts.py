@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route
+from playwright.sync_api import Browser, Page
 
-from frontend import apps
+from tests.browser.static import serve
 
-SCRIPTS = Path(apps.__file__).parent / "static"
 HOME = "http://scripts.test/"
+HTML = "<!doctype html><div id=token-tip hidden></div>"
+"""A page with nothing but what a tooltip needs."""
 USAGE = {
     "prompt_tokens": 310,
     "completion_tokens": 88,
@@ -35,22 +35,12 @@ DONE = {
 
 @pytest.fixture(scope="module")
 def blank(chromium: Browser) -> Iterator[Page]:
-    """A page with nothing but what a tooltip needs, and the scripts beside it."""
+    """The scripts lie beside it."""
     page = chromium.new_page()
-    page.route(f"{HOME}**", serve)
+    page.route(f"{HOME}**", lambda route: serve(route, HOME, HTML))
     page.goto(HOME)
     yield page
     page.close()
-
-
-def serve(route: Route) -> None:
-    name = route.request.url.removeprefix(HOME)
-    if name:
-        route.fulfill(path=SCRIPTS / name, content_type="text/javascript")
-    else:
-        route.fulfill(
-            body="<!doctype html><div id=token-tip hidden></div>", content_type="text/html"
-        )
 
 
 def run(page: Page, module: str, script: str, given: Any = None) -> Any:

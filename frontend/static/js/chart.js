@@ -55,21 +55,43 @@ export function onTheme(again, signal) {
   signal.addEventListener("abort", () => themed.disconnect());
 }
 
+// The element that a chart is drawn in; `title` is what it shows.
+export function plotOf(title) {
+  const plot = document.createElement("div");
+  plot.className = "plot";
+  plot.setAttribute("role", "img");
+  plot.setAttribute("aria-label", `${title}: a chart; the table has its figures`);
+  return plot;
+}
+
+// Shows the plot instead of the table, and a button for the table; `draw` is called at each change.
+export function inPlaceOf(table, plot, { button, draw, signal }) {
+  const show = (asTable) => {
+    button.setAttribute("aria-pressed", String(asTable));
+    table.hidden = !asTable;
+    plot.hidden = asTable;
+    draw();
+  };
+  button.hidden = false;
+  button.addEventListener("click", () => show(!plot.hidden), { signal });
+  show(false);
+}
+
 class UsageChart extends HTMLElement {
   connectedCallback() {
     this.wrap = this.querySelector(".table-wrap");
     this.rows = [...this.querySelectorAll("tbody tr")];
     this.values = [...this.querySelectorAll(".legend .value")];
     this.swatches = [...this.querySelectorAll(".legend svg")];
-    this.plot = document.createElement("div");
-    this.plot.className = "plot";
-    this.plot.setAttribute("role", "img");
-    this.plot.setAttribute("aria-label", `${this.querySelector("h2").textContent.trim()}: a chart; the table has its figures`);
+    this.plot = plotOf(this.querySelector("h2").textContent.trim());
     this.wrap.before(this.plot);
-    this.wrap.hidden = true;
-    this.#switch(this.querySelector("[data-table]"));
-    this.#watch();
-    this.draw();
+    this.ends = new AbortController();
+    const { signal } = this.ends;
+    const draw = () => this.draw();
+    inPlaceOf(this.wrap, this.plot, { button: this.querySelector("[data-table]"), draw, signal });
+    onTheme(draw, signal);
+    this.resized = new ResizeObserver(() => this.#resize());
+    this.resized.observe(this.plot);
   }
 
   disconnectedCallback() {
@@ -79,6 +101,7 @@ class UsageChart extends HTMLElement {
   }
 
   draw() {
+    if (this.plot.hidden) return;
     this.chart?.destroy();
     const style = getComputedStyle(this.plot);
     const axis = axisIn(this.plot);
@@ -132,25 +155,8 @@ class UsageChart extends HTMLElement {
     this.at.textContent = row?.querySelector("th").textContent ?? "";
   }
 
-  #switch(button) {
-    button.hidden = false;
-    button.addEventListener("click", () => {
-      const table = button.getAttribute("aria-pressed") !== "true";
-      button.setAttribute("aria-pressed", String(table));
-      this.wrap.hidden = !table;
-      this.plot.hidden = table;
-      if (!table) this.draw();
-    });
-  }
-
-  #watch() {
-    const again = () => this.plot.hidden || this.draw();
-    this.ends = new AbortController();
-    onTheme(again, this.ends.signal);
-    this.resized = new ResizeObserver(() => {
-      if (!this.plot.hidden) this.chart?.setSize({ width: this.plot.clientWidth - 24, height: HEIGHT });
-    });
-    this.resized.observe(this.plot);
+  #resize() {
+    if (!this.plot.hidden) this.chart?.setSize({ width: this.plot.clientWidth - 24, height: HEIGHT });
   }
 }
 customElements.define("usage-chart", UsageChart);

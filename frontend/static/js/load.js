@@ -1,6 +1,6 @@
 // <load-chart>: draws the table of its <live-part> as lines, anew whenever there is news.
 // Without this script the table stays.
-import { axisIn, clock, onTheme } from "./chart.js";
+import { axisIn, clock, inPlaceOf, onTheme, plotOf } from "./chart.js";
 
 const HEIGHT = 140; // pixels
 const PAST_S = 900; // what the axis shows, as far as the gateway ran
@@ -39,15 +39,14 @@ class LoadChart extends HTMLElement {
     this.plots.className = "plots";
     this.figures = PLOTS.map((plot) => this.#figure(plot));
     this.source.before(this.plots);
-    this.source.hidden = true;
     this.ends = new AbortController();
     const { signal } = this.ends;
-    this.addEventListener("live", () => this.draw(), { signal });
-    onTheme(() => this.draw(), signal);
+    const draw = () => this.draw();
+    inPlaceOf(this.source, this.plots, { button: this.querySelector("[data-table]"), draw, signal });
+    this.addEventListener("live", draw, { signal });
+    onTheme(draw, signal);
     this.resized = new ResizeObserver(() => this.#resize());
     this.resized.observe(this.plots);
-    this.#switch(this.querySelector("[data-table]"), signal);
-    this.draw();
   }
 
   disconnectedCallback() {
@@ -100,10 +99,7 @@ class LoadChart extends HTMLElement {
       caption.append(line);
       return value;
     });
-    const plot = document.createElement("div");
-    plot.className = "plot";
-    plot.setAttribute("role", "img");
-    plot.setAttribute("aria-label", `${title} of the last 15 minutes: a chart; the table has its figures`);
+    const plot = plotOf(`${title} of the last 15 minutes`);
     figure.append(caption, plot);
     this.plots.append(figure);
     return { plot, values, swatches: [...caption.querySelectorAll("svg")] };
@@ -122,18 +118,6 @@ class LoadChart extends HTMLElement {
     for (const { chart, plot } of this.figures) {
       if (!this.plots.hidden) chart?.setSize({ width: plot.clientWidth, height: HEIGHT });
     }
-  }
-
-  #switch(button, signal) {
-    button.hidden = false;
-    const pressed = () => {
-      const table = button.getAttribute("aria-pressed") !== "true";
-      button.setAttribute("aria-pressed", String(table));
-      this.source.hidden = !table;
-      this.plots.hidden = table;
-      this.draw();
-    };
-    button.addEventListener("click", pressed, { signal });
   }
 }
 customElements.define("load-chart", LoadChart);

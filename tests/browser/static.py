@@ -1,0 +1,20 @@
+"""The console's scripts as they lie in the repository, for tests in which no Lorikeet runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Route
+
+from frontend import apps
+
+FILES = Path(apps.__file__).parent / "static"
+
+
+def serve(route: Route, home: str, html: str) -> None:
+    """Answer with the page at `home`, or with the file that has this path below it."""
+    name = route.request.url.removeprefix(home)
+    if name:
+        route.fulfill(path=FILES / name)
+    else:
+        route.fulfill(body=html, content_type="text/html")
