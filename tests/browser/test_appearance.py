@@ -54,11 +54,14 @@ def test_a_telephone_shows_every_page_and_runs_the_playground(
 def menu(page: Page) -> list[str]:
     """What the menu offers; it is closed again by the Escape key."""
     sidebar = page.get_by_role("complementary")
+    button = page.get_by_role("button", name="Menu")
     expect(sidebar).not_to_be_visible()
-    page.get_by_role("button", name="Menu").click()
+    button.click()
+    expect(button).to_have_attribute("aria-expanded", "true")
     titles = sidebar.get_by_role("navigation").get_by_role("link").all_inner_texts()
     page.keyboard.press("Escape")
     expect(sidebar).not_to_be_visible()
+    expect(button).to_have_attribute("aria-expanded", "false")
     return titles
 
 

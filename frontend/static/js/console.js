@@ -5,6 +5,12 @@ function choose(theme) {
   localStorage.setItem("theme", theme);
 }
 
+// The menu on small screens, of who is signed in.
+function openMenu(open) {
+  document.getElementById("sidebar")?.toggleAttribute("data-open", open);
+  document.querySelector("[data-opens=sidebar]")?.setAttribute("aria-expanded", String(open));
+}
+
 document.addEventListener("change", (event) => {
   if (event.target.matches("[data-theme-choice]")) choose(event.target.value);
   if (event.target.matches("[data-go]")) location.assign(event.target.value);
@@ -16,16 +22,15 @@ document.addEventListener("click", (event) => {
     event.preventDefault(); // without this script it leads to a page with the dialog open
     const target = document.getElementById(opener.dataset.opens);
     if (target instanceof HTMLDialogElement) target.showModal();
-    else opener.setAttribute("aria-expanded", String(target.toggleAttribute("data-open")));
+    else openMenu(!target.hasAttribute("data-open"));
     return;
   }
   event.target.closest("[data-closes]")?.closest("dialog")?.close();
-  const menu = document.querySelector(".sidebar[data-open]");
-  if (menu && !menu.contains(event.target)) menu.removeAttribute("data-open");
+  if (!event.target.closest("#sidebar")) openMenu(false);
 });
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") document.querySelector(".sidebar[data-open]")?.removeAttribute("data-open");
+  if (event.key === "Escape") openMenu(false);
 });
 
 // Also of those that came later.
