@@ -6,7 +6,7 @@ import { Turn, element } from "./turn.js";
 const REASONS = { length: "Ended at the token limit.", cancelled: "Stopped. This is what is billed:" };
 const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
 
-export class Pane extends HTMLElement {
+class Pane extends HTMLElement {
   tree = new Tree();
   running = null; // the id of the answer that is being generated
   #turns = new Map(); // node -> Turn, also of versions that are not shown

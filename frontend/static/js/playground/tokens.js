@@ -49,7 +49,7 @@ class Joiner {
 // How much of `text` from `at` a piece is: { skip (characters before it), length }, null if it is
 // none of it, undefined if more text has to come first. Tokenizers differ in whose a blank is, and
 // bytes that are no character are only in the text, as U+FFFD.
-export function place(text, at, piece) {
+function place(text, at, piece) {
   const rest = text.slice(at);
   const [ahead, bare] = [loose(rest), loose(piece)];
   const skip = rest.length - ahead.length;
@@ -61,15 +61,15 @@ export function place(text, at, piece) {
 
 const loose = (text) => text.replace(/^[\s\ufffd]+/u, "");
 
-export const probability = (token) => Math.exp(Math.min(0, token.logprob));
+const probability = (token) => Math.exp(Math.min(0, token.logprob));
 
-export function percent(share) {
+function percent(share) {
   if (share > 0 && share < 0.0005) return "< 0.1 %";
   return `${(share * 100).toFixed(1)} %`;
 }
 
 // A token as one reads it: blanks and line ends have signs.
-export const shown = (text) => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "␣") || "(no text)";
+const shown = (text) => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "␣") || "(no text)";
 
 // Writes into an element. The text is what the engine said, always: a token that is no part of it (the
 // end of the answer) stands beside it as a sign, and text without a token stands as it is.
