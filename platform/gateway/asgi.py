@@ -167,8 +167,8 @@ application = ProtocolTypeRouter(
     {
         "http": URLRouter(
             [
-                _route(r"^v1/(organization|usage)/", django_app),
-                _route(r"^v1/", _inference),
+                _route(r"^v1/(?!organization/|usage/)", _inference),
+                _route(r"^v1/", django_app),
                 _route(r"^(healthz|readyz)$", _health),
                 _route(r"^metrics$", _metrics),
                 _route(r"^engine/probe$", EngineProbe(hub)),
