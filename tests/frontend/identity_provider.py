@@ -6,8 +6,12 @@ import base64
 import hashlib
 import json
 import secrets
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -17,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 CLIENT = ("lorikeet", "the secret of the client")
 """Id and secret, as they are registered with the provider."""
-REDIRECT_URI = "http://testserver/account/oidc/sso/login/callback/"
+CALLBACK = "/account/oidc/sso/login/callback/"
 
 Answer = tuple[int, dict[str, Any]]
 
@@ -38,14 +42,16 @@ class IdentityProvider(ThreadingHTTPServer):
     `person`: claims of the ID token and the user info. `token` and `userinfo`: what is different
     in only one of them, None for a claim that is left out. `signer`, `header` and `algorithm`: how
     the ID token is signed. `describes`: changes of the discovery document. `broken`: paths that
-    answer 503. `denies`: the error that people come back with.
+    answer 503. `denies`: the error that people come back with. `asks`: whether they first see a
+    page of the provider's, where they go on or cancel.
     """
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.issuer = f"http://127.0.0.1:{self.server_port}"
+        self.issuer = f"http://{host}:{self.server_port}"
+        self.redirect_uri = f"http://testserver{CALLBACK}"
         self.person: dict[str, Any] = {"sub": "ann-1", "email": "ann@example.com"}
         self.person |= {"email_verified": True, "name": "Ann Ames", "preferred_username": "ann"}
         self.token: dict[str, Any] = {}
@@ -55,6 +61,7 @@ class IdentityProvider(ThreadingHTTPServer):
         self.algorithm = "RS256"
         self.broken: set[str] = set()
         self.denies = ""
+        self.asks = False
         self._asked: dict[str, dict[str, str]] = {}
         """What was asked for, by the code that answered it."""
         self._access: set[str] = set()
@@ -72,20 +79,34 @@ class IdentityProvider(ThreadingHTTPServer):
     def authorize(self, asked: dict[str, str]) -> str:
         """Where the browser goes next."""
         _require(asked["client_id"] == CLIENT[0], "unauthorized_client")
-        _require(asked["redirect_uri"] == REDIRECT_URI, "invalid_request")
+        _require(asked["redirect_uri"] == self.redirect_uri, "invalid_request")
         _require(asked["response_type"] == "code", "unsupported_response_type")
         _require({"openid", "email"} <= set(asked["scope"].split()), "invalid_scope")
         _require(asked["code_challenge_method"] == "S256" and bool(asked["state"]), "no_pkce")
         code = secrets.token_urlsafe()
         self._asked[code] = asked
-        said = {"error": self.denies} if self.denies else {"code": code}
+        denies = asked.get("error", self.denies)
+        said = {"error": denies} if denies else {"code": code}
         return f"{asked['redirect_uri']}?{urlencode(said | {'state': asked['state']})}"
+
+    def page(self, asked: dict[str, str]) -> str:
+        """Where a person decides; what was asked for is in its form."""
+        kept = "".join(
+            f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
+            for name, value in asked.items()
+        )
+        return (
+            f'<!doctype html><html lang="en"><title>Identity provider</title><h1>Who is it?</h1>'
+            f'<form method="post" action="/authorize">{kept}'
+            f"<button>Continue as {escape(self.person['name'])}</button>"
+            f'<button name="error" value="access_denied">Cancel</button></form>'
+        )
 
     def exchange(self, form: dict[str, str]) -> Answer:
         """The tokens for a code, which is good once."""
         asked = self._asked.pop(form["code"], None)
         _require((form["client_id"], form["client_secret"]) == CLIENT, "invalid_client")
-        _require(asked is not None and form["redirect_uri"] == REDIRECT_URI, "invalid_grant")
+        _require(asked is not None and form["redirect_uri"] == self.redirect_uri, "invalid_grant")
         assert asked is not None
         digest = hashlib.sha256(form["code_verifier"].encode()).digest()
         challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
@@ -136,8 +157,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if path in self.server.broken:
                 self._send(503, {})
+            elif path == "/authorize" and self.server.asks and self.command == "GET":
+                self._write(200, self.server.page(sent), ("content-type", "text/html"))
             elif path == "/authorize":
-                self._send(302, {}, ("location", self.server.authorize(sent)))
+                self._write(302, "", ("location", self.server.authorize(sent)))
             elif path == "/userinfo":
                 self._send(*self.server.tell(self.headers["authorization"]))
             else:
@@ -147,11 +170,25 @@ class _Handler(BaseHTTPRequestHandler):
         except (Refused, KeyError) as wrong:
             self._send(400, {"error": str(wrong)})
 
-    def _send(self, status: int, body: dict[str, Any], *headers: tuple[str, str]) -> None:
-        text = json.dumps(body).encode()
+    def _send(self, status: int, body: dict[str, Any]) -> None:
+        self._write(status, json.dumps(body), ("content-type", "application/json"))
+
+    def _write(self, status: int, body: str, header: tuple[str, str]) -> None:
         self.send_response(status)
-        for name, value in (("content-type", "application/json"), *headers):
-            self.send_header(name, value)
-        self.send_header("content-length", str(len(text)))
+        self.send_header(*header)
+        self.send_header("content-length", str(len(body.encode())))
         self.end_headers()
-        self.wfile.write(text)
+        self.wfile.write(body.encode())
+
+
+@contextmanager
+def serving(host: str = "127.0.0.1") -> Iterator[IdentityProvider]:
+    """One that is known by this name of the loopback."""
+    with IdentityProvider(host) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 import runpy
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from allauth.socialaccount.models import SocialAccount
 from django.test import Client
 
 from tenants.models import Invitation, Membership, Role, Tenant, User
-from tests.frontend.identity_provider import CLIENT, IdentityProvider, key
+from tests.frontend.identity_provider import CLIENT, IdentityProvider, key, serving
 from tests.tenants.making import make_member, make_tenant, make_user
 
 SETTINGS = Path(__file__).parents[2] / "platform/gateway/settings.py"
@@ -31,9 +30,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def provider(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[IdentityProvider]:
     """The provider, which the settings name as the environment makes them."""
-    with IdentityProvider() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving() as server:
         for name, value in (("ISSUER", f"{server.issuer}/"), ("NAME", NAME)):
             monkeypatch.setenv(f"OIDC_{name}", value)
         for name, value in zip(("ID", "SECRET"), CLIENT, strict=True):
@@ -41,8 +38,6 @@ def provider(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Identit
         made = runpy.run_path(str(SETTINGS))
         settings.SOCIALACCOUNT_PROVIDERS = made["SOCIALACCOUNT_PROVIDERS"]
         yield server
-        server.shutdown()
-        thread.join()
 
 
 class Browser:
