@@ -34,7 +34,9 @@ from tenants.models import (
     Tenant,
     UploadSession,
     UsageEvent,
+    UsageMonth,
     UsageRollup,
+    UsageSum,
     User,
 )
 
@@ -225,15 +227,29 @@ class UsageEventAdmin(Shown):
         return queryset.filter(pk=search_term.strip().removeprefix("req_")), False
 
 
-@admin.register(UsageRollup)
-class UsageRollupAdmin(Shown):
+class SumsAdmin(Shown):
     list_display = [
-        "hour", "tenant", "key_id", "model", "requests", "prompt_tokens", "cached_tokens",
+        "tenant", "key_id", "model", "requests", "prompt_tokens", "cached_tokens",
         "completion_tokens", "cost",
     ]  # fmt: skip
     list_select_related = ["tenant"]
     search_fields = ["tenant__slug", "model"]
     show_full_result_count = False
+
+
+@admin.register(UsageRollup)
+class UsageRollupAdmin(SumsAdmin):
+    list_display = ["hour", *SumsAdmin.list_display]
+
+
+@admin.register(UsageMonth)
+class UsageMonthAdmin(SumsAdmin):
+    list_display = ["month", *SumsAdmin.list_display]
+
+
+@admin.register(UsageSum)
+class UsageSumAdmin(SumsAdmin):
+    list_display = ["span", "start", *SumsAdmin.list_display]
 
 
 @admin.register(EngineJournal)

@@ -11,8 +11,8 @@ from enum import Enum
 
 from django.core.exceptions import PermissionDenied
 
-from tenants.models import ApiKey, Membership, Role, Scope, Tenant, UsageEvent, UsageRollup, User
-from tenants.models.usage import UsageEventQuerySet, UsageRollupQuerySet
+from tenants.models import ApiKey, Membership, Role, Scope, Tenant, UsageEvent, UsageSum, User
+from tenants.models.usage import UsageEventQuerySet, UsageSumQuerySet
 
 
 class Permission(Enum):
@@ -116,9 +116,9 @@ class Caller:
         if not self.may(permission):
             raise NotPermitted(f"You may not {permission.value}.", "insufficient_permissions")
 
-    def rollups(self) -> UsageRollupQuerySet:
+    def usage(self) -> UsageSumQuerySet:
         """The usage that it may see: the tenant's, or that of the keys which this person made."""
-        found = UsageRollup.objects.filter(tenant=self.tenant)
+        found = UsageSum.objects.filter(tenant=self.tenant)
         if self.may(Permission.READ_USAGE):
             return found
         return found.filter(key__in=self.tenant.keys.filter(created_by=self.user))

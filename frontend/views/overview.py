@@ -28,7 +28,7 @@ from tenants.models import (
     LimitScope,
     Tenant,
     UsageEvent,
-    UsageRollup,
+    UsageSum,
 )
 from tenants.models.usage import Outcome, UsageEventQuerySet
 from tenants.permissions import Caller, Permission
@@ -102,7 +102,7 @@ class Used:
         hour = now.replace(minute=0, second=0, microsecond=0)
         today = hour.replace(hour=0)
         starts = hour - DAY, today, today.replace(day=1)
-        hours = list(caller.rollups().between(min(starts), now).sums(["hour"]))
+        hours = list(caller.usage().sums(["hour"], min(starts), now))
         return cls(*(added_up(row for row in hours if row["hour"] >= start) for start in starts))
 
 
@@ -181,7 +181,7 @@ def progress(tenant: Tenant) -> Any:
         live_adapter=Subquery(live.order_by("adapter__name").values("adapter__name")[:1]),
         base_model=Subquery(BaseModel.objects.order_by("name").values("name")[:1]),
         has_key=Exists(keys),
-        has_usage=Exists(UsageRollup.objects.filter(tenant=OuterRef("pk"))),
+        has_usage=Exists(UsageSum.objects.filter(tenant=OuterRef("pk"))),
     ).get(pk=tenant.pk)
 
 

@@ -264,7 +264,7 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
     context = context_of(request, form, found) | {
         "rows": rows_of(found.events, tenant),
         "own": not whole,
-        "never": not found.events and not caller.rollups().exists(),
+        "never": not found.events and not caller.usage().exists(),
         "models": models_of(tenant),
         "may_create": caller.may(Permission.EDIT_OWN_KEYS),
         "base_url": request.build_absolute_uri("/v1"),

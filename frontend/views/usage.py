@@ -1,4 +1,4 @@
-"""What a tenant used and what it cost: figures, a chart and a table, from the ledger's hours."""
+"""What a tenant used and what it cost: figures, a chart and a table, from the ledger's sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db.models import F
+from django.db.models import F, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -20,8 +20,8 @@ from django.views.decorators.http import require_GET
 from frontend.pages import tenant_page
 from frontend.templatetags.lorikeet import money, number
 from inference.grants import PICO
-from tenants.models import Tenant, User
-from tenants.models.usage import FIGURES, UsageRollupQuerySet
+from tenants.models import Tenant, UsageSum, User
+from tenants.models.usage import FIGURES, UsageSumQuerySet, month_end, month_start
 from tenants.permissions import Caller, Permission
 
 PERIODS = {
@@ -34,8 +34,9 @@ PERIODS = {
 BY = {"adapter": "adapter", "key": "API key", "model": "model", "member": "member"}
 SHOW = {"tokens": "Tokens", "cost": "Cost"}
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-HOURLY = 2 * DAY
-"""The longest period that is cut into hours, longer ones into days."""
+STEPS = {"hour": HOUR, "day": DAY}
+HOURLY, DAILY = 2 * DAY, 62 * DAY
+"""The longest periods that are cut into hours and into days; what is longer is cut into months."""
 MAX_DAYS = 366
 MAX_SERIES = 5
 """In the chart; the rest is summed up as one more."""
@@ -57,6 +58,7 @@ LOOKS = (
 """Colour and stripes of each series; the last is for all others."""
 
 Row = Mapping[str, Any]
+UsageSums = QuerySet[UsageSum, dict[str, Any]]
 
 
 class UsageForm(forms.Form):
@@ -90,11 +92,16 @@ def _check_days(first: date | None, last: date | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The hours from `start` to before `end`, stacked by a column, as tokens or as cost."""
+    """The hours from `start` to before `end`, stacked by a column, as tokens or as cost.
+
+    `until` is where the sums are read to: whole months are read faster than their hours, and where
+    the end is not past yet, nothing comes after it.
+    """
 
     period: str
     start: datetime
     end: datetime
+    until: datetime
     by: str
     show: str
 
@@ -103,11 +110,14 @@ class Question:
         """What a form asks for; the empty one if that was not valid."""
         period = given.get("period") or "7d"
         start, end = _bounds(period, given, now)
-        return cls(period, start, end, given.get("by") or "adapter", given.get("show") or "tokens")
+        until = month_end(now) if end > now else end
+        by, show = given.get("by") or "adapter", given.get("show") or "tokens"
+        return cls(period, start, end, until, by, show)
 
     @property
     def bucket(self) -> str:
-        return "hour" if self.end - self.start <= HOURLY else "day"
+        length = self.end - self.start
+        return "hour" if length <= HOURLY else "day" if length <= DAILY else "month"
 
     @property
     def before(self) -> tuple[datetime, datetime]:
@@ -115,10 +125,15 @@ class Question:
         return self.start - (self.end - self.start), self.start
 
     def buckets(self) -> Iterator[datetime]:
-        at, step = self.start, HOUR if self.bucket == "hour" else DAY
+        """When each begins; the first month may have begun before the period."""
+        at = month_start(self.start) if self.bucket == "month" else self.start
         while at < self.end:
             yield at
-            at += step
+            at = month_end(at) if self.bucket == "month" else at + STEPS[self.bucket]
+
+    def sums(self, usage: UsageSumQuerySet, *by: str) -> UsageSums:
+        """What was used in the period, by the groups."""
+        return usage.sums(by, self.start, self.until)
 
     def value(self, row: Row) -> int:
         """What the chart shows of a row of sums: tokens, or pico-units of the currency."""
@@ -200,22 +215,21 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
     """
     form = UsageForm(request.GET)
     asked = Question.of(form.cleaned_data if form.is_valid() else {}, timezone.now())
-    everything = caller.rollups()
-    rollups = everything.between(asked.start, asked.end)
-    buckets = {row[asked.bucket]: row for row in rollups.sums([asked.bucket])}
+    used = caller.usage()
+    buckets = {row[asked.bucket]: row for row in asked.sums(used, asked.bucket)}
     total = added_up(buckets.values())
-    rows = groups(asked, rollups)
+    rows = groups(asked, used)
     names = _names(asked, caller.tenant, rows)
     context = {
         "form": form,
         "asked": asked,
         "periods": [(asked.query(period=name), text, name) for name, text in PERIODS.items()],
-        "stats": stats(total, added_up(everything.between(*asked.before).sums([]))),
-        "chart": chart(asked, rollups, buckets, rows, names) if rows else None,
+        "stats": stats(total, added_up(used.sums([], *asked.before))),
+        "chart": chart(asked, used, buckets, rows, names) if rows else None,
         "rows": [(names[row[asked.by]], row) for row in rows],
         "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
         "own": not caller.may(Permission.READ_USAGE),
-        "ever": bool(rows) or everything.exists(),
+        "ever": bool(rows) or used.exists(),
         "by_title": BY[asked.by],
         "show_title": SHOW[asked.show],
         "currency": settings.CURRENCY.upper(),
@@ -230,11 +244,11 @@ def added_up(rows: Iterable[Row]) -> dict[str, int]:
     return {name: sum(int(row[name]) for row in found) for name in FIGURES}
 
 
-def groups(asked: Question, rollups: UsageRollupQuerySet) -> list[dict[str, Any]]:
+def groups(asked: Question, used: UsageSumQuerySet) -> list[dict[str, Any]]:
     """The sums of those that have the most of what is shown, the most first."""
     tokens = F("prompt_tokens") + F("completion_tokens")
     most = F("cost") if asked.show == "cost" else tokens
-    rows = list(rollups.sums([asked.by]).order_by(most.desc(), asked.by)[:MAX_ROWS])
+    rows = list(asked.sums(used, asked.by).order_by(most.desc(), asked.by)[:MAX_ROWS])
     return [_with_uncached(row) for row in rows]
 
 
@@ -280,7 +294,7 @@ def change(now: int, before: int) -> str:
 
 def chart(
     asked: Question,
-    rollups: UsageRollupQuerySet,
+    used: UsageSumQuerySet,
     buckets: Mapping[datetime, Row],
     rows: Sequence[Row],
     names: Mapping[Any, str],
@@ -288,7 +302,8 @@ def chart(
     """The first of the rows as series, and one more for what is left of each bucket."""
     shown = [row[asked.by] for row in rows[:MAX_SERIES]]
     totals = {at: asked.value(row) for at, row in buckets.items()}
-    of_shown = rollups.sums([asked.bucket, asked.by]).filter(**{f"{asked.by}__in": shown})
+    sums = asked.sums(used, asked.bucket, asked.by)
+    of_shown = sums.filter(**{f"{asked.by}__in": shown})
     values = {(row[asked.bucket], row[asked.by]): asked.value(row) for row in of_shown}
     lines = {
         at: _line([values.get((at, one), 0) for one in shown], totals.get(at))

@@ -1,4 +1,4 @@
-"""What a tenant used and what it cost, summed from the hourly sums of the ledger."""
+"""What a tenant used and what it cost, summed from the sums of the ledger."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tenants.api.schema import Schema
 from tenants.api.serializers import CostLineSerializer, UsageLineSerializer
 from tenants.api.tables import CHUNK_ROWS, CSV, CsvRenderer, download
 from tenants.api.v1 import EARLIEST, LATEST
-from tenants.models import UsageRollup, User
-from tenants.models.usage import TOKENS, UsageRollupQuerySet
+from tenants.models import UsageSum, User
+from tenants.models.usage import TOKENS, UsageSumQuerySet
 from tenants.money import amount
 from tenants.permissions import Permission
 
@@ -115,9 +115,9 @@ class Question:
     def columns(self) -> list[str]:
         return ["start", *(column for group in self.by for column in GROUPS[group])]
 
-    def answer(self, rollups: UsageRollupQuerySet) -> models.QuerySet[UsageRollup, Row]:
+    def answer(self, usage: UsageSumQuerySet) -> models.QuerySet[UsageSum, Row]:
         by = [*([] if self.bucket == "all" else [self.bucket]), *self.by]
-        sums = rollups.between(self.start, self.end).sums(by)
+        sums = usage.sums(by, self.start, self.end)
         return sums if by else sums.order_by("requests")  # pages want an order, even of one
 
 
@@ -164,26 +164,26 @@ def _shown(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-class Sums(TenantView, GenericAPIView[UsageRollup]):
+class Sums(TenantView, GenericAPIView[UsageSum]):
     """Sums of a tenant's ledger in pages, or all of them as CSV."""
 
     schema = Schema()
     needs = {"list": Permission.READ_OWN_USAGE}
     renderer_classes = [JSONRenderer, CsvRenderer]
-    queryset = UsageRollup.objects.none()
+    queryset = UsageSum.objects.none()
     filterset_class = UsageFilter
     action = "list"
     name = ""
     figures: Sequence[str] = []
 
-    def get_queryset(self) -> models.QuerySet[UsageRollup]:
-        return self.caller.rollups()
+    def get_queryset(self) -> models.QuerySet[UsageSum]:
+        return self.caller.usage()
 
     def answer(self, request: Request) -> Response | StreamingHttpResponse:
         asked = Question.read(request.query_params)
-        rollups = self.filter_queryset(self.get_queryset())
-        assert isinstance(rollups, UsageRollupQuerySet)
-        rows = asked.answer(rollups)
+        usage = self.filter_queryset(self.get_queryset())
+        assert isinstance(usage, UsageSumQuerySet)
+        rows = asked.answer(usage)
         assert request.accepted_renderer is not None
         if request.accepted_renderer.format == CsvRenderer.format:
             return self._download(asked, rows)
@@ -195,7 +195,7 @@ class Sums(TenantView, GenericAPIView[UsageRollup]):
         )
 
     def _download(
-        self, asked: Question, rows: models.QuerySet[UsageRollup, Row]
+        self, asked: Question, rows: models.QuerySet[UsageSum, Row]
     ) -> StreamingHttpResponse:
         columns = [*asked.columns, *self.figures]
         period = f"{asked.start:%Y%m%dT%H}-{asked.end:%Y%m%dT%H}"
@@ -205,7 +205,7 @@ class Sums(TenantView, GenericAPIView[UsageRollup]):
             ([row[name] for name in columns] for row in self._chunked(asked, rows)),
         )
 
-    def _chunked(self, asked: Question, rows: models.QuerySet[UsageRollup, Row]) -> Iterator[Row]:
+    def _chunked(self, asked: Question, rows: models.QuerySet[UsageSum, Row]) -> Iterator[Row]:
         """Completed a chunk at a time, from a cursor on the server."""
         source = rows.iterator(chunk_size=CHUNK_ROWS)
         while chunk := list(islice(source, CHUNK_ROWS)):

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from inference.errors import Unavailable
 from inference.grants import MICRO, Limits
-from tenants.models import LimitScope, UsageRollup
+from tenants.models import LimitScope, UsageSum
 
 
 class Counters(Protocol):
@@ -43,12 +43,12 @@ def budgets(scope: LimitScope) -> dict[str, int]:
     in micro-units of the currency, rounded up."""
     now = timezone.now()
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    rollups = UsageRollup.objects.filter(tenant=scope.tenant).between(today.replace(day=1), now)
+    usage = UsageSum.objects.filter(tenant=scope.tenant)
     if scope.key is not None:
-        rollups = rollups.filter(key=scope.key)
+        usage = usage.filter(key=scope.key)
     if scope.adapter is not None:
-        rollups = rollups.filter(adapter=scope.adapter.name)
-    days = list(rollups.sums(["day"]))
+        usage = usage.filter(adapter=scope.adapter.name)
+    days = list(usage.sums(["day"], today.replace(day=1), now))
     return _summed("day", [row for row in days if row["day"] == today]) | _summed("month", days)
 
 

@@ -11,7 +11,7 @@ from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.processes import GatewayProcess
 from tenants.models.uploads import UploadSession
-from tenants.models.usage import EngineJournal, Price, UsageEvent, UsageRollup
+from tenants.models.usage import EngineJournal, Price, UsageEvent, UsageMonth, UsageRollup, UsageSum
 
 __all__ = [
     "LIVE",
@@ -38,6 +38,8 @@ __all__ = [
     "Tenant",
     "UploadSession",
     "UsageEvent",
+    "UsageMonth",
     "UsageRollup",
+    "UsageSum",
     "User",
 ]

@@ -1,7 +1,9 @@
 """The ledger: what each request cost, and its sums.
 
-Only `tenants.ledger` writes here, events and sums in one transaction. Sums are read from the
-rollups; events are read by id, and in pages for receipts and the list of requests.
+Only `tenants.ledger` writes here, events and their hourly sums in one transaction, to which the
+database itself adds the sums of months (`migrations/0012_usage_months.py`): they are always what
+their hours add up to. Sums are read from `UsageSum`, which chooses between the two; events by id,
+and in pages for receipts and the list of requests.
 
 Costs are whole pico-units (1e-12) of the platform's currency: tokens times a price in micro-units
 per million tokens, never rounded.
@@ -31,11 +33,11 @@ TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_toke
 FIGURES = ("requests", *TOKENS, "cost")
 """What is summed."""
 BUCKETS = {
-    "hour": F("hour"),
-    "day": TruncDay("hour", tzinfo=UTC),
-    "month": TruncMonth("hour", tzinfo=UTC),
+    "hour": F("start"),
+    "day": TruncDay("start", tzinfo=UTC),
+    "month": TruncMonth("start", tzinfo=UTC),
 }
-GROUPS = (*BUCKETS, "key", "member", "adapter", "model", "base_model")
+GROUPS = (*BUCKETS, "tenant", "key", "member", "adapter", "model", "base_model")
 """What usage can be summed by; a member is who made the key."""
 REQUEST_ID = re.compile(r"(?:req_|chatcmpl-|cmpl-)?([A-Za-z0-9_-]{1,64})")
 """As `x-request-id` and the bodies of answers show it, or bare."""
@@ -187,37 +189,11 @@ class UsageEvent(models.Model):
         return Mark(self.started_at, self.id)
 
 
-class UsageRollupQuerySet(models.QuerySet["UsageRollup"]):
-    def between(self, start: datetime, end: datetime) -> Self:
-        """The hours that begin at `start` or later, and before `end`."""
-        return self.filter(hour__gte=start, hour__lt=end)
+class UsageGroup(models.Model):
+    """What all sums have: who used what, and FIGURES. Counts and costs as in the events."""
 
-    def sums(self, by: Collection[str]) -> models.QuerySet[UsageRollup, dict[str, Any]]:
-        """One dict per group in use, in order: a column for each of `by` (some of GROUPS; days and
-        months are UTC's, `key` and `member` are row ids, the latter 0 where nobody made the key)
-        and FIGURES. With no groups, one dict of everything.
-        """
-        made: dict[str, Any] = {
-            name: BUCKETS[name] for name in by if name in BUCKETS and name != "hour"
-        }
-        if "member" in by:  # a subquery, as a join would lose the usage of keys that are gone
-            maker = ApiKey.objects.filter(pk=OuterRef("key")).values("created_by")
-            made["member"] = Coalesce(Subquery(maker), 0, output_field=models.BigIntegerField())
-        columns = [*by] or ["everything"]
-        if not by:
-            made["everything"] = Value(0)
-        groups: models.QuerySet[UsageRollup, dict[str, Any]]
-        groups = self.annotate(**made).order_by().values(*columns)
-        groups = groups.annotate(**{name: Sum(name, default=0) for name in FIGURES})
-        return groups.order_by(*by)
-
-
-class UsageRollup(models.Model):
-    """The sums of one hour of UTC, by who used what. Token counts and costs as in the events."""
-
-    hour = models.DateTimeField()
     # A tenant with usage stays; its keys and adapters may go.
-    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="rollups", db_index=False)
+    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="+", db_index=False)
     key = models.ForeignKey(
         ApiKey, models.DO_NOTHING, related_name="+", db_index=False, db_constraint=False
     )
@@ -231,7 +207,14 @@ class UsageRollup(models.Model):
     reasoning_tokens = models.BigIntegerField()
     cost = models.DecimalField(max_digits=38, decimal_places=0)
 
-    objects = UsageRollupQuerySet.as_manager()
+    class Meta:
+        abstract = True
+
+
+class UsageRollup(UsageGroup):
+    """The sums of one hour of UTC."""
+
+    hour = models.DateTimeField()
 
     class Meta:
         ordering = ["tenant", "hour"]
@@ -247,6 +230,105 @@ class UsageRollup(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.hour:%Y-%m-%d %H}h {self.model}"
+
+
+class UsageMonth(UsageGroup):
+    """The sums of one month of UTC: what the hours add up to. Triggers on the hours write it.
+
+    Not of days: most of what many small customers use is used once a day, so there are nearly as
+    many days as hours.
+    """
+
+    month = models.DateTimeField()
+
+    class Meta:
+        ordering = ["tenant", "month"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "month", "key", "adapter", "model", "base_model"],
+                name="month_unique",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.month:%Y-%m} {self.model}"
+
+
+class Span(models.TextChoices):
+    """How long a sum is."""
+
+    HOUR = "hour"
+    MONTH = "month"
+
+
+class UsageSumQuerySet(models.QuerySet["UsageSum"]):
+    def sums(
+        self, by: Collection[str], start: datetime, end: datetime
+    ) -> models.QuerySet[UsageSum, dict[str, Any]]:
+        """One dict per group in use in the hours that begin at `start` or later, and before `end`.
+
+        In order: a column for each of `by` (some of GROUPS; days and months are UTC's; `tenant`,
+        `key` and `member` are row ids, the last 0 where nobody made the key) and FIGURES. With no
+        groups, one dict of everything.
+        """
+        made: dict[str, Any] = {name: BUCKETS[name] for name in by if name in BUCKETS}
+        if "member" in by:  # a subquery, as a join would lose the usage of keys that are gone
+            maker = ApiKey.objects.filter(pk=OuterRef("key")).values("created_by")
+            made["member"] = Coalesce(Subquery(maker), 0, output_field=models.BigIntegerField())
+        columns = [*by] or ["everything"]
+        if not by:
+            made["everything"] = Value(0)
+        by_hours = not {"hour", "day"}.isdisjoint(by)
+        found = self.filter(_hours(start, end) if by_hours else _months_and_hours(start, end))
+        groups: models.QuerySet[UsageSum, dict[str, Any]]
+        groups = found.annotate(**made).order_by().values(*columns)
+        groups = groups.annotate(**{name: Sum(name, default=0) for name in FIGURES})
+        return groups.order_by(*by)
+
+
+def _hours(start: datetime, end: datetime) -> Q:
+    return Q(span=Span.HOUR, start__gte=start, start__lt=end)
+
+
+def _months_and_hours(start: datetime, end: datetime) -> Q:
+    """The months that lie in the period, and the hours of what they leave at both ends."""
+    first, last = month_end(start - timedelta(microseconds=1)), month_start(end)
+    if first >= last:
+        return _hours(start, end)
+    found = Q(span=Span.MONTH, start__gte=first, start__lt=last)
+    if start < first:
+        found |= _hours(start, first)
+    return found | _hours(last, end) if last < end else found
+
+
+def month_start(at: datetime) -> datetime:
+    """When the month of UTC began that `at`, a time of UTC, lies in."""
+    return at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+
+
+def month_end(at: datetime) -> datetime:
+    """When the next month of UTC begins."""
+    return month_start(month_start(at) + timedelta(days=31))
+
+
+class UsageSum(UsageGroup):
+    """Hourly and monthly sums in one view, told apart by `span`: to be read by `sums` only, which
+    takes each hour once.
+
+    In queries that name the span PostgreSQL leaves out the other table when it plans.
+    """
+
+    span = models.CharField(max_length=5, choices=Span.choices)
+    start = models.DateTimeField()
+
+    objects = UsageSumQuerySet.as_manager()
+
+    class Meta:
+        managed = False
+        ordering = ["tenant", "start"]
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.span} of {self.start:%Y-%m-%d %H}h {self.model}"
 
 
 class EngineJournal(models.Model):

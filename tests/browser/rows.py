@@ -30,6 +30,7 @@ from tenants.models import (
     Tenant,
     UsageEvent,
     UsageRollup,
+    UsageSum,
     User,
 )
 from tenants.models.audit import Actor, acting
@@ -132,9 +133,9 @@ def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
     """A ceiling, and own limits below it: today's tokens nearly used, the month's money all but."""
     now = timezone.now()
     day = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    used = UsageRollup.objects.filter(tenant=tenant)
-    today = next(iter(used.between(day, now).sums([])))
-    month = next(iter(used.between(day.replace(day=1), now).sums([])))
+    used = UsageSum.objects.filter(tenant=tenant)
+    today = next(iter(used.sums([], day, now)))
+    month = next(iter(used.sums([], day.replace(day=1), now)))
     tokens = int(today["prompt_tokens"] + today["completion_tokens"])
     cost = int(month["cost"]) * MICRO // PICO
     ceiling = {"requests_per_minute": 600, "concurrent_streams": 64, "cost_per_month": 2 * cost}

@@ -145,7 +145,7 @@ def test_the_overview_adds_up_the_engines_and_the_last_day(
     }  # fmt: skip
     assert (context["day"]["requests"], context["day"]["cost"]) == (2, 3 * PICO)
     tops = {
-        title: [(row["tenant__slug"], row["cost"] / PICO, row["tokens"]) for row in rows]
+        title: [(row["tenant"].slug, row["cost"] / PICO, row["tokens"]) for row in rows]
         for title, rows in context["tops"].items()
     }
     spenders = [(other.slug, Decimal(6), 10), (tenant.slug, Decimal(1), 500)]

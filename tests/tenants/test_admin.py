@@ -18,6 +18,8 @@ from tenants.models import (
     Price,
     Tenant,
     UsageEvent,
+    UsageMonth,
+    UsageRollup,
 )
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
 from tests.tenants.spending import spend
@@ -160,7 +162,7 @@ def test_what_a_bill_names_may_be_gone(operator: Client, live: AdapterVersion) -
     key.delete()
     live.adapter.aliases.all().delete()
     live.adapter.retire()
-    for row in (event, event.tenant.rollups.get()):
+    for row in (event, *UsageRollup.objects.all(), *UsageMonth.objects.all()):
         page = operator.get(url(type(row), row.pk, "change"))
         assert page.status_code == 200 and "support" in page.content.decode()
     assert operator.get(url(UsageEvent), {"q": event.id}).status_code == 200

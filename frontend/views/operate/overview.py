@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from heapq import nlargest
 from operator import itemgetter
 from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.db.models import F, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
@@ -22,8 +21,8 @@ from frontend.pages import operator_page
 from frontend.views.overview import failures
 from tenants import isolation
 from tenants.api import engines
-from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageEvent, UsageRollup
-from tenants.models.usage import FIGURES, UsageRollupQuerySet
+from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageEvent, UsageSum
+from tenants.models.usage import FIGURES
 from tenants.reconciliation import Drift, drifts
 
 TOP = 5
@@ -38,12 +37,11 @@ MAX_MODELS = 20
 def overview(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     hour = now.replace(minute=0, second=0, microsecond=0)
-    day = UsageRollup.objects.between(hour - timedelta(days=1), now).sums([])
-    week = UsageRollup.objects.between(hour - timedelta(days=7), now)
+    day = UsageSum.objects.sums([], hour - timedelta(days=1), now)
     context = {
         "fleet": fleet(),
         "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
-        "tops": tops(week),
+        "tops": tops(hour - timedelta(days=7), now),
         "journals": journals(),
         "gateways": list(GatewayProcess.objects.alive()),
         "limits": limits(),
@@ -76,13 +74,18 @@ def fleet() -> dict[str, Any]:
     return sums | {"engines": len(found), "draining": draining, "kv_usage": fullest}
 
 
-def tops(rollups: UsageRollupQuerySet) -> dict[str, list[dict[str, Any]]]:
+def tops(start: datetime, end: datetime) -> dict[str, list[dict[str, Any]]]:
     """The customers with the most cost and those with the most tokens, as far as they have any."""
-    tokens = Sum(F("prompt_tokens") + F("completion_tokens"))
-    found = rollups.order_by("tenant__slug").values("tenant__slug", "tenant__name")
-    sums = found.annotate(requests=Sum("requests"), tokens=tokens, cost=Sum("cost"))
-    rows = [dict(row) for row in sums if row["tenant__slug"] not in isolation.TENANTS]
-    return {f"By {by}": _most(rows, by) for by in ("cost", "tokens")}
+    ours = Tenant.objects.filter(slug__in=isolation.TENANTS)
+    sums = UsageSum.objects.exclude(tenant__in=ours).sums(["tenant"], start, end)
+    rows = [{**row, "tokens": row["prompt_tokens"] + row["completion_tokens"]} for row in sums]
+    found = {f"By {by}": _most(rows, by) for by in ("cost", "tokens")}
+    # Names come last: joined, they would be compared for each of the sums.
+    tenants = Tenant.objects.in_bulk({row["tenant"] for top in found.values() for row in top})
+    return {
+        title: [{**row, "tenant": tenants[row["tenant"]]} for row in top]
+        for title, top in found.items()
+    }
 
 
 def _most(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,9 @@ from frontend.lists import page_of, words_of
 from frontend.pages import operator_page
 from frontend.views.limits import LABELS, shown
 from tenants import ceilings
-from tenants.models import Adapter, ApiKey, LimitScope, Membership, Tenant, UsageRollup
+from tenants.models import Adapter, ApiKey, LimitScope, Membership, Tenant, UsageMonth
 from tenants.models.accounts import TenantQuerySet
+from tenants.models.usage import month_start
 
 if TYPE_CHECKING:
     TenantFormBase = forms.ModelForm[Tenant]
@@ -207,8 +207,8 @@ def _query(query: QueryDict, **changed: str) -> str:
 
 def _with_cost(found: TenantQuerySet) -> TenantQuerySet:
     """With `cost`, of this month of UTC so far, in pico-units."""
-    rollups = UsageRollup.objects.filter(tenant=OuterRef("pk"), hour__gte=_month())
-    cost = rollups.order_by().values("tenant").annotate(sum=Sum("cost")).values("sum")
+    usage = UsageMonth.objects.filter(tenant=OuterRef("pk"), month=month_start(timezone.now()))
+    cost = usage.order_by().values("tenant").annotate(sum=Sum("cost")).values("sum")
     whole: DecimalField[Decimal, Decimal] = DecimalField(max_digits=38, decimal_places=0)
     return found.annotate(cost=Coalesce(Subquery(cost), Decimal(0), output_field=whole))
 
@@ -237,10 +237,6 @@ def _ceilings(tenant: Tenant) -> list[tuple[str, str, bool]]:
         for name, limit in ceilings.ceiling(sets).items()
         if limit is not None
     ]
-
-
-def _month() -> datetime:
-    return timezone.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
 
 
 def _sections(slug: str) -> dict[str, Any]:
