@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import structlog
 from allauth.account.adapter import DefaultAccountAdapter
@@ -34,6 +34,10 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
 
 class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
     """Accounts by single sign-on."""
+
+    error_messages: ClassVar[dict[str, Any]] = DefaultSocialAccountAdapter.error_messages | {
+        "no_password": "This is your only way in: set a password first."
+    }
 
     def get_provider(
         self, request: HttpRequest, provider: str, client_id: str | None = None

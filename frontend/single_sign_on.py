@@ -85,6 +85,7 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
         with _answers():
             login = super().complete_login(request, app, token, **kwargs)
             check(login.account.extra_data, nonce=nonce_of(request.GET["state"]))
+        request.told = login  # type: ignore[attr-defined] # for the page of who has no account
         return login
 
 

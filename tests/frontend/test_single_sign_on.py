@@ -174,7 +174,8 @@ def test_an_address_that_the_provider_has_not_verified_is_nobodys(
     ann()
     provider.person["email_verified"] = claim
     browser = Browser()
-    assert "made by invitation" in text(browser.sign_on())
+    page = text(browser.sign_on())
+    assert "made by invitation" in page and "but not that this address is yours" in page
     assert browser.user is None and not SocialAccount.objects.exists()
 
 
@@ -220,15 +221,16 @@ def test_the_only_way_in_stays_connected(provider: IdentityProvider, tenant: Ten
     browser.sign_on()
     page = browser.go("/account/3rdparty/")
     kept = SocialAccount.objects.get()
-    assert "no password" in text(browser.press(page, "Disconnect", account=str(kept.pk)))
+    assert "only way in" in text(browser.press(page, "Disconnect", account=str(kept.pk)))
     assert SocialAccount.objects.get() == kept
 
 
 # --- Strangers -----------------------------------------------------------------------------------
 def test_a_stranger_gets_no_account(provider: IdentityProvider) -> None:
     browser = Browser()
-    page = browser.sign_on()
-    assert "Accounts are made by invitation" in text(page)
+    page = text(browser.sign_on())
+    assert "Accounts are made by invitation" in page
+    assert f"{NAME} says that you are ann@example.com , which opens no account" in page
     assert not User.objects.exists() and browser.user is None
     assert "made by invitation" in text(browser.go("/account/signup/"))
     assert browser.go("/account/3rdparty/signup/").request["PATH_INFO"] == "/account/login/"
