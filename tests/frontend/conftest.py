@@ -1,4 +1,4 @@
-"""A tenant, and no memory of earlier sign-ins."""
+"""A tenant with who looks at it, and no memory of earlier sign-ins."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.test import Client
 
-from tenants.models import Tenant
-from tests.tenants.making import make_tenant
+from tenants.models import ApiKey, Tenant
+from tests.frontend.clients import client_of
+from tests.tenants.making import make_key, make_tenant
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +29,18 @@ def plain_files(settings: Any) -> None:
 @pytest.fixture
 def tenant(db: None) -> Tenant:
     return make_tenant("acme")
+
+
+@pytest.fixture
+def admin(tenant: Tenant) -> Client:
+    return client_of(tenant, "admin")
+
+
+@pytest.fixture
+def operator(tenant: Tenant) -> Client:
+    return client_of(tenant, "operator")
+
+
+@pytest.fixture
+def key(tenant: Tenant) -> ApiKey:
+    return make_key(tenant)[0]

@@ -23,7 +23,7 @@ from tenants.models import (
     Tenant,
     UploadSession,
 )
-from tests.frontend.test_pages import client_of
+from tests.frontend.clients import client_of
 from tests.tenants.making import make_adapter, make_base, make_member, make_tenant, make_version
 
 MAX_QUERIES = 12

@@ -11,7 +11,7 @@ from django.test import Client
 
 from tenants.models import AuditEntry, Conversation, Membership, Tenant
 from tenants.models.conversations import MAX_BYTES, MAX_CONVERSATIONS
-from tests.frontend.test_pages import client_of
+from tests.frontend.clients import client_of
 from tests.tenants.making import make_base, make_member, make_tenant
 
 SECRET = "the launch is on Friday"

@@ -9,7 +9,7 @@ from django.test import Client
 
 from frontend.navigation import GO, OPERATOR, TENANT
 from tenants.models import AuditEntry, Tenant
-from tests.frontend.test_pages import address, client_of
+from tests.frontend.clients import address, client_of
 from tests.tenants.making import make_adapter, make_key, make_member, make_tenant
 
 

@@ -14,7 +14,7 @@ from inference.grants import Limits
 from tenants.limits import consumption
 from tenants.limits.commands import COUNTED
 from tenants.models import LimitScope, LimitSet, Tenant
-from tests.frontend.test_pages import address, client_of
+from tests.frontend.clients import address, client_of
 from tests.tenants.making import make_adapter, make_key, make_tenant
 from tests.tenants.spending import spend
 
@@ -37,11 +37,6 @@ class Counted:
 def counters() -> Iterator[None]:
     yield
     consumption.counters = None
-
-
-@pytest.fixture
-def admin(tenant: Tenant) -> Client:
-    return client_of(tenant, "admin")
 
 
 def own(**figures: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from django.template import Context, Template
 from django.urls import reverse
 
 from tenants.models import ApiKey, Tenant
-from tests.frontend.test_pages import client_of
+from tests.frontend.clients import client_of
 
 OF_TENANT = ("adapters", "keys", "limits", "members", "playground-conversations")
 OF_OPERATORS = ("operate_prices", "operate_tenants")

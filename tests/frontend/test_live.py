@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from asgiref.testing import ApplicationCommunicator
 from channels.db import database_sync_to_async
-from django.conf import settings
 from django.test import Client
 
 from frontend.live.board import Board
@@ -20,53 +17,28 @@ from frontend.live.topics import TOPICS, StateTopic, Topic
 from frontend.sockets import guarded
 from tenants.models import Membership, Role, Tenant
 from tenants.permissions import RANK, TABLE, Permission
+from tests.frontend import sockets
+from tests.frontend.clients import client_of
+from tests.frontend.sockets import turned_away
 from tests.frontend.test_live_board import HOUR_S, Counter, event, topics
-from tests.frontend.test_pages import client_of
-from tests.frontend.test_playground import dial
 from tests.inference.rig import until
 from tests.tenants.making import make_base, make_tenant
 
 ROLES = ("owner", "admin", "developer", "viewer", "outsider", "operator")
 
 
-class Tab:
+class Tab(sockets.Tab):
     """What a browser's tab has of a live socket."""
-
-    def __init__(self, socket: ApplicationCommunicator) -> None:
-        self._socket = socket
-
-    async def say(self, **message: Any) -> None:
-        await self._socket.send_input({"type": "websocket.receive", "text": json.dumps(message)})
 
     async def watch(self, topic: str, tenant: Tenant | None = None, **more: str) -> None:
         slug = tenant.slug if tenant else ""
         await self.say(**({"type": "watch", "id": "1", "topic": topic, "tenant": slug} | more))
 
-    async def hear(self) -> dict[str, Any]:
-        told = await self._socket.receive_output(timeout=20)
-        assert told["type"] == "websocket.send", told
-        message: dict[str, Any] = json.loads(told["text"])
-        return message
-
-    async def closed(self) -> int:
-        """The code that it is closed with; what is said before is left out."""
-        while (told := await self._socket.receive_output(timeout=20))["type"] == "websocket.send":
-            pass
-        return int(told["code"])
-
 
 @asynccontextmanager
 async def tab(app: Any, client: Client) -> AsyncIterator[Tab]:
-    cookie = client.cookies.get(settings.SESSION_COOKIE_NAME)
-    headers = [] if cookie is None else [(b"cookie", f"{cookie.key}={cookie.value}".encode())]
-    socket = dial(app, "ws/live", headers)
-    await socket.send_input({"type": "websocket.connect"})
-    assert (await socket.receive_output(timeout=20))["type"] == "websocket.accept"
-    try:
+    async with sockets.connected(app, "ws/live", client) as socket:
         yield Tab(socket)
-    finally:
-        await socket.send_input({"type": "websocket.disconnect", "code": 1001})
-        await socket.wait(timeout=20)
 
 
 @asynccontextmanager
@@ -125,17 +97,13 @@ async def test_a_topic_takes_the_role_that_it_needs(acme: Tenant, role: str) -> 
 
 async def test_who_is_not_signed_in_is_sent_to_sign_in(acme: Tenant) -> None:
     async with live(TOPICS) as (_, app), tab(app, Client()) as page:
-        assert await page.closed() == 4401
+        assert await page.ended() == 4401
 
 
 async def test_a_strange_origin_is_turned_away(acme: Tenant) -> None:
     client = await person(acme, "owner")
-    cookie = client.cookies[settings.SESSION_COOKIE_NAME]
-    headers = [(b"cookie", f"{cookie.key}={cookie.value}".encode())]
     async with live(TOPICS) as (_, app):
-        socket = dial(app, "ws/live", headers, origin=b"https://evil.example")
-        await socket.send_input({"type": "websocket.connect"})
-        assert (await socket.receive_output(timeout=20))["type"] == "websocket.close"
+        assert await turned_away(app, "ws/live", client, origin="https://evil.example")
 
 
 async def test_a_session_that_ends_ends_the_socket(acme: Tenant) -> None:
@@ -145,7 +113,7 @@ async def test_a_session_that_ends_ends_the_socket(acme: Tenant) -> None:
             await page.watch("state", acme)
             assert (await page.hear())["type"] == "news"
             await database_sync_to_async(client.logout)()
-            assert await page.closed() == 4401
+            assert await page.ended() == 4401
 
 
 async def test_a_membership_that_is_taken_away_ends_the_socket(acme: Tenant) -> None:
@@ -155,7 +123,7 @@ async def test_a_membership_that_is_taken_away_ends_the_socket(acme: Tenant) -> 
             await page.watch("state", acme)
             assert (await page.hear())["type"] == "news"
             await database_sync_to_async(Membership.objects.all().delete)()
-            assert await page.closed() == 4403
+            assert await page.ended() == 4403
         assert board.watched("state") == []
 
 
@@ -169,7 +137,7 @@ async def test_between_two_looks_a_new_watch_is_looked_at_as_well(acme: Tenant) 
         assert await page.hear() == {"type": "refused", "id": "2"}
         await database_sync_to_async(client.logout)()
         await page.watch("state", acme, id="3")
-        assert await page.closed() == 4401
+        assert await page.ended() == 4401
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from frontend.views.operate.engines import past
 from tenants.api import engines
 from tenants.limits import consumption
 from tenants.models import LIVE, AdapterVersion, Alias, LimitScope, LimitSet, State, Tenant
+from tests.frontend.clients import client_of
 from tests.frontend.test_live_history import counted
 from tests.frontend.test_operate import ENGINE, use
-from tests.frontend.test_pages import client_of
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
 
 OPERATOR = LimitSet.Author.OPERATOR

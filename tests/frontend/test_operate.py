@@ -30,8 +30,8 @@ from tenants.models import (
     Tenant,
     UsageRollup,
 )
+from tests.frontend.clients import client_of
 from tests.frontend.test_lists import ways
-from tests.frontend.test_pages import client_of
 from tests.tenants.making import make_adapter, make_base, make_key, make_member, make_tenant
 from tests.tenants.spending import spend
 
@@ -55,11 +55,6 @@ ENGINE: dict[str, Any] = {
     "cached_tokens": 400,
     "completion_tokens": 500,
 }
-
-
-@pytest.fixture
-def operator(tenant: Tenant) -> Client:
-    return client_of(tenant, "operator")
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from django.utils import timezone
 
 from frontend.views import overview
 from frontend.views.overview import outlook
-from tenants.models import ApiKey, LimitScope, LimitSet, Tenant, User
-from tests.frontend.test_pages import address, client_of
+from tenants.models import ApiKey, LimitScope, LimitSet, Tenant
+from tests.frontend.clients import address, client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tenants.spending import spend
 
@@ -21,23 +21,9 @@ MIDNIGHT = datetime(2026, 5, 21, tzinfo=UTC)
 OPERATOR = LimitSet.Author.OPERATOR
 
 
-def user_of(client: Client) -> User:
-    return User.objects.get(pk=client.session["_auth_user_id"])
-
-
-@pytest.fixture
-def admin(tenant: Tenant) -> Client:
-    return client_of(tenant, "admin")
-
-
 @pytest.fixture
 def developer(tenant: Tenant) -> Client:
     return client_of(tenant, "developer")
-
-
-@pytest.fixture
-def key(tenant: Tenant) -> ApiKey:
-    return make_key(tenant)[0]
 
 
 @pytest.mark.parametrize(

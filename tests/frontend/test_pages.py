@@ -11,24 +11,10 @@ from frontend.navigation import TENANT
 from gateway.middleware import POLICY
 from tenants.models import ApiKey, AuditEntry, Invitation, LimitSet, Membership, Role, Tenant
 from tenants.permissions import RANK, TABLE
+from tests.frontend.clients import address, client_of
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
 
 ROLES = ("owner", "admin", "developer", "viewer")
-
-
-def client_of(tenant: Tenant, role: str) -> Client:
-    client = Client()
-    if role == "operator":
-        client.force_login(make_user(is_staff=True))
-    elif role == "outsider":
-        client.force_login(make_member(make_tenant(), "owner"))
-    elif role != "nobody":
-        client.force_login(make_member(tenant, role))
-    return client
-
-
-def address(tenant: Tenant, page: str) -> str:
-    return f"/t/{tenant.slug}/" + ("" if page == "overview" else page)
 
 
 @pytest.mark.parametrize("entry", TENANT, ids=lambda entry: entry.page)

@@ -13,7 +13,6 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 from channels.db import database_sync_to_async
 from channels.routing import URLRouter
-from django.conf import settings
 from django.test import Client
 from django.urls import re_path
 
@@ -28,7 +27,8 @@ from inference.generation import Desk
 from inference.wire import Delta
 from tenants.auth import PostgresDirectory
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
-from tests.frontend.test_pages import client_of
+from tests.frontend.clients import client_of
+from tests.frontend.sockets import Tab, connected, turned_away
 from tests.inference.rig import Rig, rig, until
 from tests.inference.samples import MODEL
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
@@ -172,30 +172,16 @@ def start_message(id: str, content: str = "Hello", **fields: Any) -> dict[str, A
     return {"type": "start", "id": id, "model": MODEL.name, "messages": turns} | fields
 
 
-class Page:
-    """What a browser has of a socket."""
+class Page(Tab):
+    """What a browser has of a socket, and what was said to it."""
 
     def __init__(self, socket: ApplicationCommunicator) -> None:
-        self._socket = socket
+        super().__init__(socket)
         self.text, self.seq = "", 0
         self.phases: list[str] = []
 
-    async def say(self, **message: Any) -> None:
-        await self._socket.send_input({"type": "websocket.receive", "text": json.dumps(message)})
-
-    async def event(self) -> Any:
-        return await self._socket.receive_output(timeout=20)
-
-    async def closed(self) -> int:
-        """The code that the next event closes it with."""
-        event = await self.event()
-        assert event["type"] == "websocket.close"
-        return int(event["code"])
-
     async def hear(self) -> dict[str, Any]:
-        event = await self.event()
-        assert event["type"] == "websocket.send", event
-        message: dict[str, Any] = json.loads(event["text"])
+        message = await super().hear()
         if message["type"] == "phase":
             self.phases.append(message["phase"])
         if message["type"] == "delta":
@@ -219,31 +205,14 @@ class Stage:
     playground: Playground
     app: Any
 
+    @property
+    def path(self) -> str:
+        return f"ws/playground/{self.tenant.slug}"
+
     @asynccontextmanager
     async def page(self, client: Client) -> AsyncIterator[Page]:
-        cookie = client.cookies.get(settings.SESSION_COOKIE_NAME)
-        headers = [] if cookie is None else [(b"cookie", f"{cookie.key}={cookie.value}".encode())]
-        socket = dial(self.app, f"ws/playground/{self.tenant.slug}", headers)
-        await socket.send_input({"type": "websocket.connect"})
-        assert (await socket.receive_output(timeout=20))["type"] == "websocket.accept"
-        try:
+        async with connected(self.app, self.path, client) as socket:
             yield Page(socket)
-        finally:
-            await socket.send_input({"type": "websocket.disconnect", "code": 1001})
-            await socket.wait(timeout=20)
-
-
-def dial(
-    app: Any, path: str, headers: list[tuple[bytes, bytes]], origin: bytes = b"http://localhost"
-) -> ApplicationCommunicator:
-    scope = {
-        "type": "websocket",
-        "path": f"/{path}",
-        "query_string": b"",
-        "headers": [*headers, (b"host", b"localhost"), (b"origin", origin)],
-        "client": ("127.0.0.1", 1),
-    }
-    return ApplicationCommunicator(app, scope)
 
 
 @asynccontextmanager
@@ -266,6 +235,20 @@ async def stage(
         yield Stage(made, tenant, playground, URLRouter([route]))
         await until(lambda: not hub.in_flight)
     await engine.close()
+
+
+@asynccontextmanager
+async def writing(
+    root: Path, tenant: Tenant, client: Client, **options: Any
+) -> AsyncIterator[tuple[Stage, Page]]:
+    """A long answer, `a`, has begun."""
+    async with (
+        stage(root, tenant, behaviour=SLOW, **options) as here,
+        here.page(client) as page,
+    ):
+        await page.say(**start_message("a", LONG))
+        await page.until("delta")
+        yield here, page
 
 
 @pytest.fixture
@@ -321,12 +304,7 @@ async def test_a_strange_origin_is_turned_away(
     tmp_path: Path, acme: Tenant, developer: Client
 ) -> None:
     async with stage(tmp_path, acme) as here:
-        cookie = developer.cookies[settings.SESSION_COOKIE_NAME]
-        headers = [(b"cookie", f"{cookie.key}={cookie.value}".encode())]
-        path = f"ws/playground/{acme.slug}"
-        socket = dial(here.app, path, headers, origin=b"https://evil.example")
-        await socket.send_input({"type": "websocket.connect"})
-        assert (await socket.receive_output(timeout=20))["type"] == "websocket.close"
+        assert await turned_away(here.app, here.path, developer, origin="https://evil.example")
 
 
 async def test_who_lost_his_membership_starts_nothing_more(
@@ -355,17 +333,10 @@ async def test_who_signed_out_starts_nothing_more(
 async def test_a_session_that_ends_is_noticed_while_an_answer_is_written(
     tmp_path: Path, acme: Tenant, developer: Client
 ) -> None:
-    async with (
-        stage(tmp_path, acme, behaviour=SLOW) as here,
-        here.page(developer) as page,
-    ):
-        await page.say(**start_message("a", LONG))
-        await page.until("delta")
+    async with writing(tmp_path, acme, developer) as (here, page):
         await database_sync_to_async(developer.logout)()
         await page.say(type="ping")
-        while (event := await page.event())["type"] == "websocket.send":
-            pass
-        assert event["code"] == 4401
+        assert await page.ended() == 4401
         user = await database_sync_to_async(User.objects.get)()
         answer = here.playground.find((user.pk, acme.pk), "a")
         assert answer is not None and answer.outcome is None
@@ -375,12 +346,7 @@ async def test_a_session_that_ends_is_noticed_while_an_answer_is_written(
 async def test_an_answer_that_waits_for_others_is_told_its_place(
     tmp_path: Path, acme: Tenant, developer: Client
 ) -> None:
-    async with (
-        stage(tmp_path, acme, behaviour=SLOW, max_running=1) as here,
-        here.page(developer) as page,
-    ):
-        await page.say(**start_message("a", LONG))
-        await page.until("delta")
+    async with writing(tmp_path, acme, developer, max_running=1) as (_, page):
         await page.say(**start_message("b"))
         while (waits := await page.hear()).get("phase") != "queued":
             pass
@@ -394,12 +360,7 @@ async def test_an_answer_that_waits_for_others_is_told_its_place(
 async def test_a_suspended_tenants_answers_end_and_none_begin(
     tmp_path: Path, acme: Tenant, developer: Client
 ) -> None:
-    async with (
-        stage(tmp_path, acme, behaviour=SLOW) as here,
-        here.page(developer) as page,
-    ):
-        await page.say(**start_message("a", LONG))
-        await page.until("delta")
+    async with writing(tmp_path, acme, developer) as (_, page):
         suspended = Tenant.objects.filter(pk=acme.pk).update
         await database_sync_to_async(suspended)(status=Tenant.Status.SUSPENDED)
         assert (await page.until("error"))["code"] == "api_key_revoked"
@@ -411,12 +372,7 @@ async def test_a_suspended_tenants_answers_end_and_none_begin(
 async def test_stop_aborts_and_says_what_is_billed(
     tmp_path: Path, acme: Tenant, developer: Client
 ) -> None:
-    async with (
-        stage(tmp_path, acme, behaviour=SLOW) as here,
-        here.page(developer) as page,
-    ):
-        await page.say(**start_message("a", LONG))
-        await page.until("delta")
+    async with writing(tmp_path, acme, developer) as (here, page):
         assert page.phases[-1] == "generating"
         assert set(page.phases) <= {"waiting", "prefill", "generating"}  # nobody else is there
         await page.say(type="stop", id="a")
@@ -534,11 +490,6 @@ async def test_one_person_has_so_many_answers_at_a_time(
 async def test_a_lost_engine_is_an_error_in_the_pane(
     tmp_path: Path, acme: Tenant, developer: Client
 ) -> None:
-    async with (
-        stage(tmp_path, acme, behaviour=SLOW) as here,
-        here.page(developer) as page,
-    ):
-        await page.say(**start_message("a", LONG))
-        await page.until("delta")
+    async with writing(tmp_path, acme, developer) as (here, page):
         here.rig.engine.die()  # type: ignore[attr-defined]
         assert (await page.until("error"))["code"] == "engine_failed"

@@ -19,32 +19,15 @@ from frontend.views.request import SCALE, exact, phases, rate, reason
 from frontend.views.requests import PAGE, RequestFilter, mark_of, search, text_of
 from inference.errors import BY_CODE
 from inference.wire import Usage
-from tenants.models import ApiKey, Membership, Tenant, UsageEvent, User
+from tenants.models import ApiKey, Membership, Tenant, UsageEvent
 from tenants.models.usage import REASONS, Mark, Outcome
 from tenants.receipts import describe, signer
-from tests.frontend.test_pages import client_of
-from tests.tenants.making import make_adapter, make_key, make_tenant, make_user, make_version
+from tests.frontend.clients import client_of, user_of
+from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tenants.spending import spend
 
 MINUTE = timedelta(minutes=1)
 ROLES = ("owner", "admin", "developer", "viewer", "operator")
-
-
-@pytest.fixture
-def key(tenant: Tenant) -> ApiKey:
-    return make_key(tenant)[0]
-
-
-@pytest.fixture
-def admin(tenant: Tenant) -> Client:
-    return client_of(tenant, "admin")
-
-
-@pytest.fixture
-def operator(db: None) -> Client:
-    client = Client()
-    client.force_login(make_user(is_staff=True))
-    return client
 
 
 def at(tenant: Tenant, *rest: str) -> str:
@@ -56,10 +39,6 @@ def listed(client: Client, where: str, **query: Any) -> list[str]:
     page = client.get(where, query)
     assert page.status_code == 200, page.context["form"].errors
     return [row.event.id for row in page.context["rows"]]
-
-
-def user_of(client: Client) -> User:
-    return User.objects.get(pk=client.session["_auth_user_id"])
 
 
 def ago(minutes: float = 0) -> datetime:

@@ -18,7 +18,7 @@ from gateway.crowd import Size, usage
 from gateway.crowd.rows import BASES, Rows
 from tenants.models import Tenant
 from tests.frontend.addresses import ACCOUNT, PARTS, Page, names, pages, parts
-from tests.frontend.test_pages import client_of
+from tests.frontend.clients import client_of
 from tests.tenants.making import make_user
 
 MAX_QUERIES = 12

@@ -15,7 +15,7 @@ from servestatic import ServeStaticASGI
 
 from tenants.models import Tenant
 from tests.frontend.addresses import Page, pages
-from tests.frontend.test_pages import client_of
+from tests.frontend.clients import client_of
 from tests.tenants.making import make_adapter, make_key, make_version
 
 MAX_BYTES = 150_000

@@ -12,7 +12,7 @@ from django.utils import timezone
 from frontend.views.usage import HOUR, Question, change
 from inference.wire import Usage
 from tenants.models import ApiKey, Tenant, User
-from tests.frontend.test_pages import address, client_of
+from tests.frontend.clients import address, client_of
 from tests.tenants.making import make_key, make_tenant
 from tests.tenants.spending import spend
 from tests.tenants.test_usage_api import read
@@ -22,16 +22,6 @@ NOW = datetime(2026, 5, 20, 15, 30, tzinfo=UTC)
 
 def tokens(prompt: int, cached: int = 0, output: int = 0) -> Usage:
     return Usage(prompt, cached, output, 0, 0.1, 0.2, 0.3, 0.9)
-
-
-@pytest.fixture
-def key(tenant: Tenant) -> ApiKey:
-    return make_key(tenant)[0]
-
-
-@pytest.fixture
-def admin(tenant: Tenant) -> Client:
-    return client_of(tenant, "admin")
 
 
 def asked(**given: Any) -> Question:
