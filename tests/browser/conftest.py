@@ -15,6 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.people import Customer, Street, session_of_new, sign_in
+from tests.frontend.identity_provider import CALLBACK, CLIENT, IdentityProvider, serving
 from tests.stack.running import Stack, signed_in, up
 
 PATIENCE_MS = 30_000
@@ -36,9 +37,22 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def stack(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def provider() -> Iterator[IdentityProvider]:
+    """Whom single sign-on asks: to browsers another site than the console, as providers are."""
+    with serving("localhost") as server:
+        server.asks = True
+        yield server
+
+
+@pytest.fixture(scope="package")
+def stack(
+    chromium: Browser, provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Stack]:
     """After Chromium, so that nothing starts where the tests are skipped."""
-    with up(tmp_path_factory.mktemp("browser") / "var") as running:
+    settings = {"OIDC_ISSUER": provider.issuer, "OIDC_NAME": "Parrot ID"}
+    settings |= dict(zip(("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"), CLIENT, strict=True))
+    with up(tmp_path_factory.mktemp("browser") / "var", **settings) as running:
+        provider.redirect_uri = running.url + CALLBACK
         yield running
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
@@ -11,7 +13,7 @@ from random import randrange
 import httpx
 from openai import OpenAI
 from openai import Stream as OpenStream
-from openai.types.chat import ChatCompletionChunk
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.browser.adapters import files
@@ -131,6 +133,19 @@ def follow(page: Page, link: Locator) -> None:
         link.click()
 
 
+@contextmanager
+def staying(page: Page) -> Iterator[None]:
+    """What changes on the page meanwhile changes by itself: the page is not loaded again."""
+    page.evaluate("document.body.dataset.loaded = 'once'")
+    yield
+    assert page.evaluate("document.body.dataset.loaded") == "once"
+
+
+def live_state(page: Page) -> Locator:
+    """What the sidebar says of the page's socket."""
+    return page.get_by_role("complementary").get_by_role("status").first
+
+
 def copied(page: Page, panel: Locator) -> str:
     """Press a panel's button to copy, and look what was copied."""
     panel.get_by_role("button", name="Copy").first.click()
@@ -138,13 +153,28 @@ def copied(page: Page, panel: Locator) -> str:
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
+def invite(page: Page, role: str, note: str = "") -> str:
+    """On the page of members: the link for somebody new."""
+    page.get_by_role("button", name="Invite somebody").first.click()
+    dialog = page.get_by_role("dialog", name="Invite somebody")
+    dialog.get_by_label("Role").select_option(role)
+    dialog.get_by_label("For").fill(note)
+    follow(page, dialog.get_by_role("button", name="Make a link"))
+    return copied(page, page.get_by_role("region", name="Your invitation"))
+
+
 def upload(page: Page, name: str, folder: Path) -> None:
     """On the page of adapters: send a folder's files under this name."""
+    follow(page, chosen(page, name, folder).get_by_role("button", name="Upload"))
+
+
+def chosen(page: Page, name: str, folder: Path) -> Locator:
+    """The upload dialog with the folder's files, of which none is sent yet."""
     page.get_by_role("button", name="Upload an adapter").first.click()
     dialog = page.get_by_role("dialog", name="Upload an adapter")
     dialog.get_by_label("Name").fill(name)
     dialog.get_by_label("Files", exact=True).set_input_files(files(folder))
-    follow(page, dialog.get_by_role("button", name="Upload"))
+    return dialog
 
 
 def await_ready(page: Page) -> None:
@@ -159,6 +189,16 @@ def create_key(page: Page, name: str) -> str:
     dialog.get_by_label("Name").fill(name)
     follow(page, dialog.get_by_role("button", name="Create"))
     return copied(page, page.get_by_role("region", name="Your new key"))
+
+
+def completion(program: OpenAI, model: str, max_tokens: int) -> ChatCompletion:
+    """A whole answer, as the model gives it each time."""
+    return program.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": QUESTION}],
+        temperature=0,
+        max_tokens=max_tokens,
+    )
 
 
 def long_stream(program: OpenAI, model: str) -> OpenStream[ChatCompletionChunk]:

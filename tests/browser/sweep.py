@@ -98,15 +98,21 @@ class Sweep:
         """Go there, and note what is wrong with it and with each of its dialogs."""
         where = f"{visit.name} as {self.role}"
         try:
+            answer = self.page.goto(visit.url)
+            if answer is None or answer.status != visit.status:
+                self._note(where, f"{answer and answer.status} {visit.url}")
             self._look(visit, where)
         except Error as error:  # such as a dialog that does not open
             self._note(where, str(error))
         self._listen(where, visit)
 
+    def look_here(self, name: str) -> None:
+        """The same of the page that is open; afterwards it looks as at first."""
+        self._look(Visit(name, self.page.url), f"{name} as {self.role}")
+        self.page.emulate_media(color_scheme="light")
+        self.page.set_viewport_size({"width": WIDE, "height": HEIGHT})
+
     def _look(self, visit: Visit, where: str) -> None:
-        answer = self.page.goto(visit.url)
-        if answer is None or answer.status != visit.status:
-            self._note(where, f"{answer and answer.status} {visit.url}")
         new = self._is_new("body")
         if new:
             self.page.evaluate(AXE_SCRIPT)

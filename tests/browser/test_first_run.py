@@ -11,7 +11,17 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.adapters import SUPPORT
-from tests.browser.people import Street, await_ready, copied, create_key, follow, go, join, upload
+from tests.browser.people import (
+    Street,
+    await_ready,
+    copied,
+    create_key,
+    follow,
+    go,
+    invite,
+    join,
+    upload,
+)
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -65,11 +75,7 @@ def tenant_with_invitation(operator: Page, name: str) -> str:
     follow(operator, dialog.get_by_role("button", name="Make"))
     expect(operator.get_by_text(f"{name} is made.")).to_be_visible()
     follow(operator, operator.get_by_role("link", name="Members"))
-    operator.get_by_role("button", name="Invite somebody").first.click()
-    dialog = operator.get_by_role("dialog", name="Invite somebody")
-    dialog.get_by_label("Role").select_option("admin")
-    follow(operator, dialog.get_by_role("button", name="Make a link"))
-    return copied(operator, operator.get_by_role("region", name="Your invitation"))
+    return invite(operator, "admin")
 
 
 def snippet(page: Page) -> str:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from gateway.demo import MODEL_NAME
-from tests.browser.people import Customer, Street, follow, go
+from tests.browser.people import Customer, Street, completion, follow, go
 from tests.browser.playground import ask, feet, pane
 from tests.stack.asking import until
 
@@ -59,9 +59,7 @@ def test_what_is_used_is_shown_as_it_is_used(owner: Page, customer: Customer) ->
     used = line(owner, "Requests per minute").get_by_role("meter")
     expect(used).to_have_attribute("value", "0")
     with customer.program(customer.key()) as program:
-        program.chat.completions.create(
-            model=MODEL_NAME, messages=[{"role": "user", "content": "Hello"}]
-        )
+        completion(program, MODEL_NAME, 2)
     expect(used).to_have_attribute("value", "1")
 
 

@@ -5,76 +5,71 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Page, expect
 
 from gateway.demo import MODEL_NAME
-from tests.browser.people import Customer, Street, follow, go, long_stream
+from tests.browser.people import (
+    Customer,
+    Street,
+    completion,
+    follow,
+    go,
+    live_state,
+    long_stream,
+    staying,
+)
 from tests.browser.playground import ask, foot, pane
-from tests.stack.asking import QUESTION
 from tests.stack.running import Stack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
-
-MARK = "document.body.dataset.witness = 'not loaded again'"
-MARKED = "document.body.dataset.witness === 'not loaded again'"
-
-
-def live_state(page: Page) -> Locator:
-    """What the sidebar says of the page's socket."""
-    return page.get_by_role("complementary").get_by_role("status").first
 
 
 def test_a_request_appears_in_the_tail_and_opens(owner: Page, customer: Customer) -> None:
     go(owner, "Requests")
     expect(live_state(owner)).to_have_text("Live")
-    owner.evaluate(MARK)
-    with customer.program(customer.key()) as program:
-        done = program.chat.completions.create(
-            model=MODEL_NAME, messages=[{"role": "user", "content": QUESTION}], max_tokens=20
-        )
-    row = owner.get_by_role("row").filter(has_text=MODEL_NAME)
-    expect(row).to_have_count(1)
-    row.get_by_role("link").first.click()
-    drawer = owner.get_by_role("dialog", name="Request")
-    expect(drawer).to_contain_text(re.compile(r"req_\w+"))
-    for phase in ("Queued", "Prefill", "Decode", "Total"):
-        expect(drawer.get_by_role("listitem").filter(has_text=phase)).to_be_visible()
-    assert done.usage is not None
-    tokens = drawer.get_by_role("row", name="Output")
-    expect(tokens).to_contain_text(str(done.usage.completion_tokens))
-    expect(drawer.get_by_role("row", name="Cost")).to_contain_text("0.0000")
-    with owner.expect_download() as receipt:
-        drawer.get_by_role("link", name="Signed receipt").click()
-    assert b"Ed25519" in receipt.value.path().read_bytes()
-    owner.keyboard.press("Escape")
-    expect(drawer).not_to_be_visible()
-    assert owner.evaluate(MARKED)
+    with staying(owner):
+        with customer.program(customer.key()) as program:
+            done = completion(program, MODEL_NAME, 20)
+        row = owner.get_by_role("row").filter(has_text=MODEL_NAME)
+        expect(row).to_have_count(1)
+        row.get_by_role("link").first.click()
+        drawer = owner.get_by_role("dialog", name="Request")
+        expect(drawer).to_contain_text(re.compile(r"req_\w+"))
+        for phase in ("Queued", "Prefill", "Decode", "Total"):
+            expect(drawer.get_by_role("listitem").filter(has_text=phase)).to_be_visible()
+        assert done.usage is not None
+        tokens = drawer.get_by_role("row", name="Output")
+        expect(tokens).to_contain_text(str(done.usage.completion_tokens))
+        expect(drawer.get_by_role("row", name="Cost")).to_contain_text("0.0000")
+        with owner.expect_download() as receipt:
+            drawer.get_by_role("link", name="Signed receipt").click()
+        assert b"Ed25519" in receipt.value.path().read_bytes()
+        owner.keyboard.press("Escape")
+        expect(drawer).not_to_be_visible()
 
 
 def test_the_operators_engines_are_live(operator: Page, customer: Customer) -> None:
     engines = operator.get_by_role("navigation", name="Installation")
     follow(operator, engines.get_by_role("link", name="Engines"))
     expect(live_state(operator)).to_have_text("Live")
-    operator.evaluate(MARK)
-    running = operator.get_by_role("row", name="engine-1").get_by_role("cell").nth(1)
-    expect(running).to_have_text("0")
-    with customer.program(customer.key()) as program:
-        stream = long_stream(program, MODEL_NAME)
-        expect(running).to_have_text("1")
-        stream.close()
-    expect(running).to_have_text("0")
-    assert operator.evaluate(MARKED)
+    with staying(operator):
+        running = operator.get_by_role("row", name="engine-1").get_by_role("cell").nth(1)
+        expect(running).to_have_text("0")
+        with customer.program(customer.key()) as program:
+            stream = long_stream(program, MODEL_NAME)
+            expect(running).to_have_text("1")
+            stream.close()
+        expect(running).to_have_text("0")
 
 
 def test_a_killed_gateway_is_waited_for(street: Street, stack: Stack, owner: Page) -> None:
     street.witness.allow("console: WebSocket connection", "net::ERR_")
     go(owner, "Engines")
     expect(live_state(owner)).to_have_text("Live")
-    owner.evaluate(MARK)
-    stack.children("gateway")[0].kill()
-    expect(live_state(owner)).to_have_text("Reconnecting")
-    expect(live_state(owner)).to_have_text("Live")
-    assert owner.evaluate(MARKED)
+    with staying(owner):
+        stack.children("gateway")[0].kill()
+        expect(live_state(owner)).to_have_text("Reconnecting")
+        expect(live_state(owner)).to_have_text("Live")
     go(owner, "Playground")
     ask(owner, "Hello")
     expect(foot(pane(owner))).to_be_visible()

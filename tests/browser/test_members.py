@@ -7,7 +7,7 @@ from secrets import token_hex
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.people import Customer, Street, copied, create_key, follow, go, join
+from tests.browser.people import Customer, Street, create_key, follow, go, invite, join
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -18,16 +18,6 @@ def links(page: Page) -> list[str]:
     """The lines of the sidebar."""
     navigation = page.get_by_role("complementary").get_by_role("navigation")
     return navigation.get_by_role("link").all_inner_texts()
-
-
-def invite(page: Page, role: str, note: str) -> str:
-    """On the page of members: the link for somebody new."""
-    page.get_by_role("button", name="Invite somebody").first.click()
-    dialog = page.get_by_role("dialog", name="Invite somebody")
-    dialog.get_by_label("Role").select_option(role)
-    dialog.get_by_label("For").fill(note)
-    follow(page, dialog.get_by_role("button", name="Make a link"))
-    return copied(page, page.get_by_role("region", name="Your invitation"))
 
 
 def entry(page: Page, what: str) -> Locator:

@@ -6,8 +6,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from gateway.demo import MODEL_NAME
-from tests.browser.people import Customer, go
-from tests.stack.asking import QUESTION
+from tests.browser.people import Customer, completion, go, live_state
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -15,9 +14,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 def asked(customer: Customer, times: int) -> None:
     with customer.program(customer.key()) as program:
         for _ in range(times):
-            program.chat.completions.create(
-                model=MODEL_NAME, messages=[{"role": "user", "content": QUESTION}], max_tokens=2
-            )
+            completion(program, MODEL_NAME, 2)
 
 
 def rows(page: Page) -> Locator:
@@ -28,7 +25,7 @@ def test_what_comes_while_somebody_reads_is_held(owner: Page, customer: Customer
     asked(customer, 1)
     go(owner, "Requests")
     expect(rows(owner)).to_have_count(1)
-    expect(owner.get_by_role("complementary").get_by_role("status").first).to_have_text("Live")
+    expect(live_state(owner)).to_have_text("Live")
     owner.get_by_role("button", name="Pause").click()
     asked(customer, 2)
     expect(owner.get_by_role("button", name="2 new")).to_be_visible()

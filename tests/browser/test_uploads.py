@@ -6,12 +6,11 @@ from os import urandom
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, Request, expect
+from playwright.sync_api import Page, Request, expect
 
 from inference.content import CONFIG, WEIGHTS
 from tests.adapters.builder import config_bytes
-from tests.browser.adapters import files
-from tests.browser.people import follow, go
+from tests.browser.people import chosen, follow, go
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -35,16 +34,6 @@ def slow_down(page: Page, bytes_per_s: int) -> None:
     session.send("Network.emulateNetworkConditions", conditions | {"uploadThroughput": bytes_per_s})
 
 
-def chosen(page: Page, folder: Path) -> Locator:
-    """The upload dialog with the folder's files."""
-    go(page, "Adapters")
-    page.get_by_role("button", name="Upload an adapter").first.click()
-    dialog = page.get_by_role("dialog", name="Upload an adapter")
-    dialog.get_by_label("Name").fill("desk")
-    dialog.get_by_label("Files", exact=True).set_input_files(files(folder))
-    return dialog
-
-
 def test_leaving_the_page_loses_nothing(owner: Page, folder: Path) -> None:
     offsets: list[int] = []
 
@@ -54,13 +43,14 @@ def test_leaving_the_page_loses_nothing(owner: Page, folder: Path) -> None:
 
     owner.on("request", note)
     owner.on("dialog", lambda dialog: dialog.accept())  # "Leave this page?"
-    dialog = chosen(owner, folder)
+    go(owner, "Adapters")
+    dialog = chosen(owner, "desk", folder)
     slow_down(owner, SLOW_BYTES_PER_S)
     dialog.get_by_role("button", name="Upload").click()
     expect(dialog.get_by_text("MB/s")).to_be_visible()
     owner.reload()
     slow_down(owner, -1)
-    dialog = chosen(owner, folder)
+    dialog = chosen(owner, "desk", folder)
     expect(dialog.get_by_text("goes on from where it stopped")).to_be_visible()
     follow(owner, dialog.get_by_role("button", name="Upload"))
     expect(owner.get_by_role("heading", name="Version 1")).to_be_visible()
@@ -71,13 +61,15 @@ def test_leaving_the_page_loses_nothing(owner: Page, folder: Path) -> None:
 
 
 def test_a_cancelled_upload_is_forgotten(owner: Page, folder: Path) -> None:
-    dialog = chosen(owner, folder)
+    go(owner, "Adapters")
+    dialog = chosen(owner, "desk", folder)
     slow_down(owner, SLOW_BYTES_PER_S)
     dialog.get_by_role("button", name="Upload").click()
     expect(dialog.get_by_text("MB/s")).to_be_visible()
     with owner.expect_response(lambda answer: answer.request.method == "DELETE"):
         dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_be_hidden()
-    dialog = chosen(owner, folder)
+    go(owner, "Adapters")
+    dialog = chosen(owner, "desk", folder)
     expect(dialog.get_by_text("goes on from where it stopped")).to_be_hidden()
     expect(owner.get_by_role("heading", name="Unfinished uploads")).to_have_count(0)
