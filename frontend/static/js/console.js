@@ -12,7 +12,7 @@ function openMenu(open) {
 }
 
 document.addEventListener("change", (event) => {
-  if (event.target.matches("[data-theme-choice]")) choose(event.target.value);
+  if (event.target.id === "theme-choice") choose(event.target.value);
   if (event.target.matches("[data-go]")) location.assign(event.target.value);
 });
 
@@ -52,9 +52,8 @@ class CopyButton extends HTMLElement {
 }
 customElements.define("copy-button", CopyButton);
 
-for (const choice of document.querySelectorAll("[data-theme-choice]")) {
-  choice.value = localStorage.getItem("theme") ?? "system";
-}
+const theme = document.getElementById("theme-choice");
+if (theme) theme.value = localStorage.getItem("theme") ?? "system";
 // The server opened it to show what is wrong in it; here it also takes the focus.
 for (const dialog of document.querySelectorAll("dialog[open]")) {
   dialog.close();

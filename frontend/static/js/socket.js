@@ -1,5 +1,5 @@
-// A websocket of the console that is made again when it drops, after ever longer waits. A subclass
-// says what to do when it is `opened`, has `heard` a message, is `lost` for now, or `refused` for good.
+// A websocket that is made again when it drops, after ever longer waits. A subclass says what to do
+// when it is `opened`, has `heard` a message, is `lost` for now, or `refused` for good.
 const PING_MS = 15_000;
 const DEAD_MS = 30_000;
 const LONGEST_WAIT_MS = 10_000;

@@ -60,8 +60,10 @@ class Playground extends HTMLElement {
   // Something began, ended, came or went: what can be pressed now?
   changed() {
     const panes = this.all;
-    panes.forEach((pane, at) => pane.setAttribute("aria-label", `Pane ${at + 1}`));
-    for (const pane of panes) pane.querySelector('[data-act="remove"]').disabled = panes.length === 1;
+    panes.forEach((pane, at) => {
+      pane.setAttribute("aria-label", `Pane ${at + 1}`);
+      pane.querySelector('[data-act="remove"]').disabled = panes.length === 1;
+    });
     if (this.readOnly) return;
     const busy = panes.some((pane) => pane.running);
     const asked = panes.some((pane) => pane.tree.leaf);
@@ -169,7 +171,7 @@ class Playground extends HTMLElement {
     history.replaceState(null, "", made.url);
     document.querySelector("h1").textContent = made.title;
     for (const form of document.querySelectorAll("form[data-of-kept]")) form.action = made.url + form.dataset.ofKept;
-    for (const input of document.querySelectorAll("[data-title]")) input.value = made.title;
+    document.getElementById("title").value = made.title;
     for (const one of document.querySelectorAll("[data-when-kept]")) one.hidden = false;
     document.getElementById("save").hidden = true;
     document.querySelector('[data-opens="share"]').focus();

@@ -16,7 +16,7 @@ let goUntil = 0;
 let looking = false; // what is listed is older than what was typed
 let entered = false; // meanwhile
 
-// The palette: a combobox whose options the server finds -----------------------------------------
+// The palette: a combobox whose options the server finds
 
 function options() {
   return [...list.children];
@@ -110,7 +110,7 @@ palette.addEventListener("click", (event) => {
   if (event.target === palette) palette.close(); // its backdrop
 });
 
-// Shortcuts --------------------------------------------------------------------------------------
+// Shortcuts
 
 setting.checked = localStorage.getItem(SETTING) !== "off";
 setting.addEventListener("change", () => {
