@@ -19,6 +19,7 @@ from tenants.models import (
     AdapterVersion,
     Alias,
     ApiKey,
+    AuditActor,
     AuditEntry,
     BaseModel,
     Conversation,
@@ -310,6 +311,11 @@ class PriceAdmin(PriceAdminBase):
 @admin.register(GatewayProcess)
 class GatewayProcessAdmin(Shown):
     list_display = ["url", "heartbeat_at"]
+
+
+@admin.register(AuditActor)
+class AuditActorAdmin(Shown):
+    search_fields = ["name"]
 
 
 @admin.register(AuditEntry)

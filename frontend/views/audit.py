@@ -10,7 +10,6 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -77,7 +76,7 @@ class AuditFilter(forms.Form):
         exact = {name: given[name] for name in ("kind", "action") if given[name]}
         entries = entries.filter(**exact)
         if who := given["actor"]:
-            entries = entries.filter(Q(actor_name__icontains=who) | Q(actor_kind=who.lower()))
+            entries = entries.by(who)
         if given["since"]:
             entries = entries.filter(at__gte=_midnight(given["since"]))
         if given["until"]:

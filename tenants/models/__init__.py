@@ -3,7 +3,7 @@
 from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
-from tenants.models.audit import AuditEntry
+from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.conversations import Conversation
 from tenants.models.invitations import Invitation
 from tenants.models.isolation import IsolationCheck
@@ -19,6 +19,7 @@ __all__ = [
     "AdapterVersion",
     "Alias",
     "ApiKey",
+    "AuditActor",
     "AuditEntry",
     "BaseModel",
     "Conversation",

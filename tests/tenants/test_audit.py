@@ -6,8 +6,8 @@ import pytest
 from django.db import DatabaseError, connection, transaction
 from django.test import Client
 
-from tenants.models import ApiKey, AuditEntry, LimitSet, Membership, Tenant
-from tenants.models.audit import Actor, acting
+from tenants.models import ApiKey, AuditActor, AuditEntry, LimitSet, Membership, Tenant
+from tenants.models.audit import MANY, Actor, acting
 from tests.tenants.making import make_adapter, make_key, make_member, make_tenant, make_version
 
 ADA = Actor("user", 7, "ada", "192.0.2.1", "req-1")
@@ -121,3 +121,49 @@ def test_the_api_says_who_it_was(tenant: Tenant) -> None:
         assert answer["x-request-id"] == f"req_{entry.request_id}"
     make_adapter(tenant)
     assert last().actor_kind == "system"
+
+
+# --- By part of a name ---------------------------------------------------------------------------
+
+
+def did(tenant: Tenant, *actors: Actor) -> None:
+    for actor in actors:
+        AuditEntry.objects.note(actor, tenant, "viewed", tenant.slug)
+
+
+def names_by(who: str) -> set[str]:
+    return set(AuditEntry.objects.by(who).values_list("actor_name", flat=True))
+
+
+def test_entries_are_found_by_part_of_a_name(tenant: Tenant) -> None:
+    """No such users exist: the log keeps the names of those who are gone."""
+    did(tenant, ADA, Actor("user", 8, "Adam"), Actor("key", 9, "nightly"), Actor("user", 9, "a_a"))
+    assert names_by("ADA") == {"ada", "Adam"}
+    assert names_by("nightly") == {"nightly"}
+    assert names_by("a_") == {"a_a"}
+    assert names_by("nobody") == set()
+
+
+def test_entries_are_found_by_the_kind_of_actor(tenant: Tenant) -> None:
+    did(tenant, ADA, Actor("key", 9, "nightly"), Actor("user", 10, "the keykeeper"))
+    assert names_by("Key") == {"nightly", "the keykeeper"}
+    assert names_by("user") == {"ada", "the keykeeper"}
+    assert names_by("system") == {""}
+
+
+def test_a_name_that_very_many_share(tenant: Tenant) -> None:
+    """More than are looked up one by one."""
+    every = {f"member-{number}" for number in range(MANY + 1)}
+    AuditEntry.objects.bulk_create(
+        AuditEntry(actor_kind="user", actor_name=name, action="viewed", kind="tenant")
+        for name in [*every, "somebody else"]
+    )
+    assert names_by("ember") == every
+
+
+def test_each_name_is_kept_once_and_only_with_its_entry(tenant: Tenant) -> None:
+    did(tenant, ADA, ADA, Actor("key", 8, "Adam"))
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        did(tenant, Actor("user", 1, "eve"))
+        raise ZeroDivisionError
+    assert sorted(AuditActor.objects.values_list("name", flat=True)) == ["Adam", "ada"]

@@ -17,8 +17,8 @@ from tenants.models import Tenant
 
 TABLES = (
     "tenant", "user", "membership", "invitation", "apikey", "adapter", "adapterversion", "alias",
-    "limitset", "price", "conversation", "auditentry", "usageevent", "usagerollup", "usagemonth",
-    "enginejournal",
+    "limitset", "price", "conversation", "auditactor", "auditentry", "usageevent", "usagerollup",
+    "usagemonth", "enginejournal",
 )  # fmt: skip
 
 
