@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, WebSocketRoute, expect
+from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.sockets import Sockets
 from tests.browser.static import serve
 
 HOME = "http://live.test/"
@@ -17,50 +17,35 @@ PAGE = """<!doctype html><html><body><p role=status data-live hidden></p>
 <live-part id=b topic=adapters tenant=acme query=7 seen=m1>{b}</live-part>
 <script src=/vendor/idiomorph.js defer></script>
 <script type=module src=/js/live.js></script></body></html>"""
+WATCHED = 2
+"""Messages by which the page watches both topics; a ping follows."""
 FIELD = "<form><input id=name value=given><p>before</p></form><dialog id=d open>asked</dialog>"
 
 
-class Server:
+class Server(Sockets):
     """What the page finds at /ws/live, and the page as it is now."""
 
     def __init__(self, page: Page) -> None:
-        self.page = page
-        self.sockets: list[WebSocketRoute] = []
-        self.heard: list[list[dict[str, Any]]] = []
-        """Of each socket."""
+        super().__init__(page, "/ws/live")
         self.part = "checking"
-        page.route(f"{HOME}**", self._serve)
+        page.route(f"{HOME}**", lambda route: serve(route, HOME, self.html))
         page.route(f"{HOME}account/**", lambda route: route.fulfill(body="sign in"))
-        page.route_web_socket("**/ws/live", self._accept)
+
+    @property
+    def html(self) -> str:
+        return PAGE.format(a=FIELD, b=self.part)
 
     def open(self) -> None:
         """Load the page and wait until it watches both topics."""
         self.page.goto(HOME)
-        self.until(1)
-
-    def until(self, sockets: int) -> None:
-        """Wait until the page has opened so many sockets and watches on the last."""
-        while len(self.sockets) < sockets or len(self.watches()) < 2:
-            self.page.wait_for_timeout(10)  # lets the browser's events come
+        self.until(1, WATCHED)
 
     def watches(self) -> list[dict[str, Any]]:
         """On the last socket."""
         return [message for message in self.heard[-1] if message["type"] == "watch"]
 
-    def say(self, **message: Any) -> None:
-        self.sockets[-1].send(json.dumps(message))
-
     def news(self, id: str, seq: str, **data: Any) -> None:
         self.say(type="news", id=id, seq=seq, data=data)
-
-    def _accept(self, socket: WebSocketRoute) -> None:
-        heard: list[dict[str, Any]] = []
-        self.sockets.append(socket)
-        self.heard.append(heard)
-        socket.on_message(lambda text: heard.append(json.loads(text)))
-
-    def _serve(self, route: Route) -> None:
-        serve(route, HOME, PAGE.format(a=FIELD, b=self.part))
 
 
 @pytest.fixture
@@ -84,7 +69,7 @@ def test_all_parts_share_one_socket_and_say_what_they_watch(server: Server) -> N
     assert watched == [("1", "engines", "acme", ""), ("2", "adapters", "acme", "7")]
     server.say(type="pong")
     state(server.page).to_have_text("Live")
-    assert len(server.sockets) == 1
+    assert len(server.all) == 1
 
 
 def test_news_leave_what_somebody_uses_as_it_is(server: Server) -> None:
@@ -126,10 +111,10 @@ def test_a_dropped_socket_is_made_again_and_goes_on(server: Server) -> None:
     server.news("1", "x-5", html="first")
     expect(server.page.locator("#a")).to_have_text("first")
     for sockets in (2, 3):
-        server.sockets[-1].close(code=1012)
+        server.all[-1].close(code=1012)
         state(server.page).to_have_text("Reconnecting")
         server.page.clock.run_for(1_000)
-        server.until(sockets)
+        server.until(sockets, WATCHED)
     assert [one["after"] for one in server.watches()] == ["x-5", ""]
     server.say(type="pong")
     state(server.page).to_have_text("Live")
@@ -142,19 +127,19 @@ def test_a_silent_socket_is_given_up(server: Server) -> None:
     server.page.clock.run_for(15_000)
     assert [one["type"] for one in server.heard[0]].count("ping") >= 2
     server.page.clock.run_for(31_000)
-    server.until(2)
+    server.until(2, WATCHED)
 
 
 def test_who_is_not_signed_in_goes_to_sign_in_and_who_may_not_stays(server: Server) -> None:
     server.open()
-    server.sockets[0].close(code=4403)
+    server.all[0].close(code=4403)
     state(server.page).to_have_text("Not live")
     server.page.clock.run_for(120_000)
-    assert len(server.sockets) == 1
+    assert len(server.all) == 1
     server.heard.clear()
-    server.sockets.clear()
+    server.all.clear()
     server.open()
-    server.sockets[0].close(code=4401)
+    server.all[0].close(code=4401)
     server.page.wait_for_url(f"{HOME}account/login/?next=%2F")
 
 
@@ -174,13 +159,13 @@ def test_a_tab_that_is_hidden_for_long_needs_no_socket(server: Server) -> None:
     page.clock.run_for(30_000)
     look(hidden=False)
     page.clock.run_for(40_000)
-    assert len(server.sockets) <= 2  # at most one was given up for its silence
-    before = len(server.sockets)
+    assert len(server.all) <= 2  # at most one was given up for its silence
+    before = len(server.all)
     look(hidden=True)
     server.say(type="pong")
     page.clock.run_for(61_000)
     state(page).to_have_text("Paused")
     look(hidden=False)
-    server.until(before + 1)
+    server.until(before + 1, WATCHED)
     server.say(type="pong")
     state(page).to_have_text("Live")

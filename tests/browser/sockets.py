@@ -1,0 +1,34 @@
+"""The other end of a page's websockets, played by the test."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from playwright.sync_api import Page, WebSocketRoute
+
+
+class Sockets:
+    """All that the page opens at a path, and what it says on each."""
+
+    def __init__(self, page: Page, path: str) -> None:
+        self.page = page
+        self.all: list[WebSocketRoute] = []
+        self.heard: list[list[dict[str, Any]]] = []
+        """Of each socket."""
+        page.route_web_socket(f"**{path}", self._accept)
+
+    def until(self, sockets: int, messages: int) -> list[dict[str, Any]]:
+        """Wait until the page has opened so many, and said so much on the last; what it said."""
+        while len(self.all) < sockets or len(self.heard[-1]) < messages:
+            self.page.wait_for_timeout(10)  # lets the browser's events come
+        return self.heard[-1]
+
+    def say(self, **message: Any) -> None:
+        self.all[-1].send(json.dumps(message))
+
+    def _accept(self, socket: WebSocketRoute) -> None:
+        heard: list[dict[str, Any]] = []
+        self.all.append(socket)
+        self.heard.append(heard)
+        socket.on_message(lambda text: heard.append(json.loads(text)))
