@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from django.db import connection, transaction
 
 from tenants.models import EngineJournal
-from tenants.models.usage import FIGURES
+from tenants.models.usage import FIGURES, month_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ def drifts() -> list[Drift]:
 
 
 class Group(NamedTuple):
-    """One row of the hourly sums. Row ids; empty `adapter`: the base model itself."""
+    """What a row of sums is of. Row ids; empty `adapter`: the base model itself."""
 
     tenant_id: int
-    hour: datetime
+    start: datetime
     key_id: int
     adapter: str
     model: str
@@ -75,11 +75,11 @@ class Sums(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A row of the hourly sums that is not what its events add up to."""
+    """A row of sums that is not what it should be: what its parts add up to, and what it says."""
 
     group: Group
-    events: Sums
-    rollup: Sums
+    parts: Sums
+    kept: Sums
 
 
 class JournalDifference(NamedTuple):
@@ -91,24 +91,44 @@ class JournalDifference(NamedTuple):
     ledger: tuple[int, ...]
 
 
-_EVENT_SUMS = ", ".join(f"sum({name}) AS {name}" for name in FIGURES[1:])
-_ROLLUPS = f"""
-WITH event AS (
-    SELECT tenant_id, date_trunc('hour', started_at, 'UTC') AS hour, key_id, adapter, model,
-           base_model, count(*) AS requests, {_EVENT_SUMS}
-    FROM tenants_usageevent WHERE started_at >= %(start)s AND started_at < %(end)s
-    GROUP BY 1, 2, 3, 4, 5, 6
-), rollup AS (
-    SELECT * FROM tenants_usagerollup WHERE hour >= %(start)s AND hour < %(end)s
+_SUMS = ", ".join(f"sum({name}) AS {name}" for name in FIGURES[1:])
+
+
+def _differing(parts: str, kept: str, start: str) -> str:
+    """A query for Differences: `kept` is a table whose rows begin at their `start`."""
+
+    def of(source: str) -> str:
+        return ", ".join(f"coalesce({source}.{name}, 0)" for name in FIGURES)
+
+    return f"""
+WITH part AS ({parts}), kept AS (
+    SELECT *, {start} AS start FROM {kept} WHERE {start} >= %(start)s AND {start} < %(end)s
 )
-SELECT tenant_id, hour, key_id, adapter, model, base_model,
-       {", ".join(f"coalesce(event.{name}, 0)" for name in FIGURES)},
-       {", ".join(f"coalesce(rollup.{name}, 0)" for name in FIGURES)}
-FROM event FULL JOIN rollup USING (tenant_id, hour, key_id, adapter, model, base_model)
-WHERE ({", ".join(f"event.{name}" for name in FIGURES)})
-      IS DISTINCT FROM ({", ".join(f"rollup.{name}" for name in FIGURES)})
-ORDER BY tenant_id, hour, key_id, adapter, model, base_model
+SELECT tenant_id, start, key_id, adapter, model, base_model, {of("part")}, {of("kept")}
+FROM part FULL JOIN kept USING (tenant_id, start, key_id, adapter, model, base_model)
+WHERE ({of("part")}) <> ({of("kept")})
+ORDER BY tenant_id, start, key_id, adapter, model, base_model
 """
+
+
+_HOURS_DIFFER = _differing(
+    f"""
+    SELECT tenant_id, date_trunc('hour', started_at, 'UTC') AS start, key_id, adapter, model,
+           base_model, count(*) AS requests, {_SUMS}
+    FROM tenants_usageevent WHERE started_at >= %(start)s AND started_at < %(end)s
+    GROUP BY 1, 2, 3, 4, 5, 6""",
+    "tenants_usagerollup",
+    "hour",
+)
+_MONTHS_DIFFER = _differing(
+    f"""
+    SELECT tenant_id, date_trunc('month', hour, 'UTC') AS start, key_id, adapter, model,
+           base_model, sum(requests) AS requests, {_SUMS}
+    FROM tenants_usagerollup WHERE hour >= %(start)s AND hour < %(end)s
+    GROUP BY 1, 2, 3, 4, 5, 6""",
+    "tenants_usagemonth",
+    "month",
+)
 # Events of the time before engines kept journals have an empty one.
 _JOURNALS = """
 WITH event AS (
@@ -132,6 +152,8 @@ ORDER BY journal
 """
 _MONTHS = """
 SELECT to_char(hour AT TIME ZONE 'UTC', 'YYYY_MM') FROM tenants_usagerollup
+UNION
+SELECT to_char(month AT TIME ZONE 'UTC', 'YYYY_MM') FROM tenants_usagemonth
 UNION
 SELECT substring(relid::text FROM 'tenants_usageevent_(.*)')
 FROM pg_partition_tree('tenants_usageevent') WHERE isleaf
@@ -159,12 +181,21 @@ def months(
 
 def _month(name: str) -> tuple[datetime, datetime]:
     year, month = map(int, name.split("_"))
-    following = (year + 1, 1) if month == 12 else (year, month + 1)
-    return datetime(year, month, 1, tzinfo=UTC), datetime(*following, 1, tzinfo=UTC)
+    start = datetime(year, month, 1, tzinfo=UTC)
+    return start, month_end(start)
 
 
 def rollup_differences(start: datetime, end: datetime) -> list[Difference]:
     """The hourly sums of these whole hours that do not agree with the events."""
+    return _differences(_HOURS_DIFFER, start, end)
+
+
+def month_differences(start: datetime, end: datetime) -> list[Difference]:
+    """The monthly sums of these whole months that do not agree with the hourly ones."""
+    return _differences(_MONTHS_DIFFER, start, end)
+
+
+def _differences(query: str, start: datetime, end: datetime) -> list[Difference]:
     group, figures = len(Group._fields), len(FIGURES)
     return [
         Difference(
@@ -172,7 +203,7 @@ def rollup_differences(start: datetime, end: datetime) -> list[Difference]:
             Sums(*map(int, row[group : group + figures])),
             Sums(*map(int, row[group + figures :])),
         )
-        for row in _rows(_ROLLUPS, {"start": start, "end": end})
+        for row in _rows(query, {"start": start, "end": end})
     ]
 
 

@@ -57,7 +57,8 @@ class Event:
 
 
 class Group(NamedTuple):
-    """What a row of the rollups sums up; `hour` is a unix time in seconds."""
+    """What a row of the rollups sums up; `hour`, of a month the first one, is a unix time in
+    seconds."""
 
     hour: int
     tenant_id: int

@@ -19,10 +19,10 @@ SELECT id, journal, tenant_id, key_id, model, prompt_tokens, cached_tokens, comp
        base_model
 FROM tenants_usageevent
 """
-_ROLLUPS = """
-SELECT extract(epoch FROM hour)::bigint, tenant_id, key_id, adapter, model, base_model,
+_SUMS = """
+SELECT extract(epoch FROM start)::bigint, tenant_id, key_id, adapter, model, base_model,
        requests, prompt_tokens, cached_tokens, completion_tokens, cost::bigint
-FROM tenants_usagerollup
+FROM tenants_usagesum WHERE span = %s
 """
 _JOURNALS = """
 SELECT journal, engine_id, ledger_requests, ledger_prompt_tokens, ledger_cached_tokens,
@@ -71,10 +71,10 @@ def _made_at(id: str) -> float:
     return int(id[:12], 16) / 1000
 
 
-def rollups() -> dict[Group, Sums]:
-    """The hourly sums."""
+def sums(span: str) -> dict[Group, Sums]:
+    """The sums of each `hour` or of each `month`."""
     with connected() as connection:
-        return {Group(*row[:6]): Sums(*row[6:]) for row in connection.execute(_ROLLUPS)}
+        return {Group(*row[:6]): Sums(*row[6:]) for row in connection.execute(_SUMS, [span])}
 
 
 def journal_sums(since: float = 0.0) -> dict[str, JournalSums]:

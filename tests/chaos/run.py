@@ -149,7 +149,8 @@ class Run:
         for url in stage.urls.values():
             facts.leftovers.engines |= await stage.busy_engines(url, self.session)
         facts.events = await asyncio.to_thread(ledger.events)
-        facts.rollups = await asyncio.to_thread(ledger.rollups)
+        facts.rollups = await asyncio.to_thread(ledger.sums, "hour")
+        facts.months = await asyncio.to_thread(ledger.sums, "month")
         facts.journal_sums = await asyncio.to_thread(ledger.journal_sums)
 
     async def _settled(self) -> None:

@@ -42,6 +42,7 @@ from tests.chaos.verdict import (
     ledger_is_journals,
     ledger_is_recorder,
     limits_held,
+    months_are_rollups,
     nothing_leaked,
     one_bill_per_idempotency_key,
     only_the_killed_died,
@@ -72,7 +73,7 @@ def purse(tokens: int, cost: int) -> Purse:
 def with_sums(facts: Facts) -> Facts:
     """With sums and journals as the events make them."""
     sums = Sums.of(facts.events)
-    facts.rollups = {GROUP: sums}
+    facts.rollups, facts.months = {GROUP: sums}, {GROUP: sums}
     counted = sums._replace(cost=0)
     facts.journal_sums = {"journal-1": JournalSums("agent-0", counted, counted, 0, 0)}
     facts.entries = [one.entry for one in facts.events]
@@ -241,6 +242,15 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
         lambda f: f.rollups.update({GROUP._replace(hour=3600): Sums(1)}), "hour=3600",
     ),
     "missing sum": (rollups_are_events, lambda f: f.rollups.clear(), "the rollup says"),
+    "month too large": (
+        months_are_rollups,
+        lambda f: f.months.update({GROUP: f.months[GROUP]._replace(cost=1)}), "cost=1",
+    ),
+    "another hour of the month": (
+        months_are_rollups,
+        lambda f: f.rollups.update({GROUP._replace(hour=3600): Sums(1)}), "the month says",
+    ),
+    "missing month": (months_are_rollups, lambda f: f.months.clear(), "the month says"),
     "journal's count differs": (
         journal_sums_are_events,
         lambda f: f.journal_sums.update(

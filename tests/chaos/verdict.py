@@ -11,6 +11,7 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
 from tests.chaos.facts import (
@@ -119,6 +120,7 @@ class Facts:
 
     events: list[Event] = field(default_factory=list)
     rollups: dict[Group, Sums] = field(default_factory=dict)
+    months: dict[Group, Sums] = field(default_factory=dict)
     journal_sums: dict[str, JournalSums] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     """All that was ever closed in a journal; one may be said by several files."""
@@ -362,6 +364,25 @@ def rollups_are_events(facts: Facts) -> Check:
     return check
 
 
+def months_are_rollups(facts: Facts) -> Check:
+    """The monthly sums are the sums of the hourly ones."""
+    check = Check("monthly sums = hourly sums")
+    hours = _by_id(facts.rollups, lambda group: group._replace(hour=_month(group.hour)))
+    for group in hours.keys() | facts.months.keys():
+        rows = [facts.rollups[hour] for hour in hours.get(group, [])]
+        here, there = Sums(*map(sum, zip(*rows, strict=True))), facts.months.get(group, Sums())
+        if here != there:
+            check.faults.append(f"{group}: the hours sum up to {here}, the month says {there}")
+    check.figures = f"{len(facts.months)} rows"
+    return check
+
+
+def _month(at: int) -> int:
+    """When the month of UTC began, both in seconds of unix time."""
+    start = datetime.fromtimestamp(at, UTC).replace(day=1, hour=0, minute=0, second=0)
+    return int(start.timestamp())
+
+
 def journal_sums_are_events(facts: Facts) -> Check:
     """Both sides of each journal are what the ledger has of it."""
     check = Check("journals' sums = events, drift 0")
@@ -559,6 +580,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     each_id_once,
     costs_are_right,
     rollups_are_events,
+    months_are_rollups,
     journal_sums_are_events,
     journals_are_read_whole,
     nothing_leaked,

@@ -20,9 +20,24 @@ from tenants import housekeeping
 from tenants.answers import KEPT_TIME
 from tenants.journals import Report, Seen
 from tenants.ledger import Ledger, connect, write_reports
-from tenants.models import ApiKey, EngineJournal, IdempotentAnswer, UsageEvent, UsageRollup
+from tenants.models import (
+    ApiKey,
+    EngineJournal,
+    IdempotentAnswer,
+    UsageEvent,
+    UsageMonth,
+    UsageRollup,
+)
+from tenants.models.usage import month_end
 from tenants.notices import conninfo
-from tenants.reconciliation import Drift, drifts, months, rollup_differences, snapshot
+from tenants.reconciliation import (
+    Drift,
+    drifts,
+    month_differences,
+    months,
+    rollup_differences,
+    snapshot,
+)
 from tests.tenants.making import make_key, make_tenant
 from tests.tenants.spending import NOON, spend
 
@@ -229,8 +244,8 @@ def test_a_sum_that_is_wrong(key: ApiKey) -> None:
     assert "All agree" in reconcile()
     (line,) = rollup_differences(NOON, NOON + HOUR)
     assert line.group == (key.tenant_id, NOON, key.pk, "support", "support@2", "base")
-    assert (line.events.prompt_tokens, line.rollup.prompt_tokens) == (100, 99)
-    assert (line.events.requests, line.rollup.requests) == (1, 1)
+    assert (line.parts.prompt_tokens, line.kept.prompt_tokens) == (100, 99)
+    assert (line.parts.requests, line.kept.requests) == (1, 1)
     shown = refused("--check-rollups")
     assert "prompt_tokens 100 / 99, cost " in shown and "requests" not in shown.split("Sums")[1]
     assert "1 of them differ" in shown
@@ -243,8 +258,33 @@ def test_a_sum_that_is_missing_and_one_too_many(key: ApiKey) -> None:
     UsageRollup.objects.filter(hour=NOON).delete()
     UsageEvent.objects.filter(started_at=NOON + HOUR).delete()
     lines = rollup_differences(NOON, NOON + 2 * HOUR)
-    assert [(d.events.requests, d.rollup.requests) for d in lines] == [(1, 0), (0, 1)]
+    assert [(d.parts.requests, d.kept.requests) for d in lines] == [(1, 0), (0, 1)]
     assert "3 of them differ" in refused("--check-rollups")  # the journal has two requests
+
+
+def test_a_month_that_is_wrong(key: ApiKey) -> None:
+    """Months follow their hours, so somebody has to spoil the month itself."""
+    spend(key)
+    spend(key, NOON + HOUR, model="support", adapter="support")
+    bill_journal()
+    month = NOON.replace(day=1, hour=0)
+    UsageMonth.objects.filter(adapter="support").update(cost=1)
+    (line,) = month_differences(month, month_end(month))
+    assert line.group == (key.tenant_id, month, key.pk, "support", "support", "base")
+    assert (line.parts.requests, line.kept.requests, line.kept.cost) == (1, 1, 1)
+    shown = refused("--check-rollups")
+    assert "2026-05" in shown and "1 of them differ" in shown
+    assert "All agree" in reconcile("--check-rollups", "--since=2026-05-01T12")  # part of a month
+    UsageMonth.objects.all().delete()
+    assert len(month_differences(month, month_end(month))) == 2
+
+
+def test_a_month_without_hours(key: ApiKey) -> None:
+    spend(key)
+    bill_journal(requests=1, prompt_tokens=100, cached_tokens=40, completion_tokens=7)
+    UsageMonth.objects.update(month=NOON.replace(month=9, day=1, hour=0))
+    shown = refused("--check-rollups")
+    assert "2026-05" in shown and "2026-09" in shown and "2 of them differ" in shown
 
 
 def test_a_journal_that_is_wrong(key: ApiKey) -> None:

@@ -13,13 +13,15 @@ from rich.progress import track
 from rich.table import Table
 
 from tenants import reconciliation
-from tenants.models.usage import FIGURES
+from tenants.models.usage import FIGURES, month_start
 from tenants.reconciliation import Difference, Drift, JournalDifference
 
 WIDTH = 160
 """Columns of a table where nothing wraps; also in a file."""
 JOURNALS = ("engine", "journal", "reported", "counted", "waiting", "ledger", "drift", "unjournaled")
-ROLLUPS = ("tenant", "hour", "key", "adapter", "model", "base model", "differs: events / sums")
+GROUP = ("key", "adapter", "model", "base model")
+HOURS = ("tenant", "hour", *GROUP, "differs: events / sums")
+MONTHS = ("tenant", "month", *GROUP, "differs: hours / sums")
 
 
 class Command(BaseCommand):
@@ -59,19 +61,30 @@ class Command(BaseCommand):
         progress = Console(stderr=True)
         with reconciliation.snapshot():
             months = reconciliation.months(since, until)
-            rollups = [
+            hours = [
                 difference
                 for start, end in track(months, "Adding up events", console=progress)
                 for difference in reconciliation.rollup_differences(start, end)
             ]
+            of_months = [
+                difference
+                for start, end in months
+                if (start, end) == (month_start(start), month_start(end))
+                for difference in reconciliation.month_differences(start, end)
+            ]
             # A journal's sums are not by time.
             journals = [] if since or until else reconciliation.journal_differences()
-        if rollups:
-            self._show("Sums that differ from their events", ROLLUPS, map(_rollup, rollups))
+        if hours:
+            self._show("Sums that differ from their events", HOURS, map(_hours, hours))
+        if of_months:
+            title = "Sums of months that differ from those of their hours"
+            self._show(title, MONTHS, map(_month, of_months))
         if journals:
             columns = ("journal", "differs: events / sums")
-            self._show("Journals that differ from their events", columns, map(_sums, journals))
-        return len(rollups) + len(journals)
+            self._show(
+                "Journals that differ from their events", columns, map(_journal_sums, journals)
+            )
+        return len(hours) + len(of_months) + len(journals)
 
     def _show(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         table = Table(*columns, title=title)
@@ -108,20 +121,21 @@ def _journal(drift: Drift) -> Sequence[str]:
     )
 
 
-def _rollup(difference: Difference) -> Sequence[str]:
-    group = difference.group
-    return (
-        str(group.tenant_id),
-        f"{group.hour.astimezone(UTC):%Y-%m-%d %H}h",
-        str(group.key_id),
-        group.adapter,
-        group.model,
-        group.base_model,
-        _differing(FIGURES, difference.events, difference.rollup),
-    )
+def _hours(difference: Difference) -> Sequence[str]:
+    return _sums(difference, "%Y-%m-%d %Hh")
 
 
-def _sums(difference: JournalDifference) -> Sequence[str]:
+def _month(difference: Difference) -> Sequence[str]:
+    return _sums(difference, "%Y-%m")
+
+
+def _sums(difference: Difference, shown: str) -> Sequence[str]:
+    tenant_id, start, key_id, *names = difference.group
+    said = _differing(FIGURES, difference.parts, difference.kept)
+    return str(tenant_id), f"{start.astimezone(UTC):{shown}}", str(key_id), *names, said
+
+
+def _journal_sums(difference: JournalDifference) -> Sequence[str]:
     names = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
     return difference.journal, _differing(names, difference.events, difference.ledger)
 
