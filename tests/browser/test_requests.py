@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from gateway.demo import MODEL_NAME
-from tests.browser.people import Customer, completion, go, live_state
+from tests.browser.people import Customer, completion, go, live_state, staying
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -44,3 +46,22 @@ def test_what_comes_while_somebody_reads_is_held(owner: Page, customer: Customer
     assert owner.url != one
     owner.goto(one)
     expect(owner.get_by_role("heading", name="Request", exact=True)).to_be_visible()
+
+
+def test_an_operator_follows_the_requests_of_a_tenant_and_opens_one(
+    operator: Page, customer: Customer
+) -> None:
+    operator.goto(f"/operate/requests?tenant={customer.slug}")
+    expect(live_state(operator)).to_have_text("Live")
+    with staying(operator):
+        for count in (1, 2):
+            asked(customer, 1)
+            expect(rows(operator)).to_have_count(count)
+        newest = rows(operator).first
+        expect(newest.get_by_role("link", name=customer.slug)).to_be_visible()
+        newest.get_by_role("rowheader").get_by_role("link").click()
+        drawer = operator.get_by_role("dialog", name="Request")
+        expect(drawer.get_by_role("row", name="Output")).to_be_visible()
+        operator.keyboard.press("Escape")
+        expect(drawer).not_to_be_visible()
+        expect(operator).to_have_url(re.compile(f"tenant={customer.slug}$"))
