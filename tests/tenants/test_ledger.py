@@ -20,6 +20,7 @@ from tenants.ledger import BATCH, Connection, Ledger, Line, connect, write
 from tenants.models import EngineJournal, Price, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant
+from tests.tenants.test_sums import moment, months, months_of_hours, usage_of
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 USAGE = Usage(100, 40, 7, 2, 0.1, 0.2, 0.3, 0.9)
@@ -207,6 +208,31 @@ async def test_each_month_has_its_partition(acme: Customer, pg: Connection) -> N
     assert names == [f"tenants_usageevent_{month}" for month in ("2026_05", "2031_12", "2032_01")]
 
 
+@pytest.mark.parametrize("seed", range(5))
+async def test_whatever_is_written_months_are_the_sums_of_hours(
+    acme: Customer, pg: Connection, seed: int
+) -> None:
+    """Batches in any order, late ones, and entries that come again, alone or in one batch."""
+    random_ = random.Random(seed)
+    entries = [
+        acme.entry(
+            str(number),
+            moment(random_),
+            model=random_.choice(["base", "support"]),
+            usage=usage_of(random_),
+            key_id=acme.key_id + random_.randrange(3),
+        )
+        for number in range(60)
+    ]
+    for _ in range(12):
+        batch = random_.choices(entries, k=random_.randrange(1, 30))
+        await write(pg, lines(*batch))
+    found, expected = await sync_to_async(months)(), await sync_to_async(months_of_hours)()
+    assert found == expected and len(found) > 3
+    billed = await UsageEvent.objects.acount()
+    assert sum(row["requests"] for row in found) == billed > 30
+
+
 # --- Prices --------------------------------------------------------------------------------------
 
 
@@ -297,6 +323,7 @@ async def test_writers_of_the_same_sums_add_up(acme: Customer, async_db: None, c
         await asyncio.gather(one("left"), one("right"))
     assert logs == []  # each waits its turn: no deadlock
     expected = ROUNDS * 4 * (common + 2 * (HOURS - common))
+    assert await sync_to_async(months)() == await sync_to_async(months_of_hours)()
     assert len(await ids()) == expected
     journals = [row async for row in EngineJournal.objects.all()]
     assert sum(row.ledger_requests for row in journals) == expected
@@ -311,6 +338,36 @@ async def test_writers_of_the_same_sums_add_up(acme: Customer, async_db: None, c
         for hour in range(HOURS)
         for model in ("base", "support")
     }
+
+
+async def test_writers_of_other_hours_of_the_same_months(acme: Customer, async_db: None) -> None:
+    """What is new in its hour on one side was there before on the other, so each adds to the same
+    months in another order."""
+    together, rounds, keys = asyncio.Barrier(2), 20, 100
+
+    async def one(side: str, new: str, old: str, at: datetime) -> None:
+        told = Told()
+        async with Ledger(linger_s=0) as recorder:
+            for number in range(rounds):
+                moments = {new: at + 2 * number * HOUR, old: at}
+                batch = [
+                    acme.entry(f"{number}{side}{model}{key}", moment, model=model, key_id=key)
+                    for model, moment in moments.items()
+                    for key in range(keys)
+                ]
+                told.happened.clear()
+                await together.wait()
+                recorder.record("e1", side, batch, told)
+                await told.happened.wait()
+
+    with capture_logs() as logs:
+        await asyncio.gather(
+            one("left", "base", "support", NOON), one("right", "support", "base", NOON + HOUR)
+        )
+    assert logs == []
+    found = await sync_to_async(months)()
+    assert found == await sync_to_async(months_of_hours)()
+    assert [row["requests"] for row in found] == [2 * rounds] * 2 * keys
 
 
 # --- The recorder --------------------------------------------------------------------------------
