@@ -44,6 +44,8 @@ def day(number: int, hour: int = 0) -> datetime:
          day(3), day(5), "hour"),
         ({"period": "custom", "first": day(3).date(), "last": day(5).date()},
          day(3), day(6), "day"),
+        ({"period": "custom", "first": day(20).date() - timedelta(days=61)},
+         day(20) - timedelta(days=61), day(20, 16), "day"),
     ],
 )  # fmt: skip
 def test_periods(given: dict[str, Any], start: datetime, end: datetime, bucket: str) -> None:
@@ -51,6 +53,23 @@ def test_periods(given: dict[str, Any], start: datetime, end: datetime, bucket: 
     assert (question.start, question.end, question.bucket) == (start, end, bucket)
     assert question.before == (start - (end - start), start)
     assert next(iter(question.buckets())) == start
+
+
+def test_a_long_period_is_cut_into_months() -> None:
+    first = day(20).date() - timedelta(days=100)
+    question = asked(period="custom", first=first)
+    assert question.bucket == "month" and question.start == day(20) - timedelta(days=100)
+    assert list(question.buckets()) == [
+        datetime(2026, month, 1, tzinfo=UTC) for month in (2, 3, 4, 5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last", "until"),
+    [(19, day(20)), (20, datetime(2026, 6, 1, tzinfo=UTC))],
+)
+def test_sums_of_a_month_that_goes_on_are_read_whole(last: int, until: datetime) -> None:
+    assert asked(period="custom", first=day(1).date(), last=day(last).date()).until == until
 
 
 def test_an_address_brings_the_same_view_back() -> None:
@@ -127,6 +146,28 @@ def test_the_most_used_are_stacked_and_the_rest_is_other(
     assert drawn[-2:] == [[5, 0, 0, 0, 0, 1], [700, 600, 500, 400, 300, 300]]
     assert drawn[:-2] == [[]] * 22, "hours without usage are gaps"
     assert [name for name, _ in page.context["rows"]][-1] == "base models"
+
+
+def test_a_year_is_exact_to_the_hour(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    today = timezone.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    first = today - timedelta(days=364)
+    for at, prompt in [(first - HOUR, 1000), (first, 1), (first + timedelta(days=150), 20),
+                       (timezone.now(), 300)]:  # fmt: skip
+        spend(key, at, tokens(prompt), adapter="a", model="a")
+    query = {"period": "custom", "first": f"{first:%Y-%m-%d}"}
+    page = admin.get(address(tenant, "usage"), query)
+    assert page.context["asked"].bucket == "month"
+    assert [stat.text for stat in page.context["stats"]][:2] == ["3", "321"]
+    assert page.context["stats"][0].change == "+200 % on the period before"
+    ((name, row),) = page.context["rows"]
+    assert (name, row["prompt_tokens"]) == ("a", 321)
+    chart = page.context["chart"]
+    drawn = [cells[0].value for _, cells in chart.lines if cells]
+    assert drawn == [1, 20, 300] and len(chart.lines) in (12, 13)
+    assert f"{first:%B %Y}</th>" in page.content.decode()
+    for url, _ in page.context["csv"]:
+        lines = read(admin.get(url))
+        assert sum(int(line[lines[0].index("requests")]) for line in lines[1:]) == 3
 
 
 def test_cost_is_drawn_in_units_of_the_currency(tenant: Tenant, key: ApiKey, admin: Client) -> None:
