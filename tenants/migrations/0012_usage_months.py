@@ -55,6 +55,9 @@ def keep(change, tables, hours):
     )
 
 
+# Tens of thousands of rows are added up before helpers have started: the planner thinks otherwise,
+# and a year of a tenant with 15 % of all usage takes twice as long with them (22 ms against 12).
+ALONE = "ALTER TABLE tenants_usagemonth SET (parallel_workers = 0);"
 VIEW = f"""
 CREATE VIEW tenants_usagesum AS
 SELECT id, 'hour' AS span, hour AS start, {GROUP}, {", ".join(FIGURES)} FROM tenants_usagerollup
@@ -118,6 +121,7 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('tenant', 'month', 'key', 'adapter', 'model', 'base_model'), name='month_unique')],
             },
         ),
+        migrations.RunSQL(ALONE, migrations.RunSQL.noop),
         *(keep(*change) for change in CHANGES),
         # After the triggers, whose making waits for writers and keeps them off: nothing is missed.
         migrations.RunSQL(add_up("tenants_usagerollup"), migrations.RunSQL.noop),
