@@ -3,7 +3,8 @@
 Whatever is lost in between, a request is billed once: an event is inserted under the id and start
 that its gateway gave it, or not at all if it is there; only what was inserted is added to the sums;
 all of it is one statement, so one transaction; and the engine, which keeps the entry until then, is
-told after the commit. A batch may therefore be tried again at any time, by any gateway.
+told after the commit. A batch may therefore be tried again at any time, by any gateway. Triggers on
+the hourly sums add them to their months, at the end of the statement.
 """
 
 from __future__ import annotations

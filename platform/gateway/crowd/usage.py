@@ -1,9 +1,9 @@
 """What the crowd used: events, their hourly sums and their journals' sums, month by month.
 
-Written as `tenants.ledger` writes them, in statements of a whole month; `manage.py reconcile
---check-rollups` agrees. Requests come in bursts, for software asks the same adapter with the same
-key for a while: BURST requests of one line of usage in one hour. Hash functions instead of
-random(): the same events every time.
+Written as `tenants.ledger` writes them, in statements of a whole month, to which triggers add the
+sums of months; `manage.py reconcile --check-rollups` agrees. Requests come in bursts, for software
+asks the same adapter with the same key for a while: BURST requests of one line of usage in one
+hour. Hash functions instead of random(): the same events every time.
 """
 
 from __future__ import annotations
