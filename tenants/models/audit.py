@@ -65,7 +65,7 @@ def acting(actor: Actor) -> Iterator[None]:
         act_as(None)
 
 
-MANY = 1_000
+MAX_NAMES = 1_000
 """Names that are looked up in the log one by one; what so many did is among the newest entries."""
 
 
@@ -73,8 +73,8 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
     def by(self, who: str) -> Self:
         """The entries of actors with this text in their names, or of all actors of this kind."""
         named = AuditActor.objects.filter(name__icontains=who)
-        names = list(named.values_list("name", flat=True)[: MANY + 1])
-        found = Q(actor_name__in=names) if len(names) <= MANY else Q(actor_name__icontains=who)
+        names = list(named.values_list("name", flat=True)[: MAX_NAMES + 1])
+        found = Q(actor_name__in=names) if len(names) <= MAX_NAMES else Q(actor_name__icontains=who)
         # No index knows kinds: left out where it can't be one, for the names' to be used.
         return self.filter(found | Q(actor_kind=who.lower()) if who.lower() in KINDS else found)
 

@@ -7,7 +7,7 @@ from django.db import DatabaseError, connection, transaction
 from django.test import Client
 
 from tenants.models import ApiKey, AuditActor, AuditEntry, LimitSet, Membership, Tenant
-from tenants.models.audit import MANY, Actor, acting
+from tenants.models.audit import MAX_NAMES, Actor, acting
 from tests.tenants.making import make_adapter, make_key, make_member, make_tenant, make_version
 
 ADA = Actor("user", 7, "ada", "192.0.2.1", "req-1")
@@ -153,7 +153,7 @@ def test_entries_are_found_by_the_kind_of_actor(tenant: Tenant) -> None:
 
 def test_a_name_that_very_many_share(tenant: Tenant) -> None:
     """More than are looked up one by one."""
-    every = {f"member-{number}" for number in range(MANY + 1)}
+    every = {f"member-{number}" for number in range(MAX_NAMES + 1)}
     AuditEntry.objects.bulk_create(
         AuditEntry(actor_kind="user", actor_name=name, action="viewed", kind="tenant")
         for name in [*every, "somebody else"]

@@ -129,6 +129,7 @@ def test_whole_months_are_read_as_one_sum_each(key: ApiKey) -> None:
     assert requests(["month"], FEBRUARY, APRIL) == [1000]
     assert requests(["month", "day"], FEBRUARY, APRIL) == [1]
     assert UsageSum.objects.filter(span=Span.MONTH).count() == 3
+    assert len(set(UsageSum.objects.values_list("pk", flat=True))) == 6
 
 
 @pytest.mark.parametrize(
