@@ -18,14 +18,16 @@ same on Redis, command by command; both pass the same tests. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable
 from itertools import islice
 from math import inf
 from operator import itemgetter
-from typing import NamedTuple
 
+from tenants.limits.amounts import Outcome, Part
 from tenants.limits.commands import (
     COUNTED,
+    DAY_S,
     AnyAnswer,
     AnyCommand,
     Budget,
@@ -51,8 +53,7 @@ from tenants.limits.commands import (
     Withdrawn,
 )
 from tenants.limits.counters import Counters, Gauge, Place
-from tenants.limits.outcome import Outcome
-from tenants.limits.record import Part, Record
+from tenants.limits.record import Record
 from tenants.limits.window import Window
 
 LEASE_MS = 15_000
@@ -67,44 +68,13 @@ trip, short against an answer."""
 SWEEP_MS = 60_000
 
 
-class Full(NamedTuple):
-    """A limit without room for the least that a Charge asks for."""
-
-    scope: int
-    gauge: Gauge
-    used: int
-    requested: int
-
-
-def room_at(gauge: Gauge, used: int, charge: Charge, record: Record) -> float:
-    """How many output tokens this limit has room for; below 0: not even for the prompt."""
-    left = gauge.limit - used
-    if gauge.in_money:
-        return record.affordable(charge.prompt_tokens, charge.output_tokens, left)
-    at_once = gauge.requests * charge.requests + gauge.prompt * charge.prompt_tokens
-    if gauge.output:
-        return left - at_once
-    return inf if not at_once or at_once <= left else -1
-
-
-def least_at(gauge: Gauge, charge: Charge, record: Record) -> int:
-    """What the charge asks of this limit at the least."""
-    prompt_tokens, output_tokens = charge.prompt_tokens, charge.least_output_tokens
-    if gauge.in_money:
-        return record.cost(prompt_tokens, output_tokens) - record.cost()
-    return (
-        gauge.requests * charge.requests
-        + gauge.prompt * prompt_tokens
-        + gauge.output * output_tokens
-    )
-
-
 class Book:
     """The counters. `run` is all there is to call."""
 
     def __init__(self) -> None:
         self._counters: dict[str, Counters] = {}
         """By scope."""
+        self._places: dict[tuple[Scope, ...], Place] = {}
         self._records: dict[str, Record] = {}
         self._leases: dict[str, int] = {}
         """Until when each holder's reservations stand."""
@@ -120,11 +90,12 @@ class Book:
         match command:
             case Charge():
                 return self._charge(command, now_ms)
-            case Look():
-                return Rooms(list(_left(self._places(command.scopes, now_ms // 1000), now_ms)))
+            case Settle() | Keep() | Release():
+                self._resolve(command, now_ms)
+            case Look(scopes=scopes):
+                return Rooms(_left(self._place(scopes, now_ms // 1000), now_ms))
             case Count(scope=scope):
-                (place,) = self._places([scope], now_ms // 1000)
-                return Counts(_counted(place, now_ms))
+                return Counts(_counted(self._place((scope,), now_ms // 1000)))
             case Holds():
                 return Ids(list(self._held.get(command.holder, ())))
             case Seed(budget=budget, tokens=tokens, cost=cost):
@@ -133,8 +104,6 @@ class Book:
                 self._lease(command.holder, now_ms + command.lease_ms)
                 self._reclaim(now_ms)
                 self._sweep(now_ms)
-            case _:
-                self._resolve(command, now_ms)
         return Done()
 
     # --- reserving -------------------------------------------------------------------------------
@@ -143,22 +112,42 @@ class Book:
         self._reclaim(now_ms)
         if self._withdrawn and self._withdrawn.get(charge.id, now_ms) > now_ms:
             return Withdrawn()
-        second = now_ms // 1000
-        record = self._records.get(charge.id) or self._new_record(charge, second)
-        purses = [each for place in record.places for each in place.purses.items()]
-        if missing := [budget for budget, purse in purses if not purse.seeded]:
-            return Unseeded(missing)
-        due = [budget for budget, purse in purses if purse.is_due(now_ms)]
-        granted, full = _judge(charge, record, second)
-        if full:
-            return _refusal(full, due, now_ms)
-        part = Part(second, charge.requests, charge.prompt_tokens, granted)
+        record = self._record(charge, now_ms // 1000)
+        due = [(budget, purse) for budget, purse in record.place.purses if purse.due_ms <= now_ms]
+        if unseeded := [budget for budget, purse in due if not purse.seeded]:
+            return Unseeded(unseeded)
+        for _, purse in due:
+            purse.ask_again(now_ms)
+        return self._judge(charge, record, [budget for budget, _ in due], now_ms)
+
+    def _judge(
+        self, charge: Charge, record: Record, due: list[Budget], now_ms: int
+    ) -> Granted | Refused:
+        part = _part(charge, record, charge.output_tokens, now_ms)
+        if record.place.full(part):
+            least = _part(charge, record, charge.least_output_tokens, now_ms)
+            if full := record.place.full(least):
+                return _refusal(full, least, due, now_ms)
+            part = _most(charge, record, now_ms)
         self._reserve(charge.id, record, part)
         self._lease(charge.holder, now_ms + LEASE_MS)
-        return Granted(granted, list(_left(record.places, now_ms)), due)
+        return Granted(part.output_tokens, _left(record.place, now_ms), due)
 
-    def _new_record(self, charge: Charge, second: int) -> Record:
-        return Record(charge.holder, charge.rate, self._places(charge.scopes, second))
+    def _record(self, charge: Charge, second: int) -> Record:
+        """The one under its id, or else a new one, which is not kept yet."""
+        if (record := self._records.get(charge.id)) is None:
+            return Record(charge.holder, charge.rate, self._place(charge.scopes, second))
+        record.place.slide(second)
+        return record
+
+    def _place(self, scopes: tuple[Scope, ...], second: int) -> Place:
+        """Where a request of this moment is counted, slid to it."""
+        place = self._places.get(scopes)
+        if place is None or place.day != second // DAY_S:
+            counters = [self._of(scope.counters) for scope in scopes]
+            place = self._places[scopes] = Place.of(counters, scopes, second)
+        place.slide(second)
+        return place
 
     def _of(self, name: str) -> Counters:
         """What is counted of this scope."""
@@ -168,20 +157,17 @@ class Book:
         return counters
 
     def _reserve(self, id: str, record: Record, part: Part) -> None:
-        tokens = part.prompt_tokens + part.output_tokens
-        cost = record.cost(part.prompt_tokens, part.output_tokens) - record.cost()
-        is_new = id not in self._records
-        for place in record.places:
-            place.counters.records += is_new
-            for name, window in place.windows.items():
-                window.add(part.counted(name))
-            if place.streams is not None:
-                place.streams.running += is_new
-            for purse in place.purses.values():
-                purse.reserve(tokens, cost)
+        place = record.place
+        for window, kind in place.windows:
+            window.add(getattr(part, kind))
+        for _, purse in place.purses:
+            purse.reserve(part.tokens, part.cost)
+        if id not in self._records:
+            for streams in place.streams:
+                streams.used += 1
+            self._records[id] = record
+            self._held.setdefault(record.holder, {})[id] = None
         record.add(part)
-        self._records[id] = record
-        self._held.setdefault(record.holder, {})[id] = None
 
     # --- ending ----------------------------------------------------------------------------------
 
@@ -204,20 +190,19 @@ class Book:
         """Forget the reservation; the outcome is what stays counted of it."""
         record = self._records.pop(id)
         del self._held[record.holder][id]
-        second, cost = now_ms // 1000, record.cost()
-        for place in record.places:
-            place.counters.records -= 1
-            for name, window in place.windows.items():
-                window.slide(second)
-                record.correct(window, name, outcome)
-            if place.streams is not None:
-                place.streams.running -= 1
-            for purse in place.purses.values():
-                purse.end(record.tokens, cost, outcome)
+        place = record.place
+        place.slide(now_ms // 1000)
+        for window, kind in place.windows:
+            record.correct(window, kind, outcome)
+        for streams in place.streams:
+            streams.used -= 1
+        for _, purse in place.purses:
+            purse.end(record.tokens, record.cost, outcome)
 
     def _lease(self, holder: str, until_ms: int) -> None:
         self._leases[holder] = until_ms
-        self._reclaim_ms = min(self._reclaim_ms, until_ms)
+        if until_ms < self._reclaim_ms:
+            self._reclaim_ms = until_ms
 
     def _reclaim(self, now_ms: int) -> None:
         """Give back some of what a dead holder had reserved."""
@@ -236,73 +221,75 @@ class Book:
 
     # --- the rest --------------------------------------------------------------------------------
 
-    def _places(self, scopes: Iterable[Scope], second: int) -> list[Place]:
-        return [self._of(scope.counters).place(scope, second) for scope in scopes]
-
     def _sweep(self, now_ms: int) -> None:
         """Forget what counts nothing any more: empty windows, past budgets, withdrawn ids."""
         if now_ms - self._swept_ms < SWEEP_MS:
             return
         self._swept_ms, second = now_ms, now_ms // 1000
-        self._counters = {name: c for name, c in self._counters.items() if not c.sweep(second)}
+        self._places.clear()
+        used = {counters for record in self._records.values() for counters in record.place.counters}
+        self._counters = {
+            name: counters
+            for name, counters in self._counters.items()
+            if not counters.sweep(second, in_use=counters in used)
+        }
         self._withdrawn = {id: until for id, until in self._withdrawn.items() if until > now_ms}
 
 
-def _judge(charge: Charge, record: Record, second: int) -> tuple[int, list[Full]]:
-    """How many output tokens all limits have room for, and those that have too little."""
-    granted: float = charge.output_tokens
-    least = charge.least_output_tokens
-    full = []
-    for index, place in enumerate(record.places):
-        for gauge in place.gauges:
-            used = gauge.counter.at(second)
-            room = room_at(gauge, used, charge, record)
-            if room < least:
-                full.append(Full(index, gauge, used, least_at(gauge, charge, record)))
-            elif room < granted:
-                granted = room
-    return int(granted), full
+def _part(charge: Charge, record: Record, output_tokens: int, now_ms: int) -> Part:
+    """The charge with so many output tokens."""
+    return record.part(now_ms // 1000, charge.requests, charge.prompt_tokens, output_tokens)
 
 
-def _refusal(full: Iterable[Full], due: list[Budget], now_ms: int) -> Refused:
+def _most(charge: Charge, record: Record, now_ms: int) -> Part:
+    """What all limits have room for, where that is the least but not all of what is asked."""
+    sizes = range(charge.least_output_tokens, charge.output_tokens + 1)
+
+    def is_too_much(output_tokens: int) -> bool:
+        return bool(record.place.full(_part(charge, record, output_tokens, now_ms)))
+
+    most = sizes[bisect_left(sizes, True, key=is_too_much) - 1]
+    return _part(charge, record, most, now_ms)
+
+
+def _refusal(full: Iterable[Gauge], least: Part, due: list[Budget], now_ms: int) -> Refused:
     """By the limit to wait longest for, so that nobody comes back in vain."""
-    wait_ms, worst = max(((_wait_ms(each, now_ms), each) for each in full), key=itemgetter(0))
-    budget = worst.gauge.budget
+    waits = ((_wait_ms(gauge, getattr(least, gauge.kind), now_ms), gauge) for gauge in full)
+    wait_ms, worst = max(waits, key=itemgetter(0))
     return Refused(
         scope=worst.scope,
-        field=worst.gauge.field,
-        used=worst.used,
-        requested=worst.requested,
+        field=worst.field,
+        used=worst.counter.used,
+        requested=getattr(least, worst.kind),
         wait_ms=None if wait_ms == inf else int(wait_ms),
-        renews_at=budget.end if budget else None,
+        renews_at=worst.budget.end if worst.budget else None,
         due=due,
     )
 
 
-def _wait_ms(full: Full, now_ms: int) -> float:
+def _wait_ms(gauge: Gauge, requested: int, now_ms: int) -> float:
     """Until there is room, if nobody else comes; infinite where there never will be."""
-    gauge = full.gauge
     if gauge.budget is not None:
         return max(0, gauge.budget.end * 1000 - now_ms)
-    if full.requested > gauge.limit:
+    if requested > gauge.limit:
         return inf
     if not isinstance(gauge.counter, Window):
         return STREAM_WAIT_MS
-    over = full.used + full.requested - gauge.limit
+    over = gauge.counter.used + requested - gauge.limit
     return gauge.counter.leaves_at(over) * 1000 - now_ms
 
 
-def _left(places: Iterable[Place], now_ms: int) -> Iterator[Left]:
-    for place in places:
-        for gauge, window in place.shown:
-            left = gauge.limit - window.at(now_ms // 1000)
-            reset_ms = window.empty_at() * 1000 - now_ms
-            yield Left(gauge.field, gauge.limit, max(0, left), max(0, reset_ms))
-
-
-def _counted(place: Place, now_ms: int) -> list[Used]:
+def _left(place: Place, now_ms: int) -> list[Left]:
     return [
-        Used(gauge.field, gauge.counter.at(now_ms // 1000))
-        for gauge in place.gauges
-        if gauge.field in COUNTED
+        Left(
+            gauge.field,
+            gauge.limit,
+            max(0, gauge.limit - window.used),
+            max(0, window.empty_at() * 1000 - now_ms),
+        )
+        for gauge, window in place.shown
     ]
+
+
+def _counted(place: Place) -> list[Used]:
+    return [Used(g.field, g.counter.used) for g in place.gauges if g.field in COUNTED]

@@ -1,35 +1,22 @@
-"""Everything that is counted of one scope, and how its limits read it. Sans-IO.
+"""Everything that is counted of one scope, and how the limits of several read it. Sans-IO.
 
-A request passes several limits of several scopes, and most scopes ask again and again. So what
-follows from a scope alone (which counters its limits read, which budget periods it is in) is found
-once a day and kept as a Place; a request goes through the gauges of its places.
+A request passes several limits of several scopes, and the same scopes ask again and again. So what
+follows from them alone (which counters their limits read, which budget periods they are in) is
+found once a day and kept as a Place; a request goes through the gauges of its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tenants.limits.commands import DAY_S, MINUTE_FIELDS, Budget, Period, Scope, start_of
+from tenants.limits.amounts import KINDS, WITHOUT_OUTPUT, Part
+from tenants.limits.commands import DAY_S, Budget, Period, Scope, start_of
 from tenants.limits.purse import Purse
 from tenants.limits.window import Window
 
 PERIODS: tuple[Period, ...] = ("day", "month")
-
-WEIGHTS = {
-    "requests_per_minute": (1, 0, 0),
-    "tokens_per_minute": (0, 1, 1),
-    "prompt_tokens_per_minute": (0, 1, 0),
-    "output_tokens_per_minute": (0, 0, 1),
-    "concurrent_streams": (1, 0, 0),
-    "tokens_per_day": (0, 1, 1),
-    "tokens_per_month": (0, 1, 1),
-    "cost_per_day": (0, 0, 0),
-    "cost_per_month": (0, 0, 0),
-}
-"""How often a limit counts each request, prompt and output token; costs follow from prices."""
-
 
 SHOWN = ("requests_per_minute", "tokens_per_minute")
 """The limits whose rooms are told to the client."""
@@ -38,21 +25,17 @@ SHOWN = ("requests_per_minute", "tokens_per_minute")
 class Counter(Protocol):
     """What a limit is compared with."""
 
-    def at(self, second: int) -> int:
-        """What is counted now, a unix time in seconds."""
-        ...
+    @property
+    def used(self) -> int: ...
 
 
 class Streams:
     """Requests that run."""
 
-    __slots__ = ("running",)
+    __slots__ = ("used",)
 
     def __init__(self) -> None:
-        self.running = 0
-
-    def at(self, second: int) -> int:
-        return self.running
+        self.used = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +44,8 @@ class Tokens:
 
     purse: Purse
 
-    def at(self, second: int) -> int:
+    @property
+    def used(self) -> int:
         return self.purse.tokens + self.purse.reserved_tokens
 
 
@@ -71,41 +55,31 @@ class Cost:
 
     purse: Purse
 
-    def at(self, second: int) -> int:
+    @property
+    def used(self) -> int:
         return self.purse.cost + self.purse.reserved_cost
 
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One limit at its counter; `requests`, `prompt` and `output` are its WEIGHTS."""
+    """One limit at its counter: `field` of the scope with this index, which counts the `kind` of
+    each Part."""
 
+    scope: int
     field: str
     limit: int
+    kind: str
     counter: Counter
-    requests: int
-    prompt: int
-    output: int
     budget: Budget | None
-    in_money: bool
 
 
 class Counters:
     """Of one scope, by its name; the scope's limits may change, what is counted stays."""
 
     def __init__(self) -> None:
-        self.records = 0
-        """Reservations that are counted here."""
         self.streams = Streams()
         self._windows: dict[str, Window] = {}
         self._purses: dict[Budget, Purse] = {}
-        self._places: dict[Scope, Place] = {}
-
-    def place(self, scope: Scope, second: int) -> Place:
-        """Where a request of this moment is counted."""
-        place = self._places.get(scope)
-        if place is None or place.day != second // DAY_S:
-            place = self._places[scope] = Place.of(self, scope, second)
-        return place
 
     def window(self, name: str) -> Window:
         return self._windows.setdefault(name, Window())
@@ -114,65 +88,90 @@ class Counters:
         """Empty and not seeded at first."""
         return self._purses.setdefault(budget, Purse())
 
-    def sweep(self, second: int) -> bool:
-        """Forget what counts nothing any more; whether that is all of it."""
+    def counter(self, name: str, budget: Budget | None) -> Counter:
+        """What the limit of this name is compared with."""
+        if budget is not None:
+            purse = self.purse(budget)
+            return Cost(purse) if KINDS[name] == "cost" else Tokens(purse)
+        return self.streams if name == "concurrent_streams" else self.window(name)
+
+    def sweep(self, second: int, *, in_use: bool) -> bool:
+        """Forget what counts nothing any more; whether that is all of it. Reservations go on
+        counting in the windows that are in use."""
         self._purses = {b: p for b, p in self._purses.items() if second < b.end + DAY_S}
-        if not self.records:  # else they go on counting in the same windows
-            self._places.clear()
+        if not in_use:
             self._windows = {n: w for n, w in self._windows.items() if not w.gone(second)}
-        return not (self.records or self._windows or self._purses)
+        return not (in_use or self._windows or self._purses)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a reservation is counted: what its scope limits, on one day of UTC."""
+    """Where requests of some scopes are counted: what these limit, on one day of UTC."""
 
-    counters: Counters
+    counters: Sequence[Counters]
+    """Of each scope."""
     day: int
     gauges: tuple[Gauge, ...]
+    windows: tuple[tuple[Window, str], ...]
+    """With the kind that each counts."""
     shown: tuple[tuple[Gauge, Window], ...]
     """Those of SHOWN."""
-    windows: dict[str, Window]
-    """By limit."""
-    purses: dict[Budget, Purse]
-    streams: Streams | None
-    """Where they are limited."""
+    streams: tuple[Streams, ...]
+    """Of each scope that limits them."""
+    purses: tuple[tuple[Budget, Purse], ...]
 
     @classmethod
-    def of(cls, counters: Counters, scope: Scope, second: int) -> Place:
+    def of(cls, counters: Sequence[Counters], scopes: Sequence[Scope], second: int) -> Place:
         """In the periods of this moment."""
-        limits = dict(scope.set_limits())
-        budgets: dict[str, Budget] = {b.period: b for b in _budgets(scope, second)}
-        gauges = tuple(_gauges(counters, scope, budgets))
-        windows = {name: counters.window(name) for name in MINUTE_FIELDS if name in limits}
+        budgets = [_budgets(scope, second) for scope in scopes]
+        gauges = [
+            gauge
+            for index, scope in enumerate(scopes)
+            for gauge in _gauges(index, scope, counters[index], budgets[index])
+        ]
+        windows = [(g, g.counter) for g in gauges if isinstance(g.counter, Window)]
         return cls(
             counters,
             second // DAY_S,
-            gauges,
-            tuple((gauge, windows[gauge.field]) for gauge in gauges if gauge.field in SHOWN),
-            windows,
-            {budget: counters.purse(budget) for budget in budgets.values()},
-            counters.streams if "concurrent_streams" in limits else None,
+            tuple(gauges),
+            tuple((window, gauge.kind) for gauge, window in windows),
+            tuple((gauge, window) for gauge, window in windows if gauge.field in SHOWN),
+            tuple(g.counter for g in gauges if isinstance(g.counter, Streams)),
+            tuple(
+                (budget, counted.purse(budget))
+                for counted, found in zip(counters, budgets, strict=True)
+                for budget in found.values()
+            ),
         )
 
+    def slide(self, second: int) -> None:
+        """Let go of what is over a minute old: first of all, with each command."""
+        for window, _ in self.windows:
+            window.slide(second)
 
-def _budgets(scope: Scope, second: int) -> Iterator[Budget]:
+    def full(self, asked: Part) -> list[Gauge]:
+        """The limits without room for it; what asks for no request or prompt passes those of them."""
+        return [
+            gauge
+            for gauge in self.gauges
+            if gauge.counter.used + (amount := getattr(asked, gauge.kind)) > gauge.limit
+            and (amount or gauge.kind not in WITHOUT_OUTPUT)
+        ]
+
+
+def _budgets(scope: Scope, second: int) -> dict[str, Budget]:
+    """Those that are limited, by their period."""
     names = {name for name, _ in scope.set_limits()}
-    for period in PERIODS:
-        if not names.isdisjoint((f"tokens_per_{period}", f"cost_per_{period}")):
-            yield Budget(scope.counters, period, start_of(period, second))
+    return {
+        period: Budget(scope.counters, period, start_of(period, second))
+        for period in PERIODS
+        if not names.isdisjoint((f"tokens_per_{period}", f"cost_per_{period}"))
+    }
 
 
-def _gauges(counters: Counters, scope: Scope, budgets: Mapping[str, Budget]) -> Iterator[Gauge]:
+def _gauges(
+    index: int, scope: Scope, counters: Counters, budgets: Mapping[str, Budget]
+) -> Iterator[Gauge]:
     for name, limit in scope.set_limits():
-        kind, _, span = name.partition("_per_")
-        budget = budgets.get(span)
-        counter = _counter(counters, name, kind, budget)
-        yield Gauge(name, limit, counter, *WEIGHTS[name], budget, kind == "cost")
-
-
-def _counter(counters: Counters, name: str, kind: str, budget: Budget | None) -> Counter:
-    if budget is not None:
-        purse = counters.purse(budget)
-        return Cost(purse) if kind == "cost" else Tokens(purse)
-    return counters.streams if name == "concurrent_streams" else counters.window(name)
+        budget = budgets.get(name.rpartition("_per_")[2])
+        yield Gauge(index, name, limit, KINDS[name], counters.counter(name, budget), budget)

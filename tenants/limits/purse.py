@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tenants.limits.outcome import Outcome
+from tenants.limits.amounts import Outcome
 
 REFRESH_MS = 60_000
 """How often the ledger is asked again, while the budget is in use."""
@@ -39,12 +39,9 @@ class Purse:
         self.tokens, self.cost = max(self.tokens, tokens), max(self.cost, cost)
         self.due_ms = now_ms + REFRESH_MS
 
-    def is_due(self, now_ms: int) -> bool:
-        """Whether the ledger is to be asked again; says so once, to one who will do it."""
-        if self.due_ms > now_ms:
-            return False
+    def ask_again(self, now_ms: int) -> None:
+        """It is due, and somebody does it: not at once for others."""
         self.due_ms = now_ms + REFRESH_MS
-        return True
 
     def reserve(self, tokens: int, cost: int) -> None:
         self.reserved_tokens += tokens

@@ -29,11 +29,6 @@ class Window:
                 self.used -= self._buckets.pop(old, 0)
             self._second = second
 
-    def at(self, second: int) -> int:
-        """What is in it then, and from then on."""
-        self.slide(second)
-        return self.used
-
     def add(self, amount: int) -> None:
         """Count this much now."""
         if amount:

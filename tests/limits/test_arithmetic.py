@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from inference.grants import Limits, Price
 from inference.wire import Usage
+from tenants.limits.amounts import KINDS, Outcome
 from tenants.limits.commands import FIELDS, Budget, Rate, Scope, end_of, start_of
-from tenants.limits.outcome import Outcome
+from tenants.limits.counters import Place
 from tenants.limits.purse import REFRESH_MS, Purse
-from tenants.limits.record import Part, Record
+from tenants.limits.record import Record
 from tenants.limits.window import GONE_S, Window
 from tests.limits.asking import NOON, limits
 
@@ -91,14 +92,15 @@ def test_the_ledger_corrects_an_estimate_downwards_once() -> None:
     assert (purse.tokens, purse.cost) == (130, 13)
 
 
-def test_a_purse_is_due_once_per_interval_and_after_a_doubt() -> None:
+def test_a_purse_is_due_until_it_is_seeded_once_per_interval_and_after_a_doubt() -> None:
     purse = Purse()
+    assert purse.due_ms == 0
     purse.seed(0, 0, 1000)
-    assert not purse.is_due(1000 + REFRESH_MS - 1)
-    assert purse.is_due(1000 + REFRESH_MS)
-    assert not purse.is_due(1000 + REFRESH_MS)
+    assert purse.due_ms == 1000 + REFRESH_MS
+    purse.ask_again(5000)
+    assert purse.due_ms == 5000 + REFRESH_MS
     purse.end(0, 0, Outcome(doubted=True))
-    assert purse.is_due(1000 + REFRESH_MS)
+    assert purse.due_ms == 0
 
 
 def test_a_reservation_that_a_lost_purse_never_had_takes_nothing_from_it() -> None:
@@ -110,27 +112,25 @@ def test_a_reservation_that_a_lost_purse_never_had_takes_nothing_from_it() -> No
 # --- records -------------------------------------------------------------------------------------
 
 
-@given(rates, tokens, tokens, tokens, st.integers(0, 10**3), st.integers(-5, 10**12))
-def test_affordable_is_the_most_that_the_money_pays_for(
-    rate: Rate, had_prompt: int, had_output: int, prompt: int, wanted: int, money: int
+NOWHERE = Place.of([], (), NOON)
+
+
+@given(rates, *[tokens] * 4)
+def test_parts_cost_together_what_their_tokens_cost_at_once(
+    rate: Rate, prompt: int, output: int, more_prompt: int, more_output: int
 ) -> None:
-    record = Record("g1", rate, (), prompt_tokens=had_prompt, output_tokens=had_output)
-    found = record.affordable(prompt, wanted, money)
-
-    def fits(output: int) -> bool:
-        return record.cost(prompt, output) - record.cost() <= money
-
-    assert -1 <= found <= wanted
-    assert found == -1 or fits(found)
-    assert found == wanted or not fits(found + 1)
+    record = Record("g1", rate, NOWHERE)
+    record.add(record.part(NOON, 1, prompt, output))
+    record.add(record.part(NOON, 0, more_prompt, more_output))
+    assert record.cost == rate.cost(prompt + more_prompt, 0, output + more_output)
 
 
 def test_parts_that_have_left_every_window_are_forgotten_but_not_their_sums() -> None:
-    record = Record("g1", Rate(), ())
-    record.add(Part(100, 1, 10, 5))
-    record.add(Part(100 + GONE_S - 1, 0, 0, 7))
+    record = Record("g1", Rate(), NOWHERE)
+    record.add(record.part(100, 1, 10, 5))
+    record.add(record.part(100 + GONE_S - 1, 0, 0, 7))
     assert len(record.parts) == 2
-    record.add(Part(100 + GONE_S, 0, 0, 9))
+    record.add(record.part(100 + GONE_S, 0, 0, 9))
     assert [part.output_tokens for part in record.parts] == [7, 9]
     assert (record.requests, record.tokens) == (1, 31)
 
@@ -148,18 +148,18 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
     kept: bool,
 ) -> None:
     """With nobody else: the window ends with the outcome, less what left it before."""
-    record, window, second = Record("g1", Rate(), ()), Window(), NOON
+    record, window, second = Record("g1", Rate(), NOWHERE), Window(), NOON
     for number, (gap_s, output) in enumerate(extensions):
         second += gap_s
-        part = Part(second, int(number == 0), prompt if number == 0 else 0, output)
+        part = record.part(second, int(number == 0), prompt if number == 0 else 0, output)
         window.slide(second)
-        window.add(part.counted("tokens_per_minute"))
+        window.add(part.tokens)
         record.add(part)
     window.slide(second + wait_s)
     before = window.used
     cached = min(used[0], used[1])
     outcome = record.kept() if kept else record.used(used[0], cached, used[2])
-    record.correct(window, "tokens_per_minute", outcome)
+    record.correct(window, "tokens", outcome)
     change = outcome.prompt_tokens + outcome.output_tokens - record.tokens
     assert window.used >= max(0, before + change)
     if second + wait_s < NOON + GONE_S:
@@ -176,22 +176,24 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
     ],
 )
 def test_each_window_counts_its_own_kind(name: str, reserved: int, settled: int) -> None:
-    record, part, window = Record("g1", Rate(), ()), Part(NOON, 1, 100, 50), Window()
+    record, window, kind = Record("g1", Rate(), NOWHERE), Window(), KINDS[name]
+    part = record.part(NOON, 1, 100, 50)
     record.add(part)
     window.slide(NOON)
-    window.add(part.counted(name))
+    window.add(getattr(part, kind))
     assert window.used == reserved
-    record.correct(window, name, record.used(90, 40, 30))
+    record.correct(window, kind, record.used(90, 40, 30))
     assert window.used == settled
 
 
 def test_prompt_and_output_are_given_back_where_each_was_reserved() -> None:
-    record, window = Record("g1", Rate(), ()), Window()
-    for part in (Part(100, 1, 40, 10), Part(110, 0, 0, 20), Part(120, 0, 0, 30)):
+    record, window = Record("g1", Rate(), NOWHERE), Window()
+    for reserved in ((100, 1, 40, 10), (110, 0, 0, 20), (120, 0, 0, 30)):
+        part = record.part(*reserved)
         window.slide(part.second)
-        window.add(part.counted("tokens_per_minute"))
+        window.add(part.tokens)
         record.add(part)
-    record.correct(window, "tokens_per_minute", record.used(35, 0, 25))
+    record.correct(window, "tokens", record.used(35, 0, 25))
     assert window.used == 60
     window.slide(100 + GONE_S)
     assert window.used == 15  # 35 + 10 have left; the newest 30 and 5 of the middle were unused
