@@ -150,7 +150,7 @@ class Place:
             window.slide(second)
 
     def full(self, asked: Part) -> list[Gauge]:
-        """The limits without room for it; what asks for no request or prompt passes those of them."""
+        """The limits without room for it. Those of requests and prompts let pass what asks none."""
         return [
             gauge
             for gauge in self.gauges
