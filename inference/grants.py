@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from inference.errors import InferenceError
 from inference.wire import AdapterRef, EngineStats, LedgerEntry, Usage
 
@@ -148,8 +150,7 @@ class Directory(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """What a request is going to use, in tokens.
 
     `output_tokens` over all choices is what it wants; with less than `least_output_tokens` it is
@@ -161,8 +162,7 @@ class Ask:
     least_output_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(msgspec.Struct, frozen=True):
     """How much of a limit is left, for the `x-ratelimit` headers; `reset_s` in seconds from now."""
 
     limit: int

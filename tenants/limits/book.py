@@ -113,22 +113,23 @@ class Book:
         if self._withdrawn and self._withdrawn.get(charge.id, now_ms) > now_ms:
             return Withdrawn()
         record = self._record(charge, now_ms // 1000)
-        due = [(budget, purse) for budget, purse in record.place.purses if purse.due_ms <= now_ms]
-        if unseeded := [budget for budget, purse in due if not purse.seeded]:
+        due = [purse for purse in record.place.purses if purse.due_ms <= now_ms]
+        if unseeded := [purse.budget for purse in due if not purse.seeded]:
             return Unseeded(unseeded)
-        for _, purse in due:
+        for purse in due:
             purse.ask_again(now_ms)
-        return self._judge(charge, record, [budget for budget, _ in due], now_ms)
+        return self._judge(charge, record, [purse.budget for purse in due], now_ms)
 
     def _judge(
         self, charge: Charge, record: Record, due: list[Budget], now_ms: int
     ) -> Granted | Refused:
-        part = _part(charge, record, charge.output_tokens, now_ms)
+        second = now_ms // 1000
+        part = record.part(charge, charge.output_tokens, second)
         if record.place.full(part):
-            least = _part(charge, record, charge.least_output_tokens, now_ms)
+            least = record.part(charge, charge.least_output_tokens, second)
             if full := record.place.full(least):
                 return _refusal(full, least, due, now_ms)
-            part = _most(charge, record, now_ms)
+            part = _most(charge, record, second)
         self._reserve(charge.id, record, part)
         self._lease(charge.holder, now_ms + LEASE_MS)
         return Granted(part.output_tokens, _left(record.place, now_ms), due)
@@ -160,7 +161,7 @@ class Book:
         place = record.place
         for window, kind in place.windows:
             window.add(getattr(part, kind))
-        for _, purse in place.purses:
+        for purse in place.purses:
             purse.reserve(part.tokens, part.cost)
         if id not in self._records:
             for streams in place.streams:
@@ -196,7 +197,7 @@ class Book:
             record.correct(window, kind, outcome)
         for streams in place.streams:
             streams.used -= 1
-        for _, purse in place.purses:
+        for purse in place.purses:
             purse.end(record.tokens, record.cost, outcome)
 
     def _lease(self, holder: str, until_ms: int) -> None:
@@ -236,20 +237,15 @@ class Book:
         self._withdrawn = {id: until for id, until in self._withdrawn.items() if until > now_ms}
 
 
-def _part(charge: Charge, record: Record, output_tokens: int, now_ms: int) -> Part:
-    """The charge with so many output tokens."""
-    return record.part(now_ms // 1000, charge.requests, charge.prompt_tokens, output_tokens)
-
-
-def _most(charge: Charge, record: Record, now_ms: int) -> Part:
+def _most(charge: Charge, record: Record, second: int) -> Part:
     """What all limits have room for, where that is the least but not all of what is asked."""
     sizes = range(charge.least_output_tokens, charge.output_tokens + 1)
 
     def is_too_much(output_tokens: int) -> bool:
-        return bool(record.place.full(_part(charge, record, output_tokens, now_ms)))
+        return bool(record.place.full(record.part(charge, output_tokens, second)))
 
     most = sizes[bisect_left(sizes, True, key=is_too_much) - 1]
-    return _part(charge, record, most, now_ms)
+    return record.part(charge, most, second)
 
 
 def _refusal(full: Iterable[Gauge], least: Part, due: list[Budget], now_ms: int) -> Refused:
@@ -280,15 +276,12 @@ def _wait_ms(gauge: Gauge, requested: int, now_ms: int) -> float:
 
 
 def _left(place: Place, now_ms: int) -> list[Left]:
-    return [
-        Left(
-            gauge.field,
-            gauge.limit,
-            max(0, gauge.limit - window.used),
-            max(0, window.empty_at() * 1000 - now_ms),
-        )
-        for gauge, window in place.shown
-    ]
+    left = []
+    for gauge, window in place.shown:
+        room, reset_ms = gauge.limit - window.used, window.empty_at() * 1000 - now_ms
+        room, reset_ms = room if room > 0 else 0, reset_ms if reset_ms > 0 else 0
+        left.append(Left(gauge.field, gauge.limit, room, reset_ms))
+    return left
 
 
 def _counted(place: Place) -> list[Used]:

@@ -86,7 +86,7 @@ class Counters:
 
     def purse(self, budget: Budget) -> Purse:
         """Empty and not seeded at first."""
-        return self._purses.setdefault(budget, Purse())
+        return self._purses.setdefault(budget, Purse(budget))
 
     def counter(self, name: str, budget: Budget | None) -> Counter:
         """What the limit of this name is compared with."""
@@ -104,7 +104,7 @@ class Counters:
         return not (in_use or self._windows or self._purses)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Place:
     """Where requests of some scopes are counted: what these limit, on one day of UTC."""
 
@@ -118,7 +118,9 @@ class Place:
     """Those of SHOWN."""
     streams: tuple[Streams, ...]
     """Of each scope that limits them."""
-    purses: tuple[tuple[Budget, Purse], ...]
+    purses: tuple[Purse, ...]
+    second: int = 0
+    """To which the windows were slid, at the least."""
 
     @classmethod
     def of(cls, counters: Sequence[Counters], scopes: Sequence[Scope], second: int) -> Place:
@@ -138,7 +140,7 @@ class Place:
             tuple((gauge, window) for gauge, window in windows if gauge.field in SHOWN),
             tuple(g.counter for g in gauges if isinstance(g.counter, Streams)),
             tuple(
-                (budget, counted.purse(budget))
+                counted.purse(budget)
                 for counted, found in zip(counters, budgets, strict=True)
                 for budget in found.values()
             ),
@@ -146,8 +148,10 @@ class Place:
 
     def slide(self, second: int) -> None:
         """Let go of what is over a minute old: first of all, with each command."""
-        for window, _ in self.windows:
-            window.slide(second)
+        if second > self.second:
+            self.second = second
+            for window, _ in self.windows:
+                window.slide(second)
 
     def full(self, asked: Part) -> list[Gauge]:
         """The limits without room for it. Those of requests and prompts let pass what asks none."""

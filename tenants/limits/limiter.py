@@ -7,7 +7,7 @@ where it was made; what another store was asked for while that one was away stay
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -174,8 +174,13 @@ class StoreLimiter:
         if usage is None:
             self._end(id, Keep(id))
         else:
-            used = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
-            self._end(id, Settle(id, *(min(tokens, MAX_TOKENS) for tokens in used)))
+            settle = Settle(
+                id,
+                min(usage.prompt_tokens, MAX_TOKENS),
+                min(usage.cached_tokens, MAX_TOKENS),
+                min(usage.completion_tokens, MAX_TOKENS),
+            )
+            self._end(id, settle)
 
     def release(self, id: str) -> None:
         """As `inference.grants.Limiter`."""
@@ -269,15 +274,17 @@ class StoreLimiter:
             if store not in held.stores:  # it may have reserved and could not say so
                 self._failover.end(store, Release(charge.id))
             raise
-        if isinstance(answer, Unseeded):
-            await self._seed(store, answer.budgets)
-        elif isinstance(answer, Granted):
-            if store not in held.stores:
-                held.stores.append(store)
-            if self._held.get(charge.id) is not held:  # it ended meanwhile
-                self._failover.end(store, Release(charge.id))
-        if isinstance(answer, Granted | Refused):
-            self._refresh(store, answer.due)
+        match answer:
+            case Granted():
+                if store not in held.stores:
+                    held.stores.append(store)
+                if self._held.get(charge.id) is not held:  # it ended meanwhile
+                    self._failover.end(store, Release(charge.id))
+                self._refresh(store, answer.due)
+            case Refused():
+                self._refresh(store, answer.due)
+            case Unseeded():
+                await self._seed(store, answer.budgets)
         return answer
 
     def _end(self, id: str, command: Settle | Keep | Release) -> None:
@@ -354,13 +361,17 @@ def _limited(all_limits: tuple[Limits, ...]) -> _Limited:
     )
 
 
-def _reservation(id: str, output_tokens: int | None, left: Iterable[Left]) -> Reservation:
-    """With the rooms of the scopes that have the least left."""
-    least: dict[str, Left] = {}
+def _room(left: Sequence[Left], field: str) -> Room | None:
+    """Of the scope that has the least left of this limit."""
+    least = None
     for each in left:
-        if each.field not in least or each.remaining < least[each.field].remaining:
-            least[each.field] = each
-    rooms = {name: Room(e.limit, e.remaining, e.reset_ms / 1000) for name, e in least.items()}
-    return Reservation(
-        id, output_tokens, rooms.get("requests_per_minute"), rooms.get("tokens_per_minute")
-    )
+        if each.field == field and (least is None or each.remaining < least.remaining):
+            least = each
+    if least is None:
+        return None
+    return Room(least.limit, least.remaining, least.reset_ms / 1000)
+
+
+def _reservation(id: str, output_tokens: int | None, left: Sequence[Left]) -> Reservation:
+    requests, tokens = _room(left, "requests_per_minute"), _room(left, "tokens_per_minute")
+    return Reservation(id, output_tokens, requests, tokens)

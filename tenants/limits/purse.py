@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tenants.limits.amounts import Outcome
+from tenants.limits.commands import Budget
 
 REFRESH_MS = 60_000
 """How often the ledger is asked again, while the budget is in use."""
@@ -21,6 +22,7 @@ REFRESH_MS = 60_000
 class Purse:
     """Tokens, and costs in micro-units of the currency."""
 
+    budget: Budget
     tokens: int = 0
     cost: int = 0
     reserved_tokens: int = 0

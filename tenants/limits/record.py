@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from tenants.limits.amounts import Outcome, Part
-from tenants.limits.commands import Rate
+from tenants.limits.commands import Charge, Rate
 from tenants.limits.counters import Place
 from tenants.limits.window import GONE_S, Window
 
@@ -18,15 +18,14 @@ ENDS = {
 """By what a window counts: fields of Part, each with the field of Outcome that replaces it."""
 
 
-@dataclass(slots=True)
-class Record:
+class Record(msgspec.Struct):
     """A reservation. `parts` are those of the last minute, the totals are of all of it; the cost
     is in micro-units, as if nothing were cached."""
 
     holder: str
     rate: Rate
     place: Place
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Part] = []
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -36,13 +35,14 @@ class Record:
     def tokens(self) -> int:
         return self.prompt_tokens + self.output_tokens
 
-    def part(self, second: int, requests: int, prompt_tokens: int, output_tokens: int) -> Part:
-        """So much more, which is not reserved yet."""
+    def part(self, charge: Charge, output_tokens: int, second: int) -> Part:
+        """What the charge reserves with so many output tokens, if it does."""
+        prompt_tokens = charge.prompt_tokens
         cost = self.rate.cost(
             self.prompt_tokens + prompt_tokens, 0, self.output_tokens + output_tokens
         )
         tokens = prompt_tokens + output_tokens
-        return Part(second, requests, prompt_tokens, output_tokens, tokens, cost - self.cost)
+        return Part(second, charge.requests, prompt_tokens, output_tokens, tokens, cost - self.cost)
 
     def add(self, part: Part) -> None:
         """Reserve more; parts that no window holds any longer can't be given back to one."""

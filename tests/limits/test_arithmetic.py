@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from inference.grants import Limits, Price
 from inference.wire import Usage
-from tenants.limits.amounts import KINDS, Outcome
+from tenants.limits.amounts import KINDS, Outcome, Part
 from tenants.limits.commands import FIELDS, Budget, Rate, Scope, end_of, start_of
 from tenants.limits.counters import Place
 from tenants.limits.purse import REFRESH_MS, Purse
 from tenants.limits.record import Record
 from tenants.limits.window import GONE_S, Window
-from tests.limits.asking import NOON, limits
+from tests.limits.asking import DAY, NOON, charge, limits
 
 moments = st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1)).map(
     lambda at: at.replace(tzinfo=UTC)
@@ -70,7 +70,7 @@ def test_a_cost_is_the_ledgers_in_whole_micro_units_never_less(
 
 
 def test_the_greater_figure_of_ledger_and_counter_holds() -> None:
-    purse = Purse()
+    purse = Purse(DAY)
     purse.seed(100, 10, 0)
     purse.reserve(50, 5)
     purse.end(50, 5, Outcome(prompt_tokens=30, output_tokens=10, cost=4))
@@ -82,7 +82,7 @@ def test_the_greater_figure_of_ledger_and_counter_holds() -> None:
 
 
 def test_the_ledger_corrects_an_estimate_downwards_once() -> None:
-    purse = Purse()
+    purse = Purse(DAY)
     purse.seed(100, 10, 0)
     purse.reserve(500, 50)
     purse.end(500, 50, Outcome(prompt_tokens=100, output_tokens=400, cost=50, estimated=True))
@@ -93,7 +93,7 @@ def test_the_ledger_corrects_an_estimate_downwards_once() -> None:
 
 
 def test_a_purse_is_due_until_it_is_seeded_once_per_interval_and_after_a_doubt() -> None:
-    purse = Purse()
+    purse = Purse(DAY)
     assert purse.due_ms == 0
     purse.seed(0, 0, 1000)
     assert purse.due_ms == 1000 + REFRESH_MS
@@ -104,7 +104,7 @@ def test_a_purse_is_due_until_it_is_seeded_once_per_interval_and_after_a_doubt()
 
 
 def test_a_reservation_that_a_lost_purse_never_had_takes_nothing_from_it() -> None:
-    purse = Purse(reserved_tokens=5, reserved_cost=1)
+    purse = Purse(DAY, reserved_tokens=5, reserved_cost=1)
     purse.end(50, 10, Outcome())
     assert (purse.reserved_tokens, purse.reserved_cost) == (0, 0)
 
@@ -115,23 +115,27 @@ def test_a_reservation_that_a_lost_purse_never_had_takes_nothing_from_it() -> No
 NOWHERE = Place.of([], (), NOON)
 
 
+def part(record: Record, second: int, prompt: int, output: int, requests: int = 1) -> Part:
+    return record.part(charge(prompt=prompt, requests=requests), output, second)
+
+
 @given(rates, *[tokens] * 4)
 def test_parts_cost_together_what_their_tokens_cost_at_once(
     rate: Rate, prompt: int, output: int, more_prompt: int, more_output: int
 ) -> None:
     record = Record("g1", rate, NOWHERE)
-    record.add(record.part(NOON, 1, prompt, output))
-    record.add(record.part(NOON, 0, more_prompt, more_output))
+    record.add(part(record, NOON, prompt, output))
+    record.add(part(record, NOON, more_prompt, more_output, requests=0))
     assert record.cost == rate.cost(prompt + more_prompt, 0, output + more_output)
 
 
 def test_parts_that_have_left_every_window_are_forgotten_but_not_their_sums() -> None:
     record = Record("g1", Rate(), NOWHERE)
-    record.add(record.part(100, 1, 10, 5))
-    record.add(record.part(100 + GONE_S - 1, 0, 0, 7))
+    record.add(part(record, 100, 10, 5))
+    record.add(part(record, 100 + GONE_S - 1, 0, 7, requests=0))
     assert len(record.parts) == 2
-    record.add(record.part(100 + GONE_S, 0, 0, 9))
-    assert [part.output_tokens for part in record.parts] == [7, 9]
+    record.add(part(record, 100 + GONE_S, 0, 9, requests=0))
+    assert [kept.output_tokens for kept in record.parts] == [7, 9]
     assert (record.requests, record.tokens) == (1, 31)
 
 
@@ -151,10 +155,11 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
     record, window, second = Record("g1", Rate(), NOWHERE), Window(), NOON
     for number, (gap_s, output) in enumerate(extensions):
         second += gap_s
-        part = record.part(second, int(number == 0), prompt if number == 0 else 0, output)
+        first = number == 0
+        made = part(record, second, prompt if first else 0, output, requests=int(first))
         window.slide(second)
-        window.add(part.tokens)
-        record.add(part)
+        window.add(made.tokens)
+        record.add(made)
     window.slide(second + wait_s)
     before = window.used
     cached = min(used[0], used[1])
@@ -177,10 +182,10 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
 )
 def test_each_window_counts_its_own_kind(name: str, reserved: int, settled: int) -> None:
     record, window, kind = Record("g1", Rate(), NOWHERE), Window(), KINDS[name]
-    part = record.part(NOON, 1, 100, 50)
-    record.add(part)
+    made = part(record, NOON, 100, 50)
+    record.add(made)
     window.slide(NOON)
-    window.add(getattr(part, kind))
+    window.add(getattr(made, kind))
     assert window.used == reserved
     record.correct(window, kind, record.used(90, 40, 30))
     assert window.used == settled
@@ -188,11 +193,11 @@ def test_each_window_counts_its_own_kind(name: str, reserved: int, settled: int)
 
 def test_prompt_and_output_are_given_back_where_each_was_reserved() -> None:
     record, window = Record("g1", Rate(), NOWHERE), Window()
-    for reserved in ((100, 1, 40, 10), (110, 0, 0, 20), (120, 0, 0, 30)):
-        part = record.part(*reserved)
-        window.slide(part.second)
-        window.add(part.tokens)
-        record.add(part)
+    for second, prompt, output in ((100, 40, 10), (110, 0, 20), (120, 0, 30)):
+        made = part(record, second, prompt, output)
+        window.slide(second)
+        window.add(made.tokens)
+        record.add(made)
     record.correct(window, "tokens", record.used(35, 0, 25))
     assert window.used == 60
     window.slide(100 + GONE_S)
