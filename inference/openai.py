@@ -149,8 +149,10 @@ def span(seconds: float) -> str:
     ms = round(seconds * 1000)
     if ms < 1000:
         return f"{ms}ms"
-    minutes, rest = divmod(ms / 1000, 60)
-    return f"{minutes:.0f}m{rest:.0f}s" if minutes else f"{rest:g}s"
+    if ms < 60_000:
+        return f"{ms / 1000:g}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest}s"
 
 
 def error_body(error: InferenceError) -> bytes:

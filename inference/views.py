@@ -67,6 +67,10 @@ EVENT_STREAM: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 REPLAYED = (b"idempotent-replayed", b"true")
+REQUESTS_LEFT, TOKENS_LEFT = (
+    tuple(b"x-ratelimit-%b-%b" % (figure, what) for figure in (b"limit", b"remaining", b"reset"))
+    for what in (b"requests", b"tokens")
+)
 
 
 class Exchange:
@@ -200,16 +204,20 @@ def _retry_after(seconds: float) -> tuple[bytes, bytes]:
 
 def _ratelimit_headers(reservation: Reservation | None) -> Headers:
     if reservation is None:
-        return
-    for what, room in ((b"requests", reservation.requests), (b"tokens", reservation.tokens)):
-        if room is not None:
-            yield from _room_headers(what, room)
+        return ()
+    requests = _room_headers(REQUESTS_LEFT, reservation.requests)
+    return [*requests, *_room_headers(TOKENS_LEFT, reservation.tokens)]
 
 
-def _room_headers(what: bytes, room: Room) -> Headers:
-    yield b"x-ratelimit-limit-" + what, b"%d" % room.limit
-    yield b"x-ratelimit-remaining-" + what, b"%d" % room.remaining
-    yield b"x-ratelimit-reset-" + what, openai.span(room.reset_s).encode()
+def _room_headers(names: tuple[bytes, ...], room: Room | None) -> Headers:
+    if room is None:
+        return ()
+    limit, remaining, reset = names
+    return [
+        (limit, b"%d" % room.limit),
+        (remaining, b"%d" % room.remaining),
+        (reset, openai.span(room.reset_s).encode()),
+    ]
 
 
 class OpenAIServer:
