@@ -179,8 +179,8 @@ class Book:
                 self._withdrawn[command.id] = now_ms + WITHDRAWN_MS
             return
         match command:
-            case Settle(_, prompt_tokens, cached_tokens, output_tokens):
-                outcome = record.used(prompt_tokens, cached_tokens, output_tokens)
+            case Settle():
+                outcome = record.used(command)
             case Keep():
                 outcome = record.kept()
             case _:

@@ -51,8 +51,8 @@ class Purse:
 
     def end(self, tokens: int, cost: int, outcome: Outcome) -> None:
         """What was reserved of it is spent by the outcome."""
-        self.reserved_tokens = max(0, self.reserved_tokens - tokens)  # 0: it was lost meanwhile
-        self.reserved_cost = max(0, self.reserved_cost - cost)
+        self.reserved_tokens -= tokens
+        self.reserved_cost -= cost
         self.tokens += outcome.prompt_tokens + outcome.output_tokens
         self.cost += outcome.cost
         self.estimated |= outcome.estimated

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tenants.limits.amounts import Outcome, Part
-from tenants.limits.commands import Charge, Rate
+from tenants.limits.commands import Charge, Rate, Settle
 from tenants.limits.counters import Place
 from tenants.limits.window import GONE_S, Window
 
@@ -64,11 +64,11 @@ class Record(msgspec.Struct):
             estimated=True,
         )
 
-    def used(self, prompt_tokens: int, cached_tokens: int, output_tokens: int) -> Outcome:
+    def used(self, settle: Settle) -> Outcome:
         """The outcome by the engine's figures."""
-        uncached = prompt_tokens - cached_tokens
-        cost = self.rate.cost(uncached, cached_tokens, output_tokens)
-        return Outcome(self.requests, prompt_tokens, uncached, output_tokens, cost)
+        uncached = settle.prompt_tokens - settle.cached_tokens
+        cost = self.rate.cost(uncached, settle.cached_tokens, settle.output_tokens)
+        return Outcome(self.requests, settle.prompt_tokens, uncached, settle.output_tokens, cost)
 
     def correct(self, window: Window, kind: str, outcome: Outcome) -> None:
         """Make a window of this kind count the outcome instead of what was reserved."""

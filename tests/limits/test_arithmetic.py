@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inference.grants import Limits, Price
 from inference.wire import Usage
 from tenants.limits.amounts import KINDS, Outcome, Part
-from tenants.limits.commands import FIELDS, Budget, Rate, Scope, end_of, start_of
+from tenants.limits.commands import FIELDS, Budget, Rate, Scope, Settle, end_of, start_of
 from tenants.limits.counters import Place
 from tenants.limits.purse import REFRESH_MS, Purse
 from tenants.limits.record import Record
@@ -103,12 +103,6 @@ def test_a_purse_is_due_until_it_is_seeded_once_per_interval_and_after_a_doubt()
     assert purse.due_ms == 0
 
 
-def test_a_reservation_that_a_lost_purse_never_had_takes_nothing_from_it() -> None:
-    purse = Purse(DAY, reserved_tokens=5, reserved_cost=1)
-    purse.end(50, 10, Outcome())
-    assert (purse.reserved_tokens, purse.reserved_cost) == (0, 0)
-
-
 # --- records -------------------------------------------------------------------------------------
 
 
@@ -163,7 +157,7 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
     window.slide(second + wait_s)
     before = window.used
     cached = min(used[0], used[1])
-    outcome = record.kept() if kept else record.used(used[0], cached, used[2])
+    outcome = record.kept() if kept else record.used(Settle("r1", used[0], cached, used[2]))
     record.correct(window, "tokens", outcome)
     change = outcome.prompt_tokens + outcome.output_tokens - record.tokens
     assert window.used >= max(0, before + change)
@@ -187,7 +181,7 @@ def test_each_window_counts_its_own_kind(name: str, reserved: int, settled: int)
     window.slide(NOON)
     window.add(getattr(made, kind))
     assert window.used == reserved
-    record.correct(window, kind, record.used(90, 40, 30))
+    record.correct(window, kind, record.used(Settle("r1", 90, 40, 30)))
     assert window.used == settled
 
 
@@ -198,7 +192,7 @@ def test_prompt_and_output_are_given_back_where_each_was_reserved() -> None:
         window.slide(second)
         window.add(made.tokens)
         record.add(made)
-    record.correct(window, "tokens", record.used(35, 0, 25))
+    record.correct(window, "tokens", record.used(Settle("r1", 35, 0, 25)))
     assert window.used == 60
     window.slide(100 + GONE_S)
     assert window.used == 15  # 35 + 10 have left; the newest 30 and 5 of the middle were unused
