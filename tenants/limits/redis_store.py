@@ -16,10 +16,10 @@ from itertools import islice
 from pathlib import Path
 
 import msgspec
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 
 from tenants.limits.book import LEASE_MS, RECLAIMED_AT_ONCE, STREAM_WAIT_MS, WITHDRAWN_MS
@@ -49,11 +49,14 @@ SCRIPT = "\n".join(
         *(f"local {name} = {value}" for name, value in _CONSTANTS.items()),
         *(
             _LUA.joinpath(f"{n}.lua").read_text()
-            for n in ("base", "windows", "budgets", "commands")
+            for n in ("base", "windows", "budgets", "endings", "commands", "charge")
         ),
     ]
 )
 SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+_EVALUATE = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n0\r\n" % SHA.encode()
+_EVALUATE += b"$%d\r\n%b\r\n$%d\r\n%b\r\n"
+"""A call of the script as Redis reads it, but for its two arguments, each after its length."""
 
 Reply = bytes | Exception
 _encode = msgspec.msgpack.Encoder().encode
@@ -91,12 +94,13 @@ class RedisStore:
         Raises:
             ValueError: the URL is not one of Redis.
         """
-        self._client = Redis.from_url(
+        pool = ConnectionPool.from_url(
             url,
             retry=Retry(NoBackoff(), 0),  # a Charge must not be sent twice
             socket_timeout=None,  # `_exchange` has one for everything
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
+        self._connection = pool.make_connection()
         self._timeout_s = timeout_s
         self._clock = clock
         self._waiting: deque[_Call] = deque()
@@ -117,7 +121,7 @@ class RedisStore:
         if self._sender is not None:
             await self._sender
         with suppress(RedisError, OSError):
-            await self._client.aclose()
+            await self._connection.disconnect()
 
     async def _send(self) -> None:
         while batch := self._next_batch():
@@ -145,18 +149,33 @@ class RedisStore:
     async def _exchange(self, commands: Sequence[bytes]) -> list[Reply]:
         # A connection that is left in the middle of an exchange is closed by its library.
         async with asyncio.timeout(self._timeout_s):
+            await self._connect()
             replies = await self._evaluate(commands)
             unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
             if unknown:  # a Redis that just started; it did nothing of what it answered so
-                await self._client.script_load(SCRIPT)
+                await self._connection.send_command("SCRIPT LOAD", SCRIPT)
+                await self._connection.read_response()
                 again = await self._evaluate([commands[i] for i in unknown])
                 for i, reply in zip(unknown, again, strict=True):
                     replies[i] = reply
             return replies
 
+    async def _connect(self) -> None:
+        """Anew, where Redis hung up since."""
+        if self._connection.is_connected and await self._connection.can_read():
+            await self._connection.disconnect(nowait=True)
+        await self._connection.connect()
+
     async def _evaluate(self, commands: Sequence[bytes]) -> list[Reply]:
-        now_ms: int | str = self._clock() if self._clock else ""
-        pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.evalsha(SHA, 0, command, now_ms)
-        return await pipeline.execute(raise_on_error=False)
+        # Without the library's pipelines and its packing, which take more time than all the rest.
+        now_ms = b"%d" % self._clock() if self._clock else b""
+        pipeline = b"".join(_EVALUATE % (len(c), c, len(now_ms), now_ms) for c in commands)
+        await self._connection.send_packed_command(pipeline)
+        return [await self._reply() for _ in commands]
+
+    async def _reply(self) -> Reply:
+        try:
+            reply: bytes = await self._connection.read_response()
+        except ResponseError as error:
+            return error
+        return reply

@@ -403,7 +403,7 @@ async def test_redis_s_own_clock_counts_where_no_other_is_given(redis_server: Re
     assert answer.wait_ms is not None and 30_000 < answer.wait_ms <= 61_000
     with redis_server.client() as client:
         seconds, _ = client.time()
-        lease = dict(client.zrange("limits1:leases", 0, -1, withscores=True))[b"g1"]
+        lease = dict(client.zrange("limits2:leases", 0, -1, withscores=True))[b"g1"]
     assert abs(lease - LEASE_MS - seconds * 1000) < 30_000
     await store.close()
 
@@ -416,11 +416,11 @@ async def test_nothing_but_streams_and_leases_stays_for_ever(redis_server: Redis
     await store.run(Seed(answer.budgets[0], 0, 0), Release("r2"))
     await granted(store, charge("r1", only))
     with redis_server.client() as client:
-        kept = {key for key in client.scan_iter("limits1:*") if client.ttl(key) < 0}
-        assert client.ttl("limits1:w:t1") > 0
-    assert kept == {b"limits1:streams", b"limits1:leases", b"limits1:held:g1"}
+        kept = {key for key in client.scan_iter("limits2:*") if client.ttl(key) < 0}
+        assert client.ttl("limits2:w:t1") > 0
+    assert kept == {b"limits2:streams", b"limits2:leases", b"limits2:held:g1"}
     await store.run(Settle("r1", 10, 0, 20), Renew("g1", 0), Renew("g2", LEASE_MS))
     with redis_server.client() as client:
-        assert client.zrange("limits1:leases", 0, -1) == [b"g2"]
-        assert not client.exists("limits1:streams", "limits1:held:g1", "limits1:r:r1")
+        assert client.zrange("limits2:leases", 0, -1) == [b"g2"]
+        assert not client.exists("limits2:streams", "limits2:held:g1", "limits2:r:r1")
     await store.close()

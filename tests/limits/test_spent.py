@@ -92,7 +92,7 @@ async def test_the_settings_choose_the_store(
         rooms = await two.look(grant(limits(requests_per_minute=5)))
         assert rooms.requests is not None
         with redis_server.client() as client:
-            assert client.hgetall("limits1:streams") == ({b"t1": b"1"} if with_redis else {})
+            assert client.hgetall("limits2:streams") == ({b"t1": b"1"} if with_redis else {})
 
 
 def test_a_bad_redis_url_stops_the_start(settings: Settings) -> None:

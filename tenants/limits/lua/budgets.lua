@@ -9,21 +9,6 @@ local function cost(rate, uncached, cached, output)
     + math.ceil((uncached * rest1 + cached * rest2 + output * rest3) / MICRO)
 end
 
-local function cost_with(record, prompt, output)
-  return cost(record.rate, record.prompt + prompt, 0, record.output + output)
-end
-
-local function affordable(record, prompt, wanted, money)
-  money = money + cost_with(record, 0, 0)
-  if cost_with(record, prompt, wanted) <= money then return wanted end
-  local enough, too_many = -1, wanted
-  while too_many - enough > 1 do
-    local middle = floor((enough + too_many) / 2)
-    if cost_with(record, prompt, middle) <= money then enough = middle else too_many = middle end
-  end
-  return enough
-end
-
 local function month_start(second)
   -- Howard Hinnant's civil_from_days and days_from_civil, as far as the day of the month goes.
   local days = floor(second / DAY_S)
@@ -36,32 +21,24 @@ local function month_start(second)
   return (days - (day_of_year - floor((153 * month + 2) / 5))) * DAY_S
 end
 
-local STARTS = {day = function(second) return second - second % DAY_S end, month = month_start}
-
-local function end_of(period, start)
-  return period == 'day' and start + DAY_S or month_start(start + 31 * DAY_S)
+local function budget_of(counters, i, second)
+  -- Of the period that this second lies in; odd limits are of days.
+  if i % 2 == 1 then return {counters, 'day', second - second % DAY_S} end
+  return {counters, 'month', month_start(second)}
 end
 
 local function purse_key(budget)
   return PREFIX .. 'b:' .. budget[1] .. ':' .. budget[2] .. ':' .. budget[3]
 end
 
-local PURSE_S = 40 * DAY_S  -- longer than a month
-local PURSE = {'tokens', 'cost', 'reserved_tokens', 'reserved_cost', 'due', 'estimated'}
-
 local function open_purse(budget)
-  -- nil if it was not seeded yet.
+  -- False if it was not seeded yet.
   local key = purse_key(budget)
-  local values = call('HMGET', key, unpack(PURSE))
-  if not values[5] then return nil end
-  local purse = {key = key, budget = budget}
-  for i, name in ipairs(PURSE) do purse[name] = tonumber(values[i]) end
-  return purse
-end
-
-local function save_purse(purse)
-  local set = {}
-  for i, name in ipairs(PURSE) do set[2 * i - 1], set[2 * i] = name, purse[name] end
-  call('HSET', purse.key, unpack(set))
+  local values = call('HMGET', key, 'tokens', 'cost', 'reserved_tokens', 'reserved_cost', 'due')
+  return values[5] and {
+    key = key, budget = budget, tokens = tonumber(values[1]), cost = tonumber(values[2]),
+    reserved_tokens = tonumber(values[3]), reserved_cost = tonumber(values[4]),
+    due = tonumber(values[5]),
+  }
 end
 
