@@ -100,7 +100,7 @@ class RedisStore:
             socket_timeout=None,  # `_exchange` has one for everything
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
-        self._connection = pool.make_connection()
+        self._connection = pool.make_connection()  # type: ignore[no-untyped-call]
         self._timeout_s = timeout_s
         self._clock = clock
         self._waiting: deque[_Call] = deque()
