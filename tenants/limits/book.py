@@ -100,10 +100,8 @@ class Book:
                 return Ids(list(self._held.get(command.holder, ())))
             case Seed(budget=budget, tokens=tokens, cost=cost):
                 self._of(budget.counters).purse(budget).seed(tokens, cost, now_ms)
-            case Renew():
-                self._lease(command.holder, now_ms + command.lease_ms)
-                self._reclaim(now_ms)
-                self._sweep(now_ms)
+            case _:
+                self._renew(command, now_ms)
         return Done()
 
     # --- reserving -------------------------------------------------------------------------------
@@ -200,6 +198,11 @@ class Book:
         for purse in place.purses:
             purse.end(record.tokens, record.cost, outcome)
 
+    def _renew(self, renew: Renew, now_ms: int) -> None:
+        self._lease(renew.holder, now_ms + renew.lease_ms)
+        self._reclaim(now_ms)
+        self._sweep(now_ms)
+
     def _lease(self, holder: str, until_ms: int) -> None:
         self._leases[holder] = until_ms
         if until_ms < self._reclaim_ms:
@@ -228,11 +231,11 @@ class Book:
             return
         self._swept_ms, second = now_ms, now_ms // 1000
         self._places.clear()
-        used = {counters for record in self._records.values() for counters in record.place.counters}
+        in_use = {c for record in self._records.values() for c in record.place.counters}
         self._counters = {
             name: counters
             for name, counters in self._counters.items()
-            if not counters.sweep(second, in_use=counters in used)
+            if not counters.sweep(second, in_use=counters in in_use)
         }
         self._withdrawn = {id: until for id, until in self._withdrawn.items() if until > now_ms}
 
