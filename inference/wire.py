@@ -134,13 +134,13 @@ class Totals(Value, frozen=True):
             self.completion_tokens + usage.completion_tokens,
         )
 
-    def minus(self, usage: Usage) -> Totals:
-        """With one request less; this one is not changed."""
+    def minus(self, some: Totals) -> Totals:
+        """Without some of the requests; this one is not changed."""
         return Totals(
-            self.requests - 1,
-            self.prompt_tokens - usage.prompt_tokens,
-            self.cached_tokens - usage.cached_tokens,
-            self.completion_tokens - usage.completion_tokens,
+            self.requests - some.requests,
+            self.prompt_tokens - some.prompt_tokens,
+            self.cached_tokens - some.cached_tokens,
+            self.completion_tokens - some.completion_tokens,
         )
 
 

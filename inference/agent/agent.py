@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
 from typing import Any, cast
 from uuid import uuid4
@@ -152,8 +152,7 @@ class Agent:
             case wire.Cancel(id=id, reason=reason):
                 self._cancel(id, reason)
             case wire.UsageAck(ids=ids):
-                with self._journaling():
-                    self._billing.acknowledged(ids, link.url)
+                self._billing.acknowledged(ids, link.url)
                 self._note_billed()
             case wire.Served(engine_id=engine_id, run=run, served=served):
                 self._queue.heard(engine_id, run, served)
@@ -184,13 +183,12 @@ class Agent:
                 self._tasks[job.id].cancel()
 
     def sending(self) -> None:
-        """A link is about to send deltas: the journal has them first.
+        """A link is about to send something: the journal has first what it follows from.
 
         Raises:
             EngineFailed: it cannot be written; nothing may leave.
         """
-        with self._journaling():
-            self._billing.write()
+        self._write_journal()
         if self._failed:
             raise EngineFailed("The engine's journal cannot be written.")
 
@@ -237,8 +235,7 @@ class Agent:
         word = self._last_word(job, task)
         if isinstance(word, Done):
             reason = _reason_of(word, job.cancel_reason)
-            with self._journaling():
-                self._billing.close(job, word.usage, reason, time.monotonic())
+            self._billing.close(job, word.usage, reason, time.monotonic())
         if job.link is not None:
             job.link.put(word)
         if not self._jobs:
@@ -267,7 +264,7 @@ class Agent:
         async with asyncio.timeout(frame.timeout_s), self._turn(job, request) as adapter:
             job.submitted_at = time.monotonic()
             self._watch.moved(job)
-            self._open_account(job, frame)
+            self._billing.open(job, frame.account, frame.model)
             work = Work(
                 id=job.id,
                 kind=cast(Kind, frame.kind),
@@ -283,12 +280,6 @@ class Agent:
                 async for last in outputs:
                     self._pass_on(job, last)
         return Done(job.id, job.usage(), last.finish_reason, last.response)
-
-    def _open_account(self, job: Job, frame: wire.Submit) -> None:
-        with self._journaling():
-            self._billing.open(job, frame.account, frame.model)
-        if not job.journaled:
-            raise Overloaded("The engine's journal cannot be written.", retry_after_s=5)
 
     def _pass_on(self, job: Job, output: Output) -> None:
         if job.first_token_at is None:
@@ -347,6 +338,7 @@ class Agent:
             self._tell(job)
             self._charge(job)
         self._admit()  # patience runs out without any other event
+        self._write_journal()  # maybe nobody is there to be told anything
         self._report_usage()
 
     def _charge(self, job: Job) -> None:
@@ -369,11 +361,10 @@ class Agent:
         else:
             self._billed.set()
 
-    @contextmanager
-    def _journaling(self) -> Iterator[None]:
-        """The agent stops where its journal cannot be written."""
+    def _write_journal(self) -> None:
+        """The agent stops where it cannot be written."""
         try:
-            yield
+            self._billing.write()
         except JournalFailed as error:
             log.error("journal_failed", error=str(error))
             self._failed = True

@@ -52,8 +52,7 @@ class Billing:
         """The request is about to cost something.
 
         Raises:
-            Overloaded: too much waits for a ledger; nothing was written.
-            JournalFailed: the journal cannot be written.
+            Overloaded: too much waits for a ledger; nothing is journaled.
         """
         if self.waiting >= self._max_unbilled:
             raise Overloaded(
@@ -71,7 +70,7 @@ class Billing:
             self._advanced.add(job)
 
     def write(self) -> None:
-        """Journal every meter that moved. Before anything is sent.
+        """Journal all that happened, and every meter that moved. Before anything is sent.
 
         Raises:
             JournalFailed: the journal cannot be written.
@@ -79,13 +78,10 @@ class Billing:
         if self._advanced:
             moved, self._advanced = self._advanced, set()
             self._journal.progressed((job.id, job.meter) for job in moved)
+        self._journal.write()
 
     def close(self, job: Job, usage: Usage, finish_reason: str, now: float) -> None:
-        """The request ended, with these final figures.
-
-        Raises:
-            JournalFailed: the journal cannot be written.
-        """
+        """The request ended, with these final figures."""
         self._advanced.discard(job)
         if not job.journaled:
             return
@@ -109,10 +105,6 @@ class Billing:
         return UsageReport(self._journal.id, entries) if entries else None
 
     def acknowledged(self, ids: Sequence[str], url: str) -> None:
-        """This gateway has these in the ledger for good.
-
-        Raises:
-            JournalFailed: the journal cannot be written.
-        """
+        """This gateway has these in the ledger for good."""
         self._journal.acknowledged(ids)
         self._delivery.acknowledged(ids, url)

@@ -1,15 +1,17 @@
 """The agent's journal: what every request used, kept until the ledger has it, whatever is killed.
 
 A folder holds one append-only file of records: a request was opened, requests made progress, one
-was closed, the ledger acknowledged some. State is changed by records alone, when they are written
+was closed, the ledger acknowledged some. State is changed by records alone, when they are gathered
 and when they are read back, so that a journal opened again is where it was.
 
-- **A record is written by one `write` to an unbuffered descriptor, before its effect is seen.**
-  Once `write` returns, the bytes are the kernel's: `kill -9` of the process takes nothing back. A
-  loss of power may take the last moments, since the disk is waited for (`fsync`) only where a file
-  begins and at `close`: waiting in every engine step would cost more than the step.
+- **Records are gathered, and written before their effect is seen**, by one `write` to an unbuffered
+  descriptor: what a killed process had not written, nobody has heard of. Once `write` returns, the
+  bytes are the kernel's: `kill -9` of the process takes nothing back. A loss of power may take the
+  last moments, since the disk is waited for (`fsync`) only where a file begins and at `close`:
+  waiting in every engine step would cost more than the step.
 - **A record is whole or it is not there.** Each has its length and a CRC-32 in front. A write that
-  failed half-way is cut off at once; one that died half-way is found and cut off at the next open.
+  failed half-way is cut off at once; one that died half-way is found and cut off at the next open,
+  where its first records, as far as they are whole, are kept.
 - **Requests that were open when the process died** are closed at the next open, with their last
   progress and the reason `engine_lost`.
 - **A file begins with a snapshot**, of the journal's id, its totals and whatever is still live. It
@@ -128,7 +130,7 @@ class _State:
     def __init__(self) -> None:
         self.id = ""
         self.billed = Totals()
-        self.unbilled = Totals()
+        self.journaled = Totals()
         self.open: dict[str, _Opened] = {}
         self.figures: dict[int, _Figures] = {}
         self.closed: dict[str, LedgerEntry] = {}
@@ -144,19 +146,15 @@ class _State:
                 self._close(entry)
             case _Acknowledged(ids):
                 for id in ids:
-                    self._bill(self.closed.pop(id).usage)
+                    self.billed = self.billed.plus(self.closed.pop(id).usage)
             case begun:
-                self.id, self.billed = begun.id, begun.billed
+                self.id, self.billed, self.journaled = begun.id, begun.billed, begun.billed
 
     def _close(self, entry: LedgerEntry) -> None:
         if opened := self.open.pop(entry.id, None):  # not where a snapshot says it
             self.figures.pop(opened.handle, None)
         self.closed[entry.id] = entry
-        self.unbilled = self.unbilled.plus(entry.usage)
-
-    def _bill(self, usage: Usage) -> None:
-        self.unbilled = self.unbilled.minus(usage)
-        self.billed = self.billed.plus(usage)
+        self.journaled = self.journaled.plus(entry.usage)
 
     def snapshot(self) -> Iterator[_AnyRecord]:
         """Records that lead to this state."""
@@ -170,6 +168,7 @@ class _State:
         for opened in list(self.open.values()):
             _, *tokens = self.figures.get(opened.handle, (0, 0, 0, 0, 0))
             self._close(_entry(opened, Usage(*tokens), EngineLost.code))
+        self.figures.clear()  # also of those whose `_Opened` was not worth writing
 
 
 def _entry(opened: _Opened, usage: Usage, finish_reason: str) -> LedgerEntry:
@@ -313,8 +312,7 @@ class Journal:
     as backlog until it is `acknowledged`. An entry of the backlog takes about 700 bytes of memory;
     to bound it, open no more.
 
-    Each of these four raises JournalFailed where the file can't be written (no room on the disk);
-    then it changed nothing and may be called again.
+    What these four say is gathered; it is journaled once `write` returns.
     """
 
     def __init__(
@@ -325,6 +323,7 @@ class Journal:
         self._rotate_bytes = rotate_bytes
         self._rotate_at = max(rotate_bytes, 2 * file.size)
         self._handles = itertools.count()
+        self._gathered: list[_AnyRecord] = []
 
     @classmethod
     def open(cls, folder: Path, *, rotate_bytes: int = 32 << 20) -> Self:
@@ -357,18 +356,12 @@ class Journal:
     @property
     def journaled(self) -> Totals:
         """All requests that were ever closed."""
-        billed, unbilled = self._state.billed, self._state.unbilled
-        return Totals(
-            billed.requests + unbilled.requests,
-            billed.prompt_tokens + unbilled.prompt_tokens,
-            billed.cached_tokens + unbilled.cached_tokens,
-            billed.completion_tokens + unbilled.completion_tokens,
-        )
+        return self._state.journaled
 
     @property
     def unbilled(self) -> Totals:
         """Those that were not acknowledged yet."""
-        return self._state.unbilled
+        return self._state.journaled.minus(self._state.billed)
 
     @property
     def backlog(self) -> int:
@@ -392,17 +385,13 @@ class Journal:
 
         Raises:
             ValueError: a request of this id is open or unacknowledged.
-            JournalFailed: do not accept it.
         """
         if id in self._state.open or id in self._state.closed:
             raise ValueError(f"request {id} is in the journal already")
-        self._write(_Opened(next(self._handles), id, account, model))
+        self._gather(_Opened(next(self._handles), id, account, model))
 
     def progressed(self, figures: Iterable[tuple[str, Counts]]) -> None:
-        """What requests used up to now, by id; ids that aren't open are ignored.
-
-        One write for all of them. Call it before anybody sees what was generated.
-        """
+        """What requests used up to now, by id; ids that aren't open are ignored."""
         known = self._state.open
         rows = [
             (
@@ -416,7 +405,7 @@ class Journal:
             if (opened := known.get(id)) is not None
         ]
         if rows:
-            self._write(_Progressed(rows))
+            self._gather(_Progressed(rows))
 
     def closed(self, id: str, usage: Usage, finish_reason: str) -> LedgerEntry | None:
         """The request ended with these final figures; what the ledger gets of it.
@@ -426,36 +415,53 @@ class Journal:
         if (opened := self._state.open.get(id)) is None:
             return None
         entry = _entry(opened, usage, finish_reason)
-        self._write(_Closed(entry))
+        self._gather(_Closed(entry))
         return entry
 
     def acknowledged(self, ids: Sequence[str]) -> None:
         """These are in the ledger for good; ids that aren't in the backlog are ignored."""
         known = [id for id in dict.fromkeys(ids) if id in self._state.closed]
         if known:
-            self._write(_Acknowledged(known))
+            self._gather(_Acknowledged(known))
+
+    def write(self) -> None:
+        """Journal what was gathered, in one write. Before anybody sees what follows from it.
+
+        Raises:
+            JournalFailed: the file can't be written (no room on the disk); nothing of it was, and
+                all of it is by the next call that does not fail.
+        """
+        if not self._gathered:
+            return
+        try:
+            self._file.append(b"".join(map(_framed, filter(self._matters, self._gathered))))
+        except OSError as error:
+            raise JournalFailed(f"cannot write {self._folder / FILE}: {error}") from error
+        self._gathered.clear()
+        if self._file.size >= self._rotate_at and self._is_mostly_dead():
+            self._rotate()
 
     def close(self) -> None:
-        """Bring the file to the disk and free the folder; nothing may follow.
+        """Bring everything to the disk and free the folder; nothing may follow.
 
         Raises:
             JournalFailed: the disk failed; the folder is free all the same.
         """
         try:
+            self.write()
             with _failing(f"sync the journal in {self._folder}"):
                 self._file.sync()
         finally:
             self._file.close()
             os.close(self._lock)
 
-    def _write(self, record: _AnyRecord) -> None:
-        try:
-            self._file.append(_framed(record))
-        except OSError as error:
-            raise JournalFailed(f"cannot write {self._folder / FILE}: {error}") from error
+    def _gather(self, record: _AnyRecord) -> None:
         self._state.apply(record)
-        if self._file.size >= self._rotate_at and self._is_mostly_dead():
-            self._rotate()
+        self._gathered.append(record)
+
+    def _matters(self, record: _AnyRecord) -> bool:
+        """Not the opening of a request that is closed by now: the entry says it all."""
+        return not isinstance(record, _Opened) or record.id in self._state.open
 
     def _is_mostly_dead(self) -> bool:
         return 2 * _LIVE_BYTES * (self.open_requests + self.backlog) <= self._file.size

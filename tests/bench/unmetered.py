@@ -81,6 +81,9 @@ class NoJournal(Journal):
     def acknowledged(self, ids: Sequence[str]) -> None:
         pass
 
+    def write(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -26,9 +26,11 @@ def folder(tmp_path: Path) -> Path:
     for id in ("billed", "ended", "open"):
         journal.opened(id, ACCOUNT, "plain")
     journal.progressed([("billed", Meter(9, 4, 1)), ("open", Meter(9, 0, 5))])
+    journal.write()
     journal.closed("billed", Usage(9, 4, 2), "length")
     journal.closed("ended", Usage(9, 8, 3, 1, 0.5), "cancelled")
     journal.acknowledged(["billed"])
+    journal.write()
     return tmp_path
 
 
@@ -55,6 +57,7 @@ def test_the_next_file_of_the_journal(folder: Path) -> None:
     ]
     assert (second.end.requests, second.end.open, second.end.unacknowledged) == (3, 0, 2)
     journal.acknowledged(["ended", "open"])
+    journal.write()
     assert journals.read(folder / "journal").end.unacknowledged == 0
     journal.close()
 

@@ -46,6 +46,12 @@ def totals(usages: Iterable[Usage]) -> Totals:
 
 
 def act(journal: Journal, op: Op) -> None:
+    """Do it, and journal it at once."""
+    tell(journal, op)
+    journal.write()
+
+
+def tell(journal: Journal, op: Op) -> None:
     match op:
         case ("open", id):
             journal.opened(id, account(id), f"acme/{id}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import tempfile
@@ -32,6 +33,7 @@ from tests.inference.journals import (
     fits,
     model_after,
     reopened,
+    tell,
     totals,
     traffic,
     used,
@@ -78,6 +80,7 @@ def test_a_request_that_cost_nothing_is_an_entry_too(journal: Journal) -> None:
 def test_ids_that_are_not_known_change_nothing(journal: Journal, folder: Path) -> None:
     journal.opened("a", account("a"), "acme/a")
     journal.closed("a", used(1), "stop")
+    journal.write()
     before = (folder / FILE).read_bytes()
     assert journal.closed("a", used(2), "stop") is None
     assert journal.closed("b", used(2), "stop") is None
@@ -85,6 +88,7 @@ def test_ids_that_are_not_known_change_nothing(journal: Journal, folder: Path) -
     journal.progressed([])
     journal.acknowledged(["b"])
     journal.acknowledged([])
+    journal.write()
     assert (folder / FILE).read_bytes() == before
     journal.acknowledged(["a", "b", "a"])
     assert journal.unbilled == Totals()
@@ -99,14 +103,39 @@ def test_an_id_is_not_taken_twice(journal: Journal) -> None:
         journal.opened("a", account("a"), "acme/a")
 
 
-def test_progress_of_a_step_is_one_write(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    for id in "abc":
-        journal.opened(id, account(id), f"acme/{id}")
+def test_whatever_was_gathered_is_one_write(
+    folder: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (folder / FILE).read_bytes()
     writes = []
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: writes.append(data) or write(fd, data))
+    for id in "abc":
+        journal.opened(id, account(id), f"acme/{id}")
     journal.progressed((id, Meter(1, 0, 1)) for id in "abc")
+    journal.closed("b", used(1), "stop")
+    assert (folder / FILE).read_bytes() == before
+    journal.write()
+    assert (folder / FILE).read_bytes() == before + writes[0]
+    journal.write()
     assert len(writes) == 1
+
+
+def test_a_request_that_ends_before_the_write_is_its_entry_alone(folder: Path) -> None:
+    with closing(Journal.open(folder)) as journal:
+        journal.opened("a", account("a"), "acme/a")
+        journal.progressed([("a", Meter(9, 9, 9))])
+        journal.closed("a", used(1), "stop")
+        journal.write()
+        assert b"opened" not in (folder / FILE).read_bytes()
+    for id in "bc":  # opened under the handle that was a's
+        with closing(Journal.open(folder)) as journal:
+            act(journal, ("open", id))
+    assert reopened(folder)[0] == [
+        entry("a", used(1), "stop"),
+        entry("b", Usage(), "engine_lost"),
+        entry("c", Usage(), "engine_lost"),
+    ]
 
 
 # --- opened again --------------------------------------------------------------------------------
@@ -154,6 +183,7 @@ class Restarts(RuleBasedStateMachine):
         self.root = tempfile.TemporaryDirectory(dir=RAM)
         self.lives = itertools.count()
         self.model = Model()
+        self.written = Model()
         self.folder = Path(self.root.name) / "first"
         self.journal = Journal.open(self.folder, rotate_bytes=TINY)
         self.id = self.journal.id
@@ -162,18 +192,25 @@ class Restarts(RuleBasedStateMachine):
     def do(self, op: Op) -> None:
         if not fits(self.model, op):
             return
-        act(self.journal, op)
+        tell(self.journal, op)
         self.model.apply(op)
+
+    @rule()
+    def write(self) -> None:
+        self.journal.write()
+        self.written = copy.deepcopy(self.model)
 
     @rule(steps=st.integers(1, 60))
     def generate(self, steps: int) -> None:
         """What fills files."""
         for tokens in range(steps):
             self.do(("progress", tokens, list("abcdef")))
+            self.write()
 
     @rule()
     def close(self) -> None:
         self.journal.close()
+        self.written = self.model
         self._open()
 
     @rule()
@@ -186,7 +223,8 @@ class Restarts(RuleBasedStateMachine):
 
     def _open(self) -> None:
         self.journal = Journal.open(self.folder, rotate_bytes=TINY)
-        self.model = self.model.crashed()
+        self.model = self.written.crashed()
+        self.written = self.model.crashed()
 
     @invariant()
     def says_what_it_must(self) -> None:
@@ -233,6 +271,7 @@ def test_a_file_stays_small_however_long_requests_run(folder: Path, journal: Jou
     journal.opened("a", account("a"), "acme/a")
     for step in range(2000):
         journal.progressed([("a", Meter(10, 0, step))])
+        journal.write()
         assert (folder / FILE).stat().st_size < TINY + 100
     assert [
         one.usage.completion_tokens for one in reopened(copied(folder, folder.with_name("copy")))[0]
@@ -243,12 +282,14 @@ def test_a_file_of_live_entries_is_not_written_anew(folder: Path, journal: Journ
     with (folder / FILE).open() as first:  # held, so that no other gets its inode
         for n in range(50):
             journal.opened(f"r{n}", account(f"r{n}"), "base")
+            journal.write()
         assert os.path.samestat(os.fstat(first.fileno()), (folder / FILE).stat())
     long = (folder / FILE).stat().st_size
     assert long > 3 * TINY
     for n in range(50):
         journal.closed(f"r{n}", used(n), "stop")
         journal.acknowledged([f"r{n}"])
+        journal.write()
     assert (folder / FILE).stat().st_size < long
 
 

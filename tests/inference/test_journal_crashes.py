@@ -30,11 +30,14 @@ from tests.inference.journals import (
     Op,
     act,
     copied,
+    entry,
     fits,
     model_after,
     reopened,
+    tell,
     totals,
     traffic,
+    used,
     view,
 )
 
@@ -119,6 +122,26 @@ def test_a_damaged_record_and_what_follows_are_cut_off(
         content[offset] ^= flip
         written.path.write_bytes(content)
         assert reopened(Path(folder)) == written.up_to(offset)[1].crashed().view()
+
+
+def test_a_cut_in_a_write_of_many_records_keeps_those_before_it(folder: Path) -> None:
+    with closing(Journal.open(folder)) as journal:
+        act(journal, ("open", "first"))
+        act(journal, ("progress", 3, ["first"]))
+        before = (folder / FILE).stat().st_size
+        for op in [("close", "first", 5), *itertools.islice(traffic(), 20)]:
+            tell(journal, op)
+        journal.write()
+        after = journal.unacknowledged()
+    content, counts = (folder / FILE).read_bytes(), set()
+    for offset in range(before, len(content) + 1):
+        (folder / FILE).write_bytes(content[:offset])
+        entries = reopened(folder)[0]
+        ended = [one for one in entries if one.finish_reason == "stop"]
+        assert ended == after[: len(ended)]
+        assert ended or entries == [entry("first", used(3), "engine_lost")]
+        counts.add(len(ended))
+    assert counts == set(range(len(after) + 1))
 
 
 def test_zeros_at_the_end_are_no_records(folder: Path) -> None:
@@ -240,10 +263,11 @@ def test_a_full_disk_refuses_whole_records_and_the_journal_goes_on(
             act(journal, op)
         assert (folder / FILE).read_bytes() == content
         model = model_after(30)
-        assert view(journal) == model.view()
-        act(journal, op)
         model.apply(op)
         assert view(journal) == model.view()
+        journal.write()
+        assert reopened(copied(folder, folder.with_name("copy"))) == model.crashed().view()
+        journal.write()
     assert reopened(folder) == model.crashed().view()
 
 
@@ -265,7 +289,7 @@ def test_a_part_of_a_record_that_cannot_be_cut_off_at_once_is_cut_off_before_the
             assert (folder / FILE).stat().st_size == size + 5, "nothing behind a torn record"
         assert reopened(copied(folder, folder.with_name("copy"))) == ([], Totals(), Totals())
         act(journal, ("open", "c"))
-    assert [one.id for one in reopened(folder)[0]] == ["c"]
+    assert [one.id for one in reopened(folder)[0]] == ["a", "b", "c"], "they were kept for it"
 
 
 def test_a_journal_that_cannot_be_opened_says_so_and_leaves_everything(folder: Path) -> None:
