@@ -160,6 +160,7 @@ class Link:
     async def _write(self, socket: ClientConnection) -> None:
         while True:
             await self._news.wait()
+            await asyncio.sleep(0)  # the `done` that follows a last delta goes along with it
             self._news.clear()
             self._owner.sending()
             for frame in self._outbox.take():

@@ -37,9 +37,9 @@ UNSEEN = {
     "synthetic": Unseen(streamed=2, whole=6),
     "vllm": Unseen(streamed=4, whole=40),
 }
-"""A step of a stream is journaled before the loop turns twice. Answers that don't stream are looked
-at ten times a second (`inference.agent.agent.TICK_S`): at 30 tokens a second these are at most four
-steps, and one or two are under way; a tiny model on vLLM takes some milliseconds a step."""
+"""A step of a stream is journaled before the loop turns three times. Answers that don't stream are
+looked at ten times a second (`inference.agent.agent.TICK_S`): at 30 tokens a second these are at
+most four steps, and one or two are under way; a tiny model on vLLM takes some ms a step."""
 SHOW_EVERY_S = 15.0
 
 
