@@ -366,7 +366,7 @@ async def test_a_redis_that_may_not_write_is_as_good_as_none(mortal_redis: Redis
     store = RedisStore(mortal_redis.url, timeout_s=10)
     with mortal_redis.client() as client:
         client.config_set("maxmemory", 1)
-        with pytest.raises(StoreDown, match="OOM"):
+        with pytest.raises(StoreDown, match="maxmemory"):
             await store.run(charge("r1", scope(requests_per_minute=5)))
         client.config_set("maxmemory", 0)
     assert await granted(store, charge("r1", scope(requests_per_minute=5))) == 20
