@@ -535,6 +535,21 @@ async def test_a_request_belongs_to_the_day_on_which_it_began(store: Store, cloc
     assert (await refused(store, charge("r3", only, prompt=0, output=1))).used == 100
 
 
+async def test_all_parts_of_a_long_request_end_with_it(store: Store, clock: Clock) -> None:
+    """Those that were reserved minutes ago as well."""
+    only = scope("t1", output_tokens_per_minute=1000, tokens_per_day=1000)
+    await ask(store, Seed(DAY, 0, 0))
+    made = charge("r1", only, prompt=10, output=20)
+    await granted(store, made)
+    for output in (30, 40, 50, 60):
+        await live_on(store, clock, 40)
+        await granted(store, more(made, output))
+    assert await ask(store, Count(only)) == Counts([Used("output_tokens_per_minute", 110)])
+    await ask(store, Settle("r1", 10, 0, 145))
+    assert await ask(store, Count(only)) == Counts([Used("output_tokens_per_minute", 55)])
+    assert (await refused(store, charge("r2", scope("t1", tokens_per_day=0)))).used == 155
+
+
 async def test_a_budget_in_use_is_compared_with_the_ledger_now_and_then(
     store: Store, clock: Clock
 ) -> None:
