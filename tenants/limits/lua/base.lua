@@ -1,6 +1,6 @@
 -- `book.py` on Redis: every command of `commands.py` as one atomic step, on Redis's own clock.
 -- The files of this folder make one script: base, windows, budgets, endings, commands, charge. Each
--- run of it makes all functions anew, down to where its command returns: the most frequent first.
+-- run of it makes its functions anew, so a command returns before those that it has no need of.
 --
 -- ARGV[1] is the command as MessagePack; ARGV[2] a unix time in milliseconds, given by tests alone.
 -- The answer is MessagePack too. Constants come from Python, in front of this text. Keys are made
