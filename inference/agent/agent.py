@@ -13,7 +13,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import Any, cast
 from uuid import uuid4
@@ -183,12 +183,16 @@ class Agent:
                 self._tasks[job.id].cancel()
 
     def sending(self) -> None:
-        """A link is about to send something: the journal has first what it follows from.
+        """Something is about to leave: the journal has first what it follows from.
 
         Raises:
-            EngineFailed: it cannot be written; nothing may leave.
+            EngineFailed: it cannot be written; nothing may leave, and the agent stops.
         """
-        self._write_journal()
+        try:
+            self._billing.write()
+        except JournalFailed as error:
+            log.error("journal_failed", error=str(error))
+            self._failed = True
         if self._failed:
             raise EngineFailed("The engine's journal cannot be written.")
 
@@ -265,6 +269,7 @@ class Agent:
             job.submitted_at = time.monotonic()
             self._watch.moved(job)
             self._billing.open(job, frame.account, frame.model)
+            self.sending()  # to the engine, where it costs something
             work = Work(
                 id=job.id,
                 kind=cast(Kind, frame.kind),
@@ -338,7 +343,8 @@ class Agent:
             self._tell(job)
             self._charge(job)
         self._admit()  # patience runs out without any other event
-        self._write_journal()  # maybe nobody is there to be told anything
+        with suppress(EngineFailed):  # `run` sees that it failed
+            self.sending()  # maybe nobody is there to be told, and the journal is all that hears
         self._report_usage()
 
     def _charge(self, job: Job) -> None:
@@ -360,14 +366,6 @@ class Agent:
             self._billed.clear()
         else:
             self._billed.set()
-
-    def _write_journal(self) -> None:
-        """The agent stops where it cannot be written."""
-        try:
-            self._billing.write()
-        except JournalFailed as error:
-            log.error("journal_failed", error=str(error))
-            self._failed = True
 
     # --- links -----------------------------------------------------------------------------------
 

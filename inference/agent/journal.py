@@ -168,7 +168,6 @@ class _State:
         for opened in list(self.open.values()):
             _, *tokens = self.figures.get(opened.handle, (0, 0, 0, 0, 0))
             self._close(_entry(opened, Usage(*tokens), EngineLost.code))
-        self.figures.clear()  # also of those whose `_Opened` was not worth writing
 
 
 def _entry(opened: _Opened, usage: Usage, finish_reason: str) -> LedgerEntry:
@@ -434,7 +433,7 @@ class Journal:
         if not self._gathered:
             return
         try:
-            self._file.append(b"".join(map(_framed, filter(self._matters, self._gathered))))
+            self._file.append(b"".join(map(_framed, self._gathered)))
         except OSError as error:
             raise JournalFailed(f"cannot write {self._folder / FILE}: {error}") from error
         self._gathered.clear()
@@ -458,10 +457,6 @@ class Journal:
     def _gather(self, record: _AnyRecord) -> None:
         self._state.apply(record)
         self._gathered.append(record)
-
-    def _matters(self, record: _AnyRecord) -> bool:
-        """Not the opening of a request that is closed by now: the entry says it all."""
-        return not isinstance(record, _Opened) or record.id in self._state.open
 
     def _is_mostly_dead(self) -> bool:
         return 2 * _LIVE_BYTES * (self.open_requests + self.backlog) <= self._file.size

@@ -2,8 +2,7 @@
 
 A request that was cut by the `kill -9` of its agent is the only one of which two sides may differ:
 the recorder noted what the engine generated in the step, or steps, that the process did not live
-to journal. Nobody received that, and nobody is billed for it. If it died in the first of them, it
-may not have journaled that there was a request.
+to journal. Nobody received that, and nobody is billed for it.
 """
 
 from __future__ import annotations
@@ -222,31 +221,36 @@ def ledger_is_recorder(facts: Facts) -> Check:
         recorded = Counts.total(run.counts for run in runs) if runs else NOTHING
         if recorded != entry.counts:
             check.faults.append(f"{entry.id}: billed {entry.counts}, recorded {recorded}")
+    billed = {event.entry.id for event in facts.events}
+    for id in seen.keys() - billed:
+        check.faults.append(f"{id} was generated but is not in the ledger: {seen[id]}")
     check.figures = f"{len(whole):,} requests, {_tokens(Counts.total(whole))}"
     return check
 
 
 def cut_requests(facts: Facts) -> Check:
-    """What a kill cut is billed up to the last steps, if there are more; only a kill cuts."""
+    """What a kill cut is billed up to the last steps, and only a kill cuts."""
     check = Check("ledger <= recorder, cut by the agent's kill -9")
     seen = {one.id: one for one in facts.seen}
     streams = {one.id for one in facts.received if one.streams}
     killed = {f"{life.name}-{life.pid}" for life in facts.lives if life.killed == KILLED}
-    billed = {event.entry.id: event.entry for event in facts.events}
-    cut = {id: entry.counts for id, entry in billed.items() if entry.finish_reason == CUT}
-    cut |= dict.fromkeys(seen.keys() - billed, NOTHING)
-    lost = []
-    for id, counts in cut.items():
-        run = seen.get(id, Seen(id, ""))
+    cut, lost = [], []
+    for event in facts.events:
+        if event.entry.finish_reason != CUT:
+            continue
+        run = seen.get(event.entry.id, Seen(event.entry.id, ""))
+        cut.append(event.entry.counts)
         if run.run and run.run not in killed:
-            check.faults.append(f"{id} was cut, but {run.run} was not killed")
-        unseen = facts.unseen.streamed if id in streams else facts.unseen.whole
+            check.faults.append(f"{run.id} was cut, but {run.run} was not killed")
+        unseen = facts.unseen.streamed if run.id in streams else facts.unseen.whole
         states = [NOTHING, *run.states][-1 - unseen :]
-        if counts not in states:
-            check.faults.append(f"{id}: billed {counts}, but the last steps were {states}")
-        lost.append(run.counts.completion_tokens - counts.completion_tokens)
+        if event.entry.counts not in states:
+            check.faults.append(
+                f"{run.id}: billed {event.entry.counts}, but the last steps were {states}"
+            )
+        lost.append(run.counts.completion_tokens - event.entry.counts.completion_tokens)
     check.figures = (
-        f"{len(cut):,} requests, {_tokens(Counts.total(cut.values()))}; "
+        f"{len(cut):,} requests, {_tokens(Counts.total(cut))}; "
         f"{sum(lost):,} generated in a last step that nobody received, at most "
         f"{max(lost, default=0)} of one request"
     )

@@ -121,23 +121,6 @@ def test_whatever_was_gathered_is_one_write(
     assert len(writes) == 1
 
 
-def test_a_request_that_ends_before_the_write_is_its_entry_alone(folder: Path) -> None:
-    with closing(Journal.open(folder)) as journal:
-        journal.opened("a", account("a"), "acme/a")
-        journal.progressed([("a", Meter(9, 9, 9))])
-        journal.closed("a", used(1), "stop")
-        journal.write()
-        assert b"opened" not in (folder / FILE).read_bytes()
-    for id in "bc":  # opened under the handle that was a's
-        with closing(Journal.open(folder)) as journal:
-            act(journal, ("open", id))
-    assert reopened(folder)[0] == [
-        entry("a", used(1), "stop"),
-        entry("b", Usage(), "engine_lost"),
-        entry("c", Usage(), "engine_lost"),
-    ]
-
-
 # --- opened again --------------------------------------------------------------------------------
 
 

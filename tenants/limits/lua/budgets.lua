@@ -1,4 +1,4 @@
--- Money, periods and budgets: `purse.py`, and `affordable` of `record.py`.
+-- Money, periods and budgets: `purse.py`.
 
 local function cost(rate, uncached, cached, output)
   -- In micro-units, a started one whole. Whole micro-units and the rest of each rate apart: the
