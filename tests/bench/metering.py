@@ -101,7 +101,7 @@ async def _whole(
     turns = {name: partial(ask, side) for name, side in sides.items()}
     await take_turns(1, turns)
     found = await take_turns(scale.rounds, turns)
-    return _whole_rows(f"{counters}, {tokens} tokens", found[WITH], found[WITHOUT])
+    return _whole_rows(f"{counters}, max_tokens {tokens}", found[WITH], found[WITHOUT])
 
 
 async def _streams(scale: Scale) -> list[Row]:
