@@ -30,7 +30,7 @@ from tenants.models import (
     UsageEvent,
     UsageSum,
 )
-from tenants.models.usage import Outcome, UsageEventQuerySet
+from tenants.models.usage import Outcome, UsageEventQuerySet, month_end, month_start
 from tenants.permissions import Caller, Permission
 
 MAX_EXPIRING = 5
@@ -101,7 +101,7 @@ class Used:
         """Of what the caller may see."""
         hour = now.replace(minute=0, second=0, microsecond=0)
         today = hour.replace(hour=0)
-        starts = hour - DAY, today, today.replace(day=1)
+        starts = hour - DAY, today, month_start(now)
         hours = list(caller.usage().sums(["hour"], min(starts), now))
         return cls(*(added_up(row for row in hours if row["hour"] >= start) for start in starts))
 
@@ -132,10 +132,9 @@ def _amount(sums: Sums, kind: str) -> int:
 
 
 def _renewal(period: str, now: datetime) -> datetime:
-    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if period == "day":
-        return today + DAY
-    return (today.replace(day=1) + 31 * DAY).replace(day=1)
+    if period == "month":
+        return month_end(now)
+    return now.replace(hour=0, minute=0, second=0, microsecond=0) + DAY
 
 
 def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:

@@ -160,7 +160,7 @@ def _bounds(period: str, given: Mapping[str, Any], now: datetime) -> tuple[datet
     if period == "24h":
         return end - DAY, end
     if period == "month":
-        return today.replace(day=1), end
+        return month_start(now), end
     if period == "custom":
         first, last = given.get("first") or now.date(), given.get("last") or now.date()
         return _midnight(first), min(_midnight(last) + DAY, end)

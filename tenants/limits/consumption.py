@@ -15,6 +15,7 @@ from django.utils import timezone
 from inference.errors import Unavailable
 from inference.grants import MICRO, Limits
 from tenants.models import LimitScope, UsageSum
+from tenants.models.usage import month_start
 
 
 class Counters(Protocol):
@@ -48,7 +49,7 @@ def budgets(scope: LimitScope) -> dict[str, int]:
         usage = usage.filter(key=scope.key)
     if scope.adapter is not None:
         usage = usage.filter(adapter=scope.adapter.name)
-    days = list(usage.sums(["day"], today.replace(day=1), now))
+    days = list(usage.sums(["day"], month_start(now), now))
     return _summed("day", [row for row in days if row["day"] == today]) | _summed("month", days)
 
 

@@ -39,10 +39,10 @@ class Purse:
         if self.estimated:
             self.tokens, self.cost, self.estimated = tokens, cost, False
         self.tokens, self.cost = max(self.tokens, tokens), max(self.cost, cost)
-        self.due_ms = now_ms + REFRESH_MS
+        self.ask_again(now_ms)
 
     def ask_again(self, now_ms: int) -> None:
-        """It is due, and somebody does it: not at once for others."""
+        """Somebody asks, or did just now: it is due in a while."""
         self.due_ms = now_ms + REFRESH_MS
 
     def reserve(self, tokens: int, cost: int) -> None:

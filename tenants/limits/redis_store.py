@@ -30,7 +30,7 @@ from tenants.limits.window import GONE_S, WINDOW_S
 TIMEOUT_S = 0.25
 """For one exchange, connecting included: beyond it Redis counts as down."""
 MAX_BATCH = 256
-"""Commands in one exchange: about 15 ms of Redis's time."""
+"""Commands in one exchange: about 10 ms of Redis's time."""
 MAX_WAITING = 10_000
 """Calls waiting for the connection; beyond it Redis counts as down as well."""
 

@@ -76,7 +76,9 @@ class AuditEntryQuerySet(models.QuerySet["AuditEntry"]):
         names = list(named.values_list("name", flat=True)[: MAX_NAMES + 1])
         found = Q(actor_name__in=names) if len(names) <= MAX_NAMES else Q(actor_name__icontains=who)
         # No index knows kinds: left out where it can't be one, for the names' to be used.
-        return self.filter(found | Q(actor_kind=who.lower()) if who.lower() in KINDS else found)
+        if (kind := who.lower()) in KINDS:
+            found |= Q(actor_kind=kind)
+        return self.filter(found)
 
     def note(self, actor: Actor, tenant: Tenant, action: str, name: str) -> AuditEntry:
         """Write what is no change, such as an operator who looks into a tenant."""

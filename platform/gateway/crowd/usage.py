@@ -15,6 +15,7 @@ from typing import Any
 from django.db import connection
 
 from gateway.crowd import HOURS, Size
+from tenants.models.usage import month_end, month_start
 
 BURST = 5
 JOURNALS = 4
@@ -168,8 +169,7 @@ def _make_month(cursor: Any, values: dict[str, Any]) -> None:
 
 
 def _months(start: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    month = start.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    month = month_start(start)
     while month < until:
-        following = (month + timedelta(days=32)).replace(day=1)
-        yield month, following
-        month = following
+        yield month, month_end(month)
+        month = month_end(month)
