@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from inference import environ, logs
+from inference import environ, heap, logs
 from inference.agent.agent import Agent, default_id
 from inference.agent.engine import Engine
 from inference.agent.journal import Journal, JournalFailed
@@ -284,6 +284,7 @@ async def serve(
                 max_unbilled=options.max_unbilled,
                 **queue,
             )
+            heap.settle()
             return await _until(stop, agent, options.gateway.split(","), options.drain)
     finally:
         await fetch.aclose()

@@ -11,7 +11,6 @@ from __future__ import annotations
 from inference.agent import vllm_environment as _environment  # isort: skip  # noqa: F401
 
 import asyncio
-import gc
 import logging
 import math
 import time
@@ -28,6 +27,7 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
+from inference import heap
 from inference.agent.engine import LoadReport, LocalAdapter, Meter, Output, ProbeReport, Work
 from inference.agent.profile import EngineProfile
 from inference.agent.vllm_requests import Request, as_error, is_lean, of_info, request_of
@@ -158,7 +158,7 @@ class VLLMEngine:
             await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_S)
             # AsyncLLM shuts down again when it is collected, which fails at interpreter exit.
             del self._llm, self._serving
-            gc.collect()
+            heap.release()
 
     async def _add(self, adapter: LocalAdapter) -> tuple[LoRARequest, int]:
         """Load into vLLM and see that it has an effect, else remove what may be left of it."""

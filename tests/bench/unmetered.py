@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,7 +16,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from inference import environ, logs
+from inference import environ, heap, logs
 from inference.agent.__main__ import parser, profile_of, serve, start_engine
 from inference.agent.journal import Journal
 from inference.grants import Ask, Grant, Reservation, Target, Written
@@ -147,8 +146,7 @@ async def _serve_gateway(port: int) -> None:
         timeout_keep_alive=75,
     )
     async with directory, answers:
-        gc.collect()
-        gc.freeze()
+        heap.settle()
         await uvicorn.Server(config).serve()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import socket
 import tempfile
@@ -17,6 +16,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import OperationalError
 
+from inference import heap
 from inference.logs import configure
 from inference.session import LOST_S
 from inference.wire import MAX_FRAME_BYTES
@@ -79,11 +79,8 @@ def _serve(host: str, port: int, drain_s: float) -> None:
         """Lets open streams finish before the engines' sockets are closed."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            """What is there by now stays. Left among the garbage collector's objects it made each
-            full collection, several a minute under load, a pause of 50 ms and more."""
             await super().startup(sockets)
-            gc.collect()
-            gc.freeze()
+            heap.settle()
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             self.force_exit = self.should_exit = hub.closing  # the second time
