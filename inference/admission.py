@@ -1,8 +1,8 @@
 """What a request is going to use, before it runs: what the limits are asked for.
 
-The gateway has no tokenizer, so the prompt's length is estimated from its bytes by what earlier
-prompts of the same base model turned out to have. The engine's figures replace the estimate when
-the request ends.
+The gateway has no tokenizer, so the prompt's length is estimated from its bytes by what the
+tenant's earlier prompts to the same base model turned out to have. The engine's figures replace the
+estimate when the request ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from inference.openai import Call
 from inference.stream import EXTENSION_TOKENS
 
 TOKENS_PER_BYTE = 0.3
-"""Before anything is known of a base model: between English prose (0.25) and JSON or code."""
+"""Before anything is known of a tenant's prompts: between English prose (0.25) and JSON or code."""
+LEAST_PER_BYTE = 0.1
+"""No estimate is below that: bodies stuffed with what no engine reads make no prompt free."""
 SMOOTHING = 0.05
 """Weight of the newest prompt in the average."""
 LEAST_TOKENS = 16
@@ -23,19 +25,22 @@ tokens holds: such an answer can't be cut when it outgrows what was reserved."""
 
 
 class PromptLengths:
-    """Tokens per byte of request body, learned for each base model."""
+    """Tokens per byte of request body, learned for each tenant and base model: what one sends says
+    nothing of another's prompts, and must not."""
 
     def __init__(self) -> None:
-        self._per_byte: dict[str, float] = {}
+        self._per_byte: dict[tuple[int, str], float] = {}
 
-    def estimate(self, base_model: str, body_bytes: int) -> int:
+    def estimate(self, tenant_id: int, base_model: str, body_bytes: int) -> int:
         """Tokens in the prompt of a body of this size, at least 1."""
-        return max(1, round(body_bytes * self._per_byte.get(base_model, TOKENS_PER_BYTE)))
+        known = self._per_byte.get((tenant_id, base_model), TOKENS_PER_BYTE)
+        return max(1, round(body_bytes * known))
 
-    def learn(self, base_model: str, body_bytes: int, tokens: int) -> None:
+    def learn(self, tenant_id: int, base_model: str, body_bytes: int, tokens: int) -> None:
         """A body of this size had so many prompt tokens."""
-        found, known = tokens / body_bytes, self._per_byte.get(base_model, TOKENS_PER_BYTE)
-        self._per_byte[base_model] = known + SMOOTHING * (found - known)
+        known = self._per_byte.get((tenant_id, base_model), TOKENS_PER_BYTE)
+        found = max(tokens / body_bytes, LEAST_PER_BYTE)
+        self._per_byte[tenant_id, base_model] = known + SMOOTHING * (found - known)
 
 
 def ask_of(call: Call, prompt_tokens: int, max_model_len: int) -> Ask:
@@ -44,12 +49,21 @@ def ask_of(call: Call, prompt_tokens: int, max_model_len: int) -> Ask:
     A call that says how much it wants gets all of it or is refused. A stream that doesn't starts
     with little and asks for more on its way.
     """
-    room = max(1, max_model_len - prompt_tokens) if max_model_len else WHOLE_TOKENS
     if call.max_tokens is not None:
-        wanted = call.choices * max(0, min(call.max_tokens, room))
+        most = min(call.max_tokens, max_model_len or call.max_tokens)
+        wanted = call.choices * max(0, most)
         return Ask(prompt_tokens, wanted, wanted)
-    wanted = call.choices * min(room, EXTENSION_TOKENS if call.stream else WHOLE_TOKENS)
+    most = EXTENSION_TOKENS if call.stream else WHOLE_TOKENS
+    wanted = call.choices * min(most, _room(prompt_tokens, max_model_len))
     return Ask(prompt_tokens, wanted, min(wanted, call.choices * LEAST_TOKENS))
+
+
+def _room(prompt_tokens: int, max_model_len: int) -> int:
+    """What the context has room for beside the prompt. Half of it at the least: an estimate that is
+    too long must not cut answers short, and the engine knows where the context ends."""
+    if not max_model_len:
+        return WHOLE_TOKENS
+    return max(1, max_model_len // 2, max_model_len - prompt_tokens)
 
 
 def grows(call: Call) -> bool:

@@ -53,7 +53,7 @@ class Desk:
             InferenceError: as `generation`.
         """
         target = await self._directory.resolve(grant, call.model)
-        prompt_tokens = self._prompts.estimate(target.base_model, len(body))
+        prompt_tokens = self._prompts.estimate(grant.tenant_id, target.base_model, len(body))
         ask = ask_of(call, prompt_tokens, target.max_model_len)
         reservation = await self._limiter.reserve(id, grant, target, ask)
         try:
@@ -82,4 +82,5 @@ class Desk:
         """Nobody reads the stream any more."""
         stream.cancel(ClientDisconnected.code)
         if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
-            self._prompts.learn(stream.target.base_model, len(body), tokens)
+            tenant_id, base_model = stream.grant.tenant_id, stream.target.base_model
+            self._prompts.learn(tenant_id, base_model, len(body), tokens)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from inference.admission import (
+    LEAST_PER_BYTE,
     LEAST_TOKENS,
     WHOLE_TOKENS,
     PromptLengths,
@@ -31,12 +32,13 @@ def call(**fields: Any) -> Call:
     [
         ({"max_tokens": 50}, LONG, Ask(10, 50, 50)),
         ({"max_tokens": 50, "choices": 3}, LONG, Ask(10, 150, 150)),
-        ({"max_tokens": 50}, 30, Ask(10, 20, 20)),
+        ({"max_tokens": 50}, 30, Ask(10, 30, 30)),
+        ({"max_tokens": 50}, 0, Ask(10, 50, 50)),
         ({"max_tokens": -5}, LONG, Ask(10, 0, 0)),
         ({}, LONG, Ask(10, EXTENSION_TOKENS, LEAST_TOKENS)),
         ({}, 30, Ask(10, 20, LEAST_TOKENS)),
-        ({}, 12, Ask(10, 2, 2)),
-        ({}, 5, Ask(10, 1, 1)),
+        ({}, 12, Ask(10, 6, 6)),
+        ({}, 1, Ask(10, 1, 1)),
         ({"stream": False}, LONG, Ask(10, WHOLE_TOKENS, LEAST_TOKENS)),
         ({"stream": False, "choices": 2}, 0, Ask(10, 2 * WHOLE_TOKENS, 2 * LEAST_TOKENS)),
     ],
@@ -70,9 +72,23 @@ def test_an_answer_that_cannot_be_cut_is_bounded(
 
 def test_prompt_lengths_are_learned_for_each_model() -> None:
     lengths = PromptLengths()
-    assert lengths.estimate("a", 1000) == 300
+    assert lengths.estimate(1, "a", 1000) == 300
     for _ in range(200):
-        lengths.learn("a", 1000, 100)
-    assert lengths.estimate("a", 1000) == pytest.approx(100, abs=1)
-    assert lengths.estimate("b", 1000) == 300
-    assert lengths.estimate("a", 1) == 1
+        lengths.learn(1, "a", 1000, 200)
+    assert lengths.estimate(1, "a", 1000) == pytest.approx(200, abs=1)
+    assert lengths.estimate(1, "b", 1000) == 300
+    assert lengths.estimate(1, "a", 1) == 1
+
+
+def test_bodies_stuffed_with_what_no_engine_reads_make_no_prompt_free() -> None:
+    lengths = PromptLengths()
+    for _ in range(1000):
+        lengths.learn(1, "a", 100_000, 1)
+    assert lengths.estimate(1, "a", 1000) == 1000 * LEAST_PER_BYTE
+    assert lengths.estimate(2, "a", 1000) == 300, "and are no other tenant's matter"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_estimate_beyond_the_context_cuts_no_answer_short(stream: bool) -> None:
+    assert ask_of(call(stream=stream), 5000, 2048) == Ask(5000, 1024, LEAST_TOKENS)
+    assert ask_of(call(stream=stream, max_tokens=500), 5000, 2048) == Ask(5000, 500, 500)
