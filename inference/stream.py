@@ -115,7 +115,7 @@ class Stream:
 
     def settle(self, done: Done) -> None:
         """Take the engine's last word."""
-        if self._bound is not None and done.finish_reason == "length":
+        if self._bound is not None and self._reached(self._bound, done):
             self.limited = RateLimitExceeded(
                 f"The answer was ended at {self._bound} tokens, which is what the limits allow an "
                 "answer that neither streams nor sets `max_tokens`."
@@ -139,6 +139,11 @@ class Stream:
             f"The engine `{self.engine_id}` was lost before this answer was complete."
         )
         self.settle(Done(self.id, usage, fault=Fault.of(lost)))
+
+    @staticmethod
+    def _reached(bound: int, done: Done) -> bool:
+        """Else it was the model's context that ended it."""
+        return done.finish_reason == "length" and done.usage.completion_tokens >= bound
 
     def _stay_within_limits(self) -> None:
         reserved = self.reservation.output_tokens

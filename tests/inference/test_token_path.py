@@ -609,6 +609,17 @@ async def test_an_answer_that_does_not_stream_is_bounded_by_what_is_left(stack: 
     assert "20 tokens" in answer["choices"][0]["finish_details"]["message"]
 
 
+async def test_an_answer_that_fills_the_context_was_ended_by_no_limit(stack: Rig) -> None:
+    stack.gateway.limits.tokens_left = 100_000
+    longest = MODEL.max_model_len
+    async with stack.gateway.client() as client:
+        body = chat(content="long" * (longest - 50), ignore_eos=True)
+        answer = (await client.post("/v1/chat/completions", json=body)).json()
+    assert answer["usage"]["total_tokens"] == longest
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert "finish_details" not in answer["choices"][0]
+
+
 async def test_a_ledger_that_is_away_gets_everything_later(stack: Rig) -> None:
     stack.gateway.ledger.away = True
     async with stack.gateway.client() as client:
