@@ -121,16 +121,17 @@ class EngineLink:
 
     async def run(self) -> None:
         """Serve the link until it ends, for whatever reason of the peer's."""
-        reason = "closed by the engine"
+        broken: BaseException | None = None
         try:
             await self._greet()
             self._hub.joined(self)
             await self._serve()
         except* (InferenceError, OSError) as errors:
-            reason = str(errors.exceptions[0])
-            await self._say_goodbye(errors.exceptions[0])
+            broken = errors.exceptions[0]
         finally:
-            self._close(reason)
+            self._close(str(broken or "closed by the engine"))
+        if broken is not None:  # last: nobody's answer waits for a peer that may not listen
+            await self._say_goodbye(broken)
 
     def post(self, frame: Frame) -> None:
         """Queue a frame; dropped if the link is closed, for then its streams have ended."""

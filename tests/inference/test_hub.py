@@ -417,6 +417,19 @@ async def test_an_engine_that_cannot_be_greeted_is_refused(bench: Bench, frame: 
     assert bench.hub.snapshot() == []
 
 
+async def test_nobody_waits_for_a_broken_engine_that_does_not_hear_why(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    await engine.hear()
+    engine.writable.clear()
+    engine.say_bytes(b"nonsense")
+    with pytest.raises(EngineLost):
+        await stream.read()
+    assert not bench.links[-1].done(), "it is being told"
+    with pytest.raises(NoEngine):
+        bench.submit("r2")
+
+
 async def test_hanging_up_before_hello_harms_nobody(bench: Bench) -> None:
     engine = await bench.dial()
     engine.hang_up()
