@@ -119,6 +119,8 @@ class Residency:
     async def _unload(self, digest: str) -> None:
         self._slots.unloaded(digest)
         if resident := self._loaded.pop(digest, None):
-            await self._engine.unload(resident.adapter)
-            await resident.pin.aclose()
+            try:
+                await self._engine.unload(resident.adapter)
+            finally:  # also where the request that wanted its place was cancelled meanwhile
+                await resident.pin.aclose()
             log.info("adapter_unloaded", adapter=resident.adapter.ref.name)

@@ -1,0 +1,48 @@
+"""Adapters on the engine, when whoever asked for one goes away in the middle of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from inference.agent.engine import LocalAdapter
+from inference.agent.residency import Residency
+from inference.agent.slots import Slots
+from inference.agent.synthetic import SyntheticEngine
+from inference.wire import AdapterRef
+from tests.inference.rig import Folders
+from tests.inference.samples import MODEL
+
+FIRST, SECOND = (AdapterRef(f"acme/{i}@{i:064x}", f"{i:064x}") for i in (1, 2))
+
+
+class SlowToUnload(SyntheticEngine):
+    """Unloads only when it may."""
+
+    def __init__(self) -> None:
+        super().__init__(MODEL)
+        self.unloading, self.may_unload = asyncio.Event(), asyncio.Event()
+
+    async def unload(self, adapter: LocalAdapter) -> None:
+        self.unloading.set()
+        await self.may_unload.wait()
+        await super().unload(adapter)
+
+
+async def test_files_of_an_evicted_adapter_are_free_though_nobody_wants_its_place_any_more(
+    tmp_path: Path,
+) -> None:
+    store, engine = Folders(tmp_path), SlowToUnload()
+    residency = Residency(engine, store, Slots(active=1, resident=1), lambda: None)
+    await residency.adapter(FIRST, "")
+    asked = asyncio.create_task(residency.adapter(SECOND, ""))
+    await engine.unloading.wait()
+    asked.cancel()
+    engine.may_unload.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert not any(store.pins.values())
+    await residency.adapter(SECOND, "")
+    assert [digest for digest, pins in store.pins.items() if pins] == [SECOND.digest]
