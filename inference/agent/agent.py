@@ -315,6 +315,7 @@ class Agent:
             yield None
             return
         source = job.link.url if job.link else ""
+        self._queue.expect(request)
         self._watch.moved(job)
         async with self._store.pinned(job.adapter, source):
             await self._admitted(job, request)

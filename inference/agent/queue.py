@@ -20,14 +20,15 @@ Rules
        first anyway, for it comes level with the least counter.
     7. At most `max_queued_per_tenant` requests of each tenant wait, and `max_queued` in all; beyond
        that only who has less than an equal share of it waiting may add to that, up to twice as
-       many: a few floods don't shut everybody else out.
+       many: a few floods don't shut everybody else out. Requests that are expected (their
+       adapter's files are on their way) count as waiting here.
 
 Work-conserving, except for the reserve, a slot that is being emptied or was promised (`turns`),
 and KV that a large request waits for.
 
-Life of a request: `push`, then in some `admit` it starts, `progress` tells what it has used so
-far, `finish` ends it. Its prompt is charged by the estimate when it starts, and put right when the
-engine has counted it; output is charged as it is generated.
+Life of a request: `push`, maybe after `expect`, then in some `admit` it starts, `progress` tells
+what it has used so far, `finish` ends it. Its prompt is charged by the estimate when it starts, and
+put right when the engine has counted it; output is charged as it is generated.
 
 Cost: `push`, `progress`, `finish` and each start take O(log n) on average, n being the tenants that
 wait; an `admit` besides looks at LOOK_AHEAD tenants and one waiting adapter for each slot at most.
@@ -124,6 +125,10 @@ class Queue:
         self._interactive = Lane(Shares(reach=kv_tokens), self._turns)
         self._batch = Lane(Shares(reach=kv_tokens), self._turns)
         self._lanes = (self._interactive, self._batch)
+        self._expected: dict[str, str] = {}
+        """Requests that will be pushed, with their tenants."""
+        self._expecting: Counter[str] = Counter()
+        """How many, by tenant."""
         self._waiting: dict[str, Waiting] = {}
         self._running: dict[str, Running] = {}
         self._patient: OrderedDict[str, Waiting] = OrderedDict()
@@ -145,15 +150,27 @@ class Queue:
 
     # --- a request's life ------------------------------------------------------------------------
 
+    def expect(self, request: Request) -> None:
+        """A request will be pushed: it has its place among those that wait from now on.
+
+        Raises:
+            Overloaded: as `push`.
+        """
+        self._refuse_beyond_bounds(request)
+        self._expected[request.id] = request.tenant
+        self._expecting[request.tenant] += 1
+
     def push(self, request: Request, now: float) -> None:
         """A request arrives; `admit` starts it.
 
         Raises:
-            Overloaded: a bound on waiting requests is reached; nothing changed.
+            Overloaded: a bound on waiting requests is reached, and this one was not expected;
+                nothing changed.
         """
         if request.id in self._waiting or request.id in self._running:
             raise ValueError(f"request {request.id} is here already")
-        self._refuse_beyond_bounds(request)
+        if not self._came(request.id):
+            self._refuse_beyond_bounds(request)
         lane = self._batch if request.lane == BATCH else self._interactive
         waiting = Waiting(request, next(self._arrivals), now, lane)
         lane.add(waiting)
@@ -213,7 +230,8 @@ class Queue:
         running.held = held
 
     def finish(self, id: str, now: float) -> None:
-        """A request has ended, whether it was running or still waiting; unknown ids are ignored."""
+        """A request has ended, whatever it was doing; unknown ids are ignored."""
+        self._came(id)
         if waiting := self._waiting.get(id):
             self._withdraw(waiting)
         elif running := self._running.pop(id, None):
@@ -369,18 +387,30 @@ class Queue:
 
     def _refuse_beyond_bounds(self, request: Request) -> None:
         own = sum(lane.shares.waiting(request.tenant) for lane in self._lanes)
+        own += self._expecting[request.tenant]
+        total = len(self._waiting) + len(self._expected)
         if own >= self._max_queued_per_tenant:
             reason = f"This tenant has {own} requests waiting, the most that one may have"
-        elif len(self._waiting) >= self._max_queued and not self._has_a_share_left(own):
+        elif total >= self._max_queued and not self._has_a_share_left(own, total):
             reason = f"The engine's queue is full ({self._max_queued} requests)"
         else:
             return
         wait_s = self.expected_wait_s(request.tenant, request.lane)
         raise Overloaded(f"{reason}; try again later.", retry_after_s=wait_s)
 
-    def _has_a_share_left(self, own: int) -> bool:
-        tenants = sum(lane.shares.tenants_waiting for lane in self._lanes) + (own == 0)
-        return own < self._max_queued // tenants and len(self._waiting) < 2 * self._max_queued
+    def _has_a_share_left(self, own: int, total: int) -> bool:
+        tenants = sum(lane.shares.tenants_waiting for lane in self._lanes)
+        tenants += len(self._expecting) + (own == 0)
+        return own < self._max_queued // tenants and total < 2 * self._max_queued
+
+    def _came(self, id: str) -> bool:
+        """Expect it no longer; whether it was."""
+        if (tenant := self._expected.pop(id, None)) is None:
+            return False
+        self._expecting[tenant] -= 1
+        if not self._expecting[tenant]:
+            del self._expecting[tenant]
+        return True
 
     def _leave_lane(self, waiting: Waiting) -> None:
         waiting.lane.remove(waiting)

@@ -112,9 +112,13 @@ class Folders:
         self.pins: dict[str, int] = {}
         self.given: dict[str, Path] = {}
         """Folders of adapters that lie elsewhere, by digest."""
+        self.arrived = asyncio.Event()
+        """Cleared: files are on their way."""
+        self.arrived.set()
 
     @asynccontextmanager
     async def pinned(self, ref: AdapterRef, source: str) -> AsyncIterator[Path]:
+        await self.arrived.wait()
         if (folder := self.given.get(ref.digest)) is None:
             folder = self.root / ref.digest
             folder.mkdir(exist_ok=True)

@@ -173,6 +173,24 @@ def test_full_queues_refuse_and_say_which_bound_and_when_to_retry() -> None:
     assert len(q) == 3
 
 
+def test_expected_requests_count_as_waiting_until_they_come_or_end() -> None:
+    q = queue(running=0, max_queued=3, max_queued_per_tenant=2)
+    one, two, three, other = (Request(id, "acme", "A") for id in "1234")
+    q.expect(one)
+    q.push(two, 0.0)
+    with pytest.raises(Overloaded, match="This tenant has 2 requests waiting"):
+        q.expect(three)
+    q.push(one, 0.0)  # it had its place
+    assert len(q) == 2
+    q.finish("1", 0.0)
+    q.expect(three)
+    q.finish("3", 0.0)
+    q.expect(other)
+    q.expect(Request("5", "globex", "A"))
+    with pytest.raises(Overloaded, match=r"queue is full \(3 requests\)"):
+        q.push(Request("6", "globex", None), 0.0)
+
+
 def test_a_waiting_request_can_be_withdrawn() -> None:
     q = queue(running=0)
     push(q, "a")

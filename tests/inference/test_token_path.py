@@ -361,6 +361,24 @@ async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path) -> None:
     assert int(refused.headers["retry-after"]) >= 1
 
 
+async def test_requests_whose_adapter_is_on_its_way_are_bounded_as_well(tmp_path: Path) -> None:
+    async with rig(tmp_path, max_queued=2) as stack:
+        stack.adapter("acme", "support")
+        stack.store.arrived.clear()
+        async with stack.gateway.client() as client:
+            body = chat("support", max_tokens=1)
+            waiting = [
+                asyncio.create_task(client.post("/v1/chat/completions", json=body))
+                for _ in range(4)
+            ]
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            refused = {task.result().status_code for task in done}
+            stack.store.arrived.set()
+            answers = await asyncio.gather(*waiting)
+    assert refused == {503}
+    assert sorted(answer.status_code for answer in answers) == [200, 200, 503, 503]
+
+
 async def test_a_watched_request_is_told_its_place_and_its_phases(tmp_path: Path) -> None:
     engine = SyntheticEngine(MODEL, replace(SLOW, latency_s=0.05, load_s=0.05))
     async with rig(tmp_path, engine=engine, max_running=1) as stack:
