@@ -8,6 +8,8 @@ twice changes nothing there, so in doubt an entry is sent again:
   it, so a gateway that can't write never has more than that to remember.
 - What a lost link did not acknowledge goes first over any other.
 - What a link has kept for `resend_after_s` goes over one other link as well, and so on.
+- What nobody acknowledged for `repeat_after_s` goes again over a link that had it: a gateway that
+  had no room for it has forgotten it.
 
 The oldest go first. An entry is forgotten when it is acknowledged, over whichever link.
 Links are named by the gateway's base URL; `now` is of a monotonic clock, in seconds.
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 
 from inference.wire import LedgerEntry
 
@@ -51,9 +53,11 @@ class Delivery:
         window: int = 2000,
         batch: int = 500,
         resend_after_s: float = 30.0,
+        repeat_after_s: float = 300.0,
     ) -> None:
         """`entries`, oldest first, go to any link; `batch` is the most that `take` returns."""
-        self._window, self._batch, self._resend_after_s = window, batch, resend_after_s
+        self._window, self._batch = window, batch
+        self._resend_after_s, self._repeat_after_s = resend_after_s, repeat_after_s
         self._entries = {entry.id: entry for entry in entries}
         self._unassigned = OrderedDict.fromkeys(self._entries)
         self._given_at: OrderedDict[str, float] = OrderedDict()
@@ -94,6 +98,7 @@ class Delivery:
         taken = list(islice(at.waiting, self._batch))
         room = min(self._window - len(at), self._batch - len(taken))
         taken += islice(chain(self._overdue(at, now), self._unassigned), room)
+        taken += islice(self._given_up(at, now), self._batch - len(taken))
         for id in taken:
             self._give(id, at, now)
         return [self._entries[id] for id in taken]
@@ -110,11 +115,13 @@ class Delivery:
                 self._forget(id)
 
     def _overdue(self, at: _Link, now: float) -> Iterator[str]:
-        for id, given_at in self._given_at.items():
-            if now - given_at < self._resend_after_s:
-                return
-            if id not in at:
-                yield id
+        return (id for id in self._given_before(now - self._resend_after_s) if id not in at)
+
+    def _given_up(self, at: _Link, now: float) -> Iterator[str]:
+        return (id for id in self._given_before(now - self._repeat_after_s) if id in at.sent)
+
+    def _given_before(self, then: float) -> Iterator[str]:
+        return (id for id, _ in takewhile(lambda given: given[1] <= then, self._given_at.items()))
 
     def _give(self, id: str, at: _Link, now: float) -> None:
         self._unassigned.pop(id, None)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from inference.agent.delivery import Delivery
 from inference.wire import NOBODY, LedgerEntry, Usage
 
-RESEND_AFTER_S = 30.0
+RESEND_AFTER_S, REPEAT_AFTER_S = 30.0, 300.0
 A, B, C = "http://a", "http://b", "http://c"
 
 
@@ -20,7 +20,8 @@ def entry(id: str) -> LedgerEntry:
 
 def delivery(backlog: str = "", *, window: int = 4, batch: int = 3, up: str = "") -> Delivery:
     """With one entry for each letter of `backlog`, and one link for each of `up`."""
-    made = Delivery(map(entry, backlog), window=window, batch=batch, resend_after_s=RESEND_AFTER_S)
+    times = {"resend_after_s": RESEND_AFTER_S, "repeat_after_s": REPEAT_AFTER_S}
+    made = Delivery(map(entry, backlog), window=window, batch=batch, **times)
     for name in up:
         made.link_up(f"http://{name}")
     return made
@@ -127,6 +128,17 @@ def test_what_was_sent_again_holds_up_nothing_that_is_overdue_as_well() -> None:
     assert taken(d, B, RESEND_AFTER_S) == "2"
 
 
+def test_what_the_only_gateway_had_no_room_for_is_sent_to_it_again() -> None:
+    d = delivery("123456", up="a")
+    assert taken(d, A) + taken(d, A) == "1234", "its window is full"
+    assert taken(d, A, REPEAT_AFTER_S - 1) == ""
+    assert taken(d, A, REPEAT_AFTER_S) == "123"
+    assert taken(d, A, REPEAT_AFTER_S) == "4"
+    assert taken(d, A, REPEAT_AFTER_S + 1) == "", "it has its time again"
+    d.acknowledged("1234", A)
+    assert taken(d, A, REPEAT_AFTER_S + 1) == "56"
+
+
 def test_an_entry_that_another_acknowledged_is_not_sent_any_more() -> None:
     d = delivery(up="ab")
     d.add(entry("1"), A, 0.0)
@@ -182,6 +194,7 @@ class Deliveries(RuleBasedStateMachine):
         self.pending: set[str] = set()
         self.at: dict[str, set[str]] = {}
         """By open link: what was sent over it and not acknowledged by it."""
+        self.sent_at: dict[str, float] = {}
         self.now, self.made = 0.0, 0
 
     @rule(link=st.none() | LINKS)
@@ -209,8 +222,10 @@ class Deliveries(RuleBasedStateMachine):
         if link not in self.at:
             assert not sent
             return
-        assert not self.at[link].intersection(sent), "once over one link"
+        for id in self.at[link].intersection(sent):
+            assert self.now - self.sent_at[id] >= REPEAT_AFTER_S, "once over one link, for long"
         self.at[link].update(sent)
+        self.sent_at |= dict.fromkeys(sent, self.now)
 
     @precondition(lambda self: any(self.at.values()))
     @rule(data=st.data())
@@ -221,7 +236,7 @@ class Deliveries(RuleBasedStateMachine):
         self.at[link] -= ids
         self.pending -= ids
 
-    @rule(seconds=st.floats(0, 2 * RESEND_AFTER_S))
+    @rule(seconds=st.floats(0, 2 * RESEND_AFTER_S) | st.just(REPEAT_AFTER_S))
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
