@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Case, Exists, F, OuterRef, Q, Subquery, Sum, Value, When
+from django.db.models import Case, Exists, F, OuterRef, Q, Sum, Value, When
 from django.db.models.functions import Coalesce, TruncDay, TruncMonth
 from django.utils import timezone
 
@@ -37,6 +37,11 @@ BUCKETS = {
     "day": TruncDay("start", tzinfo=UTC),
     "month": TruncMonth("start", tzinfo=UTC),
 }
+MADE: Mapping[str, Any] = BUCKETS | {
+    "member": Coalesce("key__created_by", 0, output_field=models.BigIntegerField()),
+    "everything": Value(0),
+}
+"""Groups that are no fields of the sums."""
 GROUPS = (*BUCKETS, "tenant", "key", "member", "adapter", "model", "base_model")
 """What usage can be summed by; a member is who made the key."""
 REQUEST_ID = re.compile(r"(?:req_|chatcmpl-|cmpl-)?([A-Za-z0-9_-]{1,64})")
@@ -264,6 +269,10 @@ class Span(models.TextChoices):
 
 
 class UsageSumQuerySet(models.QuerySet["UsageSum"]):
+    def with_groups(self, names: Collection[str]) -> Self:
+        """With those of these groups that are no fields."""
+        return self.annotate(**{name: MADE[name] for name in names if name in MADE})
+
     def sums(
         self, by: Collection[str], start: datetime, end: datetime
     ) -> models.QuerySet[UsageSum, dict[str, Any]]:
@@ -273,17 +282,11 @@ class UsageSumQuerySet(models.QuerySet["UsageSum"]):
         `key` and `member` are row ids, the last 0 where nobody made the key) and FIGURES. With no
         groups, one dict of everything.
         """
-        made: dict[str, Any] = {name: BUCKETS[name] for name in by if name in BUCKETS}
-        if "member" in by:  # a subquery, as a join would lose the usage of keys that are gone
-            maker = ApiKey.objects.filter(pk=OuterRef("key")).values("created_by")
-            made["member"] = Coalesce(Subquery(maker), 0, output_field=models.BigIntegerField())
         columns = [*by] or ["everything"]
-        if not by:
-            made["everything"] = Value(0)
         by_hours = not {"hour", "day"}.isdisjoint(by)
         found = self.filter(_hours(start, end) if by_hours else _months_and_hours(start, end))
         groups: models.QuerySet[UsageSum, dict[str, Any]]
-        groups = found.annotate(**made).order_by().values(*columns)
+        groups = found.with_groups(columns).order_by().values(*columns)
         groups = groups.annotate(**{name: Sum(name, default=0) for name in FIGURES})
         return groups.order_by(*by)
 
@@ -322,6 +325,10 @@ class UsageSum(UsageGroup):
 
     span = models.CharField(max_length=5, choices=Span.choices)
     start = models.DateTimeField()
+    # Never null, but the key may be gone: so joins are outer ones, which lose no usage.
+    key = models.ForeignKey(  # type: ignore[assignment]
+        ApiKey, models.DO_NOTHING, null=True, related_name="+", db_index=False, db_constraint=False
+    )
 
     objects = UsageSumQuerySet.as_manager()
 

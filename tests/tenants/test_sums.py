@@ -17,7 +17,7 @@ from django.db.models.functions import TruncMonth
 from inference.wire import Usage
 from tenants.models import ApiKey, Tenant, UsageEvent, UsageMonth, UsageRollup, UsageSum
 from tenants.models.usage import FIGURES, Span, month_end, month_start
-from tests.tenants.making import make_key
+from tests.tenants.making import make_key, make_user
 from tests.tenants.spending import NOON, spend
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -112,6 +112,22 @@ def test_any_period_is_exact(key: ApiKey, by: list[str]) -> None:
             found = [tuple(row[name] for name in (*by, *FIGURES)) for row in rows]
             inside = [event for event in events if start <= event.started_at < end]
             assert found == summed(inside, by), (start, end)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_what_no_members_keys_used_is_summed_up_too(
+    tenant: Tenant, key: ApiKey, deleted: bool
+) -> None:
+    member = make_user()
+    theirs, _ = make_key(tenant, created_by=member)
+    for one in (key, theirs, theirs):
+        spend(one, NOON)
+    if deleted:
+        ApiKey.objects.filter(pk__in=[key.pk, theirs.pk]).delete()
+    usage = UsageSum.objects.filter(tenant=tenant)
+    for by in (["member"], ["day", "member"]):
+        found = {row["member"]: row["requests"] for row in usage.sums(by, NOON, NOON + HOUR)}
+        assert found == ({0: 3} if deleted else {0: 1, member.pk: 2})
 
 
 def test_whole_months_are_read_as_one_sum_each(key: ApiKey) -> None:
