@@ -107,6 +107,7 @@ class Book:
     # --- reserving -------------------------------------------------------------------------------
 
     def _charge(self, charge: Charge, now_ms: int) -> AnyAnswer:
+        self._lease(charge.holder, now_ms + LEASE_MS)  # first: whoever asks is not dead
         self._reclaim(now_ms)
         if self._withdrawn and self._withdrawn.get(charge.id, now_ms) > now_ms:
             return Withdrawn()
@@ -129,7 +130,6 @@ class Book:
                 return _refusal(full, least, due, now_ms)
             part = _most(charge, record, second)
         self._reserve(charge.id, record, part)
-        self._lease(charge.holder, now_ms + LEASE_MS)
         return Granted(part.output_tokens, _left(record.place, now_ms), due)
 
     def _record(self, charge: Charge, second: int) -> Record:

@@ -298,10 +298,11 @@ async def spent_of(store: Store) -> dict[str, int]:
                 limit - (await remaining(store, scope("t1", requests_per_minute=limit)))[0]
             )
         elif name == "concurrent_streams":
-            answer = await refused(store, charge("look", scope("t1", concurrent_streams=0)))
-            found[name] = answer.used
+            asked = charge("look", scope("t1", concurrent_streams=0), holder="g9")
+            found[name] = (await refused(store, asked)).used
         else:
-            asked = charge("look", scope("t1", **{name: 0}), rate=Rate(0, 0, 1_000_000))
+            rate = Rate(0, 0, 1_000_000)
+            asked = charge("look", scope("t1", **{name: 0}), holder="g9", rate=rate)
             found[name] = (await refused(store, asked)).used
     return found
 
@@ -621,6 +622,17 @@ async def test_any_request_finds_the_slots_of_the_dead(store: Store, clock: Cloc
     await granted(store, charge("r2", only, holder="g2"))
     await ask(store, Settle("r1", 10, 0, 20))
     assert (await refused(store, charge("r3", only, holder="g2"))).used == 1
+
+
+async def test_who_asks_is_not_dead_however_much_time_has_passed(
+    store: Store, clock: Clock
+) -> None:
+    """A clock that was set, or a machine that was paused, frees no stream that still runs."""
+    only = scope("t1", concurrent_streams=1)
+    await granted(store, charge("r1", only))
+    clock.pass_s(3600)
+    for id in ("r2", "r3"):
+        assert (await refused(store, charge(id, only))).used == 1
 
 
 async def test_what_a_dead_gateway_used_is_asked_of_the_ledger(store: Store, clock: Clock) -> None:

@@ -154,7 +154,6 @@ class Model:
         return True
 
     def reserve(self, asked: Charge, output: int, second: int) -> None:
-        self.leases[asked.holder] = second * 1000 + LEASE_MS
         fresh = Live(asked, self.budgets(asked, second))
         live = self.live.setdefault(asked.id, fresh)
         for scope in asked.scopes:
@@ -255,6 +254,7 @@ class Lives(RuleBasedStateMachine):
         return ours
 
     def charge(self, asked: Charge) -> None:
+        self.model.leases[asked.holder] = self.clock.now_ms + LEASE_MS
         self.model.bury(self.clock.now_ms)
         wanted = list(dict.fromkeys(self.model.budgets(asked, self.second).values()))
         missing = [budget for budget in wanted if budget not in self.model.spent]
@@ -357,6 +357,7 @@ class Lives(RuleBasedStateMachine):
             window = scope.counters, name
             none = Scope(scope.counters, **{name: 0})
             probe = charge("probe", none, rate=Rate(0, 0, 10**6))
+            self.model.leases[probe.holder] = self.clock.now_ms + LEASE_MS
             self.model.bury(self.clock.now_ms)
             budget = self.model.budgets(probe, self.second).get(window)
             answer = self.ask(probe)

@@ -4,6 +4,7 @@ local RECORD_S = 7 * DAY_S  -- longer than any request; leases end them, this is
 
 local _, id, holder, _, _, requests, prompt, wanted, least = unpack(command, 1, 9)
 
+call('ZADD', PREFIX .. 'leases', now + LEASE_MS, holder)  -- first: whoever asks is not dead
 reclaim()
 local key = PREFIX .. 'r:' .. id
 local old, withdrawn = unpack(call('MGET', key, PREFIX .. 'gone:' .. id))
@@ -110,7 +111,6 @@ if #full == 0 then
   local made = old and old:sub(1, (cmsgpack.unpack_one(old))) or ARGV[1]
   call('SET', key, made .. pack(parts), 'EX', RECORD_S)
   call('SADD', PREFIX .. 'held:' .. record.holder, id)
-  call('ZADD', PREFIX .. 'leases', now + LEASE_MS, holder)
   return answer('granted', granted, left, due)
 end
 
