@@ -14,7 +14,8 @@ from inference.errors import Unavailable
 from inference.wire import Usage
 from tenants.limits.limiter import configured
 from tenants.limits.spent import LedgerSpent
-from tenants.models import ApiKey, Tenant
+from tenants.models import ApiKey, Tenant, UsageMonth
+from tenants.models.usage import month_end, month_start
 from tenants.pool import Pool
 from tests.limits.asking import FakeSpent, grant, limits, target, wanted
 from tests.limits.redis_server import RedisServer
@@ -67,6 +68,26 @@ async def test_each_scope_has_spent_its_own(pool: Pool) -> None:
     }
     assert costs == exact
     assert costs["k"] <= 3 * MICRO
+
+
+async def test_a_whole_month_is_read_from_its_sum(pool: Pool) -> None:
+    """And says the same as the hours that it has, whichever scope is asked for."""
+    tenant, key, adapter_id = await a_day_of_two_tenants()
+    start, end = month_start(MIDNIGHT), month_end(MIDNIGHT)
+    for counters in (f"t{tenant.pk}", f"k{key.pk}", f"a{adapter_id}"):
+        month = await LedgerSpent(pool).spent(counters, start, end)
+        hours = await LedgerSpent(pool).spent(counters, start, end + timedelta(hours=1))
+        assert month == hours != (0, 0)
+    await rewrite_month()
+    assert await LedgerSpent(pool).spent(f"t{tenant.pk}", start, end) == (1, 1)
+
+
+@sync_to_async
+def rewrite_month() -> None:
+    UsageMonth.objects.update(prompt_tokens=0, completion_tokens=0, cost=0)
+    one = UsageMonth.objects.filter(tenant__slug="acme", month=month_start(MIDNIGHT)).first()
+    assert one is not None
+    UsageMonth.objects.filter(pk=one.pk).update(prompt_tokens=1, cost=10**6)
 
 
 @pytest.mark.parametrize("counters", ["t999999", "k999999", "a999999"])
