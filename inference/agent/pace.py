@@ -49,4 +49,6 @@ class Pace:
         """How long until this many requests have ended, in seconds."""
         if self._measured < ENOUGH or not self._busy_s:
             return DEFAULT_WAIT_S
+        if not self._completed:  # faded to nothing: the engine has stood still for hours
+            return LONGEST_WAIT_S
         return min(requests * self._busy_s / self._completed, LONGEST_WAIT_S)

@@ -637,6 +637,13 @@ def test_nobody_is_told_to_wait_longer_than_a_request_may_last() -> None:
     assert q.expected_wait_s("acme", "interactive") == LONGEST_WAIT_S
 
 
+def test_an_engine_that_stands_still_lets_everybody_wait_longest() -> None:
+    q = queue(running=1)
+    now = busy(q, 10, 1.0)
+    q.admit(now + 30_000)
+    assert q.expected_wait_s("acme", "interactive") == LONGEST_WAIT_S
+
+
 # --- several engines -----------------------------------------------------------------------------
 
 
