@@ -88,12 +88,11 @@ class Residency:
     async def keep(self, refs: Iterable[AdapterRef], source: str) -> None:
         """Load the operator's pins that are missing, as far as there is room."""
         for ref in refs:
-            async with self._turn:
-                if ref.digest in self._slots.missing_pins():
-                    try:
-                        await self._load(ref, source)
-                    except InferenceError as error:
-                        log.warning("pin_not_loaded", adapter=ref.name, error=error.message)
+            if ref.digest in self._slots.missing_pins():
+                try:
+                    await self._keep(ref, source)
+                except InferenceError as error:
+                    log.warning("pin_not_loaded", adapter=ref.name, error=error.message)
 
     async def unload_retired(self) -> None:
         """Unload what was retired and is unused by now."""
@@ -101,6 +100,12 @@ class Residency:
             for digest in self._slots.to_retire():
                 await self._unload(digest)
         self._changed()
+
+    async def _keep(self, ref: AdapterRef, source: str) -> None:
+        """Fetch first, so that nobody's load waits for these files."""
+        async with self._store.pinned(ref, source), self._turn:
+            if ref.digest in self._slots.missing_pins():
+                await self._load(ref, source)
 
     async def _load(self, ref: AdapterRef, source: str) -> Resident:
         for digest in self._slots.to_evict(ref.digest):

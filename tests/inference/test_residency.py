@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,37 @@ class SlowToUnload(SyntheticEngine):
         self.unloading.set()
         await self.may_unload.wait()
         await super().unload(adapter)
+
+
+class SlowToFetch(Folders):
+    """Has the files of all adapters but one, which arrive when they may."""
+
+    def __init__(self, root: Path, late: AdapterRef) -> None:
+        super().__init__(root)
+        self._late = late
+        self.fetching, self.may_arrive = asyncio.Event(), asyncio.Event()
+
+    @asynccontextmanager
+    async def pinned(self, ref: AdapterRef, source: str) -> AsyncIterator[Path]:
+        if ref == self._late:
+            self.fetching.set()
+            await self.may_arrive.wait()
+        async with super().pinned(ref, source) as path:
+            yield path
+
+
+async def test_no_request_waits_for_the_files_of_what_an_operator_pinned(tmp_path: Path) -> None:
+    store, slots = SlowToFetch(tmp_path, FIRST), Slots(active=1, resident=3)
+    residency = Residency(SyntheticEngine(MODEL), store, slots, lambda: None)
+    slots.pin([FIRST.digest])
+    keeping = asyncio.create_task(residency.keep([FIRST, SECOND], ""))
+    await store.fetching.wait()
+    async with asyncio.timeout(10):
+        await residency.adapter(SECOND, "")
+    store.may_arrive.set()
+    await keeping
+    assert sorted(residency.names) == sorted([FIRST.name, SECOND.name])
+    assert store.pins == {FIRST.digest: 1, SECOND.digest: 1}
 
 
 async def test_files_of_an_evicted_adapter_are_free_though_nobody_wants_its_place_any_more(
