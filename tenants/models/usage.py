@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models
-from django.db.models import Case, Exists, F, OuterRef, Q, Sum, Value, When
-from django.db.models.functions import Coalesce, TruncDay, TruncMonth
+from django.db.models import Case, Exists, F, Func, OuterRef, Q, Sum, Value, When
+from django.db.models.functions import Coalesce, TruncMonth
 from django.utils import timezone
 
 from tenants.errors import PriceInForce
@@ -34,7 +34,14 @@ FIGURES = ("requests", *TOKENS, "cost")
 """What is summed."""
 BUCKETS = {
     "hour": F("start"),
-    "day": TruncDay("start", tzinfo=UTC),
+    # Not TruncDay, which reckons with a time zone: a seventh of the time of sums by day.
+    "day": Func(
+        Value(timedelta(days=1)),
+        F("start"),
+        Value(datetime(2000, 1, 1, tzinfo=UTC)),
+        function="date_bin",
+        output_field=models.DateTimeField(),
+    ),
     "month": TruncMonth("start", tzinfo=UTC),
 }
 MADE: Mapping[str, Any] = BUCKETS | {
