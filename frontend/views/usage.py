@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 from django import forms
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet, Sum
+from django.db.models.expressions import CombinedExpression
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -135,8 +136,13 @@ class Question:
         """What was used in the period, by the groups."""
         return usage.sums(by, self.start, self.until)
 
+    @property
+    def shown(self) -> F | CombinedExpression:
+        """What the chart shows: tokens, or pico-units of the currency."""
+        return F("cost") if self.show == "cost" else F("prompt_tokens") + F("completion_tokens")
+
     def value(self, row: Row) -> int:
-        """What the chart shows of a row of sums: tokens, or pico-units of the currency."""
+        """The same of a row of sums."""
         if self.show == "cost":
             return int(row["cost"])
         return int(row["prompt_tokens"] + row["completion_tokens"])
@@ -216,16 +222,16 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
     form = UsageForm(request.GET)
     asked = Question.of(form.cleaned_data if form.is_valid() else {}, timezone.now())
     used = caller.usage()
-    buckets = {row[asked.bucket]: row for row in asked.sums(used, asked.bucket)}
-    total = added_up(buckets.values())
     rows = groups(asked, used)
+    buckets = stacks(asked, used, rows[:MAX_SERIES])
+    total = added_up(buckets.values())
     names = _names(asked, caller.tenant, rows)
     context = {
         "form": form,
         "asked": asked,
         "periods": [(asked.query(period=name), text, name) for name, text in PERIODS.items()],
         "stats": stats(total, added_up(used.sums([], *asked.before))),
-        "chart": chart(asked, used, buckets, rows, names) if rows else None,
+        "chart": chart(asked, buckets, rows, names) if rows else None,
         "rows": [(names[row[asked.by]], row) for row in rows],
         "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
         "own": not caller.may(Permission.READ_USAGE),
@@ -246,10 +252,21 @@ def added_up(rows: Iterable[Row]) -> dict[str, int]:
 
 def groups(asked: Question, used: UsageSumQuerySet) -> list[dict[str, Any]]:
     """The sums of those that have the most of what is shown, the most first."""
-    tokens = F("prompt_tokens") + F("completion_tokens")
-    most = F("cost") if asked.show == "cost" else tokens
-    rows = list(asked.sums(used, asked.by).order_by(most.desc(), asked.by)[:MAX_ROWS])
+    rows = list(asked.sums(used, asked.by).order_by(asked.shown.desc(), asked.by)[:MAX_ROWS])
     return [_with_uncached(row) for row in rows]
+
+
+def stacks(
+    asked: Question, used: UsageSumQuerySet, series: Sequence[Row]
+) -> dict[datetime, dict[str, Any]]:
+    """The sums of each bucket, and what of the chart is each series', as `part0` and so on."""
+    parts = {
+        f"part{i}": Sum("shown", filter=Q(**{asked.by: row[asked.by]}), default=0)
+        for i, row in enumerate(series)
+    }
+    # Named before, as in sums the names of figures are those of their sums.
+    told = used.with_groups([asked.by]).annotate(shown=asked.shown)
+    return {row[asked.bucket]: row for row in asked.sums(told, asked.bucket).annotate(**parts)}
 
 
 def _with_uncached(row: Row) -> dict[str, Any]:
@@ -294,33 +311,29 @@ def change(now: int, before: int) -> str:
 
 def chart(
     asked: Question,
-    used: UsageSumQuerySet,
     buckets: Mapping[datetime, Row],
     rows: Sequence[Row],
     names: Mapping[Any, str],
 ) -> Chart:
     """The first of the rows as series, and one more for what is left of each bucket."""
-    shown = [row[asked.by] for row in rows[:MAX_SERIES]]
-    totals = {at: asked.value(row) for at, row in buckets.items()}
-    sums = asked.sums(used, asked.bucket, asked.by)
-    of_shown = sums.filter(**{f"{asked.by}__in": shown})
-    values = {(row[asked.bucket], row[asked.by]): asked.value(row) for row in of_shown}
-    lines = {
-        at: _line([values.get((at, one), 0) for one in shown], totals.get(at))
-        for at in asked.buckets()
-    }
-    named = [names[one] for one in shown] + ([OTHER] if len(rows) > MAX_SERIES else [])
-    cut = [(at, line[: len(named)]) for at, line in lines.items()]
+    shown = [names[row[asked.by]] for row in rows[:MAX_SERIES]]
+    named = shown + ([OTHER] if len(rows) > MAX_SERIES else [])
+    lines = [
+        (at, _line(asked, buckets.get(at), len(shown))[: len(named)]) for at in asked.buckets()
+    ]
     series = [
-        Series(name, asked.text(sum(line[i] for _, line in cut if line)), *LOOKS[i])
+        Series(name, asked.text(sum(line[i] for _, line in lines if line)), *LOOKS[i])
         for i, name in enumerate(named)
     ]
-    return Chart(series, [(at, [_cell(asked, value) for value in line]) for at, line in cut])
+    return Chart(series, [(at, [_cell(asked, value) for value in line]) for at, line in lines])
 
 
-def _line(values: list[int], total: int | None) -> list[int]:
-    """One bucket's values and what is left of its total; empty where nothing was used."""
-    return [] if total is None else [*values, total - sum(values)]
+def _line(asked: Question, bucket: Row | None, parts: int) -> list[int]:
+    """A bucket's parts and what is left of it; empty where nothing was used."""
+    if bucket is None:
+        return []
+    values = [int(bucket[f"part{i}"]) for i in range(parts)]
+    return [*values, asked.value(bucket) - sum(values)]
 
 
 def _cell(asked: Question, value: int) -> Cell:

@@ -6,14 +6,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from frontend.views.usage import HOUR, Question, change
+from frontend.views.usage import BY, HOUR, Question, change
 from inference.wire import Usage
-from tenants.models import ApiKey, Tenant, User
+from tenants.models import ApiKey, Tenant, UsageSum, User
 from tests.frontend.clients import address, client_of
-from tests.tenants.making import make_key, make_tenant
+from tests.tenants.making import make_key, make_tenant, make_user
 from tests.tenants.spending import spend
 from tests.tenants.test_usage_api import read
 
@@ -146,6 +148,24 @@ def test_the_most_used_are_stacked_and_the_rest_is_other(
     assert drawn[-2:] == [[5, 0, 0, 0, 0, 1], [700, 600, 500, 400, 300, 300]]
     assert drawn[:-2] == [[]] * 22, "hours without usage are gaps"
     assert [name for name, _ in page.context["rows"]][-1] == "base models"
+
+
+@pytest.mark.parametrize("by", BY)
+def test_all_stacks_are_alike(tenant: Tenant, key: ApiKey, admin: Client, by: str) -> None:
+    """Also where the most used is nobody's, and the base model itself."""
+    now = timezone.now()
+    spend(key, now, tokens(700))
+    for i in range(1, 7):
+        theirs, _ = make_key(tenant, created_by=make_user())
+        spend(theirs, now, tokens(100 * i), adapter=f"a{i}", model=f"a{i}")
+    with CaptureQueriesContext(connection) as asked:
+        page = admin.get(address(tenant, "usage"), {"period": "24h", "by": by})
+    chart = page.context["chart"]
+    assert [one.total for one in chart.series] == ["700", "600", "500", "400", "300", "300"]
+    assert [cell.value for cell in chart.lines[-1][1]] == [700, 600, 500, 400, 300, 300]
+    assert chart.series[-1].name == "Other"
+    reads = [one for one in asked.captured_queries if UsageSum._meta.db_table in one["sql"]]
+    assert len(reads) == 3, "by what is stacked, by time, and of the period before"
 
 
 def test_a_year_is_exact_to_the_hour(tenant: Tenant, key: ApiKey, admin: Client) -> None:
