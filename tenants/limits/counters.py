@@ -120,7 +120,7 @@ class Place:
     """Of each scope that limits them."""
     purses: tuple[Purse, ...]
     second: int = 0
-    """To which the windows were slid, at the least."""
+    """To which the windows were slid."""
 
     @classmethod
     def of(cls, counters: Sequence[Counters], scopes: Sequence[Scope], second: int) -> Place:
@@ -148,7 +148,7 @@ class Place:
 
     def slide(self, second: int) -> None:
         """Let go of what is over a minute old: first of all, with each command."""
-        if second > self.second:
+        if second != self.second:
             self.second = second
             for window, _ in self.windows:
                 window.slide(second)

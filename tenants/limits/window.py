@@ -12,7 +12,11 @@ GONE_S = WINDOW_S + 1
 
 
 class Window:
-    """Slide it to the present before anything else. A clock that steps back stands still here."""
+    """Slide it to the present before anything else.
+
+    A clock that steps back stands still here. If it was set back by more than a minute, all is
+    forgotten: nobody knows how old that is, and nobody shall be kept out for hours.
+    """
 
     __slots__ = ("_buckets", "_second", "used")
 
@@ -28,6 +32,9 @@ class Window:
             for old in range(self._second - WINDOW_S, min(self._second, second - GONE_S) + 1):
                 self.used -= self._buckets.pop(old, 0)
             self._second = second
+        elif second < self._second - WINDOW_S:
+            self._buckets.clear()
+            self.used, self._second = 0, second
 
     def add(self, amount: int) -> None:
         """Count this much now."""

@@ -261,6 +261,22 @@ async def test_a_clock_that_steps_back_opens_no_room(store: Store, clock: Clock)
     assert await remaining(store, only) == [100]
 
 
+async def test_a_clock_that_was_set_back_by_hours_keeps_nobody_out_for_hours(
+    store: Store, clock: Clock
+) -> None:
+    only = scope("t1", requests_per_minute=5, tokens_per_minute=100)
+    await granted(store, charge("r1", only, prompt=0, output=60))
+    clock.pass_s(-3600)
+    assert await remaining(store, only) == [5, 100]
+    await granted(store, charge("r2", only, prompt=0, output=70))
+    await ask(store, Settle("r1", 0, 0, 10))
+    assert await remaining(store, only) == [4, 30]
+    await ask(store, Settle("r2", 0, 0, 20))
+    assert await remaining(store, only) == [4, 80]
+    clock.pass_s(61)
+    assert await remaining(store, only) == [5, 100]
+
+
 async def test_a_long_silence_forgets_everything(store: Store, clock: Clock) -> None:
     only = scope("t1", requests_per_minute=5, tokens_per_minute=1000)
     for number in range(5):

@@ -41,6 +41,16 @@ def test_a_clock_that_steps_back_stands_still() -> None:
     assert window.used == 0
 
 
+def test_a_clock_that_was_set_back_by_more_than_a_minute_begins_anew() -> None:
+    window = filled((1000, 5), (1000 - WINDOW_S, 3))
+    assert window.used == 8
+    window.slide(1000 - WINDOW_S - 1)
+    assert (window.used, window.empty_at()) == (0, 1000 - WINDOW_S - 1)
+    window.add(2)
+    window.slide(1000)
+    assert window.used == 0
+
+
 def test_what_is_given_back_leaves_its_own_second() -> None:
     window = filled((100, 5), (110, 7))
     window.give_back(100, 5)

@@ -30,11 +30,17 @@ local function slide(window)
 end
 
 local function open_window(counters, second)
-  -- Slid to the present, with the bucket of this second if it is still in there.
+  -- Slid to the present, with the bucket of this second if it is still in there. All is forgotten
+  -- if the clock was set back by more than a minute.
   local key = PREFIX .. 'w:' .. counters
   local packed = call('HMGET', key, '@', second)
   local window = {key = key, sum = count_of(packed[1], this_second - 1), buckets = {}}
-  if this_second > window.sum[1] then slide(window) end
+  if this_second > window.sum[1] then
+    slide(window)
+  elseif this_second < window.sum[1] - WINDOW_S then
+    call('DEL', key)
+    return open_window(counters, second)
+  end
   if second > window.sum[1] - GONE_S then window.buckets[second] = count_of(packed[2], second) end
   return window
 end
