@@ -44,6 +44,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     uncached_tokens: int = 0
     output_tokens: int = 0
     cost: int = 0
+    rest: int = 0
+    """Of the cost, below a micro-unit: in pico-units."""
     estimated: bool = False
     """Nobody knows what it used: these are the figures that were reserved."""
     doubted: bool = False

@@ -57,7 +57,7 @@ class Cost:
 
     @property
     def used(self) -> int:
-        return self.purse.cost + self.purse.reserved_cost
+        return self.purse.whole_cost + self.purse.reserved_cost
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What one budget period of one scope has spent and reserved. Sans-IO.
 
-`spent` starts from the ledger and is kept by settling. It can only ever fall short of the truth,
-by what was settled where this counter was not (a Redis that lost its memory, another gateway while
+`spent` starts from the ledger and is kept by settling, to the pico-unit: each request rounded up
+would make a budget of cheap ones smaller than it is. It can only ever fall short of the truth, by
+what was settled where this counter was not (a Redis that lost its memory, another gateway while
 Redis was away), and the ledger by what is on its way to it. So from time to time the ledger is
 asked again and the greater figure holds; both end at the same one. Only an estimate that stayed
 (nobody knew what a request used) may exceed the truth: then the ledger's figure replaces it.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from inference.grants import MICRO
 from tenants.limits.amounts import Outcome
 from tenants.limits.commands import Budget
 
@@ -29,16 +31,25 @@ class Purse:
     reserved_cost: int = 0
     due_ms: int = 0
     """When the ledger is to be asked again, in unix time."""
+    rest: int = 0
+    """Of the cost, below a micro-unit: in pico-units."""
     estimated: bool = False
     seeded: bool = False
     """Whether the ledger's figure is in it."""
+
+    @property
+    def whole_cost(self) -> int:
+        """A started micro-unit counted whole."""
+        return self.cost + (self.rest > 0)
 
     def seed(self, tokens: int, cost: int, now_ms: int) -> None:
         """Take the ledger's figure."""
         self.seeded = True
         if self.estimated:
-            self.tokens, self.cost, self.estimated = tokens, cost, False
-        self.tokens, self.cost = max(self.tokens, tokens), max(self.cost, cost)
+            self.tokens, self.cost, self.rest, self.estimated = tokens, cost, 0, False
+        self.tokens = max(self.tokens, tokens)
+        if cost > self.cost:
+            self.cost, self.rest = cost, 0
         self.ask_again(now_ms)
 
     def ask_again(self, now_ms: int) -> None:
@@ -54,7 +65,8 @@ class Purse:
         self.reserved_tokens -= tokens
         self.reserved_cost -= cost
         self.tokens += outcome.prompt_tokens + outcome.output_tokens
-        self.cost += outcome.cost
+        whole, self.rest = divmod(self.rest + outcome.rest, MICRO)
+        self.cost += outcome.cost + whole
         self.estimated |= outcome.estimated
         if outcome.doubted:
             self.due_ms = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from inference.grants import MICRO
 from tenants.limits.amounts import Outcome, Part
 from tenants.limits.commands import Charge, Rate, Settle
 from tenants.limits.counters import Place
@@ -67,8 +68,10 @@ class Record(msgspec.Struct):
     def used(self, settle: Settle) -> Outcome:
         """The outcome by the engine's figures."""
         uncached = settle.prompt_tokens - settle.cached_tokens
-        cost = self.rate.cost(uncached, settle.cached_tokens, settle.output_tokens)
-        return Outcome(self.requests, settle.prompt_tokens, uncached, settle.output_tokens, cost)
+        rate, cached, output = self.rate, settle.cached_tokens, settle.output_tokens
+        pico = uncached * rate.prompt + cached * rate.cached_prompt + output * rate.output
+        cost, rest = divmod(pico, MICRO)
+        return Outcome(self.requests, settle.prompt_tokens, uncached, output, cost, rest)
 
     def correct(self, window: Window, kind: str, outcome: Outcome) -> None:
         """Make a window of this kind count the outcome instead of what was reserved."""

@@ -618,6 +618,20 @@ async def test_the_ledger_replaces_an_estimate(store: Store) -> None:
     assert (await refused(store, charge("r2", only, output=990))).used == 150
 
 
+async def test_requests_that_cost_less_than_a_unit_add_up_to_what_they_cost(store: Store) -> None:
+    """Rounded one by one, ten thousand short ones would use up the budget of three thousand."""
+    only = scope("t1", cost_per_day=100)
+    await ask(store, Seed(DAY, 0, 0))
+    cheap = Rate(0, 0, 300_000)
+    for number in range(11):
+        await granted(store, charge(f"r{number}", only, prompt=0, output=1, rate=cheap))
+        await ask(store, Settle(f"r{number}", 0, 0, 1))
+    full = charge("x", scope("t1", cost_per_day=4), prompt=0, output=1, rate=cheap)
+    assert (await refused(store, full)).used == 4, "3.3, and a started one counts whole"
+    await ask(store, Seed(DAY, 0, 4))  # as the ledger has it
+    assert (await refused(store, full)).used == 4
+
+
 # --- leases --------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from inference.grants import MICRO
 from tenants.limits import commands
 from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
@@ -108,7 +109,7 @@ class Model:
         budget = self.budget(scope, name, second, live)
         mine = [each for each in holding if each.budgets[window] == budget]
         if name.startswith("cost"):
-            return self.spent[budget][1] + sum(each.cost for each in mine)
+            return -(-self.spent[budget][1] // MICRO) + sum(each.cost for each in mine)
         return self.spent[budget][0] + sum(each.prompt + each.output for each in mine)
 
     def budget(self, scope: Scope, name: str, second: int, live: Live | None) -> Budget:
@@ -173,7 +174,8 @@ class Model:
         if live is None:
             return
         prompt, cached, output = figures or (live.prompt, 0, live.output)
-        cost = RATE.cost(prompt - cached, cached, output) if figures else live.cost
+        pico = (prompt - cached) * RATE.prompt + cached * RATE.cached_prompt + output * RATE.output
+        cost = pico if figures else live.cost * MICRO
         for budget in set(live.budgets.values()):
             self.spent[budget][0] += prompt + output
             self.spent[budget][1] += cost

@@ -1,12 +1,18 @@
 -- Money, periods and budgets: `purse.py`.
 
-local function cost(rate, uncached, cached, output)
-  -- In micro-units, a started one whole. Whole micro-units and the rest of each rate apart: the
+local function exact_cost(rate, uncached, cached, output)
+  -- Micro-units, and pico-units below them. Whole micro-units and the rest of each rate apart: the
   -- product in pico-units may be beyond 2^53.
   local rest1, rest2, rest3 = rate[1] % MICRO, rate[2] % MICRO, rate[3] % MICRO
+  local rest = uncached * rest1 + cached * rest2 + output * rest3
   return uncached * ((rate[1] - rest1) / MICRO) + cached * ((rate[2] - rest2) / MICRO)
-    + output * ((rate[3] - rest3) / MICRO)
-    + math.ceil((uncached * rest1 + cached * rest2 + output * rest3) / MICRO)
+    + output * ((rate[3] - rest3) / MICRO) + floor(rest / MICRO), rest % MICRO
+end
+
+local function cost(rate, uncached, cached, output)
+  -- In micro-units, a started one whole.
+  local whole, rest = exact_cost(rate, uncached, cached, output)
+  return rest > 0 and whole + 1 or whole
 end
 
 local function month_start(second)
@@ -34,11 +40,12 @@ end
 local function open_purse(budget)
   -- False if it was not seeded yet.
   local key = purse_key(budget)
-  local values = call('HMGET', key, 'tokens', 'cost', 'reserved_tokens', 'reserved_cost', 'due')
+  local values = call(
+    'HMGET', key, 'tokens', 'cost', 'reserved_tokens', 'reserved_cost', 'due', 'rest')
   return values[5] and {
     key = key, budget = budget, tokens = tonumber(values[1]), cost = tonumber(values[2]),
     reserved_tokens = tonumber(values[3]), reserved_cost = tonumber(values[4]),
-    due = tonumber(values[5]),
+    due = tonumber(values[5]), rest = tonumber(values[6] or 0),
   }
 end
 

@@ -13,13 +13,15 @@ end
 
 if name == 'seed' then
   local budget, tokens, spent = command[2], command[3], command[4]
-  local purse, key = open_purse(budget), purse_key(budget)
+  local purse, key, rest = open_purse(budget), purse_key(budget), 0
   if not purse then
     call('HSET', key, 'reserved_tokens', 0, 'reserved_cost', 0)
   elseif call('HGET', key, 'estimated') ~= '1' then
-    tokens, spent = max(purse.tokens, tokens), max(purse.cost, spent)
+    tokens = max(purse.tokens, tokens)
+    if purse.cost >= spent then spent, rest = purse.cost, purse.rest end
   end
-  call('HSET', key, 'tokens', tokens, 'cost', spent, 'due', now + REFRESH_MS, 'estimated', 0)
+  call('HSET', key, 'tokens', tokens, 'cost', spent, 'rest', rest, 'due', now + REFRESH_MS,
+    'estimated', 0)
   call('EXPIRE', key, 40 * DAY_S)  -- longer than a month
   return answer('done')
 end
@@ -43,7 +45,7 @@ local function used_of(i, place)
   if i < 6 then return place.window.sum[i] end
   if i == 6 then return place.streams end
   local purse = place[i]
-  if i > 8 then return purse.cost + purse.reserved_cost end
+  if i > 8 then return purse.cost + (purse.rest > 0 and 1 or 0) + purse.reserved_cost end
   return purse.tokens + purse.reserved_tokens
 end
 

@@ -55,9 +55,11 @@ end
 local function spend(budget, record, outcome)
   local purse = open_purse(budget)
   if not purse then return end
+  local rest = purse.rest + outcome.rest
   call('HSET', purse.key,
     'tokens', purse.tokens + outcome.prompt + outcome.output,
-    'cost', purse.cost + outcome.cost,
+    'cost', purse.cost + outcome.cost + floor(rest / MICRO),
+    'rest', rest % MICRO,
     'reserved_tokens', max(0, purse.reserved_tokens - record.prompt - record.output),
     'reserved_cost', max(0, purse.reserved_cost - record.cost))
   if outcome.estimated then call('HSET', purse.key, 'estimated', 1) end
@@ -84,17 +86,18 @@ local function outcome_of(record)
   -- What stays counted, by the command.
   if name == 'settle' then
     local prompt, cached, output = command[3], command[4], command[5]
+    local whole, rest = exact_cost(record.rate, prompt - cached, cached, output)
     return {
       requests = record.requests, prompt = prompt, uncached = prompt - cached, output = output,
-      cost = cost(record.rate, prompt - cached, cached, output),
+      cost = whole, rest = rest,
     }
   elseif name == 'keep' then
     return {
       requests = record.requests, prompt = record.prompt, uncached = record.prompt,
-      output = record.output, cost = record.cost, estimated = true,
+      output = record.output, cost = record.cost, rest = 0, estimated = true,
     }
   end
-  return {requests = 0, prompt = 0, uncached = 0, output = 0, cost = 0}
+  return {requests = 0, prompt = 0, uncached = 0, output = 0, cost = 0, rest = 0}
 end
 
 if name == 'settle' or name == 'keep' or name == 'release' then
@@ -116,7 +119,8 @@ local function reclaim()
     local record = load(id)
     if record then
       finish(id, record, {
-        requests = record.requests, prompt = 0, uncached = 0, output = 0, cost = 0, doubted = true,
+        requests = record.requests, prompt = 0, uncached = 0, output = 0, cost = 0, rest = 0,
+        doubted = true,
       })
     end
   end
