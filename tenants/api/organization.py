@@ -67,8 +67,10 @@ class Page:
     @classmethod
     def asked(cls, query: Query, widths: Mapping[str, Width]) -> Page:
         """Raises InvalidRequest where a parameter is not as it has to be."""
-        (name, *_) = query.choices("bucket_width", widths, "Sums are kept by the hour.") or ["1d"]
-        width = widths[name]
+        names = query.choices("bucket_width", widths, "Sums are kept by the hour.") or ["1d"]
+        if len(names) > 1:
+            raise InvalidRequest("`bucket_width` takes one value.", param="bucket_width")
+        width = widths[names[0]]
         given, until = query.time("start_time"), query.time("end_time")
         if given is None:
             raise InvalidRequest(

@@ -266,6 +266,12 @@ def test_what_cannot_be_asked_for(
     assert message in error["message"]
 
 
+def test_buckets_have_one_width(secret: str) -> None:
+    for widths in ("1h,1d", ["1h", "1d"]):
+        error = refusal(ask(secret, USAGE, start_time=MIDNIGHT, bucket_width=widths))
+        assert error["message"] == "`bucket_width` takes one value."
+
+
 def test_names_with_a_null_character_name_nothing(used: ApiKey, secret: str) -> None:
     assert refusal(ask(secret, USAGE, start_time=MIDNIGHT, models="a\0"))["param"] == "models"
 
