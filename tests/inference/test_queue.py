@@ -184,11 +184,13 @@ def test_expected_requests_count_as_waiting_until_they_come_or_end() -> None:
     assert len(q) == 2
     q.finish("1", 0.0)
     q.expect(three)
-    q.finish("3", 0.0)
+    q.finish("2", 0.0)
     q.expect(other)
+    q.finish("3", 0.0)
     q.expect(Request("5", "globex", "A"))
+    q.push(Request("6", "globex", None), 0.0)
     with pytest.raises(Overloaded, match=r"queue is full \(3 requests\)"):
-        q.push(Request("6", "globex", None), 0.0)
+        q.push(Request("7", "initech", None), 0.0)
 
 
 def test_a_waiting_request_can_be_withdrawn() -> None:
