@@ -278,6 +278,15 @@ class Answer:
         )
 
 
+def explained(whole: bytes, limited: InferenceError) -> bytes:
+    """A whole answer that the engine made, with the limit that ended some of its choices."""
+    answer = msgspec.json.decode(whole)
+    for choice in answer["choices"]:
+        if choice["finish_reason"] == "length":
+            choice |= _details(limited)
+    return _json(answer)
+
+
 def _details(limited: InferenceError | None) -> dict[str, Any]:
     """Why an answer ended early. Not in `error`: clients would take the answer for failed."""
     if limited is None:

@@ -382,9 +382,11 @@ async def _write_whole(exchange: Exchange, stream: Stream, answer: openai.Answer
     parts: list[str] = []
     while isinstance(news := await stream.read(), Delta):
         parts.append(news.text)
-    body = news.response or answer.whole(
-        "".join(parts), _finish_reason(news), news.usage, stream.limited
-    )
+    body, limited = news.response, stream.limited
+    if body is None:
+        body = answer.whole("".join(parts), _finish_reason(news), news.usage, limited)
+    elif limited is not None:
+        body = openai.explained(body, limited)
     await exchange.reply(200, body)
 
 

@@ -127,6 +127,10 @@ def test_an_answer_that_a_limit_ended_says_so(kind: openai.Kind) -> None:
     whole = json.loads(answer.whole("a", "length", Usage(), limited))
     assert whole["choices"][0]["finish_details"] == details
     assert "finish_details" not in json.loads(answer.whole("a", "stop", Usage()))["choices"][0]
+    made = b'{"choices":[{"finish_reason":"length"},{"finish_reason":"stop"}]}'
+    cut, whole_one = json.loads(openai.explained(made, limited))["choices"]
+    assert cut == {"finish_reason": "length", "finish_details": details}
+    assert whole_one == {"finish_reason": "stop"}
 
 
 def test_unknown_fields_are_ignored_and_nulls_mean_absent() -> None:

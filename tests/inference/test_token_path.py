@@ -627,6 +627,17 @@ async def test_an_answer_that_does_not_stream_is_bounded_by_what_is_left(stack: 
     assert "20 tokens" in answer["choices"][0]["finish_details"]["message"]
 
 
+async def test_each_choice_that_a_limit_ended_says_so(stack: Rig) -> None:
+    stack.gateway.limits.tokens_left = 41
+    async with stack.gateway.client() as client:
+        body = chat(ignore_eos=True, n=2)
+        answer = (await client.post("/v1/chat/completions", json=body)).json()
+    assert answer["usage"]["completion_tokens"] == 40
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 2
+    for choice in answer["choices"]:
+        assert choice["finish_details"]["code"] == "rate_limit_exceeded"
+
+
 async def test_an_answer_that_fills_the_context_was_ended_by_no_limit(stack: Rig) -> None:
     stack.gateway.limits.tokens_left = 100_000
     longest = MODEL.max_model_len
