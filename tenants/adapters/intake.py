@@ -51,6 +51,8 @@ class Intake:
             await refuse(send, refusal.status_code, refusal.code, str(refusal.detail), TUS)
         except ClientGone:
             pass
+        except FileNotFoundError:  # it was completed or given up meanwhile, and Django knows
+            await (await self._ask(scope)).pass_on(send)
         else:
             moved = reached != admitted.number(b"upload-offset")
             answer = await self._ask(scope, reached) if moved else admitted
@@ -99,6 +101,7 @@ async def _take(scope: Scope, admitted: _Answer, receive: Receive) -> int:
     Raises:
         UploadRefused: it is more than is still to come, its place is taken, or the disk is full.
         ClientGone: it broke off.
+        FileNotFoundError: the file is gone.
     """
     offset, length = admitted.number(b"upload-offset"), admitted.number(b"upload-length")
     if offset + content_length(dict(scope["headers"])) > length:
@@ -116,8 +119,6 @@ async def _take(scope: Scope, admitted: _Answer, receive: Receive) -> int:
             Refusal.OFFSET_MISMATCH,
             f"Another request is sending this upload, which is at {moved} bytes by now.",
         ) from moved
-    except FileNotFoundError as error:
-        raise UploadRefused(Refusal.UPLOAD_GONE, "This upload was given up meanwhile.") from error
     except OSError as error:
         if error.errno not in FULL:
             raise

@@ -70,7 +70,8 @@ class Writer:
     def __init__(self, id: UUID, offset: int) -> None:
         """Raises FileNotFoundError."""
         self.offset = offset
-        self._file = path(id).open("ab", buffering=0)
+        # Not by mode "ab", which would make the file of an upload that has ended once more.
+        self._file = open(os.open(path(id), os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
         # A cancelled request closes the file while a thread may still be writing to it.
         self._mutex = threading.Lock()
 

@@ -32,7 +32,6 @@ class Refusal(StrEnum):
     CONTENT_TYPE_UNSUPPORTED = "content_type_unsupported"
     OFFSET_MISMATCH = "offset_mismatch"
     TOO_MANY_UPLOADS = "too_many_uploads"
-    UPLOAD_GONE = "not_found"
     STORAGE_FULL = "storage_full"
 
 
@@ -44,7 +43,6 @@ STATUS = {
     Refusal.CONTENT_TYPE_UNSUPPORTED: 415,
     Refusal.OFFSET_MISMATCH: 409,
     Refusal.TOO_MANY_UPLOADS: 429,
-    Refusal.UPLOAD_GONE: 404,
     Refusal.STORAGE_FULL: 507,
 }
 """HTTP status by code; 400 where it is not here."""

@@ -172,8 +172,9 @@ class Uploads(
     def measure(self, request: Request, id: str) -> Response:
         """HEAD: where to go on. Of a complete upload it is true only once a version was made."""
         session = self.get_object()
-        settle(session, request)
-        headers = _progress(session) | {"Upload-Metadata": session.metadata}
+        offset = offset_of(session)
+        settle(session, offset, request)
+        headers = _progress(session, offset) | {"Upload-Metadata": session.metadata}
         return Response(headers=headers)
 
     @extend_schema(
@@ -198,8 +199,8 @@ class Uploads(
         if asked != offset:
             message = f"Upload-Offset is {asked}, but {offset} bytes have arrived: go on there."
             raise UploadRefused(Refusal.OFFSET_MISMATCH, message)
-        settle(session, request)
-        return Response(status=status.HTTP_204_NO_CONTENT, headers=_progress(session))
+        settle(session, offset, request)
+        return Response(status=status.HTTP_204_NO_CONTENT, headers=_progress(session, offset))
 
     @extend_schema(request=None, parameters=[RESUMABLE], responses={204: None})
     def destroy(self, request: Request, id: str) -> Response:
@@ -208,16 +209,20 @@ class Uploads(
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-def _progress(session: UploadSession) -> dict[str, str]:
+def _progress(session: UploadSession, offset: int) -> dict[str, str]:
     return {
-        "Upload-Offset": str(offset_of(session)),
+        "Upload-Offset": str(offset),
         "Upload-Length": str(session.length_bytes),
         "Upload-Expires": http_date(session.expires_at.timestamp()),
     }
 
 
 def offset_of(session: UploadSession) -> int:
-    """Bytes of it that have arrived. Raises Http404 where its file is gone."""
+    """Bytes of it that have arrived. To be read once for each request: another may be appending.
+
+    Raises:
+        Http404: its file is gone.
+    """
     if session.ended:
         return session.length_bytes
     try:
@@ -287,8 +292,8 @@ def _check_quota(tenant: Tenant, length: int) -> None:
     )
 
 
-def settle(session: UploadSession, request: Request) -> None:
-    """Make a complete upload a version, as any other upload; nothing where it is not complete.
+def settle(session: UploadSession, offset: int, request: Request) -> None:
+    """Make an upload that is complete at `offset` a version, as any other; else do nothing.
 
     Two requests may do this at once: content names the version, so both find the same one.
 
@@ -296,7 +301,7 @@ def settle(session: UploadSession, request: Request) -> None:
         UploadRefused: it is refused, now or already.
         Http404: its file is gone.
     """
-    if not session.ended and offset_of(session) == session.length_bytes:
+    if not session.ended and offset == session.length_bytes:
         refuse_suspended(session.tenant)
         key = request.auth if isinstance(request.auth, ApiKey) else None
         actor = actor_of(request._request, key)

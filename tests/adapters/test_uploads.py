@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import os
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -55,15 +57,12 @@ BYTES = {"Content-Type": "application/offset+octet-stream"}
 UPLOADS = "/api/v1/uploads"
 
 
-def application() -> Any:
-    return UploadGuard(Intake(get_asgi_application()))  # type: ignore[arg-type]
-
-
 class Tus:
     """A client of the protocol with an API key."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, django: Any = None) -> None:
         self.headers = {"Authorization": f"Bearer {secret}"} | VERSION
+        self.application: Any = UploadGuard(Intake(django or get_asgi_application()))
 
     def __call__(self, method: str, url: str = UPLOADS, **options: Any) -> httpx.Response:
         """The answer; of `headers`, None leaves one out."""
@@ -71,7 +70,7 @@ class Tus:
         options["headers"] = {name: value for name, value in headers.items() if value is not None}
 
         async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(application())
+            transport = httpx.ASGITransport(self.application)
             async with httpx.AsyncClient(
                 transport=transport, base_url="http://localhost"
             ) as client:
@@ -531,6 +530,28 @@ def test_many_send_the_same_upload_at_once(client: Tus) -> None:
     assert client("GET", url).json()["state"] == "complete"
     version = AdapterVersion.objects.get()
     assert version.size_bytes == sum(len(data) for _, data in CONTENT)
+
+
+@pytest.mark.parametrize(("how", "status"), [("completed", 409), ("given up", 404)])
+def test_one_that_ends_before_its_next_bytes(
+    client: Tus, tenant: Tenant, how: str, status: int
+) -> None:
+    """Between the permission to append, which names where, and the first byte."""
+    url = client.begin()
+    answer = (
+        partial(client.append, url, 0, TAR)
+        if how == "completed"
+        else partial(client, "DELETE", url)
+    )
+    django, others = get_asgi_application(), iter([answer])
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await django(scope, receive, send)
+        for other in others:
+            assert (await asyncio.to_thread(other)).status_code == 204
+
+    late = Tus(make_key(tenant, "adapters:write")[1], slow)
+    assert late.append(url, 0, TAR).status_code == status
 
 
 def test_two_ask_for_the_outcome_at_once(client: Tus) -> None:
