@@ -160,7 +160,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     async def connected() -> bool:
         return bool(hub.snapshot())
 
-    desk = Desk(hub, keys, limits, timeout_s=options.pop("timeout_s", 30.0))
+    desk = Desk(hub, keys, limits, timeout_s=options.pop("timeout_s", 300.0))
     bounds = {"max_body_bytes": 100_000}
     server = OpenAIServer(desk, keys, limits, answers=answers, **(bounds | options))
     http = URLRouter(
