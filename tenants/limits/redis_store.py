@@ -58,7 +58,7 @@ _EVALUATE = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n0\r\n" % SHA.encode()
 _EVALUATE += b"$%d\r\n%b\r\n$%d\r\n%b\r\n"
 """A call of the script as Redis reads it, but for its two arguments, each after its length."""
 
-Reply = bytes | Exception
+Reply = bytes | ResponseError
 _encode = msgspec.msgpack.Encoder().encode
 _answers: msgspec.msgpack.Decoder[AnyAnswer] = msgspec.msgpack.Decoder(AnyAnswer)
 
@@ -72,15 +72,24 @@ class _Call:
 
     def resolve(self, replies: Sequence[Reply]) -> None:
         """A script that failed, or a Redis that may not write, is as good as none."""
-        errors = [reply for reply in replies if isinstance(reply, Exception)]
-        if errors:
-            self.fail(errors[0])
-        elif not self.answers.done():
-            self.answers.set_result([_answers.decode(r) for r in replies if isinstance(r, bytes)])
+        try:
+            answers = [_answer(reply) for reply in replies]
+        except (RedisError, msgspec.MsgspecError) as error:
+            self.fail(error)
+        else:
+            if not self.answers.done():
+                self.answers.set_result(answers)
 
     def fail(self, error: Exception) -> None:
         if not self.answers.done():
             self.answers.set_exception(StoreDown(str(error) or type(error).__name__))
+
+
+def _answer(reply: Reply) -> AnyAnswer:
+    """Raises what it says went wrong, or MsgspecError where it says nothing that we know."""
+    if isinstance(reply, Exception):
+        raise reply
+    return _answers.decode(reply)
 
 
 class RedisStore:
