@@ -221,8 +221,8 @@ class Limiter(Protocol):
         """The request was never started: give everything back. Returns at once; never raises."""
         ...
 
-    async def look(self, grant: Grant) -> Reservation:
-        """The rooms as they stand; reserves nothing."""
+    async def look(self, limits: tuple[Limits, ...]) -> Reservation:
+        """The rooms of these as they stand; reserves nothing."""
         ...
 
 

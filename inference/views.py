@@ -83,6 +83,7 @@ class Exchange:
         self.status = 0
         self.started_at = time.time()
         self.grant: Grant | None = None
+        self.model: str | None = None
         self.reservation: Reservation | None = None
         """For the `x-ratelimit` headers."""
         self._began = time.monotonic()
@@ -303,6 +304,7 @@ class OpenAIServer:
         grant = await self._grant(exchange)
         body = await exchange.body(self._max_body_bytes, self._body_timeout_s)
         call = openai.parse(kind, body)
+        exchange.model = call.model
         if (name := exchange.idempotency_key()) is None:
             await self._answer(exchange, grant, call, body)
         else:
@@ -345,10 +347,15 @@ class OpenAIServer:
                     watcher.cancel()
 
     async def _look(self, exchange: Exchange) -> None:
-        """What is left of the caller's limits, where nothing was reserved."""
-        if exchange.grant is not None and exchange.reservation is None:
-            with suppress(InferenceError):  # the headers are not worth an answer
-                exchange.reservation = await self._limiter.look(exchange.grant)
+        """What is left of the limits that the request met, where nothing was reserved."""
+        if exchange.grant is None or exchange.reservation is not None:
+            return
+        limits = exchange.grant.limits
+        with suppress(InferenceError):  # the headers are not worth an answer
+            if exchange.model is not None:
+                with suppress(InferenceError):
+                    limits += (await self._directory.resolve(exchange.grant, exchange.model)).limits
+            exchange.reservation = await self._limiter.look(limits)
 
     async def _grant(self, exchange: Exchange) -> Grant:
         grant = await self._directory.authenticate(exchange.bearer())

@@ -186,13 +186,13 @@ class StoreLimiter:
         """As `inference.grants.Limiter`."""
         self._end(id, Release(id))
 
-    async def look(self, grant: Grant) -> Reservation:
+    async def look(self, limits: tuple[Limits, ...]) -> Reservation:
         """As `inference.grants.Limiter`.
 
         Raises:
             Unavailable: the counters cannot be reached and the settings say to refuse.
         """
-        scopes = _limited(grant.limits).scopes
+        scopes = _limited(limits).scopes
         if not scopes:
             return Reservation("")
         rooms = await self._read_only(Look(scopes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inference.errors import RateLimitExceeded, Unavailable
-from inference.grants import Ask, Grant, Reservation, Room, Target
+from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
 from inference.wire import Usage
 
 
@@ -19,6 +19,7 @@ class Counted:
         """Ids that `settle` was called with, known here or not."""
         self.released: list[str] = []
         self.extensions: list[int] = []
+        self.looked: list[tuple[Limits, ...]] = []
 
     async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
         granted = None if self.tokens_left is None else self._take(ask.output_tokens)
@@ -47,7 +48,8 @@ class Counted:
         if self.open.pop(id, None) is not None:
             self.released.append(id)
 
-    async def look(self, grant: Grant) -> Reservation:
+    async def look(self, limits: tuple[Limits, ...]) -> Reservation:
+        self.looked.append(limits)
         return Reservation("", None, *self._rooms())
 
     def _take(self, wanted: int) -> int:

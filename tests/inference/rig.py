@@ -22,7 +22,7 @@ from inference.agent.synthetic import SyntheticEngine
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
 from inference.generation import Desk
-from inference.grants import Grant, ModelCard, Target, Written
+from inference.grants import Grant, Limits, ModelCard, Target, Written
 from inference.hub import Hub
 from inference.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.views import Health, OpenAIServer
@@ -42,6 +42,8 @@ class Keys:
         self.adapters: dict[tuple[str, str], AdapterRef] = {}
         self.weights: dict[str, float] = {}
         """Of tenants that have another than 1."""
+        self.limits: tuple[Limits, ...] = ()
+        """Of every adapter."""
         self.revoke: Callable[[int, InferenceError], None] = lambda key, error: None
         self.revoked: set[str] = set()
 
@@ -57,7 +59,7 @@ class Keys:
         if name == self.base_model:
             return Target(name, name)
         if ref := self.adapters.get((grant.tenant, name)):
-            return Target(name, self.base_model, ref, 1)
+            return Target(name, self.base_model, ref, 1, limits=self.limits)
         raise UnknownModel(f"The model `{name}` does not exist.", param="model")
 
     async def models(self, grant: Grant) -> list[ModelCard]:

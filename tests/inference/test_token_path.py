@@ -17,6 +17,7 @@ from inference import openai
 from inference.agent.synthetic import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked
 from inference.generation import Desk
+from inference.grants import Limits
 from inference.hub import new_id
 from inference.wire import Delta, EngineStats, Wait
 from tests.inference.rig import TOKEN, Rig, agent_on, chat, connected, gateway, rig, until
@@ -636,6 +637,19 @@ async def test_each_choice_that_a_limit_ended_says_so(stack: Rig) -> None:
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 2
     for choice in answer["choices"]:
         assert choice["finish_details"]["code"] == "rate_limit_exceeded"
+
+
+async def test_a_refusal_tells_what_is_left_of_the_adapters_limits_too(stack: Rig) -> None:
+    stack.adapter("acme", "support")
+    one = stack.gateway
+    one.keys.limits = (Limits("a1", "adapter `support`", tokens_per_minute=5),)
+    one.limits.tokens_left = 0
+    async with one.client() as client:
+        refused = await client.post("/v1/chat/completions", json=chat("support", max_tokens=9))
+        unknown = await client.post("/v1/chat/completions", json=chat("who", max_tokens=9))
+    assert (refused.status_code, unknown.status_code) == (429, 404)
+    assert one.limits.looked == [one.keys.limits, ()]
+    assert {"x-ratelimit-remaining-tokens"} <= refused.headers.keys() & unknown.headers.keys()
 
 
 async def test_an_answer_that_fills_the_context_was_ended_by_no_limit(stack: Rig) -> None:

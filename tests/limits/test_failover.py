@@ -121,7 +121,7 @@ async def test_parallel_bursts_never_reserve_more_tokens_than_there_are(
         names = [f"{gate}-{n}-" for gate in "ab" for n in range(5)]
         bursts = [burst(one if name[0] == "a" else two, name) for name in names]
         held = sum(await asyncio.gather(*bursts))
-        tokens = (await one.look(caller)).tokens
+        tokens = (await one.look(caller.limits)).tokens
         assert tokens is not None
         assert held == 100 - tokens.remaining <= 100
 
@@ -133,7 +133,7 @@ async def test_another_gateway_settles_what_a_dead_one_reserved(redis_server: Re
         await other.flushed()
         dead.settle("r1", None)
         await dead.flushed()
-        tokens = (await other.look(STREAMS)).tokens
+        tokens = (await other.look(STREAMS.limits)).tokens
         assert tokens is not None and tokens.remaining == 980
 
 
@@ -175,7 +175,7 @@ async def test_without_redis_requests_are_refused_if_so_set(mortal_redis: RedisS
         with pytest.raises(Unavailable):
             await gate.extend(reservation, 10)
         with pytest.raises(Unavailable):
-            await gate.look(STREAMS)
+            await gate.look(STREAMS.limits)
         await gate.reserve("free", grant(), target(), wanted())
 
 
@@ -360,6 +360,21 @@ async def test_a_command_whose_answer_is_lost_is_not_sent_again(tmp_path: Path) 
             await store.run(charge("r1", scope(requests_per_minute=5)))
         await store.close()
     assert scripts == 1
+
+
+async def test_a_server_that_answers_nonsense_is_as_good_as_none() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(b"$1\r\n\xc1\r\n" * data.count(b"EVALSHA"))
+            writer.write(b"+OK\r\n" * (data.count(b"CLIENT") + data.count(b"HELLO")))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        store = RedisStore(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}?protocol=2")
+        for _ in range(2):
+            with pytest.raises(StoreDown, match="malformed"):
+                await store.run(Renew("g1", 0))
+        await store.close()
 
 
 async def test_a_redis_that_may_not_write_is_as_good_as_none(mortal_redis: RedisServer) -> None:
