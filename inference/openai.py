@@ -204,6 +204,8 @@ class Answer:
     def __init__(self, call: Call, id: str, created: int) -> None:
         """`id` is the request's; `created` a unix time in seconds."""
         self._chat = call.kind == "chat"
+        self._open = dict.fromkeys(range(call.choices))
+        """Choices that have no finish reason yet."""
         self._include_usage = call.include_usage
         self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{id}"
         self._model, self._created = call.model, created
@@ -230,19 +232,23 @@ class Answer:
 
     def chunk(self, chunk: bytes) -> bytes:
         """A chunk that the engine made whole."""
+        if b'"finish_reason":null' not in chunk:
+            for choice in msgspec.json.decode(chunk)["choices"]:
+                if choice.get("finish_reason") is not None:
+                    self._open.pop(choice["index"], None)
         if self._include_usage:
             chunk = chunk[:-1] + b',"usage":null}'
         return b"data: " + chunk + b"\n\n"
 
     def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
-        """The chunk with the finish reason, and with the limit that ended the answer early."""
-        choice: dict[str, Any] = {"index": 0}
-        if self._chat:
-            choice["delta"] = {}
-        else:
-            choice["text"] = ""
-        choice |= {"logprobs": None, "finish_reason": finish_reason} | _details(limited)
-        return self._head + _json(choice) + self._tail
+        """The chunk with the finish reason of each choice that has none, and with the limit that
+        ended the answer early; nothing if all have one."""
+        if not self._open:
+            return b""
+        end: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
+        end |= {"logprobs": None, "finish_reason": finish_reason} | _details(limited)
+        choices = b",".join(_json({"index": index} | end) for index in self._open)
+        return self._head + choices + self._tail
 
     def ending(self, usage: Usage) -> bytes:
         """The usage chunk, if it was asked for, and the end of the stream."""

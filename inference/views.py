@@ -411,10 +411,7 @@ async def _write_stream(exchange: Exchange, stream: Stream, answer: openai.Answe
             await exchange.write(opening + chunks)
         opening = b""
         news = await stream.read()
-    if whole_chunks and stream.limited is None:  # the engine's chunks had their own end
-        closing = b""
-    else:
-        closing = opening + answer.closing(_finish_reason(news), stream.limited)
+    closing = opening + answer.closing(_finish_reason(news), stream.limited)
     await exchange.write(closing + answer.ending(news.usage), more=False)
 
 

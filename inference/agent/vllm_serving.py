@@ -221,7 +221,7 @@ async def _create(endpoint: Any, request: Request, client: RequestClient) -> Any
 async def _chunks(
     events: AsyncGenerator[str, None], client: RequestClient
 ) -> AsyncGenerator[Output, None]:
-    meter, counted, reason = client.work.meter, 0, None
+    meter, counted, reasons = client.work.meter, 0, set[str]()
     async for event in events:
         data = event.removeprefix("data: ").strip()
         if data == "[DONE]":
@@ -233,21 +233,30 @@ async def _chunks(
             meter.reasoning_tokens = _reasoning_tokens(usage)
         if not chunk["choices"]:
             continue
-        reason = chunk["choices"][-1].get("finish_reason") or reason
+        reasons |= _reasons(chunk)
         body = _encode(_openai(chunk) | client.identity())
         tokens, counted = meter.completion_tokens - counted, meter.completion_tokens
         yield Output(chunks=(body,), tokens=tokens)
     if client.error is not None:
         raise client.error
-    yield Output(finish_reason=reason or "stop")
+    yield Output(finish_reason=_reason(reasons))
 
 
 def _response(body: dict[str, Any], client: RequestClient) -> Output:
     meter = client.work.meter
     meter.reasoning_tokens = _reasoning_tokens(body["usage"])
     body = _openai(body) | client.identity() | {"usage": usage_body(meter)}
-    reason = body["choices"][-1]["finish_reason"]
+    reason = _reason(_reasons(body))
     return Output(response=_encode(body), tokens=meter.completion_tokens, finish_reason=reason)
+
+
+def _reasons(body: dict[str, Any]) -> set[str]:
+    return {reason for choice in body["choices"] if (reason := choice.get("finish_reason"))}
+
+
+def _reason(reasons: set[str]) -> str:
+    """Of a request as a whole: whether any of its choices was cut is what matters most."""
+    return "length" if "length" in reasons else min(reasons, default="stop")
 
 
 def _openai(body: dict[str, Any]) -> dict[str, Any]:

@@ -133,6 +133,21 @@ def test_an_answer_that_a_limit_ended_says_so(kind: openai.Kind) -> None:
     assert whole_one == {"finish_reason": "stop"}
 
 
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_each_choice_ends_once(kind: openai.Kind) -> None:
+    answer = openai.Answer(Call(kind, "m", True, False, choices=3), "1", 0)
+    answer.chunk(b'{"choices":[{"index":0,"finish_reason":null}]}')
+    answer.chunk(b'{"choices":[{"index":1,"finish_reason":"stop"}]}')
+    answer.chunk(b'{"choices":[{"index":2}]}')
+    (event,) = events(answer.closing("length", RateLimitExceeded("No more.")))
+    ended = [(choice["index"], choice["finish_reason"]) for choice in event["choices"]]
+    assert ended == [(0, "length"), (2, "length")]
+    answer.chunk(
+        b'{"choices":[{"index":0,"finish_reason":"stop"},{"index":2,"finish_reason":"x"}]}'
+    )
+    assert answer.closing("stop") == b""
+
+
 def test_unknown_fields_are_ignored_and_nulls_mean_absent() -> None:
     body = chat(stream=None, stream_options=None, service_tier="auto", whatever={"a": [1]})
     assert openai.parse("chat", body) == Call("chat", "m", False, False)

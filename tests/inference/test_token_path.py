@@ -594,7 +594,10 @@ async def test_prompts_are_estimated_by_what_earlier_ones_had(stack: Rig) -> Non
     await drained(stack)
 
 
-async def test_a_stream_that_outgrows_its_limit_ends_as_too_long_and_is_billed(stack: Rig) -> None:
+@pytest.mark.parametrize("n", [1, 2])
+async def test_a_stream_that_outgrows_its_limit_ends_as_too_long_and_is_billed(
+    stack: Rig, n: int
+) -> None:
     slow(stack)
     stack.gateway.limits.tokens_left = 40
     async with AsyncOpenAI(base_url=f"{stack.gateway.url}/v1", api_key="acme") as client:
@@ -602,14 +605,16 @@ async def test_a_stream_that_outgrows_its_limit_ends_as_too_long_and_is_billed(s
             model=MODEL.name,
             messages=[{"role": "user", "content": LONG}],
             stream=True,
+            n=n,
             stream_options={"include_usage": True},
             extra_body={"ignore_eos": True},
         )
         chunks = [chunk async for chunk in stream]
-    (end,) = (chunk for chunk in chunks if chunk.choices and chunk.choices[0].finish_reason)
-    assert end.choices[0].finish_reason == "length"
-    details = end.choices[0].model_extra["finish_details"]  # type: ignore[index]
-    assert details["code"] == "rate_limit_exceeded"
+    ends = [choice for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+    assert [(end.index, end.finish_reason) for end in ends] == [(i, "length") for i in range(n)]
+    for end in ends:
+        details = end.model_extra["finish_details"]  # type: ignore[index]
+        assert details["code"] == "rate_limit_exceeded"
     (entry,) = await stack.gateway.ledger.settled()
     assert entry.finish_reason == "length"
     usage = chunks[-1].usage
