@@ -99,6 +99,19 @@ def size(name: str, default: int) -> int:
     return _read(name, default, parse_size, "a size such as 1048576, 512M or 2G")
 
 
+def base_urls(raw: str) -> list[str]:
+    """URLs of servers, separated by commas.
+
+    Raises:
+        BadSetting: one is none.
+    """
+    urls = [url.strip() for url in raw.split(",")]
+    for url in urls:
+        if re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url) is None:
+            raise BadSetting(f"{url!r} is no base URL such as http://gateway:8000")
+    return urls
+
+
 def words(name: str, default: Sequence[str] = ()) -> list[str]:
     """A list separated by commas."""
     raw = os.environ.get(name, "").strip()

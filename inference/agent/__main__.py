@@ -262,6 +262,7 @@ async def serve(
     options: argparse.Namespace, profile: EngineProfile, journal: Journal, start: Start
 ) -> int:
     """Start the engine, serve it, and drain at the first signal. Returns the exit status."""
+    gateways = environ.base_urls(options.gateway)
     running = profile.max_num_seqs or DEFAULT_RUNNING
     queue = queue_options(options, running, profile.max_loras)
     engine = await start(options, profile)
@@ -285,7 +286,7 @@ async def serve(
                 **queue,
             )
             heap.settle()
-            return await _until(stop, agent, options.gateway.split(","), options.drain)
+            return await _until(stop, agent, gateways, options.drain)
     finally:
         await fetch.aclose()
         await engine.close()

@@ -31,6 +31,7 @@ from inference.environ import BadSetting
         (lambda: environ.words("X"), "a, b,,c ", ["a", "b", "c"]),
         (lambda: environ.words("X", ["d"]), "", ["d"]),
         (lambda: environ.secret("X"), "s" * 32, "s" * 32),
+        (lambda: environ.base_urls("http://a:1, https://b/x"), "", ["http://a:1", "https://b/x"]),
     ],
 )
 def test_good_values(
@@ -68,6 +69,12 @@ def test_refusals(
     monkeypatch.setenv("X", raw)
     with pytest.raises(BadSetting, match=says):
         read()
+
+
+@pytest.mark.parametrize("raw", ["", "a:8000", "ftp://a", "http://", "http://a?b", "http://a,"])
+def test_what_is_no_server(raw: str) -> None:
+    with pytest.raises(BadSetting, match="is no base URL such as"):
+        environ.base_urls(raw)
 
 
 def test_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:

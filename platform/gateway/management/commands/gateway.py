@@ -17,6 +17,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import OperationalError
 
 from inference import heap
+from inference.environ import BadSetting, base_urls
 from inference.logs import configure
 from inference.session import LOST_S
 from inference.wire import MAX_FRAME_BYTES
@@ -51,11 +52,18 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         _require_migrated_schema()
-        url = options["url"] or os.environ.get("GATEWAY_URL")
-        settings.GATEWAY_URL = url or f"http://{options['host']}:{options['port']}"
+        settings.GATEWAY_URL = _own_url(options)
         tempfile.tempdir = settings.FILE_UPLOAD_TEMP_DIR  # where Django spools request bodies
         configure(f"gateway:{options['port']}", settings.LOG_LEVEL)
         _serve(options["host"], options["port"], options["drain"])
+
+
+def _own_url(options: dict[str, Any]) -> str:
+    given = options["url"] or os.environ.get("GATEWAY_URL")
+    urls = base_urls(given or f"http://{options['host']}:{options['port']}")
+    if len(urls) > 1:
+        raise BadSetting(f"{given!r} names several gateways: --url must name this one")
+    return urls[0]
 
 
 def _require_migrated_schema() -> None:
