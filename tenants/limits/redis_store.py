@@ -137,7 +137,7 @@ class RedisStore:
             commands = [command for call in batch for command in call.commands]
             try:
                 replies = iter(await self._exchange(commands))
-            except (RedisError, OSError, TimeoutError) as error:
+            except Exception as error:  # whatever it is, nobody may wait for ever
                 for call in (*batch, *self._waiting):
                     call.fail(error)
                 self._waiting.clear()
