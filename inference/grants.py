@@ -170,8 +170,7 @@ class Room(msgspec.Struct, frozen=True):
     reset_s: float
 
 
-@dataclass(slots=True)
-class Reservation:
+class Reservation(msgspec.Struct):
     """What was reserved for the request `id`; `extend` makes it more.
 
     `output_tokens` is what may be generated, None where nothing limits tokens. `requests` and

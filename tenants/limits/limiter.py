@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple, Self
@@ -69,14 +68,13 @@ LIMITS_OUTPUT = (
 )
 
 
-@dataclass(eq=False, slots=True)
-class Held:
+class Held(msgspec.Struct, eq=False):
     """A reservation of this process: the charge that made it, and the stores that hold some of it,
     the one that it was made in first."""
 
     charge: Charge
     limits: tuple[Limits, ...]
-    stores: list[Store] = field(default_factory=list)
+    stores: list[Store] = []
 
 
 class StoreLimiter:

@@ -24,7 +24,7 @@ class MemoryStore:
 
     async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
         """Never raises."""
-        return [self.do(command) for command in commands]
+        return list(map(self.do, commands))
 
     def do(self, command: AnyCommand) -> AnyAnswer:
         """The same without a coroutine."""
