@@ -96,10 +96,13 @@ class Rate(Value, frozen=True):
     def of(cls, price: Price) -> Rate:
         return cls(price.prompt, price.cached_prompt, price.output)
 
+    def exact_cost(self, uncached: int, cached: int, output: int) -> int:
+        """In pico-units of the currency."""
+        return uncached * self.prompt + cached * self.cached_prompt + output * self.output
+
     def cost(self, uncached: int, cached: int, output: int) -> int:
         """In micro-units of the currency, a started one counted whole."""
-        pico = uncached * self.prompt + cached * self.cached_prompt + output * self.output
-        return -(-pico // MICRO)
+        return -(-self.exact_cost(uncached, cached, output) // MICRO)
 
 
 # --- commands ------------------------------------------------------------------------------------

@@ -68,9 +68,8 @@ class Record(msgspec.Struct):
     def used(self, settle: Settle) -> Outcome:
         """The outcome by the engine's figures."""
         uncached = settle.prompt_tokens - settle.cached_tokens
-        rate, cached, output = self.rate, settle.cached_tokens, settle.output_tokens
-        pico = uncached * rate.prompt + cached * rate.cached_prompt + output * rate.output
-        cost, rest = divmod(pico, MICRO)
+        cached, output = settle.cached_tokens, settle.output_tokens
+        cost, rest = divmod(self.rate.exact_cost(uncached, cached, output), MICRO)
         return Outcome(self.requests, settle.prompt_tokens, uncached, output, cost, rest)
 
     def correct(self, window: Window, kind: str, outcome: Outcome) -> None:
