@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Protocol
 
 from inference.grants import MICRO
-from tenants.models.usage import month_end, month_start
+from tenants.models.usage import Span, month_end, month_start
 from tenants.pool import Pool
 
 # Each begins with the tenant, by which the sums are found. An adapter's are by its name.
@@ -22,18 +22,10 @@ _SCOPES = {
 _QUERY = """
 SELECT coalesce(sum(r.prompt_tokens + r.completion_tokens), 0)::bigint AS tokens,
        coalesce(sum(r.cost), 0) AS cost
-FROM {table} r
-WHERE {scope} AND r.{start} >= %(start)s AND r.{start} < %(end)s
+FROM tenants_usagesum r
+WHERE {scope} AND r.span = %(span)s AND r.start >= %(start)s AND r.start < %(end)s
 """
-
-
-def _queries(table: str, start: str) -> dict[str, str]:
-    return {kind: _QUERY.format(scope=s, table=table, start=start) for kind, s in _SCOPES.items()}
-
-
-_OF_HOURS = _queries("tenants_usagerollup", "hour")
-_OF_MONTHS = _queries("tenants_usagemonth", "month")
-"""A month of a tenant with 500 keys takes 2 ms by these, 100 ms by its hours."""
+_QUERIES = {kind: _QUERY.format(scope=scope) for kind, scope in _SCOPES.items()}
 
 
 class Spent(Protocol):
@@ -64,8 +56,9 @@ class LedgerSpent:
 
     async def spent(self, counters: str, start: datetime, end: datetime) -> tuple[int, int]:
         """As `Spent`. A scope that is gone has used nothing."""
-        values = {"id": int(counters[1:]), "start": start, "end": end}
+        # A month of a tenant with 500 keys takes 2 ms by its sum, 100 ms by its hours.
         is_month = (start, end) == (month_start(start), month_end(start))
-        query = (_OF_MONTHS if is_month else _OF_HOURS)[counters[0]]
-        (row,) = await self._pool.rows(_Row, query, values)
+        span = Span.MONTH if is_month else Span.HOUR
+        values = {"id": int(counters[1:]), "span": span.value, "start": start, "end": end}
+        (row,) = await self._pool.rows(_Row, _QUERIES[counters[0]], values)
         return row.tokens, -(-int(row.cost) // MICRO)
