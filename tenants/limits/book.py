@@ -113,8 +113,6 @@ class Book:
             return Withdrawn()
         record = self._record(charge, now_ms // 1000)
         due = [purse for purse in record.place.purses if purse.due_ms <= now_ms]
-        if not due:
-            return self._judge(charge, record, [], now_ms)
         if unseeded := [purse.budget for purse in due if not purse.seeded]:
             return Unseeded(unseeded)
         for purse in due:
