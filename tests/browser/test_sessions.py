@@ -12,7 +12,16 @@ from secrets import token_hex
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.people import PASSWORD, Customer, Street, follow, go, join, sign_in
+from tests.browser.people import (
+    PASSWORD,
+    Customer,
+    Street,
+    follow,
+    go,
+    join,
+    live_state,
+    sign_in,
+)
 from tests.browser.playground import ask, foot, pane
 from tests.stack.asking import until
 from tests.stack.running import Stack
@@ -30,6 +39,9 @@ def sign_out(page: Page) -> None:
 def test_the_next_click_after_a_session_asks_to_sign_in_and_leads_on(
     owner: Page, customer: Customer
 ) -> None:
+    expect(live_state(owner)).to_have_text(
+        "Live"
+    )  # else its socket is refused, and leads there first
     owner.context.clear_cookies(name="sessionid")
     go(owner, "Members")
     expect(owner.get_by_role("heading", name="Sign in")).to_be_visible()

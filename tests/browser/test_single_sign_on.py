@@ -51,13 +51,19 @@ def join(page: Page, customer: Customer, name: str) -> None:
     expect(page.get_by_role("heading", name=customer.name)).to_be_visible()
 
 
+def lose_session(page: Page) -> None:
+    """Sign out behind the page's back, which is left first: a live page that finds its session gone
+    goes to the sign-in by itself, and would cut off where the test goes next."""
+    page.goto("about:blank")
+    page.context.clear_cookies()
+
+
 def test_who_was_invited_joins_and_later_lands_where_the_sign_in_began(
     sweep: Sweep, customer: Customer, name: str
 ) -> None:
     page = sweep.page
     join(page, customer, name)
-    page.goto("about:blank")  # else a live page may find its session gone before the next line
-    page.context.clear_cookies()
+    lose_session(page)
     page.goto(customer.page("usage"))
     sweep.look_here("the sign-in page")
     sign_on(page)
@@ -81,7 +87,7 @@ def test_nobody_is_signed_in_by_an_address_that_is_unknown_or_unverified(
     sweep.look_here("an unknown address")
 
     join(page, customer, name)
-    page.context.clear_cookies()
+    lose_session(page)
     provider.person |= {"sub": "somebody else", "email_verified": False}
     page.goto(customer.page())
     sign_on(page)
@@ -96,7 +102,7 @@ def test_who_cancels_or_whose_provider_fails_can_try_again(
 ) -> None:
     page = sweep.page
     join(page, customer, name)
-    page.context.clear_cookies()
+    lose_session(page)
     page.goto(customer.page("keys"))
     sign_on(page, "Cancel")
     expect(page.get_by_text("Single sign-on was cancelled.")).to_be_visible()
@@ -125,7 +131,7 @@ def test_somebody_with_a_password_connects_it_and_disconnects_it(
     expect(owner.get_by_text("Single sign-on is connected")).to_be_visible()
     sweep.look_here("a way in that is connected")
 
-    owner.context.clear_cookies()
+    lose_session(owner)
     owner.goto(customer.page("members"))
     sign_on(owner)
     expect(owner.get_by_role("heading", name="Members")).to_be_visible()
