@@ -80,6 +80,8 @@ class Link:
                 if self.open:
                     pause = BACKOFF_S[0]
                 log.warning("link_down", gateway=self.url, reason=str(errors.exceptions[0]))
+            except* Exception:  # a defect; this gateway is not given up for it
+                log.exception("link_failed", gateway=self.url)
             finally:
                 self._drop()
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))

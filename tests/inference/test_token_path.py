@@ -14,12 +14,13 @@ import pytest
 from openai import AsyncOpenAI
 
 from inference import openai
+from inference.agent.link import Link
 from inference.agent.synthetic import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked
 from inference.generation import Desk
 from inference.grants import Limits
 from inference.hub import new_id
-from inference.wire import Delta, EngineStats, Wait
+from inference.wire import Delta, EngineStats, Frame, Wait
 from tests.inference.rig import TOKEN, Rig, agent_on, chat, connected, gateway, rig, until
 from tests.inference.samples import MODEL
 
@@ -316,6 +317,23 @@ async def test_an_agent_dials_every_gateway_that_it_hears_of(tmp_path: Path) -> 
                 await connected(second)
             async with second.client() as client:
                 assert (await client.post("/v1/chat/completions", json=chat())).is_success
+
+
+async def test_a_link_that_a_defect_broke_is_made_again(
+    stack: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = stack.agent.heard
+
+    def fails_once(link: Link, frame: Frame) -> None:
+        monkeypatch.setattr(stack.agent, "heard", heard)
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(stack.agent, "heard", fails_once)
+    async with stack.gateway.client() as client, asyncio.timeout(10):
+        lost = await client.post("/v1/chat/completions", json=chat())
+        assert lost.json()["error"]["code"] == "engine_lost"
+        await connected(stack.gateway)
+        assert (await client.post("/v1/chat/completions", json=chat())).is_success
 
 
 async def test_an_engine_drained_at_one_gateway_takes_nothing_new_from_any(tmp_path: Path) -> None:
