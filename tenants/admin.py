@@ -301,6 +301,9 @@ class PriceAdmin(PriceAdminBase):
     search_fields = ["base_model__name", "adapter__name", "adapter__tenant__slug"]
     autocomplete_fields = ["base_model", "adapter"]
 
+    def get_queryset(self, request: HttpRequest) -> models.QuerySet[Price]:
+        return Price.objects.shown()
+
     def has_change_permission(self, request: HttpRequest, obj: Price | None = None) -> bool:
         return False
 

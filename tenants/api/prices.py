@@ -57,7 +57,7 @@ class Prices(
     filterset_class = PriceFilter
 
     def get_queryset(self) -> models.QuerySet[Price]:
-        prices = Price.objects.select_related("base_model", "adapter__tenant")
+        prices = Price.objects.shown().select_related("base_model", "adapter__tenant")
         prices = prices.order_by("-starts_at", "-id")
         if self._caller is None:
             return prices

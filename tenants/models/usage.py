@@ -381,10 +381,14 @@ class EngineJournal(models.Model):
 
 
 class PriceQuerySet(models.QuerySet["Price"]):
+    def shown(self) -> PriceQuerySet:
+        """Those of what is there: none of adapters that are gone."""
+        return self.filter(Q(base_model__isnull=False) | Q(adapter__name__isnull=False))
+
     def at(self, now: datetime, *states: str) -> PriceQuerySet:
         """With `state`: `to come`, `in force`, or `past` where a later one has begun.
 
-        Only those in one of `states`, if any are given.
+        Of those `shown`, and only those in one of `states`, if any are given.
         """
         same = Q(base_model=OuterRef("base_model")) | Q(adapter=OuterRef("adapter"))
         begun = Price.objects.filter(same, starts_at__lte=now, starts_at__gt=OuterRef("starts_at"))
@@ -393,7 +397,7 @@ class PriceQuerySet(models.QuerySet["Price"]):
             When(Exists(begun), then=Value("past")),
             default=Value("in force"),
         )
-        found = self.annotate(state=state)
+        found = self.shown().annotate(state=state)
         return found.filter(state__in=states) if states else found
 
 
@@ -401,14 +405,20 @@ class Price(models.Model):
     """What tokens of a base model, or of one adapter on it, cost from a moment on.
 
     In whole micro-units of the currency per million tokens. An adapter's price goes before its base
-    model's. A price that has been in force is never changed: a later one replaces it.
+    model's. A price that has been in force is never changed: a later one replaces it. It outlives
+    its adapter, for requests that are still to be billed.
     """
 
     base_model = models.ForeignKey(
         "tenants.BaseModel", models.CASCADE, null=True, blank=True, related_name="prices"
     )
     adapter = models.ForeignKey(
-        "tenants.Adapter", models.CASCADE, null=True, blank=True, related_name="prices"
+        "tenants.Adapter",
+        models.DO_NOTHING,
+        null=True,
+        blank=True,
+        related_name="prices",
+        db_constraint=False,
     )
     starts_at = models.DateTimeField()
     prompt = models.BigIntegerField(help_text="Prompt tokens that were not in the cache.")

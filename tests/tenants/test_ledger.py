@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from inference.grants import Price as Prices
 from inference.wire import Account, LedgerEntry, Usage
 from tenants.ledger import BATCH, Connection, Ledger, Line, connect, write
-from tenants.models import EngineJournal, Price, UsageEvent, UsageRollup
+from tenants.models import Adapter, EngineJournal, Price, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant
 from tests.tenants.test_sums import moment, months, months_of_hours, usage_of
@@ -276,6 +276,16 @@ async def test_an_adapters_price_goes_first_once_it_is_in_force(
     ))  # fmt: skip
     expected = [BASE, OWN, BASE]
     assert [event.cost for event in await events()] == [one.cost(USAGE) for one in expected]
+
+
+async def test_the_price_of_an_adapter_that_is_gone_holds_for_what_is_left_to_bill(
+    acme: Customer, pg: Connection
+) -> None:
+    await set_price(BASE, NOON - HOUR)
+    await set_price(OWN, NOON - HOUR, acme.adapter_id)
+    await Adapter.objects.filter(pk=acme.adapter_id).adelete()
+    await write(pg, lines(acme.entry("a", model="support")))
+    assert [event.cost for event in await events()] == [OWN.cost(USAGE)]
 
 
 async def test_a_later_price_changes_no_bill(acme: Customer, pg: Connection) -> None:

@@ -143,6 +143,19 @@ def test_a_price_is_withdrawn_only_before_it_holds(operator: Api) -> None:
     assert set(Price.objects.all()) == {past, present}
 
 
+def test_a_price_outlives_its_adapter_and_is_shown_no_more(
+    operator: Api, admin: Client, adapter: Adapter
+) -> None:
+    price, other = make_price(adapter), make_price(make_base())
+    adapter.retire()
+    assert set(Price.objects.all()) == {price, other}
+    assert [row["id"] for row in operator("GET", "prices").json()["results"]] == [other.pk]
+    assert operator("GET", f"prices/{price.pk}").status_code == 404
+    assert list(Price.objects.at(timezone.now())) == [other]
+    listed = admin.get("/admin/tenants/price/").context["cl"]
+    assert list(listed.result_list) == [other]
+
+
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
 def test_a_price_is_not_changed(operator: Api, method: str) -> None:
     price = make_price(make_base(), LATER)
