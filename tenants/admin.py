@@ -124,7 +124,7 @@ class ApiKeyAdmin(KeyAdminBase):
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
         if change:
-            obj.save()
+            obj.save(update_fields=form.changed_data)  # it may have been revoked meanwhile
             return
         assert isinstance(request.user, User)
         obj.created_by = request.user

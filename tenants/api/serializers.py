@@ -50,7 +50,18 @@ class StrictMixin:
         return super().to_internal_value(data)  # type: ignore[misc]
 
 
-class TenantSerializer(StrictMixin, serializers.ModelSerializer[Tenant]):
+class PatchMixin:
+    """Writes the columns that a change is about and no other: all of them would undo what somebody
+    did since the row was read, such as a revocation or a suspension."""
+
+    def update(self, instance: Any, validated_data: Mapping[str, Any]) -> Any:
+        for name, value in validated_data.items():
+            setattr(instance, name, value)
+        instance.save(update_fields=validated_data)
+        return instance
+
+
+class TenantSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Tenant]):
     class Meta:
         model = Tenant
         fields = ["slug", "name", "status", "weight", "created_at"]
@@ -85,7 +96,7 @@ class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
         return user
 
 
-class KeySerializer(StrictMixin, serializers.ModelSerializer[ApiKey]):
+class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]):
     """A key without its text, which nobody can find out later."""
 
     scopes = serializers.ListField(
@@ -182,7 +193,7 @@ class AliasSerializer(serializers.ModelSerializer[Alias]):
         fields = ["name", "version", "previous", "changed_at"]
 
 
-class AdapterSerializer(StrictMixin, serializers.ModelSerializer[Adapter]):
+class AdapterSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Adapter]):
     base_model = serializers.SlugRelatedField[BaseModel](slug_field="name", read_only=True)
     created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
     aliases = AliasSerializer(many=True, read_only=True)

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from tenants.api import engines
 from tenants.api.problems import handle
+from tenants.api.serializers import KeySerializer, TenantSerializer
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -22,6 +23,7 @@ from tenants.models import (
     State,
     Tenant,
 )
+from tenants.permissions import Caller
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import (
     make_adapter,
@@ -264,6 +266,22 @@ def test_a_key_is_narrowed_and_revoked(owner: Api, tenant: Tenant) -> None:
     assert owner("GET", "keys", scope="inference").json()["count"] == 1
     assert owner("GET", "keys", scope="admin").json()["count"] == 0
     assert errors(owner("GET", "keys", scope="odd")).keys() == {"scope"}
+
+
+def test_a_change_does_not_undo_what_was_done_meanwhile(tenant: Tenant) -> None:
+    key = make_key(tenant, "inference")[0]
+    asked = {"caller": Caller(tenant)}
+    naming = KeySerializer(key, {"name": "new"}, partial=True, context=asked)
+    renaming = TenantSerializer(Tenant.objects.get(), {"name": "New"}, partial=True, context=asked)
+    ApiKey.objects.get().revoke()
+    Tenant.objects.update(status=Tenant.Status.SUSPENDED)
+    for change in (naming, renaming):
+        change.is_valid(raise_exception=True)
+        change.save()
+    key.refresh_from_db()
+    assert key.name == "new" and key.revoked_at is not None
+    tenant.refresh_from_db()
+    assert tenant.name == "New" and not tenant.active
 
 
 def test_nobody_gives_more_than_he_has(tenant: Tenant) -> None:

@@ -124,7 +124,7 @@ def edit(request: HttpRequest, tenant_slug: str) -> HttpResponse:
     tenant = get_object_or_404(_with_counts(Tenant.objects.all()), slug=tenant_slug)
     form = TenantForm(request.POST or None, instance=tenant)
     if request.method == "POST" and form.is_valid():
-        form.save()
+        tenant.save(update_fields=list(form.fields))  # it may have been suspended meanwhile
         messages.success(request, f"{tenant.name} is changed.")
         return redirect("operate_tenants-edit", tenant.slug)
     context = {
