@@ -8,8 +8,9 @@ twice changes nothing there, so in doubt an entry is sent again:
   it, so a gateway that can't write never has more than that to remember.
 - What a lost link did not acknowledge goes first over any other.
 - What a link has kept for `resend_after_s` goes over one other link as well, and so on.
-- What nobody acknowledged for `repeat_after_s` goes again over a link that had it: a gateway that
-  had no room for it has forgotten it.
+- A gateway that had no room for an entry has forgotten it. So what nobody acknowledged for
+  `repeat_after_s` goes again over a link that had it, and what another acknowledged meanwhile
+  takes no room there any more.
 
 The oldest go first. An entry is forgotten when it is acknowledged, over whichever link.
 Links are named by the gateway's base URL; `now` is of a monotonic clock, in seconds.
@@ -30,7 +31,8 @@ class _Link:
     """Ids of entries; `waiting` ones were given to this link and not taken yet."""
 
     waiting: dict[str, None] = field(default_factory=dict)
-    sent: dict[str, None] = field(default_factory=dict)
+    sent: dict[str, float] = field(default_factory=dict)
+    """With the time; the longest ago comes first."""
 
     def __contains__(self, id: str) -> bool:
         return id in self.waiting or id in self.sent
@@ -95,6 +97,7 @@ class Delivery:
         """What to send over this link now; empty if that is nothing, it has no room or is lost."""
         if (at := self._links.get(link)) is None:
             return []
+        self._make_room(at, now)
         taken = list(islice(at.waiting, self._batch))
         room = min(self._window - len(at), self._batch - len(taken))
         taken += islice(chain(self._overdue(at, now), self._unassigned), room)
@@ -106,13 +109,20 @@ class Delivery:
     def acknowledged(self, ids: Iterable[str], link: str) -> None:
         """These are in the ledger for good, as the gateway at `link` says; unknown ones count not.
 
-        The window of another link that has one of them stays as it is: its gateway still tries.
+        It keeps its place in the window of another link for a while: its gateway still tries.
         """
         said_by = self._links.get(link, _Link())
         for id in ids:
             said_by.sent.pop(id, None)
             if self._entries.pop(id, None) is not None:
                 self._forget(id)
+
+    def _make_room(self, at: _Link, now: float) -> None:
+        """Of what others acknowledged."""
+        then = now - self._repeat_after_s
+        old = (id for id, _ in takewhile(lambda sent: sent[1] <= then, at.sent.items()))
+        for id in [id for id in old if id not in self._entries]:
+            del at.sent[id]
 
     def _overdue(self, at: _Link, now: float) -> Iterator[str]:
         return (id for id in self._given_before(now - self._resend_after_s) if id not in at)
@@ -126,7 +136,8 @@ class Delivery:
     def _give(self, id: str, at: _Link, now: float) -> None:
         self._unassigned.pop(id, None)
         at.waiting.pop(id, None)
-        at.sent[id] = None
+        at.sent.pop(id, None)
+        at.sent[id] = now
         self._given_at[id] = now
         self._given_at.move_to_end(id)
 

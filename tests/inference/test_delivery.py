@@ -170,6 +170,18 @@ def test_help_of_another_gives_a_silent_gateway_no_more_to_remember() -> None:
     assert taken(d, A, RESEND_AFTER_S) == "6"
 
 
+def test_what_another_acknowledged_takes_no_room_for_ever() -> None:
+    """The gateway had no room for it, so it will never say anything of it."""
+    d = delivery("1234", up="ab", batch=4)
+    assert taken(d, A) == "1234"
+    assert taken(d, B, RESEND_AFTER_S) == "1234"
+    d.acknowledged("1234", B)
+    d.link_down(B)
+    d.add(entry("5"), A, RESEND_AFTER_S)
+    assert taken(d, A, REPEAT_AFTER_S - 1) == ""
+    assert taken(d, A, REPEAT_AFTER_S) == "5"
+
+
 def test_an_entry_at_two_links_stays_with_the_other_if_one_is_lost() -> None:
     d = delivery("1", up="a")
     assert taken(d, A) == "1"
@@ -192,8 +204,8 @@ class Deliveries(RuleBasedStateMachine):
         super().__init__()
         self.delivery = delivery("", window=5, batch=3)
         self.pending: set[str] = set()
-        self.at: dict[str, set[str]] = {}
-        """By open link: what was sent over it and not acknowledged by it."""
+        self.at: dict[str, dict[str, float]] = {}
+        """By open link: what was sent over it, when, and not acknowledged by it."""
         self.sent_at: dict[str, float] = {}
         self.now, self.made = 0.0, 0
 
@@ -206,7 +218,7 @@ class Deliveries(RuleBasedStateMachine):
     @rule(link=LINKS)
     def link_up(self, link: str) -> None:
         self.delivery.link_up(link)
-        self.at.setdefault(link, set())
+        self.at.setdefault(link, {})
 
     @rule(link=LINKS)
     def link_down(self, link: str) -> None:
@@ -222,9 +234,14 @@ class Deliveries(RuleBasedStateMachine):
         if link not in self.at:
             assert not sent
             return
-        for id in self.at[link].intersection(sent):
+        for id in self.at[link].keys() & sent:
             assert self.now - self.sent_at[id] >= REPEAT_AFTER_S, "once over one link, for long"
-        self.at[link].update(sent)
+        kept = {
+            id: at
+            for id, at in self.at[link].items()
+            if id in self.pending or at > self.now - REPEAT_AFTER_S
+        }
+        self.at[link] = kept | dict.fromkeys(sent, self.now)
         self.sent_at |= dict.fromkeys(sent, self.now)
 
     @precondition(lambda self: any(self.at.values()))
@@ -233,7 +250,8 @@ class Deliveries(RuleBasedStateMachine):
         link = data.draw(st.sampled_from(sorted(one for one, ids in self.at.items() if ids)))
         ids = data.draw(st.sets(st.sampled_from(sorted(self.at[link])), min_size=1))
         self.delivery.acknowledged(ids, link)
-        self.at[link] -= ids
+        for id in ids:
+            del self.at[link][id]
         self.pending -= ids
 
     @rule(seconds=st.floats(0, 2 * RESEND_AFTER_S) | st.just(REPEAT_AFTER_S))
