@@ -167,6 +167,9 @@ class RedisStore:
                 again = await self._evaluate([commands[i] for i in unknown])
                 for i, reply in zip(unknown, again, strict=True):
                     replies[i] = reply
+            if any(isinstance(reply, ResponseError) for reply in replies):
+                # After a failover it may be a replica, and the one to ask has its address.
+                await self._connection.disconnect(nowait=True)
             return replies
 
     async def _connect(self) -> None:

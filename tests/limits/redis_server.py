@@ -27,6 +27,7 @@ class RedisServer:
     """One process on a unix socket in `folder`; may be killed, frozen and started again."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._socket = folder / "redis.sock"
         self.url = f"unix://{self._socket}"
         self._process: subprocess.Popen[bytes] | None = None

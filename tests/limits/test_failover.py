@@ -276,6 +276,24 @@ async def test_a_restarted_redis_learns_of_the_streams_that_run(mortal_redis: Re
         assert passed(await outcomes(gate, caller, 3, "r")) == 1
 
 
+async def test_a_redis_that_became_a_replica_is_left_for_the_one_at_its_address(
+    mortal_redis: RedisServer,
+) -> None:
+    """It keeps its connections, but does nothing that is asked on them."""
+    promoted = RedisServer(mortal_redis.folder)
+    async with gateway(mortal_redis) as gate:
+        await gate.reserve("before", STREAMS, target(), wanted())
+        with mortal_redis.client() as client:
+            client.replicaof("127.0.0.1", "1")
+        try:
+            promoted.start()
+            assert passed(await outcomes(gate, STREAMS, 3, "meanwhile")) == 2
+            await until(lambda: not gate.degraded)
+            assert passed(await outcomes(gate, STREAMS, 3, "after")) == 2
+        finally:
+            promoted.kill()
+
+
 async def test_ends_that_redis_cannot_be_told_are_left_to_the_lease(clock: Clock) -> None:
     """Though the gateway lives: it goes on under another name."""
     caller, redis = grant(limits(concurrent_streams=5)), FlakyStore(clock)
