@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+import redis
 from structlog.testing import capture_logs
 
 from inference.errors import RateLimitExceeded, Unavailable
@@ -292,6 +293,24 @@ async def test_a_redis_that_became_a_replica_is_left_for_the_one_at_its_address(
             assert passed(await outcomes(gate, STREAMS, 3, "after")) == 2
         finally:
             promoted.kill()
+
+
+async def test_a_redis_that_evicts_all_that_expires_leaks_no_slot(
+    mortal_redis: RedisServer,
+) -> None:
+    """Many managed ones do so unless told otherwise."""
+    async with gateway(mortal_redis) as gate:
+        await outcomes(gate, STREAMS, 2, "before")
+        with mortal_redis.client() as client:
+            client.config_set("maxmemory-policy", "volatile-lru")
+            client.config_set("maxmemory", 1)
+            with pytest.raises(redis.ResponseError, match="maxmemory"):
+                client.set("evict", "all")
+            client.config_set("maxmemory", 0)
+        gate.settle("before0", USED)
+        gate.settle("before1", USED)
+        await gate.flushed()
+        assert passed(await outcomes(gate, STREAMS, 3, "after")) == 2
 
 
 async def test_ends_that_redis_cannot_be_told_are_left_to_the_lease(clock: Clock) -> None:

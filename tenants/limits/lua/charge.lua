@@ -1,7 +1,5 @@
 -- Reserving: `_charge` of `book.py`.
 
-local RECORD_S = 7 * DAY_S  -- longer than any request; leases end them, this is for what they miss
-
 local _, id, holder, _, _, requests, prompt, wanted, least = unpack(command, 1, 9)
 
 call('ZADD', PREFIX .. 'leases', now + LEASE_MS, holder)  -- first: whoever asks is not dead
@@ -109,7 +107,7 @@ if #full == 0 then
   end
   local parts = with_part(record.parts, {this_second, requests, prompt, granted})
   local made = old and old:sub(1, (cmsgpack.unpack_one(old))) or ARGV[1]
-  call('SET', key, made .. pack(parts), 'EX', RECORD_S)
+  call('SET', key, made .. pack(parts))  -- for ever: leases end it, and what expires may be evicted
   call('SADD', PREFIX .. 'held:' .. record.holder, id)
   return answer('granted', granted, left, due)
 end
