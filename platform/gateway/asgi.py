@@ -11,7 +11,7 @@ import structlog
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
-django_app = get_asgi_application()
+django_app: Any = get_asgi_application()
 
 from channels.db import database_sync_to_async  # noqa: E402
 from channels.layers import get_channel_layer  # noqa: E402
@@ -36,8 +36,8 @@ from inference.sockets import EngineProbe, EngineSocket, NoSocket  # noqa: E402
 from inference.views import Health, OpenAIServer, Receive, Scope, Send  # noqa: E402
 from inference.wire import ModelInfo  # noqa: E402
 from tenants.adapters.files import AdapterFiles  # noqa: E402
-from tenants.adapters.guard import UploadGuard  # noqa: E402
-from tenants.adapters.intake import Intake  # noqa: E402
+from tenants.adapters.guard import BodyGuard  # noqa: E402
+from tenants.adapters.intake import Intake, without_body  # noqa: E402
 from tenants.answers import PostgresAnswers  # noqa: E402
 from tenants.api import engines  # noqa: E402
 from tenants.auth import PostgresDirectory  # noqa: E402
@@ -168,12 +168,12 @@ application = ProtocolTypeRouter(
         "http": URLRouter(
             [
                 _route(r"^v1/(?!organization/|usage/)", _inference),
-                _route(r"^v1/", django_app),
+                _route(r"^v1/", without_body(django_app)),
                 _route(r"^(healthz|readyz)$", _health),
                 _route(r"^metrics$", _metrics),
                 _route(r"^engine/probe$", EngineProbe(hub)),
                 _route(r"^engine/adapters/", AdapterFiles(settings.ENGINE_TOKEN)),
-                _route(r"", UploadGuard(Intake(_console), directory)),
+                _route(r"", BodyGuard(Intake(_console), directory)),
             ]
         ),
         "websocket": URLRouter(

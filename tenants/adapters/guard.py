@@ -1,7 +1,8 @@
-"""Stands before Django on the upload address: Django's handler would first spool the whole body.
+"""Stands before Django, whose handler spools a whole body to the disk before it looks who sends it.
 
-So who is not let in, and what is too large, is answered here, before the body is read. A body that
-does not say its length is counted as it arrives and cut off at the limit.
+So what is too large is answered here, before the body is read, and where adapters are uploaded
+also who is not let in. A body that does not say its length is counted as it arrives and cut off at
+the limit.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Any
 
 from channels.db import database_sync_to_async
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
 from django.http import parse_cookie
 
 from inference.errors import InferenceError, InvalidApiKey, PermissionDenied
 from inference.grants import Directory
-from tenants.adapters.refusals import STATUS, Refusal, too_large
+from tenants.adapters import tus
+from tenants.adapters.refusals import STATUS, Refusal, UploadRefused, too_large
 from tenants.api.problems import MEDIA_TYPE, problem
 from tenants.models import Scope as KeyScope
 
@@ -35,8 +38,8 @@ FRAMING_BYTES = 64 << 10
 UPLOADERS = {KeyScope.WRITE_ADAPTERS, KeyScope.ADMIN}
 
 
-class UploadGuard:
-    """Passes requests on to `app`; refuses uploads early.
+class BodyGuard:
+    """Passes requests on to `app`; refuses early what is too large, and uploads of strangers.
 
     With a `directory`, a key is checked in full before its body is read, else only for its form.
     """
@@ -45,20 +48,22 @@ class UploadGuard:
         self._app, self._directory = app, directory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST" or not UPLOAD_PATH.fullmatch(scope["path"]):
+        if tus.UPLOADS.fullmatch(scope["path"]):  # Django sees nothing of those bodies
             await self._app(scope, receive, send)
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        limit = settings.MAX_ADAPTER_BYTES + FRAMING_BYTES
-        try:
-            await self._authorise(headers)
-        except InferenceError as error:
-            await refuse(send, error.http_status, error.code, error.message)
-            return
+        limit, error = _small()
+        if scope["method"] == "POST" and UPLOAD_PATH.fullmatch(scope["path"]):
+            limit, error = _adapter()
+            try:
+                await self._authorise(headers)
+            except InferenceError as stranger:
+                await refuse(send, stranger.http_status, stranger.code, stranger.message)
+                return
         if content_length(headers) > limit:
-            await _refuse_size(send)
+            await _refuse_size(send, error)
         else:
-            await _Counted(limit, receive, send).run(self._app, scope)
+            await _Counted(limit, error, receive, send).run(self._app, scope)
 
     async def _authorise(self, headers: dict[bytes, bytes]) -> None:
         scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
@@ -71,15 +76,27 @@ class UploadGuard:
             raise InvalidApiKey("Send an API key as `Authorization: Bearer lk_...`.")
 
 
+def _adapter() -> tuple[int, UploadRefused]:
+    """The most bytes that an upload may have, and the refusal of more."""
+    return settings.MAX_ADAPTER_BYTES + FRAMING_BYTES, too_large(settings.MAX_ADAPTER_BYTES)
+
+
+def _small() -> tuple[int, UploadRefused]:
+    """The same of any other body, which Django takes into memory."""
+    limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    message = f"The body is larger than the {limit} bytes that this address takes."
+    return limit, UploadRefused(Refusal.PAYLOAD_TOO_LARGE, message)
+
+
 async def _has_session(headers: dict[bytes, bytes]) -> bool:
-    """Whether the request has the cookie of a session that exists; Django judges the rest."""
+    """Whether the request has the cookie of somebody who signed in; Django judges the rest."""
     cookies = parse_cookie(headers.get(b"cookie", b"").decode("latin-1"))
     key = cookies.get(settings.SESSION_COOKIE_NAME)
 
-    def exists() -> bool:
-        return bool(import_module(settings.SESSION_ENGINE).SessionStore().exists(key))
+    def signed_in() -> bool:
+        return SESSION_KEY in import_module(settings.SESSION_ENGINE).SessionStore(key)
 
-    return key is not None and await database_sync_to_async(exists)()
+    return key is not None and await database_sync_to_async(signed_in)()
 
 
 def content_length(headers: dict[bytes, bytes]) -> int:
@@ -90,8 +107,8 @@ def content_length(headers: dict[bytes, bytes]) -> int:
 class _Counted:
     """One request whose body is counted on its way to the application."""
 
-    def __init__(self, limit: int, receive: Receive, send: Send) -> None:
-        self._left, self._receive, self._send = limit, receive, send
+    def __init__(self, limit: int, error: UploadRefused, receive: Receive, send: Send) -> None:
+        self._left, self._error, self._receive, self._send = limit, error, receive, send
         self._answered = False
 
     @property
@@ -101,7 +118,7 @@ class _Counted:
     async def run(self, app: App, scope: Scope) -> None:
         await app(scope, self._counting, self._passing)
         if self._cut and not self._answered:
-            await _refuse_size(self._send)
+            await _refuse_size(self._send, self._error)
 
     async def _counting(self) -> Message:
         if not self._cut:
@@ -115,8 +132,7 @@ class _Counted:
         await self._send(message)
 
 
-async def _refuse_size(send: Send) -> None:
-    error = too_large(settings.MAX_ADAPTER_BYTES)
+async def _refuse_size(send: Send, error: UploadRefused) -> None:
     await refuse(send, STATUS[Refusal.PAYLOAD_TOO_LARGE], error.code, str(error.detail))
 
 

@@ -149,6 +149,15 @@ def _too_long(length: int) -> UploadRefused:
     )
 
 
+def without_body(app: App) -> App:
+    """For what takes no body: the server discards any, where Django would spool it."""
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(_bodiless(scope), _nothing(), send)
+
+    return asked
+
+
 def _overridden(scope: Scope) -> Scope:
     """For clients that cannot send PATCH or DELETE."""
     method = dict(scope["headers"]).get(b"x-http-method-override")

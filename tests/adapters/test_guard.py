@@ -8,12 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
+from django.contrib.auth import SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
 from pytest_django import Settings
 
 from inference.errors import InferenceError, InvalidApiKey
 from inference.grants import Grant, ModelCard, Target
-from tenants.adapters.guard import FRAMING_BYTES, UploadGuard
+from tenants.adapters.guard import FRAMING_BYTES, BodyGuard
 from tests.adapters.servers import serving
 from tests.adapters.uploading import KEY, chunked
 
@@ -63,7 +64,7 @@ class Keys:
 
 
 async def ask(
-    guard: UploadGuard, headers: list[tuple[bytes, bytes]], path: str = PATH, method: str = "POST"
+    guard: BodyGuard, headers: list[tuple[bytes, bytes]], path: str = PATH, method: str = "POST"
 ) -> tuple[int, dict[str, Any]]:
     """The guard's answer to a request whose body must not be read."""
     sent: list[Any] = []
@@ -90,20 +91,20 @@ async def ask(
     ],
 )
 async def test_nobody(headers: list[tuple[bytes, bytes]]) -> None:
-    status, problem = await ask(UploadGuard(Application()), headers)
+    status, problem = await ask(BodyGuard(Application()), headers)
     assert (status, problem["code"], problem["status"]) == (401, "invalid_api_key", 401)
 
 
 async def test_the_form_of_the_console_is_guarded_alike(settings: Settings) -> None:
     settings.MAX_ADAPTER_BYTES = 1000
-    form, guard = "/t/acme/adapters/upload", UploadGuard(Application())
+    form, guard = "/t/acme/adapters/upload", BodyGuard(Application())
     assert (await ask(guard, [], form))[0] == 401
     length = (b"content-length", str(1000 + FRAMING_BYTES + 1).encode())
     assert (await ask(guard, [BEARER, length], form))[0] == 413
 
 
 async def test_keys_are_checked_in_full_with_a_directory() -> None:
-    guard = UploadGuard(Application(), Keys())
+    guard = BodyGuard(Application(), Keys())
     unknown = (b"authorization", b"Bearer lk_unknown")
     assert (await ask(guard, [unknown]))[0] == 401
     reader = (b"authorization", b"Bearer lk_reader")
@@ -116,18 +117,22 @@ async def test_keys_are_checked_in_full_with_a_directory() -> None:
 async def test_announced_too_large(settings: Settings) -> None:
     settings.MAX_ADAPTER_BYTES = 1000
     length = str(1000 + FRAMING_BYTES + 1).encode()
-    status, problem = await ask(UploadGuard(Application()), [BEARER, (b"content-length", length)])
+    status, problem = await ask(BodyGuard(Application()), [BEARER, (b"content-length", length)])
     assert (status, problem["code"]) == (413, "payload_too_large")
     assert "1000 bytes" in problem["detail"]
 
 
 @pytest.mark.django_db(transaction=True)
 async def test_session_of_a_browser(settings: Settings) -> None:
-    session = SessionStore()
+    session, anonymous = SessionStore(), SessionStore()
+    session[SESSION_KEY] = "1"
+    anonymous["next"] = "/"
     await session.acreate()
+    await anonymous.acreate()
+    keys = {session.session_key: 200, anonymous.session_key: 401, "made-up": 401}
     application = Application()
-    async with serving(UploadGuard(application)) as url, httpx.AsyncClient(base_url=url) as client:
-        for key, status in ((session.session_key, 200), ("made-up", 401)):
+    async with serving(BodyGuard(application)) as url, httpx.AsyncClient(base_url=url) as client:
+        for key, status in keys.items():
             cookie = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={key}"}
             assert (await client.post(PATH, content=b"x", headers=cookie)).status_code == status
 
@@ -136,7 +141,7 @@ async def test_over_a_real_connection(settings: Settings) -> None:
     settings.MAX_ADAPTER_BYTES = 100_000
     limit = 100_000 + FRAMING_BYTES
     application = Application()
-    async with serving(UploadGuard(application)) as url, httpx.AsyncClient(base_url=url) as client:
+    async with serving(BodyGuard(application)) as url, httpx.AsyncClient(base_url=url) as client:
 
         async def post(content: Any, path: str = PATH) -> int:
             return (await client.post(path, content=content, headers=KEY)).status_code
@@ -149,8 +154,21 @@ async def test_over_a_real_connection(settings: Settings) -> None:
         assert await post(chunked(bytes(limit + 1))) == 413, "counted: cut off"
         assert await post(chunked(bytes(3 * limit), 70_000)) == 413
         assert application.disconnects == 2
-        assert await post(bytes(3 * limit), "/api/v1/adapters/pirate/aliases") == 200
         assert (await client.get(PATH)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/account/login/", "/api/v1/keys", "/api/v1/uploads/x", "/"])
+async def test_no_other_address_takes_what_fills_the_disk(settings: Settings, path: str) -> None:
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    length = (b"content-length", str(limit + 1).encode())
+    status, problem = await ask(BodyGuard(Application()), [length], path)
+    assert (status, problem["code"]) == (413, "payload_too_large")
+    assert str(limit) in problem["detail"]
+    application = Application()
+    async with serving(BodyGuard(application)) as url, httpx.AsyncClient(base_url=url) as client:
+        assert (await client.post(path, content=bytes(limit))).status_code == 200
+        assert (await client.put(path, content=chunked(bytes(limit + 1)))).status_code == 413
+    assert (application.bodies, application.disconnects) == ([limit], 1)
 
 
 async def test_application_that_answered_already(settings: Settings) -> None:
@@ -172,5 +190,5 @@ async def test_application_that_answered_already(settings: Settings) -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": PATH, "headers": [BEARER]}
-    await UploadGuard(hasty)(scope, receive, send)
+    await BodyGuard(hasty)(scope, receive, send)
     assert [message.get("status") for message in sent] == [400, None]

@@ -30,7 +30,7 @@ from pytest_django import Settings
 
 from inference.content import CONFIG, WEIGHTS, digest_of
 from tenants.adapters import jobs, parts, tus
-from tenants.adapters.guard import UploadGuard
+from tenants.adapters.guard import BodyGuard
 from tenants.adapters.intake import Intake
 from tenants.models import (
     Adapter,
@@ -62,7 +62,7 @@ class Tus:
 
     def __init__(self, secret: str, django: Any = None) -> None:
         self.headers = {"Authorization": f"Bearer {secret}"} | VERSION
-        self.application: Any = UploadGuard(Intake(django or get_asgi_application()))
+        self.application: Any = BodyGuard(Intake(django or get_asgi_application()))
 
     def __call__(self, method: str, url: str = UPLOADS, **options: Any) -> httpx.Response:
         """The answer; of `headers`, None leaves one out."""

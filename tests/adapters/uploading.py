@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from inference.content import CONFIG, WEIGHTS
-from tenants.adapters.guard import UploadGuard
+from tenants.adapters.guard import BodyGuard
 from tenants.api.uploads import take_in
 from tenants.models import Tenant
 from tests.adapters.builder import config_bytes, lora
@@ -72,7 +72,7 @@ def ask(method: str, address: str, **options: Any) -> tuple[int, dict[str, Any]]
     """Status and JSON of the answer to any request."""
 
     async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(UploadGuard(get_asgi_application()))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(BodyGuard(get_asgi_application()))  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, address, **options)
 
