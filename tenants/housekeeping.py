@@ -24,7 +24,7 @@ def keep_house(timestamp: int) -> None:
 def make_partitions() -> None:
     """This month's table and the next one's, ahead of the first request that needs it.
 
-    A writer makes the one that it lacks, but making it stops all other writers for a moment.
+    A writer makes the one that it lacks, after it has failed to write.
     """
     with connection.cursor() as cursor:
         cursor.execute(

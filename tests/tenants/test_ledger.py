@@ -208,6 +208,21 @@ async def test_each_month_has_its_partition(acme: Customer, pg: Connection) -> N
     assert names == [f"tenants_usageevent_{month}" for month in ("2026_05", "2031_12", "2032_01")]
 
 
+async def test_a_months_first_request_waits_for_nobody_who_reads_or_writes_others(
+    acme: Customer, pg: Connection
+) -> None:
+    """A dump or `reconcile --check-rollups` reads for minutes, in one transaction."""
+    async with pg.transaction(), await connect() as other:
+        await pg.execute("SELECT count(*) FROM tenants_usageevent")
+        await write(pg, lines(acme.entry("a")))
+        await other.execute("SET lock_timeout = '1s'")
+        tables = "SELECT tenants_usage_partition(%s), tenants_usage_partition(%s)"
+        await other.execute(tables, [datetime(2033, month, 1, tzinfo=UTC) for month in (1, 2)])
+        await other.execute(tables, [datetime(2033, month, 1, tzinfo=UTC) for month in (2, 3)])
+    await write(pg, lines(acme.entry("b", datetime(2033, 2, 28, tzinfo=UTC))))
+    assert await ids() == ["a", "b"]
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_whatever_is_written_months_are_the_sums_of_hours(
     acme: Customer, pg: Connection, seed: int
