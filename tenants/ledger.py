@@ -54,7 +54,12 @@ EARLIEST = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
 LATEST = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
 """Requests outside of these times are mistakes; each month has a table of its own."""
 
-REFUSED = (psycopg.DataError, psycopg.errors.ForeignKeyViolation, UnicodeEncodeError)
+REFUSED = (
+    psycopg.DataError,
+    psycopg.errors.ForeignKeyViolation,
+    psycopg.errors.CheckViolation,  # an operator has taken the table of its month away
+    UnicodeEncodeError,
+)
 """A row that is at fault itself. Any other error (a schema that this release does not know, say)
 is not the row's: it waits."""
 

@@ -500,6 +500,23 @@ async def test_what_can_never_be_written_does_not_stop_the_others(acme: Customer
     assert (recorder.unbillable, recorder.written) == (len(bad), len(mixed))
 
 
+async def test_a_month_that_was_taken_away_does_not_stop_the_others(
+    acme: Customer, pg: Connection
+) -> None:
+    late, told = datetime(2034, 5, 1, tzinfo=UTC), Told()
+    await write(pg, lines(acme.entry("before", late)))
+    detach = "ALTER TABLE tenants_usageevent DETACH PARTITION tenants_usageevent_2034_05"
+    await pg.execute(detach)  # to keep it elsewhere
+    try:
+        with capture_logs() as logs:
+            async with Ledger() as recorder:
+                recorder.record("e1", "j1", [acme.entry("late", late), acme.entry("a")], told)
+    finally:
+        await pg.execute("DROP TABLE tenants_usageevent_2034_05")
+    assert (await ids(), told.ids, recorder.unbillable) == (["a"], ["late", "a"], 1)
+    assert [(log["event"], log["id"]) for log in logs] == [("usage_not_billable", "late")]
+
+
 async def test_a_time_that_was_not_measured_is_no_reason_not_to_bill(acme: Customer) -> None:
     strange = Usage(100, 40, 7, 2, float("nan"), 0.0, float("inf"), float("-inf"))
     told = Told()
