@@ -61,6 +61,7 @@ class UploadDrop extends HTMLElement {
     dialog.addEventListener("cancel", (event) => this.busy && event.preventDefault()); // the Escape key
     dialog.addEventListener("close", () => this.busy && this.stop());
     addEventListener("beforeunload", (event) => this.busy && event.preventDefault());
+    if (this.picker.files.length) this.choose([...this.picker.files]); // before this script was here
   }
 
   get busy() {
