@@ -39,6 +39,7 @@ async def test_the_killed_come_back(tmp_path: Path) -> None:
         first = actor.pid
         assert actor.kill()
         assert not actor.is_ready
+        (tmp_path / "ready").unlink()  # else the next one is ready before it heeds a signal
         await until(lambda: ended)
         assert (ended[0].killed, ended[0].status) == (KILLED, -signal.SIGKILL)
         await actor.until_ready(30)
