@@ -7,3 +7,5 @@ urlpatterns = [
     path("v1/", include("tenants.api.openai_urls")),
     path("", include("frontend.urls")),
 ]
+handler400 = "gateway.failures.bad_request"
+handler500 = "gateway.failures.server_error"

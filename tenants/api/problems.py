@@ -7,10 +7,10 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from django.db import OperationalError
+from django.db import DataError, OperationalError
 from django.http import HttpRequest, JsonResponse
 from rest_framework import serializers
-from rest_framework.exceptions import APIException, ErrorDetail, ValidationError
+from rest_framework.exceptions import APIException, ErrorDetail, ParseError, ValidationError
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
@@ -69,6 +69,10 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     if isinstance(error, OperationalError):
         log.error("database_unavailable", error=str(error))
         error = DatabaseAway()
+    if isinstance(error, DataError):  # somewhere in the address or the body
+        error = ParseError("A text holds a null character, or a number is too large.")
+    if isinstance(error, RecursionError):  # from the reader, or from a message that shows the value
+        error = ParseError("The body is nested too deeply.")
     response = exception_handler(error, context)
     if response is None:
         return None
@@ -107,5 +111,9 @@ def _fields(detail: Any, path: tuple[str, ...] = ()) -> Iterator[dict[str, str]]
 
 def not_found(request: HttpRequest) -> JsonResponse:
     """For an address under the API that there is not."""
-    body = problem(HTTPStatus.NOT_FOUND, "There is nothing at this address.", "not_found")
-    return JsonResponse(body, status=HTTPStatus.NOT_FOUND, content_type=MEDIA_TYPE)
+    return failure(HTTPStatus.NOT_FOUND, "There is nothing at this address.", "not_found")
+
+
+def failure(status: int, detail: str, code: str) -> JsonResponse:
+    """An error outside of any view."""
+    return JsonResponse(problem(status, detail, code), status=status, content_type=MEDIA_TYPE)

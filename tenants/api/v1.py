@@ -59,9 +59,9 @@ def openai_view(view: View) -> View:
                 raise MethodNotAllowed(f"This address does not take {request.method}.")
             return view(request, **named)
         except InferenceError as error:
-            return _refusal(error)
+            return refusal(error)
         except OperationalError:
-            return _refusal(Unavailable("The database cannot be reached.", retry_after_s=1))
+            return refusal(Unavailable("The database cannot be reached.", retry_after_s=1))
 
     return guarded
 
@@ -70,7 +70,8 @@ def reply(body: Any) -> HttpResponse:
     return HttpResponse(_json(body), content_type="application/json")
 
 
-def _refusal(error: InferenceError) -> HttpResponse:
+def refusal(error: InferenceError) -> HttpResponse:
+    """The error in OpenAI's shape."""
     retry = {} if error.retry_after_s is None else {"Retry-After": str(round(error.retry_after_s))}
     return HttpResponse(
         error_body(error), content_type="application/json", status=error.http_status, headers=retry

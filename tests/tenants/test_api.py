@@ -110,6 +110,49 @@ def test_a_body_that_is_no_key_is_refused(owner: Api, body: str) -> None:
     assert answer.status_code == 400 and answer.json()["status"] == 400
 
 
+DEEP = "[" * 900 + "]" * 900
+DEEPER = "[" * 20_000 + "]" * 20_000
+HALF = "\\ud800"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f'{{"name": "k", "scopes": [{DEEP}]}}',
+        f'{{"name": {DEEPER}, "scopes": ["inference"]}}',
+        f'{{"name": "k", "scopes": ["{HALF}"]}}',
+        f'{{"{HALF}": "k"}}',
+    ],
+    ids=["deep", "deeper", "half a pair", "half a pair as a name"],
+)
+def test_a_hostile_body_is_refused(owner: Api, body: str) -> None:
+    answer = owner.client.post("/api/v1/keys", body, content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (400, "parse_error")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "adapters/a\0b", None),
+        ("GET", "adapters/a\0b/aliases", None),
+        ("GET", "base-models/a\0b", None),
+        ("GET", "keys?tenant=%00", None),
+        ("POST", "members", {"username": "a\0b", "role": "viewer"}),
+    ],
+)
+def test_no_null_character_reaches_the_database(
+    operator: Api, method: str, path: str, body: Any
+) -> None:
+    path, _, query = path.partition("?")
+    answer = operator(method, path, body, **({"tenant": "\0"} if query else {}))
+    assert (answer.status_code, answer.json()["code"]) == (400, "parse_error")
+
+
+def test_what_an_address_takes_is_in_the_document_alone(owner: Api) -> None:
+    answer = owner("OPTIONS", "keys")
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+
+
 def test_a_list_comes_in_pages(owner: Api, tenant: Tenant) -> None:
     for number in range(5):
         make_adapter(tenant, f"a{number}")
