@@ -46,7 +46,7 @@ class VersionFilter(FilterSet):
 
 
 class UsageFilter(FilterSet):
-    key = filters.NumberFilter("key_id")
+    key = filters.NumberFilter("key_id", decimal_places=0)
     adapter = filters.CharFilter(help_text="An adapter's name, without a version.")
     model = filters.CharFilter(help_text="As requests named it.")
     base_model = filters.CharFilter()

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.http import StreamingHttpResponse
+from django.http import QueryDict, StreamingHttpResponse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -82,7 +82,7 @@ class Question:
     end: datetime
 
     @classmethod
-    def read(cls, params: Mapping[str, str]) -> Question:
+    def read(cls, params: QueryDict) -> Question:
         """The question in a query string.
 
         Raises:
@@ -91,6 +91,8 @@ class Question:
         for name in params:
             if name not in KNOWN:  # a sum over more than was meant would be taken for the answer
                 raise ValidationError({name[:64]: f"There are {', '.join(sorted(KNOWN))}."})
+            if len(params.getlist(name)) > 1:
+                raise ValidationError({name: "It can be given once."})
         bucket = params.get("bucket", "day")
         if bucket not in LONGEST:
             raise ValidationError(

@@ -197,6 +197,9 @@ def test_a_page_takes_few_queries(owner: Api, used: ApiKey) -> None:
     ("query", "field", "message"),
     [
         ({"bucket": "week"}, "bucket", "'week' is not one of hour, day, month, all."),
+        ({"by": ["key", "model"]}, "by", "It can be given once."),
+        ({"model": ["a", "b"]}, "model", "It can be given once."),
+        ({"key": "1.5"}, "key", "Ensure that there are no more than 0 decimal places."),
         ({"by": "tenant"}, "by", "'tenant' is not one of key, member, adapter, model, base_model."),
         ({"by": "key,day"}, "by", "'day' is not one of"),
         ({"start": "yesterday"}, "start", "'yesterday' is not a time such as"),
