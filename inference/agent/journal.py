@@ -10,8 +10,9 @@ and when they are read back, so that a journal opened again is where it was.
   last moments, since the disk is waited for (`fsync`) only where a file begins and at `close`:
   waiting in every engine step would cost more than the step.
 - **A record is whole or it is not there.** Each has its length and a CRC-32 in front. A write that
-  failed half-way is cut off at once; one that died half-way is found and cut off at the next open,
-  where its first records, as far as they are whole, are kept.
+  failed half-way is cut off at once; one that died half-way is found at the next open, where its
+  first records, as far as they are whole, are kept. What a disk damaged is passed over, and what
+  follows counts: the ledger takes no entry twice.
 - **Requests that were open when the process died** are closed at the next open, with their last
   progress and the reason `engine_lost`.
 - **A file begins with a snapshot**, of the journal's id, its totals and whatever is still live. It
@@ -112,16 +113,17 @@ def _framed(record: _AnyRecord) -> bytes:
 
 
 def _whole(data: bytes) -> Iterator[memoryview]:
-    """The records, encoded, up to the first that is torn or damaged."""
+    """The records, encoded, without what is torn or damaged."""
     view, start = memoryview(data), 0
     while (begin := start + _PREFIX.size) <= len(data):
         length, crc = _PREFIX.unpack_from(data, start)
         payload = view[begin : begin + length]
         # Lost blocks read as zeros, and the CRC of nothing is zero.
-        if not length or len(payload) < length or zlib.crc32(payload) != crc:
-            return
-        start = begin + length
-        yield payload
+        if length and len(payload) == length and zlib.crc32(payload) == crc:
+            yield payload
+            start = begin + length
+        else:
+            start += 1  # somewhere behind it the next one begins
 
 
 class _State:
@@ -145,7 +147,7 @@ class _State:
             case _Closed(entry):
                 self._close(entry)
             case _Acknowledged(ids):
-                for id in ids:
+                for id in self.closed.keys() & ids:
                     self.billed = self.billed.plus(self.closed.pop(id).usage)
             case begun:
                 self.id, self.billed, self.journaled = begun.id, begun.billed, begun.billed
@@ -168,6 +170,7 @@ class _State:
         for opened in list(self.open.values()):
             _, *tokens = self.figures.get(opened.handle, (0, 0, 0, 0, 0))
             self._close(_entry(opened, Usage(*tokens), EngineLost.code))
+        self.figures.clear()  # of requests whose beginning was damaged
 
 
 def _entry(opened: _Opened, usage: Usage, finish_reason: str) -> LedgerEntry:
@@ -248,23 +251,23 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _read(path: Path) -> _State:
-    """What the file says, up to where it is torn; a state with a new id if there is none.
+    """What the file says, as far as it is whole; a state with a new id if there is none.
 
     Raises:
         JournalFailed: its first record is damaged, which no crash does, or another version of
             Lorikeet wrote it: it is not for us to throw away.
     """
-    state, data, end = _State(), _bytes_of(path), 0
+    state, data, kept = _State(), _bytes_of(path), 0
     for payload in _whole(data):
-        end += _PREFIX.size + len(payload)
+        kept += _PREFIX.size + len(payload)
         try:
             state.apply(_decode(payload))
         except msgspec.MsgspecError as error:
             raise JournalFailed(f"{path} is of another version of Lorikeet: {error}") from None
     if data and not state.id:
         raise JournalFailed(f"{path} is damaged or no journal; moved away, a new one is made")
-    if end < len(data):
-        log.warning("journal_cut", path=str(path), kept_bytes=end, cut_bytes=len(data) - end)
+    if kept < len(data):
+        log.warning("journal_cut", path=str(path), kept_bytes=kept, cut_bytes=len(data) - kept)
     state.id = state.id or uuid.uuid4().hex
     return state
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from inference.agent.journal import FILE, Journal, JournalFailed
-from inference.wire import Totals
+from inference.wire import Totals, Usage
 from tests.inference.journals import (
     OPS,
     RAM,
@@ -110,18 +110,36 @@ def test_a_cut_anywhere_loses_only_the_record_that_it_goes_through(
 
 
 @settings(max_examples=150, deadline=None)
-@given(ops=HISTORIES, flip=st.integers(1, 255), data=st.data())
-def test_a_damaged_record_and_what_follows_are_cut_off(
-    ops: list[Op], flip: int, data: st.DataObject
-) -> None:
-    with tempfile.TemporaryDirectory(dir=RAM) as folder:
-        written = Written(Path(folder), ops)
-        content = bytearray(written.path.read_bytes())
-        offset = data.draw(st.integers(written.snapshot_bytes, len(content)))
-        content += b"\0"  # so that there is always a byte to damage
-        content[offset] ^= flip
-        written.path.write_bytes(content)
-        assert reopened(Path(folder)) == written.up_to(offset)[1].crashed().view()
+@given(flip=st.integers(1, 255), data=st.data())
+def test_damage_costs_no_record_but_the_one_that_it_is_in(flip: int, data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory(dir=RAM) as root:
+        folder = Path(root)
+        with closing(Journal.open(folder)) as journal:
+            begun = (folder / FILE).stat().st_size
+            for op in itertools.islice(traffic(), 40):
+                act(journal, op)
+            backlog = journal.unacknowledged()
+        content = bytearray((folder / FILE).read_bytes())
+        content[data.draw(st.integers(begun, len(content) - 1))] ^= flip
+        (folder / FILE).write_bytes(content)
+        found = reopened(folder)[0]
+    assert len([one for one in backlog if one not in found]) <= 1
+    repeated = {one.id for one in found} - {one.id for one in model_after(40).crashed().view()[0]}
+    assert len(repeated) <= 6, "of one acknowledgement"
+
+
+def test_a_request_whose_beginning_was_damaged_leaves_nothing_to_others(folder: Path) -> None:
+    with closing(Journal.open(folder)) as journal:
+        begun = (folder / FILE).stat().st_size
+        act(journal, ("open", "damaged"))
+        act(journal, ("progress", 9, ["damaged"]))
+    content = bytearray((folder / FILE).read_bytes())
+    content[begun] ^= 1
+    (folder / FILE).write_bytes(content)
+    with closing(Journal.open(folder)) as journal:
+        act(journal, ("open", "new"))
+        entries = reopened(copied(folder, folder.with_name("killed")))[0]
+    assert entries == [entry("new", Usage(), "engine_lost")]
 
 
 def test_a_cut_in_a_write_of_many_records_keeps_those_before_it(folder: Path) -> None:
