@@ -62,6 +62,8 @@ class Call(msgspec.Struct, frozen=True):
     flex: bool = False
 
 
+MAX_CHOICES = 1024
+"""Texts that one request can ask for, `n` for each of its prompts. Engines may take fewer."""
 COMPLETION_TOKENS = 16
 """What a completion without `max_tokens` generates at most, as OpenAI's and vLLM's do."""
 
@@ -90,12 +92,19 @@ def parse(kind: Kind, body: bytes) -> Call:
             "`stream_options` is only allowed when `stream` is true.", param="stream_options"
         )
     options = call.stream_options or StreamOptions()
+    choices = max(1, call.n or 1) * _prompts(call)
+    if choices > MAX_CHOICES:
+        raise InvalidRequest(
+            f"The request asks for {choices} choices, `n` for each prompt: it can have at most "
+            f"{MAX_CHOICES}.",
+            param="n",
+        )
     return Call(
         kind=kind,
         model=call.model,
         stream=bool(call.stream),
         include_usage=bool(options.include_usage),
-        choices=max(1, call.n or 1) * _prompts(call),
+        choices=choices,
         max_tokens=_max_tokens(call),
         flex=call.service_tier == "flex",
     )

@@ -83,6 +83,18 @@ def test_any_prompt_is_left_to_the_engine(prompt: object, choices: int) -> None:
     assert call == Call("completion", "m", False, False, choices, openai.COMPLETION_TOKENS)
 
 
+def test_a_request_has_so_many_choices_at_most() -> None:
+    def ask(prompts: int, n: int) -> Call:
+        body = {"model": "m", "prompt": ["a"] * prompts, "n": n}
+        return openai.parse("completion", json.dumps(body).encode())
+
+    assert ask(64, 16).choices == openai.MAX_CHOICES
+    for prompts, n in ((64, 17), (1025, 1), (1, 10**18)):
+        with pytest.raises(InvalidRequest, match="at most 1024") as refused:
+            ask(prompts, n)
+        assert refused.value.param == "n"
+
+
 @pytest.mark.parametrize(
     ("fields", "choices", "max_tokens", "flex"),
     [
