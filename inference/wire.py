@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from inference.errors import BY_CODE, InferenceError, ProtocolViolation
+from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
 
 PROTOCOL_VERSION = 1
 OLDEST_VERSION = 1
 
 MAX_FRAME_BYTES = 32 << 20
-"""A submit frame holds one request body (16 MiB at most); nothing else comes near."""
+"""A submit frame holds one request body, 16 MiB at most. Answers may be longer: `Done.sendable`."""
 
 
 class Value(msgspec.Struct, array_like=True, frozen=True):
@@ -293,6 +293,19 @@ class Done(Frame, tag="done", frozen=True):
     finish_reason: str | None = None
     response: bytes | None = None
     fault: Fault | None = None
+
+    def sendable(self) -> Done:
+        """Itself, or that its answer is too long: a longer frame would break the link, and with it
+        the streams of everybody else."""
+        length, most = len(self.response or b""), MAX_FRAME_BYTES // 2
+        if length <= most:
+            return self
+        error = InvalidRequest(
+            f"The answer has {length} bytes, and one that does not stream can have {most}: set "
+            "`stream`, or ask for less.",
+            param="stream",
+        )
+        return msgspec.structs.replace(self, response=None, fault=Fault.of(error))
 
 
 class Cancel(Frame, tag="cancel", frozen=True):

@@ -102,7 +102,7 @@ class Link:
     def put(self, frame: Frame) -> None:
         """Send a frame, after all deltas added so far."""
         if self.open:
-            self._outbox.put(frame)
+            self._outbox.put(frame.sendable() if isinstance(frame, wire.Done) else frame)
             self._wake()
 
     def drain(self) -> None:

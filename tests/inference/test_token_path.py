@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ import pytest
 from openai import AsyncOpenAI
 
 from inference import openai
+from inference.agent.engine import Output, Work
 from inference.agent.link import Link
 from inference.agent.synthetic import Behaviour, SyntheticEngine
 from inference.errors import ApiKeyRevoked
 from inference.generation import Desk
 from inference.grants import Limits
 from inference.hub import new_id
-from inference.wire import Delta, EngineStats, Frame, Wait
+from inference.wire import MAX_FRAME_BYTES, Delta, EngineStats, Frame, Wait
 from tests.inference.rig import TOKEN, Rig, agent_on, chat, connected, gateway, rig, until
 from tests.inference.samples import MODEL
 
@@ -660,6 +662,31 @@ async def test_each_choice_that_a_limit_ended_says_so(stack: Rig) -> None:
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 2
     for choice in answer["choices"]:
         assert choice["finish_details"]["code"] == "rate_limit_exceeded"
+
+
+class Verbose(SyntheticEngine):
+    """Answers whole requests with more than one frame of an engine link holds."""
+
+    async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+        async with aclosing(super().generate(work)) as outputs:
+            async for output in outputs:
+                if not work.body.get("stream"):
+                    output = replace(output, response=bytes(MAX_FRAME_BYTES))
+                yield output
+
+
+async def test_an_answer_too_long_for_the_link_fails_alone(tmp_path: Path) -> None:
+    engine = Verbose(MODEL, behaviour=SLOW)
+    async with gateway() as one, agent_on(engine, tmp_path, [one]), one.client() as client:
+        async with client.stream("POST", "/v1/chat/completions", json=chat(stream=True)) as other:
+            chunks = lines(other)
+            await anext(chunks)
+            refused = await client.post("/v1/chat/completions", json=chat(max_tokens=1))
+            assert refused.status_code == 400
+            assert refused.json()["error"]["param"] == "stream"
+            assert [chunk async for chunk in chunks][-1] == "[DONE]"
+        entries = await one.ledger.settled(2)
+    assert sorted(entry.usage.completion_tokens for entry in entries)[0] == 1, "it was generated"
 
 
 async def test_a_refusal_tells_what_is_left_of_the_adapters_limits_too(stack: Rig) -> None:
