@@ -23,6 +23,7 @@ import structlog
 
 from inference import wire
 from inference.agent.billing import Billing
+from inference.agent.bodies import choices_of
 from inference.agent.engine import Engine, Kind, LocalAdapter, Output, Work
 from inference.agent.job import Job
 from inference.agent.journal import Journal, JournalFailed
@@ -264,6 +265,7 @@ class Agent:
             lane=frame.lane,
             prompt_tokens=frame.prompt_tokens,
             max_tokens=_wanted(body),
+            choices=choices_of(cast(Kind, frame.kind), body),
         )
         async with asyncio.timeout(frame.timeout_s), self._turn(job, request) as adapter:
             job.submitted_at = time.monotonic()

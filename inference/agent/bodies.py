@@ -78,6 +78,15 @@ def allowed(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def choices_of(kind: Kind, body: dict[str, Any]) -> int:
+    """How many texts the body asks for, `n` of each prompt; at least 1, whatever it holds."""
+    n, prompts = body.get("n"), body.get("prompt") if kind == "completion" else None
+    choices = max(1, n) if isinstance(n, int) else 1
+    if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list):
+        return len(prompts) * choices
+    return choices
+
+
 def _check_messages(messages: Any) -> None:
     if not isinstance(messages, list):
         raise InvalidRequest("`messages` must be an array of messages.", param="messages")

@@ -32,7 +32,7 @@ class Request:
     """What the queue has to know of a request.
 
     `adapter` is a digest, None for the base model; `prompt_tokens` an estimate; `max_tokens` what
-    it may generate, None if nobody said.
+    each of its `choices` may generate, None if nobody said.
     """
 
     id: str
@@ -43,6 +43,8 @@ class Request:
     """`interactive`, or `batch`, which waits behind it."""
     prompt_tokens: int = 0
     max_tokens: int | None = None
+    choices: int = 1
+    """Texts that it asks for: the engine generates all of them at once."""
 
     def __post_init__(self) -> None:
         if not self.weight > 0:

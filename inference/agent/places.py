@@ -1,14 +1,15 @@
-"""How many requests run and how much KV they hold. No engine, no loop: arithmetic.
+"""How many answers run and how much KV they hold. No engine, no loop: arithmetic.
 
-Capacity is KV: a request holds its prompt, what it has generated, and GROWTH_TOKENS for what it
-generates next (less, if it may not generate as much). Setting its `max_tokens` aside would leave
-most of the KV idle, for answers mostly end earlier; where too many grow at once, vLLM preempts by
-`Queue.priority`. A prompt's cached part counts in full: it is shared, but it has to be there.
+Each choice of a request takes a place. Capacity is KV: a request holds its prompt, what it has
+generated, and GROWTH_TOKENS for what each choice generates next (less, if it may not generate as
+much). Setting its `max_tokens` aside would leave most of the KV idle, for answers mostly end
+earlier; where too many grow at once, vLLM preempts by `Queue.priority`. A prompt's cached part
+counts in full: it is shared, but it has to be there.
 
 A request larger than all of the KV runs alone.
 
-The last `reserved` places, and as large a share of the KV, are for those with few running
-requests, so that a newcomer finds room while a flood's long answers run. `Queue` says who that
+The last `reserved` places, and as large a share of the KV, are for those that have few
+places, so that a newcomer finds room while a flood's long answers run. `Queue` says who that
 is. So at most `reserved / max_running` of the engine is left idle while others wait.
 """
 
@@ -20,11 +21,11 @@ GROWTH_TOKENS = 64
 """vLLM gives KV out in blocks of 16 or 32 tokens: up to one is partly empty, and one is next."""
 
 
-def growth(generated: int, max_tokens: int | None) -> int:
-    """How many tokens more a request is given room for."""
-    if max_tokens is None:
-        return GROWTH_TOKENS
-    return min(GROWTH_TOKENS, max(0, max_tokens - generated))
+def growth(generated: int, max_tokens: int | None, choices: int) -> int:
+    """How many tokens more a request is given room for; `max_tokens` bounds each choice, and
+    `generated` counts all of them."""
+    room = choices * GROWTH_TOKENS
+    return room if max_tokens is None else min(room, max(0, choices * max_tokens - generated))
 
 
 class Places:
@@ -41,8 +42,13 @@ class Places:
         self.kv_held = 0
         """Tokens; growth can take it over capacity, admission never does."""
 
+    @property
+    def open(self) -> int:
+        """Places that are not reserved."""
+        return self._max_running - self.reserved
+
     def running(self, tenant: str) -> int:
-        """Requests of this tenant running."""
+        """Places that this tenant has."""
         return self._running[tenant]
 
     def share(self, tenants: int) -> int:
@@ -53,22 +59,24 @@ class Places:
         """Whether there is a place, the reserve counted in or not."""
         return self._total + (0 if reserve else self.reserved) < self._max_running
 
-    def fits(self, tokens: int, *, reserve: bool) -> bool:
-        """Whether there is KV for a request that holds so much."""
+    def fits(self, tokens: int, choices: int, *, reserve: bool) -> bool:
+        """Whether there are places and KV for a request that takes so much."""
         if not self._total:
             return True
-        return self.kv_held + tokens <= (self._kv_tokens if reserve else self._kv_open)
+        kv_tokens = self._kv_tokens if reserve else self._kv_open
+        places = self._max_running if reserve else self.open
+        return self.kv_held + tokens <= kv_tokens and self._total + choices <= places
 
-    def start(self, tenant: str, tokens: int) -> None:
-        """A request starts that holds this much."""
-        self._running[tenant] += 1
-        self._total += 1
+    def start(self, tenant: str, tokens: int, choices: int) -> None:
+        """A request starts that takes this much."""
+        self._running[tenant] += choices
+        self._total += choices
         self.kv_held += tokens
 
-    def finish(self, tenant: str, tokens: int) -> None:
-        """A request that held this much has ended."""
-        self._running[tenant] -= 1
+    def finish(self, tenant: str, tokens: int, choices: int) -> None:
+        """A request that took this much has ended."""
+        self._running[tenant] -= choices
         if not self._running[tenant]:
             del self._running[tenant]
-        self._total -= 1
+        self._total -= choices
         self.kv_held -= tokens

@@ -4,17 +4,18 @@ Rules
     1. Order: the lane `interactive` before `batch`; in a lane, the tenant with the least virtual
        token counter (`shares`); within a tenant, the oldest (`lane`). A batch request that has
        waited `batch_patience_s` joins its tenant's interactive requests.
-    2. At most `max_running` requests run, and what they hold fits the KV (`places`), so that the
-       engine's own waiting queue stays empty.
+    2. At most `max_running` choices run, and what they hold fits the KV (`places`), so that the
+       engine's own waiting queue stays empty. A request takes a place for each of its choices.
     3. The last `reserved` places, and their share of the KV, are for *light* tenants: those that
-       run fewer requests than an equal share of `max_running`, one more tenant counted in, and
+       have fewer places than an equal share of `max_running`, one more tenant counted in, and
        are no more than LEEWAY ahead of the least counter. The second half keeps weights exact:
        who is ahead of its share waits like everybody, however little it runs. Batch requests
        never use the reserve.
     4. A request that needs an adapter slot gets it in fair order, within bounds (`turns`).
-    5. A request that does not fit the KV is overtaken by those that do until it has waited
-       `patience_s`; from then nothing starts before it, except that a light tenant's request may
-       use the reserve while others wait for the rest.
+    5. A request for which there is too little KV, or too few places for all of its choices, is
+       overtaken by those that fit until it has waited `patience_s`; from then nothing starts
+       before it, except that a light tenant's request may use the reserve while others wait for
+       the rest.
     6. An `admit` passes over LOOK_AHEAD tenants at most that have no place or do not fit: a rush
        of a thousand tenants is not looked through at every step. A light newcomer is among the
        first anyway, for it comes level with the least counter.
@@ -22,9 +23,10 @@ Rules
        that only who has less than an equal share of it waiting may add to that, up to twice as
        many: a few floods don't shut everybody else out. Requests that are expected (their
        adapter's files are on their way) count as waiting here.
+    8. A request with more choices than there are places outside of the reserve is refused.
 
 Work-conserving, except for the reserve, a slot that is being emptied or was promised (`turns`),
-and KV that a large request waits for.
+and KV or places that a large request waits for.
 
 Life of a request: `push`, maybe after `expect`, then in some `admit` it starts, `progress` tells
 what it has used so far, `finish` ends it. Its prompt is charged by the estimate when it starts, and
@@ -48,7 +50,7 @@ from inference.agent.shares import Shares
 from inference.agent.slots import Slots
 from inference.agent.tally import Elsewhere, Tally
 from inference.agent.turns import Turns
-from inference.errors import Overloaded
+from inference.errors import InvalidRequest, Overloaded
 
 __all__ = ["Queue", "Request"]
 
@@ -90,11 +92,11 @@ class Pass:
 
     now: float
     passed_over: int = 0
-    """Tenants that have no place or whose request does not fit the KV."""
+    """Tenants that have no place or whose request does not fit."""
     reserve_only: bool = False
-    """An impatient request waits for KV: only light tenants may go before it."""
+    """An impatient request does not fit: only light tenants may go before it."""
     over: bool = False
-    """Nobody else starts: rule 6, or an impatient request of a light tenant waits for KV."""
+    """Nobody else starts: rule 6, or an impatient request of a light tenant does not fit."""
     heed_quota: bool = True
     deferred: bool = False
     """Somebody at its quota of slots was left for the second round."""
@@ -154,7 +156,7 @@ class Queue:
         """A request will be pushed: it has its place among those that wait from now on.
 
         Raises:
-            Overloaded: as `push`.
+            InvalidRequest, Overloaded: as `push`.
         """
         self._refuse_beyond_bounds(request)
         self._expected[request.id] = request.tenant
@@ -163,9 +165,11 @@ class Queue:
     def push(self, request: Request, now: float) -> None:
         """A request arrives; `admit` starts it.
 
+        Nothing changes where it is refused; one that was expected is not.
+
         Raises:
-            Overloaded: a bound on waiting requests is reached, and this one was not expected;
-                nothing changed.
+            InvalidRequest: it asks for too many choices.
+            Overloaded: a bound on waiting requests is reached.
         """
         if request.id in self._waiting or request.id in self._running:
             raise ValueError(f"request {request.id} is here already")
@@ -225,7 +229,7 @@ class Queue:
         if prompt_tokens:
             self._tell(running)
         held = (prompt_tokens or request.prompt_tokens) + completion_tokens
-        held += growth(completion_tokens, request.max_tokens)
+        held += growth(completion_tokens, request.max_tokens, request.choices)
         self._places.kv_held += held - running.held
         running.held = held
 
@@ -316,12 +320,12 @@ class Queue:
                 self._pass_over(lane, tenant, step)
             elif not self._may_have_slot(first, step):
                 self._want_slot(lane, first, step)
-            elif self._places.fits(_held(first.request), reserve=light):
+            elif self._places.fits(_held(first.request), first.request.choices, reserve=light):
                 self._start(first, step.now)
                 started.append(first.request.id)
             else:
                 self._pass_over(lane, tenant, step)
-                self._hold_kv(first, step, light=light)
+                self._hold_room(first, step, light=light)
         lane.restore()
         return started
 
@@ -357,7 +361,7 @@ class Queue:
         else:
             lane.pass_over_all_wanting()
 
-    def _hold_kv(self, waiting: Waiting, step: Pass, *, light: bool) -> None:
+    def _hold_room(self, waiting: Waiting, step: Pass, *, light: bool) -> None:
         """Rule 5: the request does not fit; say who may still go before it."""
         if self._impatient(waiting, step):
             step.reserve_only = True
@@ -379,13 +383,19 @@ class Queue:
         priority = self._lanes.index(lane) * LANE_PRIORITY + self._places.running(request.tenant)
         running = Running(request, lane, priority, _held(request))
         self._running[request.id] = running
-        self._places.start(request.tenant, running.held)
+        self._places.start(request.tenant, running.held, request.choices)
         self._open(self._turns.start(request.adapter, request.tenant, now))
         self._charge(running, _estimate(request))
 
     # --- bookkeeping -----------------------------------------------------------------------------
 
     def _refuse_beyond_bounds(self, request: Request) -> None:
+        if request.choices > (most := max(1, self._places.open)):
+            raise InvalidRequest(
+                f"{request.choices} choices are asked for (`n` of each prompt): "
+                f"at most {most} may be asked for at once.",
+                param="n",
+            )
         own = sum(lane.shares.waiting(request.tenant) for lane in self._lanes)
         own += self._expecting[request.tenant]
         total = len(self._waiting) + len(self._expected)
@@ -432,7 +442,7 @@ class Queue:
         request = running.request
         self._tell(running)
         running.lane.shares.finish(request.tenant)
-        self._places.finish(request.tenant, running.held)
+        self._places.finish(request.tenant, running.held, request.choices)
         self._open(self._turns.finish(request.adapter))
         self._forget(request.tenant)
 
@@ -469,4 +479,4 @@ def _estimate(request: Request) -> int:
 
 
 def _held(request: Request) -> int:
-    return request.prompt_tokens + growth(0, request.max_tokens)
+    return request.prompt_tokens + growth(0, request.max_tokens, request.choices)

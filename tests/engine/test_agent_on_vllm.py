@@ -92,6 +92,27 @@ async def test_an_adapter_whose_files_are_broken_fails_alone(
     assert again.json()["choices"] == answers[0].json()["choices"]
 
 
+async def test_texts_asked_for_at_once_wait_in_our_queue_not_in_vllms(stack: Rig) -> None:
+    """Else they would take their turns there before whoever comes next."""
+    prompts = [f"Count from {i}" for i in range(5)]
+    body = {"model": "tiny", "prompt": prompts, "n": 2, "max_tokens": 40, "ignore_eos": True}
+    async with stack.gateway.client() as client, asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(client.post("/v1/completions", json=body)) for _ in range(8)]
+        while not all(task.done() for task in asked):
+            stats = stack.engine.stats()
+            assert stats.running + stats.waiting <= 32
+            await asyncio.sleep(0)
+    assert [len(task.result().json()["choices"]) for task in asked] == [10] * 8
+
+
+async def test_more_texts_at_once_than_there_are_places_are_refused(stack: Rig) -> None:
+    body = {"model": "tiny", "prompt": ["Hello"] * 33}
+    async with stack.gateway.client() as client:
+        refused = await client.post("/v1/completions", json=body)
+    assert refused.status_code == 400
+    assert "33 choices" in refused.json()["error"]["message"]
+
+
 async def test_more_adapters_than_places_take_turns(stack: Rig, factory: AdapterFactory) -> None:
     """Twice as many adapters as fit: each answers as it did when it was alone."""
     count = PLACES * 2

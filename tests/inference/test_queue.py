@@ -12,7 +12,7 @@ from inference.agent.pace import DEFAULT_WAIT_S, LONGEST_WAIT_S
 from inference.agent.places import GROWTH_TOKENS
 from inference.agent.queue import LANE_PRIORITY, LEEWAY, LOOK_AHEAD, Queue, Request
 from inference.agent.slots import Slots
-from inference.errors import Overloaded
+from inference.errors import InvalidRequest, Overloaded
 
 PATIENCE_S = 1.0
 BATCH_PATIENCE_S = 30.0
@@ -393,6 +393,60 @@ def test_a_rush_of_requests_that_do_not_fit_is_not_looked_through() -> None:
     assert q.admit(0.0) == ["small"]
 
 
+# --- several choices -----------------------------------------------------------------------------
+
+
+def test_each_choice_of_a_request_takes_a_place() -> None:
+    q = queue(running=8, reserved=2)
+    push(q, "a", "b", tenant="flood", choices=3)
+    push(q, "c", tenant="flood")
+    assert q.admit(0.0) == ["a", "b"], "six of the places are not reserved"
+    push(q, "n", tenant="new", choices=2)
+    assert q.admit(0.0) == ["n"]
+    q.finish("a", 0.0)
+    assert q.admit(0.0) == ["c"]
+    for id in "bcn":
+        q.finish(id, 0.0)
+    push(q, "d", tenant="flood", choices=6)
+    assert q.admit(0.0) == ["d"]
+
+
+def test_who_asks_for_many_choices_is_overtaken_only_while_it_is_patient() -> None:
+    q = queue(running=4)
+    push(q, "a", "b", tenant="a")
+    q.admit(0.0)
+    push(q, "many", tenant="b", choices=3)
+    push(q, "s1", "s2", tenant="c")
+    assert q.admit(0.5) == ["s1", "s2"]
+    q.finish("s1", PATIENCE_S)
+    push(q, "s3", tenant="c", now=PATIENCE_S)
+    assert q.admit(PATIENCE_S) == []
+    for id in ("a", "b"):
+        q.finish(id, PATIENCE_S)
+    assert q.admit(PATIENCE_S) == ["many"]
+
+
+def test_each_choice_needs_room_to_grow() -> None:
+    q = queue(kv_tokens=1000)
+    push(q, "a", prompt_tokens=100, choices=4)
+    push(q, "b", prompt_tokens=1000 - 100 - 5 * GROWTH_TOKENS + 1)
+    assert q.admit(0.0) == ["a"]
+    generated(q, "a", 399, prompt=100)  # 100 to go, of each choice
+    push(q, "c", tenant="c", prompt_tokens=1000 - 499 - 5 * GROWTH_TOKENS)
+    assert q.admit(0.0) == ["c"]
+
+
+def test_choices_are_bounded_by_the_places_that_are_not_reserved() -> None:
+    q = queue(running=8, reserved=2)
+    for take in (q.expect, lambda request: q.push(request, 0.0)):
+        with pytest.raises(InvalidRequest, match=r"7 choices .* at most 6") as refused:
+            take(Request("a", "acme", None, choices=7))
+        assert refused.value.param == "n"
+    push(q, "b", tenant="acme", choices=6)
+    assert q.admit(0.0) == ["b"]
+    assert len(q) == 0
+
+
 # --- adapter slots -------------------------------------------------------------------------------
 
 
@@ -684,8 +738,9 @@ def test_figures_told_to_others_never_fall() -> None:
 class Watched:
     """A queue with 3 places, 2 slots and 1,000 tokens of KV, and what must hold of it."""
 
-    def __init__(self, queue: Queue) -> None:
-        self.queue = queue
+    def __init__(self, queue: Queue, open: int) -> None:
+        """`open` of the places are not reserved."""
+        self.queue, self.open = queue, open
         self.now = 0.0
         self.alive: dict[str, Request] = {}
         self.held: dict[str, int] = {}
@@ -693,9 +748,11 @@ class Watched:
 
     def act(self, id: str, kind: object, *values: object) -> None:
         match kind, values:
-            case "push", (adapter, tenant, prompt, lane):
-                self.alive[id] = Request(id, tenant, adapter, 1.0, lane, prompt)  # type: ignore[arg-type]
-                self.queue.push(self.alive[id], self.now)
+            case "push", (adapter, tenant, prompt, lane, int(choices)):
+                choices = min(choices, self.open)
+                request = Request(id, tenant, adapter, 1.0, lane, prompt, None, choices)  # type: ignore[arg-type]
+                self.alive[id] = request
+                self.queue.push(request, self.now)
             case "finish", (int(which),) if self.alive:
                 self.end(sorted(self.alive)[which % len(self.alive)])
             case "progress", (int(which), int(tokens)) if self.held:
@@ -704,8 +761,9 @@ class Watched:
                 self.now += seconds
 
     def grow(self, id: str, tokens: int) -> None:
-        self.held[id] = max(self.held[id], 1 + tokens + GROWTH_TOKENS)
-        generated(self.queue, id, self.held[id] - 1 - GROWTH_TOKENS)
+        growth = self.alive[id].choices * GROWTH_TOKENS
+        self.held[id] = max(self.held[id], 1 + tokens + growth)
+        generated(self.queue, id, self.held[id] - 1 - growth)
 
     def end(self, id: str) -> None:
         del self.alive[id]
@@ -714,9 +772,10 @@ class Watched:
 
     def settle(self) -> None:
         for id in self.queue.admit(self.now):
-            self.held[id] = self.alive[id].prompt_tokens + GROWTH_TOKENS
+            request = self.alive[id]
+            self.held[id] = request.prompt_tokens + request.choices * GROWTH_TOKENS
             assert len(self.held) == 1 or sum(self.held.values()) <= 1000
-        assert len(self.held) <= 3
+        assert sum(self.alive[id].choices for id in self.held) <= 3
         assert len({self.alive[id].adapter for id in self.held} - {None}) <= 2
         counts = len(self.held), len(self.alive) - len(self.held)
         assert (self.queue.running, len(self.queue)) == counts
@@ -733,6 +792,7 @@ class Watched:
                 st.sampled_from(["", "x", "y"]),
                 st.integers(0, 1200),
                 st.sampled_from(["interactive", "batch"]),
+                st.sampled_from([1, 1, 1, 2, 3]),
             ),
             st.tuples(st.just("finish"), st.integers(0, 30)),
             st.tuples(st.just("wait"), st.floats(0, 2)),
@@ -744,7 +804,8 @@ class Watched:
 def test_limits_hold_whatever_happens_and_everybody_is_served(
     reserved: int, quota: int | None, events: list[tuple[object, ...]]
 ) -> None:
-    watched = Watched(queue(2, 3, kv_tokens=1000, reserved=reserved, slots_per_tenant=quota))
+    made = queue(2, 3, kv_tokens=1000, reserved=reserved, slots_per_tenant=quota)
+    watched = Watched(made, 3 - reserved)
     for number, event in enumerate(events):
         watched.act(str(number), *event)
         watched.settle()
