@@ -28,7 +28,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from inference.agent.engine import Meter, Output, Work
 from inference.agent.profile import EngineProfile
 from inference.agent.vllm_requests import Request, as_error, of_info
-from inference.errors import EngineFailed, InferenceError
+from inference.errors import EngineFailed, InferenceError, InvalidRequest
 from inference.openai import usage_body
 
 VLLM_ONLY = (
@@ -43,6 +43,10 @@ VLLM_ONLY = (
 
 VLLM_ONLY_IN_CHOICE = ("prompt_logprobs", "prompt_token_ids", "routed_experts", "token_ids")
 """The same for one choice."""
+
+MAX_LOGPROBS = 200_000
+"""Log-probabilities that are held for one answer: 20 for each of 9,500 tokens. vLLM makes an object
+of each before the answer leaves, and everybody's streams stand still meanwhile."""
 
 GIVEN_UP = ("abort", "error")
 """Finish reasons that no client asked for: the engine is closing, or failed on the request."""
@@ -92,6 +96,7 @@ class RequestClient:
         self.work = work
         self._llm, self._lora, self._totals = llm, lora, totals
         self._ids: list[str] = []
+        self._logprobs = 0
         self.error: InferenceError | None = None
         """Why the engine failed or refused; the serving layer only saw the deltas end."""
 
@@ -112,6 +117,7 @@ class RequestClient:
         try:
             async for delta in deltas:
                 counter.count(delta)
+                self._hold_logprobs(delta, of_answer=not streams)
                 if streams:
                     yield delta
                 elif whole is None:
@@ -125,6 +131,23 @@ class RequestClient:
         if whole is not None:
             whole.outputs.sort(key=lambda completion: completion.index)
             yield whole
+
+    def _hold_logprobs(self, delta: RequestOutput, *, of_answer: bool) -> None:
+        """Count what is held: of prompts in any case, of answers only where they don't stream.
+
+        Raises:
+            InvalidRequest: it is too much.
+        """
+        tokens = list(delta.prompt_logprobs or ())
+        if of_answer:
+            tokens += (token for choice in delta.outputs for token in choice.logprobs or ())
+        self._logprobs += sum(len(token) for token in tokens if token)
+        if self._logprobs > MAX_LOGPROBS:
+            raise InvalidRequest(
+                f"The answer has more than {MAX_LOGPROBS} log-probabilities: set `stream`, or ask "
+                "for fewer by `logprobs`, `top_logprobs`, `n` or `max_tokens`.",
+                param="logprobs",
+            )
 
     def identity(self) -> dict[str, Any]:
         """What every chunk and answer says of the request."""

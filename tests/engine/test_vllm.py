@@ -80,6 +80,13 @@ async def test_a_completion_echoes_its_prompt_with_log_probabilities(
     assert len(choice["logprobs"]["tokens"]) == answer.meter.prompt_tokens + 8
 
 
+async def test_log_probabilities_are_bounded(vllm: Engine) -> None:
+    asked = {"prompt": [[5] * 32] * 320, "echo": True, "logprobs": 20, "max_tokens": 1}
+    with pytest.raises(InvalidRequest, match="200000 log-probabilities") as refused:
+        await ask(vllm, "completion", **asked)
+    assert refused.value.param == "logprobs"
+
+
 async def test_prompts_in_one_completion_are_counted_together(vllm: Engine) -> None:
     answer = await ask(vllm, "completion", prompt=[[5, 6, 7], [8, 9]])
     assert [choice["index"] for choice in answer.response["choices"]] == [0, 1]
