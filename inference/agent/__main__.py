@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 Start = Callable[[argparse.Namespace, EngineProfile], Awaitable[Engine]]
 
 EXIT_ENGINE_DIED = 70
+MAX_ID = 255
+"""Characters; the ledger has no room for more, so nothing could be billed."""
 DEFAULT_RUNNING = 256
 """Requests on the engine at once where the profile leaves vLLM its own default."""
 
@@ -74,7 +76,12 @@ def parser() -> argparse.ArgumentParser:
         help="base URLs of one or more gateways, separated by commas; they name the others "
         "(GATEWAY_URL)",
     )
-    add("--id", default=default_id(), help="this engine's name in logs, usage and console")
+    add(
+        "--id",
+        type=_engine_id,
+        default=default_id(),
+        help="this engine's name in logs, usage and console",
+    )
     add(
         "--engine",
         choices=["vllm", "synthetic"],
@@ -123,6 +130,12 @@ def parser() -> argparse.ArgumentParser:
     _add_profile(whole.add_argument_group("engine profile (passed through to vLLM)").add_argument)
     _add_synthetic(whole.add_argument_group("synthetic engine").add_argument)
     return whole
+
+
+def _engine_id(text: str) -> str:
+    if not 0 < len(text) <= MAX_ID:
+        raise argparse.ArgumentTypeError(f"it must have 1 to {MAX_ID} characters")
+    return text
 
 
 def _add_queue(add: Callable[..., Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.agent.__main__ import parser, queue_options
+from inference.agent.__main__ import MAX_ID, parser, queue_options
 from inference.agent.profile import BadProfile
 
 
@@ -28,3 +28,12 @@ def test_a_queue_keeps_an_eighth_of_its_places_and_a_slot_for_others() -> None:
 def test_a_bad_option_is_named(option: list[str], message: str) -> None:
     with pytest.raises(BadProfile, match=message):
         queue_options(parser().parse_args(option), 64, 4)
+
+
+@pytest.mark.parametrize("id", ["", (MAX_ID + 1) * "e"])
+def test_an_engine_is_not_named_what_no_bill_could_say(
+    id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--id", id])
+    assert "--id: it must have 1 to 255 characters" in capsys.readouterr().err
