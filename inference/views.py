@@ -195,12 +195,14 @@ class Exchange:
         elif self.status:
             await self.write(openai.error_event(error), more=False)
         else:
-            retry = [] if error.retry_after_s is None else [_retry_after(error.retry_after_s)]
-            await self.reply(error.http_status, openai.error_body(error), retry)
+            await self.reply(error.http_status, openai.error_body(error), _retry_headers(error))
 
 
-def _retry_after(seconds: float) -> tuple[bytes, bytes]:
-    return b"retry-after", str(max(1, math.ceil(seconds))).encode()
+def _retry_headers(error: InferenceError) -> Headers:
+    """When to try again, or that it can't help: OpenAI's SDKs would after any 409 and 429."""
+    if error.retry_after_s is not None:
+        return [(b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode())]
+    return [(b"x-should-retry", b"false")] if error.http_status < 500 else []
 
 
 def _ratelimit_headers(reservation: Reservation | None) -> Headers:

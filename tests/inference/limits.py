@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inference.errors import RateLimitExceeded, Unavailable
+from inference.errors import InferenceError, RateLimitExceeded, Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
 from inference.wire import Usage
 
@@ -12,6 +12,9 @@ class Counted:
 
     def __init__(self) -> None:
         self.tokens_left: int | None = None
+        self.refusal: InferenceError = RateLimitExceeded(
+            "Rate limit reached for tests.", retry_after_s=3
+        )
         self.away = False
         self.open: dict[str, Ask] = {}
         self.settled: dict[str, Usage | None] = {}
@@ -25,7 +28,7 @@ class Counted:
         granted = None if self.tokens_left is None else self._take(ask.output_tokens)
         if granted is not None and granted < ask.least_output_tokens:
             self.tokens_left = granted
-            raise RateLimitExceeded("Rate limit reached for tests.", retry_after_s=3)
+            raise self.refusal
         self.open[id] = ask
         return Reservation(id, granted, *self._rooms())
 
@@ -34,7 +37,7 @@ class Counted:
             raise Unavailable
         granted = self._take(output_tokens)
         if not granted:
-            raise RateLimitExceeded("Rate limit reached for tests.", retry_after_s=3)
+            raise self.refusal
         assert reservation.output_tokens is not None
         reservation.output_tokens += granted
         self.extensions.append(granted)

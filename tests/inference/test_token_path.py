@@ -18,7 +18,7 @@ from inference import openai
 from inference.agent.engine import Output, Work
 from inference.agent.link import Link
 from inference.agent.synthetic import Behaviour, SyntheticEngine
-from inference.errors import ApiKeyRevoked
+from inference.errors import ApiKeyRevoked, InsufficientQuota
 from inference.generation import Desk
 from inference.grants import Limits
 from inference.hub import new_id
@@ -576,6 +576,18 @@ async def test_a_limit_is_a_429_that_says_when_to_retry_and_starts_nothing(stack
     assert good.status_code == 200
     (entry,) = await stack.gateway.ledger.settled()
     assert good.headers["x-request-id"] == f"req_{entry.id}"
+
+
+async def test_clients_are_told_not_to_try_again_what_cannot_help(stack: Rig) -> None:
+    """OpenAI's SDKs would, after any 409 and 429."""
+    stack.gateway.limits.tokens_left = 5
+    async with stack.gateway.client() as client:
+        wait = await client.post("/v1/chat/completions", json=chat(max_tokens=10))
+        stack.gateway.limits.refusal = InsufficientQuota("Budget used up for tests.")
+        never = await client.post("/v1/chat/completions", json=chat(max_tokens=10))
+    assert "x-should-retry" not in wait.headers
+    assert never.headers["x-should-retry"] == "false"
+    assert "retry-after" not in never.headers
 
 
 async def test_what_could_not_be_started_is_given_back() -> None:
