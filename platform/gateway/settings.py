@@ -172,7 +172,7 @@ SOCIALACCOUNT_PROVIDERS = {
 }
 # Counts of failed sign-ins, for all gateways where there is a Redis.
 CACHES = {
-    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}
+    "default": {"BACKEND": "gateway.cache.FailoverCache", "LOCATION": REDIS_URL}
     if REDIS_URL
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 }

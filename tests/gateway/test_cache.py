@@ -1,0 +1,39 @@
+"""What counts failed sign-ins, on a Redis that comes and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.cache import FailoverCache
+from tests.limits.redis_server import RedisServer
+
+
+@pytest.fixture
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.kill()
+
+
+def test_gateways_count_together_on_redis(redis: RedisServer) -> None:
+    one, two = FailoverCache(redis.url, {}), FailoverCache(redis.url, {})
+    assert one.add("failed", [1], 60) and not two.add("failed", [2], 60)
+    two.set("failed", [1, 2], 60)
+    assert one.get("failed") == [1, 2]
+    assert one.delete("failed") and two.get("failed", []) == []
+
+
+def test_nobody_is_kept_out_by_a_redis_that_is_down_and_it_is_counted_on(
+    redis: RedisServer,
+) -> None:
+    cache = FailoverCache(redis.url, {})
+    redis.freeze()
+    cache.set("failed", [1], 60)
+    redis.thaw()
+    redis.kill()
+    assert cache.get("failed") == [1]
+    assert not cache.add("failed", [2], 60)
+    redis.start()
+    assert cache.get("failed") is None
