@@ -6,7 +6,8 @@ let nobody guess passwords without bound.
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from typing import Any, ClassVar
 
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 from django.core.cache.backends.locmem import LocMemCache
@@ -14,11 +15,16 @@ from django.core.cache.backends.redis import RedisCache
 from redis.exceptions import RedisError
 
 TIMEOUT_S = 0.5
-"""For one exchange; a sign-in has about six."""
+"""For one exchange."""
 
 
 class FailoverCache(BaseCache):
-    """What allauth asks of a cache, and no more."""
+    """What allauth asks of a cache, no more. Each thread has one; all know when Redis is away."""
+
+    retry_s: ClassVar[float] = 5.0
+    """How long it is not asked after it failed: a sign-in asks two dozen times."""
+    _away_until: ClassVar[float] = 0.0
+    """By the monotonic clock."""
 
     def __init__(self, url: str, params: dict[str, Any]) -> None:
         super().__init__(params)
@@ -43,7 +49,9 @@ class FailoverCache(BaseCache):
         return bool(self._ask("delete", key, version))
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._redis, method)(*arguments)
-        except RedisError:
-            return getattr(self._local, method)(*arguments)
+        if time.monotonic() >= FailoverCache._away_until:
+            try:
+                return getattr(self._redis, method)(*arguments)
+            except RedisError:
+                FailoverCache._away_until = time.monotonic() + self.retry_s
+        return getattr(self._local, method)(*arguments)
