@@ -62,6 +62,8 @@ REFUSED = (
 )
 """A row that is at fault itself. Any other error (a schema that this release does not know, say)
 is not the row's: it waits."""
+TOO_LONG = (TimeoutError, psycopg.errors.QueryCanceled)
+"""A statement that took over ANSWER_S or the database's own `statement_timeout`."""
 
 # One JSON array of [engine_id, journal, entry], the entry as on the wire: encoding it in C costs
 # the event loop a tenth of what arrays for unnest() do. Fields on the wire never change places.
@@ -387,13 +389,14 @@ class Ledger:
         write: Callable[[Connection, Sequence[T]], Awaitable[R]],
         refuse: Callable[[T, Exception], None],
     ) -> list[R]:
-        """Write all rows, by halves where some are refused, down to those that are at fault."""
+        """Write all rows, by halves where some are refused or all are too many at once, down to
+        those that are at fault."""
         done, parts = [], [rows]
         while parts:
             part = parts.pop()
             try:
                 done.append(await self._write_at_last(part, write))
-            except REFUSED as error:
+            except (*REFUSED, *TOO_LONG) as error:
                 if len(part) == 1:
                     refuse(part[0], error)
                 else:
@@ -404,7 +407,11 @@ class Ledger:
     async def _write_at_last(
         self, rows: Sequence[T], write: Callable[[Connection, Sequence[T]], Awaitable[R]]
     ) -> R:
-        """Try until it is done or refused, however long the database is away."""
+        """Try until it is done or refused, however long the database is away.
+
+        Raises:
+            REFUSED, or TOO_LONG if there are fewer rows to try with.
+        """
         failures = 0
         while True:
             try:
@@ -418,6 +425,8 @@ class Ledger:
                     log.error("ledger_not_written", waiting=self.waiting, reason=_told(error))
                 await self._disconnect()
                 await self._pause(failures)
+                if isinstance(error, TOO_LONG) and len(rows) > 1:
+                    raise
             else:
                 if failures:
                     log.info("ledger_written_again", waiting=self.waiting, failures=failures)

@@ -623,6 +623,32 @@ async def test_a_serialization_failure_is_tried_again(acme: Customer, pg: Connec
     assert of_ledger(await journal())[0] == 3
 
 
+TOO_LONG = """
+CREATE FUNCTION too_long() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT count(*) FROM given) > 3 THEN RAISE query_canceled; END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER too_long AFTER INSERT ON tenants_usageevent REFERENCING NEW TABLE AS given
+    FOR EACH STATEMENT EXECUTE FUNCTION too_long();
+"""
+
+
+async def test_a_batch_that_takes_too_long_is_written_in_parts(
+    acme: Customer, pg: Connection
+) -> None:
+    """As under a `statement_timeout` that is enough for three entries."""
+    told = Told()
+    await pg.execute(TOO_LONG)
+    try:
+        async with Ledger() as recorder:
+            recorder.record("e1", "j1", [acme.entry(id) for id in "abcdefgh"], told)
+    finally:
+        await pg.execute("DROP FUNCTION too_long CASCADE")
+    assert (await ids(), told.ids) == ([*"abcdefgh"], [*"abcdefgh"])
+    assert of_ledger(await journal())[0] == 8
+
+
 async def test_what_cannot_be_written_at_the_end_is_left_to_the_engines(acme: Customer) -> None:
     door, told = Door(), Told()
     door.shut = True
