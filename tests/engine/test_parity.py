@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ TOLERANCE = 1e-3
 """Largest difference of a log-probability: both sum float32 products, in different orders."""
 
 TOKENS = 24
+Expected = tuple[str, list[float]]
+"""A text, and the log-probabilities of its tokens."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +44,31 @@ class Subject:
     """None is the base model."""
     prompts: list[list[int]]
 
-    def expected(self, adapter: LocalAdapter | None, prompt: list[int]) -> tuple[str, list[float]]:
-        """The greedy text of transformers and PEFT, and its tokens' log-probabilities."""
-        model: Any = AutoModelForCausalLM.from_pretrained(self.base, dtype=torch.float32)
-        if adapter is not None:
-            model = PeftModel.from_pretrained(model, adapter.path)
-        ids, logprobs = list(prompt), []
-        with torch.no_grad():
-            for _ in range(TOKENS):
-                logits = model.eval()(input_ids=torch.tensor([ids])).logits[0, -1]
-                best = torch.log_softmax(logits, dim=-1).max(dim=-1)
-                ids.append(int(best.indices))
-                logprobs.append(float(best.values))
-        tokenizer = AutoTokenizer.from_pretrained(self.base)
-        return tokenizer.decode(ids[len(prompt) :], skip_special_tokens=True), logprobs
-
     async def serve(self, adapter: LocalAdapter | None, prompt: list[int]) -> Answer:
-        """The same from the engine."""
+        """The engine's greedy answer, with its tokens' log-probabilities."""
         body: dict[str, Any] = {"prompt": prompt, "max_tokens": TOKENS, "logprobs": 0}
         return await ask(self.engine, "completion", adapter=adapter, **body)
+
+    def expected(self, adapter: LocalAdapter | None, prompt: list[int]) -> Expected:
+        """The same from transformers and PEFT."""
+        return reference(self.base, adapter and adapter.path, tuple(prompt))
+
+
+@cache
+def reference(base: Path, adapter: Path | None, prompt: tuple[int, ...]) -> Expected:
+    """The greedy text of transformers and PEFT, and its tokens' log-probabilities."""
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, adapter)
+    ids, logprobs = list(prompt), []
+    with torch.no_grad():
+        for _ in range(TOKENS):
+            logits = model.eval()(input_ids=torch.tensor([ids])).logits[0, -1]
+            best = torch.log_softmax(logits, dim=-1).max(dim=-1)
+            ids.append(int(best.indices))
+            logprobs.append(float(best.values))
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    return tokenizer.decode(ids[len(prompt) :], skip_special_tokens=True), logprobs
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -133,7 +142,7 @@ async def test_the_adapters_differ(subject: Subject) -> None:
     assert len(texts) > 1
 
 
-def compare(answer: Answer, expected: tuple[str, list[float]]) -> None:
+def compare(answer: Answer, expected: Expected) -> None:
     text, logprobs = expected
     (choice,) = answer.response["choices"]
     # An answer may end within a character; vLLM leaves its bytes out, transformers marks them.
