@@ -278,6 +278,9 @@ class Hub:
         """Requests whose limits are settled here, until the engine's journal reports them."""
         self._pins: dict[str, list[AdapterRef]] = {}
         self._links: dict[str, EngineLink] = {}
+        """By engine, the newest of its links; the others get nothing new."""
+        self._open: dict[EngineLink, None] = {}
+        """All links: several URLs that an agent dials, a load balancer's too, may lead here."""
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -303,22 +306,26 @@ class Hub:
         await EngineLink(self, transport).run()
 
     def joined(self, link: EngineLink) -> None:
-        """A link is open. An older one of the same engine is dead, noticed or not."""
+        """A link is open. An older one of the same engine may be dead, noticed or not."""
         engine = link.engine
         self._links[engine.id] = link
+        self._open[link] = None
         log.info("engine_joined", engine=engine.id, model=engine.info.name, kind=engine.info.engine)
         if pins := self._pins.get(engine.info.name):
             link.post(wire.Pins(pins))
         self._model_seen(engine.info)
 
     def left(self, link: EngineLink, reason: str) -> None:
-        """A link ended."""
+        """A link ended. The engine stays while it has another."""
+        self._open.pop(link, None)
         engine = getattr(link, "engine", None)
         if engine is None:
             log.warning("engine_refused", reason=reason)
         elif self._links.get(engine.id) is link:
             del self._links[engine.id]
-            log.warning("engine_left", engine=engine.id, reason=reason)
+            self._links |= {one.engine.id: one for one in self._open if one.engine.id == engine.id}
+            stays = engine.id in self._links
+            log.warning("engine_left", engine=engine.id, reason=reason, stays=stays)
 
     def set_gateways(self, urls: list[str]) -> None:
         """The live gateways; every engine hears of a change."""
@@ -340,8 +347,8 @@ class Hub:
         self._recorder.totals(source.engine.id, frame.stats)
         if frame.served:
             served = wire.Served(source.engine.id, frame.run, frame.served)
-            for link in self._links.values():
-                if link is not source and link.engine.info.name == source.engine.info.name:
+            for id, link in self._links.items():
+                if id != source.engine.id and link.engine.info.name == source.engine.info.name:
                     link.post(served)
 
     def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
@@ -439,7 +446,7 @@ class Hub:
 
     def end_streams(self, key_id: int, error: InferenceError) -> None:
         """End every open stream of this key with `error`."""
-        for link in self._links.values():
+        for link in self._open:
             link.end_streams(key_id, error)
 
     async def drained(self) -> None:

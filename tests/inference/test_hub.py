@@ -492,6 +492,35 @@ async def test_an_engine_that_comes_back_replaces_its_dead_link(bench: Bench) ->
     assert len(bench.hub.snapshot()) == 1
 
 
+async def test_an_engine_that_comes_by_two_ways_stays_while_one_of_them_does(bench: Bench) -> None:
+    """As where agents find the gateways through a load balancer, and then each by its own URL."""
+    direct, balanced = await bench.join(), await bench.join()
+    direct.say(wire.Stats(EngineStats(), "run", {"acme": 12.5}))
+    await until(lambda: bench.ledger.reported)
+    bench.submit()
+    submitted = await balanced.hear()
+    assert isinstance(submitted, wire.Submit), "it does not hear of itself"
+    balanced.hang_up()
+    await bench.end()
+    assert [engine["id"] for engine in bench.hub.snapshot()] == ["engine-1"]
+    bench.submit("r2")
+    assert isinstance(await direct.hear(), wire.Submit)
+    direct.hang_up()
+    await bench.links[0]
+    assert bench.hub.snapshot() == []
+
+
+async def test_a_revoked_keys_streams_end_on_whichever_link_they_run(bench: Bench) -> None:
+    older = await bench.join()
+    stream = bench.submit()
+    await older.hear()
+    await bench.join()
+    bench.hub.end_streams(GRANT.key_id, ApiKeyRevoked())
+    with pytest.raises(ApiKeyRevoked):
+        await stream.read()
+    assert await older.hear() == wire.Cancel("r1", "api_key_revoked")
+
+
 async def test_a_probe_returns_the_engines_report_or_its_refusal(bench: Bench) -> None:
     engine = await bench.join()
     probe = asyncio.create_task(bench.hub.probe("base", REF))
