@@ -292,8 +292,10 @@ class StoreLimiter:
             for store in held.stores if held is not None else ():
                 self._failover.end(store, command)
                 command = rest
-        elif self._failover.redis is not None:  # another gateway reserved it, and may be dead
-            self._failover.end(self._failover.redis, command)
+        elif (redis := self._failover.redis) is not None:
+            # Another gateway reserved it: it may be dead, or not know yet and ask for more.
+            self._failover.end(redis, command)
+            self._failover.end(redis, Release(id))
 
     # --- budgets ---------------------------------------------------------------------------------
 

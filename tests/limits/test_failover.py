@@ -138,6 +138,22 @@ async def test_another_gateway_settles_what_a_dead_one_reserved(redis_server: Re
         assert tokens is not None and tokens.remaining == 980
 
 
+async def test_a_request_that_another_gateway_settled_does_not_grow_and_count_again(
+    redis_server: RedisServer,
+) -> None:
+    """The engine's last word may be known there first."""
+    async with gateway(redis_server) as slow, gateway(redis_server) as other:
+        stream = await slow.reserve("r1", STREAMS, target(), wanted(10, 20))
+        other.settle("r1", USED)
+        await other.flushed()
+        with pytest.raises(Unavailable):
+            await slow.extend(stream, 30)
+        slow.settle("r1", USED)
+        await slow.flushed()
+        tokens = (await other.look(STREAMS.limits)).tokens
+        assert tokens is not None and tokens.remaining == 980
+
+
 async def test_who_leaves_settles_first_and_gives_back_the_rest(redis_server: RedisServer) -> None:
     async with gateway(redis_server) as other:
         async with gateway(redis_server) as leaving:
