@@ -29,9 +29,15 @@ def digests(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Artefacts:
+def steps() -> list[tuple[str, int]]:
+    """What was reported while `made` was trained."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> Artefacts:
     artefacts = Artefacts(tmp_path_factory.mktemp("demo"))
-    make(artefacts, 1, FEW, lambda name, done, loss: None)
+    make(artefacts, 1, FEW, lambda name, done, loss: steps.append((name, done)))
     return artefacts
 
 
@@ -40,10 +46,8 @@ def test_a_seed_decides_every_file(made: Artefacts, tmp_path: Path) -> None:
     assert digests(tmp_path) == digests(made.root)
 
 
-def test_progress_is_reported_for_each_step(tmp_path: Path) -> None:
-    seen: list[tuple[str, int]] = []
-    make(Artefacts(tmp_path), 2, FEW, lambda name, done, loss: seen.append((name, done)))
-    assert seen == [
+def test_progress_is_reported_for_each_step(made: Artefacts, steps: list[tuple[str, int]]) -> None:
+    assert steps == [
         (name, done) for name, steps in FEW.steps.items() for done in range(1, steps + 1)
     ]
 
