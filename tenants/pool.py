@@ -21,6 +21,10 @@ Values = Sequence[Any] | Mapping[str, Any]
 ANSWER_S = 3.0
 """Longer than that and the caller is told to come back."""
 START_S = 10.0
+CONNECT_S = 5
+RECONNECT_S = 1.0
+"""How long a lost connection is tried for; then the next query tries. Pauses double: with more time
+than that, a database would be left alone after its return for as long as it was away."""
 MAX_CONNECTIONS = 4
 MAX_WAITING = 200
 """Queries waiting for a connection; beyond it the answer is 503 at once."""
@@ -41,11 +45,12 @@ class Pool:
         """
         self._pool = AsyncConnectionPool(
             conninfo("lorikeet"),
-            kwargs={"autocommit": True},
+            kwargs={"autocommit": True, "connect_timeout": CONNECT_S},
             min_size=1,
             max_size=MAX_CONNECTIONS,
             max_waiting=MAX_WAITING,
             timeout=self._answer_s,
+            reconnect_timeout=timeout_s,
             # A restarted database leaves dead connections in the pool: not the caller's problem.
             check=AsyncConnectionPool.check_connection,
             name=self._name,
@@ -56,6 +61,7 @@ class Pool:
         except psycopg.OperationalError:
             await self._pool.close()
             raise
+        self._pool.reconnect_timeout = RECONNECT_S
 
     async def close(self) -> None:
         await self._pool.close()

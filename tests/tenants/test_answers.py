@@ -15,6 +15,8 @@ from asgiref.sync import sync_to_async
 from django.db import connection, connections
 from django.db.models import F
 from django.utils import timezone
+from psycopg.conninfo import make_conninfo
+from psycopg.sql import SQL
 
 from inference.errors import IdempotencyKeyReused, Unavailable
 from inference.grants import Answers, Claim, KeptAnswer
@@ -324,6 +326,38 @@ async def test_a_restart_of_the_database_is_survived(postgres: Kept) -> None:
 
     await restart()
     assert await postgres.one.keep(first, answer_of(first)) is True
+
+
+async def test_the_database_is_there_again_as_soon_as_it_is_back(postgres: Kept) -> None:
+    """However long it was away: a pool that pauses ever longer would still be waiting."""
+    claim, refused = postgres.claim("first"), 0
+
+    async def allow(connections: str) -> None:
+        elsewhere = make_conninfo(conninfo("tests"), dbname="postgres")
+        async with await psycopg.AsyncConnection.connect(elsewhere, autocommit=True) as admin:
+            name = SQL(connection.settings_dict["NAME"])
+            await admin.execute(SQL("ALTER DATABASE {} " + connections).format(name))
+            await admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s "
+                "AND application_name = 'lorikeet'",
+                [name.as_string()],
+            )
+
+    async with PostgresAnswers(answer_s=0.2) as answers:
+        try:
+            await allow("ALLOW_CONNECTIONS false")
+            for _ in range(20):
+                with pytest.raises(Unavailable):
+                    await answers.claim(claim)
+        finally:
+            await allow("ALLOW_CONNECTIONS true")
+        while True:
+            try:
+                assert await answers.claim(claim) is True
+                break
+            except Unavailable:
+                refused += 1
+    assert refused < 10
 
 
 async def test_a_database_that_does_not_answer_is_unavailable(postgres: Kept) -> None:
