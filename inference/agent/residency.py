@@ -97,8 +97,8 @@ class Residency:
     async def unload_retired(self) -> None:
         """Unload what was retired and is unused by now."""
         async with self._turn:
-            for digest in self._slots.to_retire():
-                await self._unload(digest)
+            while retired := self._slots.to_retire():  # anew: one may be in use again by now
+                await self._unload(retired[0])
         self._changed()
 
     async def _keep(self, ref: AdapterRef, source: str) -> None:

@@ -79,3 +79,23 @@ async def test_files_of_an_evicted_adapter_are_free_though_nobody_wants_its_plac
     assert not any(store.pins.values())
     await residency.adapter(SECOND, "")
     assert [digest for digest, pins in store.pins.items() if pins] == [SECOND.digest]
+
+
+async def test_what_is_retired_stays_for_a_request_that_starts_while_others_are_unloaded(
+    tmp_path: Path,
+) -> None:
+    engine, slots = SlowToUnload(), Slots(active=2, resident=2)
+    residency = Residency(engine, Folders(tmp_path), slots, lambda: None)
+    for ref in (FIRST, SECOND):
+        await residency.adapter(ref, "")
+        slots.retire(ref.digest)
+    unloading = asyncio.create_task(residency.unload_retired())
+    await engine.unloading.wait()
+    (waits,) = slots.resident
+    slots.start(waits)
+    engine.may_unload.set()
+    await unloading
+    assert slots.resident == [waits]
+    slots.finish(waits)
+    await residency.unload_retired()
+    assert slots.resident == []
