@@ -338,6 +338,7 @@ def test_months_are_those_with_events_or_sums(key: ApiKey) -> None:
         (["--since=2026-05-01"], "go with --check-rollups"),
         (["--check-rollups", "--since=may"], "'may' is not a time"),
         (["--check-rollups", "--until=2026-05-01T12:30"], "not a whole hour"),
+        (["--check-rollups", "--since=2026-05-02", "--until=2026-05-01"], "no hour lies between"),
     ],
 )
 def test_options_that_make_no_sense(key: ApiKey, options: list[str], message: str) -> None:

@@ -43,6 +43,8 @@ class Command(BaseCommand):
         since, until = options["since"], options["until"]
         if (since or until) and not options["check_rollups"]:
             raise CommandError("--since and --until go with --check-rollups.")
+        if since and until and since >= until:
+            raise CommandError("no hour lies between --since and --until.")
         self._console = Console(file=cast(IO[str], self.stdout), width=WIDTH, highlight=False)
         found = self._check_journals()
         if options["check_rollups"]:
