@@ -26,7 +26,7 @@ def partition(create):
 
 # The lock that attaching takes. Unlike an advisory one, it lets us see what its last holder made.
 ATTACHED = """
-        LOCK TABLE tenants_usageevent IN SHARE UPDATE EXCLUSIVE MODE;
+        LOCK TABLE ONLY tenants_usageevent IN SHARE UPDATE EXCLUSIVE MODE;
         IF to_regclass(name) IS NOT NULL THEN RETURN; END IF;
         EXECUTE format('CREATE TABLE %I (LIKE tenants_usageevent)', name);
         EXECUTE format('ALTER TABLE tenants_usageevent ATTACH PARTITION %I %s', name, bounds);

@@ -211,10 +211,12 @@ async def test_each_month_has_its_partition(acme: Customer, pg: Connection) -> N
 async def test_a_months_first_request_waits_for_nobody_who_reads_or_writes_others(
     acme: Customer, pg: Connection
 ) -> None:
-    """A dump or `reconcile --check-rollups` reads for minutes, in one transaction."""
+    """A dump or `reconcile --check-rollups` reads for minutes, in one transaction, and VACUUM takes
+    as long with the lock below."""
     async with pg.transaction(), await connect() as other:
         await pg.execute("SELECT count(*) FROM tenants_usageevent")
         await write(pg, lines(acme.entry("a")))
+        await pg.execute("LOCK TABLE tenants_usageevent_2026_05 IN SHARE UPDATE EXCLUSIVE MODE")
         await other.execute("SET lock_timeout = '1s'")
         tables = "SELECT tenants_usage_partition(%s), tenants_usage_partition(%s)"
         await other.execute(tables, [datetime(2033, month, 1, tzinfo=UTC) for month in (1, 2)])
