@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import unescape
@@ -22,6 +22,12 @@ from tests.stack.asking import QUESTION
 from tests.stack.running import Stack
 
 PASSWORD = "correct horse battery staple"
+SAID = """one => {
+  const said = [];
+  new MutationObserver(() => said.push(one.textContent)).observe(one, { childList: true });
+  return said;
+}"""
+"""All that an element says from now on."""
 
 
 class Street:
@@ -129,6 +135,8 @@ def go(page: Page, title: str) -> None:
 
 def follow(page: Page, link: Locator) -> None:
     """Press what leads to another page, and wait until that one's scripts have run."""
+    expect(link).to_be_visible()
+    page.wait_for_load_state("domcontentloaded")  # else this page's event is taken for the next's
     with page.expect_event("domcontentloaded"):
         link.click()
 
@@ -146,10 +154,12 @@ def live_state(page: Page) -> Locator:
     return page.get_by_role("complementary").get_by_role("status").first
 
 
-def copied(page: Page, panel: Locator) -> str:
+def copied(page: Page, panel: Locator, press: Callable[[Locator], None] = Locator.click) -> str:
     """Press a panel's button to copy, and look what was copied."""
-    panel.get_by_role("button", name="Copy").first.click()
-    expect(panel.get_by_role("button", name="Copied")).to_be_visible()
+    button = panel.get_by_role("button", name="Copy").first
+    said = button.evaluate_handle(SAID)  # for it is said for a moment only
+    press(button)
+    page.wait_for_function("said => said.includes('Copied')", arg=said)
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 

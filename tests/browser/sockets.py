@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from playwright.sync_api import Page, WebSocketRoute
+
+PATIENCE_S = 30.0
 
 
 class Sockets:
@@ -20,7 +23,9 @@ class Sockets:
 
     def until(self, sockets: int, messages: int) -> list[dict[str, Any]]:
         """Wait until the page has opened so many, and said so much on the last; what it said."""
+        end = time.monotonic() + PATIENCE_S
         while len(self.all) < sockets or len(self.heard[-1]) < messages:
+            assert time.monotonic() < end, (len(self.all), self.heard)
             self.page.wait_for_timeout(10)  # lets the browser's events come
         return self.heard[-1]
 

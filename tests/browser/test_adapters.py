@@ -81,7 +81,7 @@ def test_promoting_and_rolling_back_spares_open_streams(
         text = next(following).choices[0].delta.content or ""
 
         promote(owner, 2)
-        until(lambda: answer(program).startswith(ARR), 10)
+        until(lambda: answer(program).startswith(ARR))
         go(owner, "Adapters")
         follow(owner, owner.get_by_role("link", name="desk", exact=True))
         for number in (1, 2):
@@ -89,7 +89,7 @@ def test_promoting_and_rolling_back_spares_open_streams(
             expect(version.get_by_text("1 engine")).to_be_visible()
 
         roll_back(owner, 1)
-        until(lambda: answer(program).startswith(THANKS), 10)
+        until(lambda: answer(program).startswith(THANKS))
         seen = list(following)
     text += "".join(chunk.choices[0].delta.content or "" for chunk in seen)
     assert text.startswith(THANKS)

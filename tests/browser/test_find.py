@@ -51,11 +51,9 @@ def test_the_arrows_go_round_the_options(owner: Page) -> None:
 def test_single_keys_go_places_unless_one_types_or_they_are_off(
     owner: Page, customer: Customer
 ) -> None:
-    owner.keyboard.press("g")
-    owner.keyboard.press("a")
+    owner.keyboard.type("ga")
     owner.wait_for_url(f"**{customer.page('adapters')}")
-    owner.keyboard.press("g")
-    owner.keyboard.press("k")
+    owner.keyboard.type("gk")
     owner.wait_for_url(f"**{customer.page('keys')}")
     owner.get_by_role("button", name="Create a key").first.click()
     name = owner.get_by_role("dialog", name="Create a key").get_by_label("Name")

@@ -19,6 +19,7 @@ from tests.browser.people import (
     staying,
 )
 from tests.browser.playground import ask, foot, pane
+from tests.stack.asking import serves, until
 from tests.stack.running import Stack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
@@ -70,6 +71,7 @@ def test_a_killed_gateway_is_waited_for(street: Street, stack: Stack, owner: Pag
         stack.children("gateway")[0].kill()
         expect(live_state(owner)).to_have_text("Reconnecting")
         expect(live_state(owner)).to_have_text("Live")
+    until(lambda: serves(stack.url))  # its engine dials it when it will
     go(owner, "Playground")
     ask(owner, "Hello")
     expect(foot(pane(owner))).to_be_visible()

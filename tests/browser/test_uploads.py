@@ -14,7 +14,7 @@ from tests.browser.people import chosen, follow, go
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
-WEIGHTS_BYTES = 8 << 20
+WEIGHTS_BYTES = 24 << 20
 SLOW_BYTES_PER_S = 2 << 20
 """So that the page can be left before all is sent."""
 

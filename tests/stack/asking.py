@@ -40,6 +40,14 @@ def until(condition: Callable[[], object], seconds: float = 90) -> None:
         time.sleep(0.1)
 
 
+def serves(url: str) -> bool:
+    """Whether this gateway is up, and has an engine."""
+    try:
+        return httpx.get(f"{url}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 def text_of(seen: list[Any]) -> str:
     return "".join(
         chunk["choices"][0]["delta"].get("content", "")
