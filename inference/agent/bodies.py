@@ -8,7 +8,10 @@ what the server should run (`cache_salt`, `priority`, `request_id`, `kv_transfer
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import msgspec
 
 from inference.agent.engine import Kind
 from inference.errors import InvalidRequest
@@ -58,6 +61,26 @@ FIELDS: dict[Kind, set[str]] = {
 }
 """What a client may set, by kind of request."""
 
+UNSERVED: Mapping[str, tuple[Any, str]] = {
+    "audio": (None, "only text is served"),
+    "best_of": (1, "ask for choices with `n`"),
+    "function_call": (None, "use `tool_choice`"),
+    "functions": (None, "use `tools`"),
+    "guided_choice": (None, "use `structured_outputs`"),
+    "guided_grammar": (None, "use `structured_outputs`"),
+    "guided_json": (None, "use `response_format`"),
+    "guided_regex": (None, "use `structured_outputs`"),
+    "modalities": (["text"], "only text is served"),
+    "prompt_logprobs": (None, "use `echo` and `logprobs` of a completion"),
+    "use_beam_search": (None, "ask for choices with `n`"),
+    "web_search_options": (None, "nothing is searched"),
+}
+"""Fields of OpenAI's or vLLM's that would make another answer, so ignoring them would be to give a
+wrong one. The value that changes nothing, and what to do instead."""
+
+MAX_CONSTRAINT_BYTES = 64 << 10
+"""Of a schema or grammar as JSON. One of a megabyte held everybody's streams up for minutes."""
+
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 """What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""
 
@@ -66,8 +89,10 @@ def allowed(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
     """The fields of `body` that a client may set; `body` is left as it is.
 
     Raises:
-        InvalidRequest: there is no prompt, or a message has a shape that no engine takes.
+        InvalidRequest: there is no prompt, a message has a shape that no engine takes, or something
+            is asked for that none does.
     """
+    _check_served(body)
     if kind == "chat":
         _check_messages(body.get("messages"))
     else:
@@ -85,6 +110,26 @@ def choices_of(kind: Kind, body: dict[str, Any]) -> int:
     if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list):
         return len(prompts) * choices
     return choices
+
+
+def _check_served(body: dict[str, Any]) -> None:
+    for name, (harmless, instead) in UNSERVED.items():
+        if (given := body.get(name)) and given != harmless:
+            raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
+    for name in _constraints(body):
+        size = len(msgspec.json.encode(body.get(name)))
+        if size > MAX_CONSTRAINT_BYTES:
+            raise InvalidRequest(
+                f"`{name}` has {size} bytes: it can have {MAX_CONSTRAINT_BYTES} at most.",
+                param=name,
+            )
+
+
+def _constraints(body: dict[str, Any]) -> Iterator[str]:
+    """The fields that answers are held to."""
+    yield from ("response_format", "structured_outputs")
+    if body.get("tool_choice") not in (None, "none", "auto"):
+        yield "tools"
 
 
 def _check_messages(messages: Any) -> None:

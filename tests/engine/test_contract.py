@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from inference.agent.bodies import MAX_CONSTRAINT_BYTES
 from inference.agent.engine import Engine, LocalAdapter
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
 from tests.engine.conftest import PLACES
@@ -171,6 +172,11 @@ def wrong_bodies() -> Iterator[Any]:
         ("n", "two", "n"),
         ("stop", {"a": 1}, "stop"),
         ("stream", "perhaps", "stream"),
+        ("functions", [{"name": "f"}], "functions"),
+        ("best_of", 2, "best_of"),
+        ("modalities", ["text", "audio"], "modalities"),
+        ("use_beam_search", True, "use_beam_search"),
+        ("response_format", {"type": "x" * MAX_CONSTRAINT_BYTES}, "response_format"),
     ]:
         yield pytest.param({field: value}, param, id=f"{field}={value!r}"[:40])
 
@@ -182,6 +188,11 @@ async def test_a_wrong_field_is_named(engine: Engine, body: dict[str, Any], para
     assert caught.value.param == param
     assert param.split("[")[0] in caught.value.message
     assert "\n" not in caught.value.message
+
+
+async def test_what_changes_nothing_is_ignored(engine: Engine) -> None:
+    harmless = {"best_of": 1, "modalities": ["text"], "functions": None, "use_beam_search": False}
+    assert (await ask(engine, **harmless)).tokens > 0
 
 
 @pytest.mark.parametrize("prompt", [None, "", [], 7])
