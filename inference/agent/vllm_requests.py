@@ -115,8 +115,12 @@ def _named_field(message: str) -> str | None:
 
 
 def _invalid_field(error: ValidationError) -> InvalidRequest:
-    """The first complaint as one sentence: `` `temperature`: input should be a valid number. ``"""
-    first = error.errors(include_url=False, include_context=False)[0]
+    """One complaint as one sentence: `` `temperature`: input should be a valid number. ``
+
+    Of a field that may be of several types that is what is wrong with the type it has.
+    """
+    found = error.errors(include_url=False, include_context=False)
+    first = min(found, key=lambda complaint: complaint["type"].endswith("_type"))
     param = _path(first["loc"])
     message = first["msg"].removeprefix("Value error, ").rstrip(".")
     if not param:

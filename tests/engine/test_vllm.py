@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from inference.agent.bodies import MAX_CONSTRAINT_BYTES
 from inference.agent.engine import Engine, LocalAdapter
 from inference.errors import EngineFailed, InvalidRequest, RequestError
 from tests.engine.driving import QUESTION, ask, running_after_a_step, work_of
@@ -85,6 +86,20 @@ async def test_log_probabilities_are_bounded(vllm: Engine) -> None:
     with pytest.raises(InvalidRequest, match="200000 log-probabilities") as refused:
         await ask(vllm, "completion", **asked)
     assert refused.value.param == "logprobs"
+
+
+async def test_tools_that_answers_are_held_to_are_bounded(vllm: Engine) -> None:
+    long = WEATHER | {"function": {"name": "f", "description": "x" * MAX_CONSTRAINT_BYTES}}
+    with pytest.raises(InvalidRequest, match="bytes") as refused:
+        await ask(vllm, tools=[long], tool_choice="required")
+    assert refused.value.param == "tools"
+
+
+async def test_what_is_wrong_is_said_of_the_type_that_was_given(vllm: Engine) -> None:
+    with pytest.raises(InvalidRequest, match="at most 4 items"):
+        await ask(vllm, stop=list("abcde"))
+    with pytest.raises(InvalidRequest, match="should be a valid string"):
+        await ask(vllm, stop=5)
 
 
 async def test_prompts_in_one_completion_are_counted_together(vllm: Engine) -> None:
