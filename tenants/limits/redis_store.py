@@ -85,6 +85,13 @@ class _Call:
             self.answers.set_exception(StoreDown(str(error) or type(error).__name__))
 
 
+def _expire(limit: asyncio.Timeout, timeout_s: float) -> asyncio.TimerHandle:
+    """Let it expire, but its second half begins only when this process has time for it: else what
+    came while it was busy itself would be taken for Redis's silence. To be cancelled."""
+    loop = asyncio.get_running_loop()
+    return loop.call_later(timeout_s / 2, lambda: limit.reschedule(loop.time() + timeout_s / 2))
+
+
 def _answer(reply: Reply) -> AnyAnswer:
     """Raises what it says went wrong, or MsgspecError where it says nothing that we know."""
     if isinstance(reply, Exception):
@@ -157,20 +164,27 @@ class RedisStore:
 
     async def _exchange(self, commands: Sequence[bytes]) -> list[Reply]:
         # A connection that is left in the middle of an exchange is closed by its library.
-        async with asyncio.timeout(self._timeout_s):
-            await self._connect()
-            replies = await self._evaluate(commands)
-            unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-            if unknown:  # a Redis that just started; it did nothing of what it answered so
-                await self._connection.send_command("SCRIPT LOAD", SCRIPT)
-                await self._connection.read_response()
-                again = await self._evaluate([commands[i] for i in unknown])
-                for i, reply in zip(unknown, again, strict=True):
-                    replies[i] = reply
-            if any(isinstance(reply, ResponseError) for reply in replies):
-                # After a failover it may be a replica, and the one to ask has its address.
-                await self._connection.disconnect(nowait=True)
-            return replies
+        async with asyncio.timeout(None) as limit:
+            expiring = _expire(limit, self._timeout_s)
+            try:
+                await self._connect()
+                return await self._replies(commands)
+            finally:
+                expiring.cancel()
+
+    async def _replies(self, commands: Sequence[bytes]) -> list[Reply]:
+        replies = await self._evaluate(commands)
+        unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:  # a Redis that just started; it did nothing of what it answered so
+            await self._connection.send_command("SCRIPT LOAD", SCRIPT)
+            await self._connection.read_response()
+            again = await self._evaluate([commands[i] for i in unknown])
+            for i, reply in zip(unknown, again, strict=True):
+                replies[i] = reply
+        if any(isinstance(reply, ResponseError) for reply in replies):
+            # After a failover it may be a replica, and the one to ask has its address.
+            await self._connection.disconnect(nowait=True)
+        return replies
 
     async def _connect(self) -> None:
         """Anew, where Redis hung up since."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -256,6 +257,20 @@ async def test_a_frozen_redis_holds_nobody_up_and_leaks_no_slot(mortal_redis: Re
         await until(lambda: not gate.degraded)
         await gate.flushed()
         assert passed(await outcomes(gate, STREAMS, 4, "after")) == 2
+
+
+async def test_a_busy_gateway_does_not_take_its_own_silence_for_that_of_redis(
+    redis_server: RedisServer,
+) -> None:
+    """Else who sends it something big to read would get past the limits of one Redis."""
+    async with gateway(redis_server, timeout_s=1) as gate:
+        asked = asyncio.create_task(gate.reserve("r1", STREAMS, target(), wanted()))
+        with redis_server.client() as client:
+            while not client.exists("limits2:r:r1"):  # noqa: ASYNC110
+                await asyncio.sleep(0)  # until it was sent
+        time.sleep(1.1)  # noqa: ASYNC251
+        await asked
+        assert gate.redis_failures == 0
 
 
 async def test_a_stream_goes_on_whatever_becomes_of_redis(mortal_redis: RedisServer) -> None:
