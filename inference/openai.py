@@ -113,7 +113,12 @@ def parse(kind: Kind, body: bytes) -> Call:
 def _max_tokens(call: _ChatCall | _CompletionCall) -> int | None:
     if isinstance(call, _CompletionCall):
         return COMPLETION_TOKENS if call.max_tokens is None else call.max_tokens
-    return call.max_tokens if call.max_completion_tokens is None else call.max_completion_tokens
+    if (most := call.max_completion_tokens) is None:
+        return call.max_tokens
+    if most < 1:  # engines would name `max_tokens`
+        message = f"`max_completion_tokens` is {most}: it must be at least 1."
+        raise InvalidRequest(message, param="max_completion_tokens")
+    return most
 
 
 def _prompts(call: _ChatCall | _CompletionCall) -> int:

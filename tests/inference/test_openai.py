@@ -50,6 +50,7 @@ def chat(**fields: Any) -> bytes:
         (b'{"model":"m"}', "messages", "at least one message"),
         (chat(messages=[]), "messages", "at least one message"),
         (chat(messages="hi"), "messages", "expected `array`, got `str`"),
+        (chat(max_completion_tokens=0), "max_completion_tokens", "at least 1"),
         (chat(stream="yes"), "stream", "expected `bool"),
         (chat(stream_options={}), "stream_options", "only allowed when `stream`"),
         (chat(stream=True, stream_options=5), "stream_options", "expected `object"),
