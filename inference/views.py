@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 import structlog
@@ -274,7 +273,7 @@ class OpenAIServer:
         elif path == "/v1/models":
             await self._list_models(exchange)
         elif path.startswith("/v1/models/"):
-            await self._show_model(exchange, unquote(path.removeprefix("/v1/models/")))
+            await self._show_model(exchange, path.removeprefix("/v1/models/"))
         else:
             raise NotFound(f"Unknown address: {exchange.method} {path}.")
 

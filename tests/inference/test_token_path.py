@@ -121,6 +121,7 @@ async def test_every_answer_has_an_id_and_the_same_one_is_in_the_ledger(stack: R
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
         ("GET", "/v1/models/nothing", 404, "model_not_found"),
+        ("GET", f"/v1/models/%25{ord(MODEL.name[0]):x}{MODEL.name[1:]}", 404, "model_not_found"),
         ("GET", "/v1/nowhere", 404, "not_found"),
     ],
 )
