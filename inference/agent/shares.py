@@ -11,6 +11,8 @@ Rules
        idle. A tenant that runs something but waits for nothing counts as idle, as in the paper:
        one long answer would otherwise hold the least counter down, and everybody who came
        would be lifted to that and owe nothing for what the others had to wait for.
+       For the same reason, a tenant that others overtook (it waits for an adapter slot, not for
+       its turn) counts as no more than `reach` behind the last one that started.
     3. What another engine served counts as well, but sets a tenant at most `reach` above the least
        counter. One that had another engine to itself for an hour would otherwise wait here for an
        hour, though nobody here could have used that engine.
@@ -60,7 +62,7 @@ class Shares:
         self._waiting: Ranking[str] = Ranking(self.rank)
         self._joins = itertools.count(1)
         self._floor = 0.0
-        """What a tenant is lifted to while nobody waits."""
+        """What a tenant is lifted to at least."""
         self._last: str | None = None
         self._sweep_at = FIRST_SWEEP
 
@@ -92,7 +94,7 @@ class Shares:
     def least(self) -> float:
         """What a tenant that begins to wait now is lifted to."""
         first = self._waiting.first()
-        return self._floor if first is None else self._standings[first].counter
+        return self._floor if first is None else max(self._floor, self._standings[first].counter)
 
     def wait(self, tenant: str) -> None:
         """One more request of this tenant waits."""
@@ -114,8 +116,11 @@ class Shares:
 
     def start(self, tenant: str) -> None:
         """One of its waiting requests runs now."""
+        standing = self._standings[tenant]
+        standing.counter = max(standing.counter, self._floor)
+        self._floor = max(self._floor, standing.counter - self._reach)
+        standing.running += 1
         self.withdraw(tenant)
-        self._standings[tenant].running += 1
 
     def finish(self, tenant: str) -> None:
         """One of its running requests has ended."""

@@ -220,6 +220,29 @@ def test_weights_are_kept_over_two_engines_under_skewed_traffic() -> None:
     assert skewed(told=False) > 8, "else this shows nothing"
 
 
+def test_tenants_that_wait_for_slots_hold_no_counter_down() -> None:
+    """A newcomer would be level with them, and owe nothing for what the others had meanwhile; and
+    so would they, once they have a slot."""
+    kv_tokens, crowd = 4000, [f"c{number}" for number in range(10)]
+    made = engine(16, kv_tokens, slots=1)
+    shares: list[Counter[str]] = []
+    for clock in range(6000):
+        keep_waiting(made, lambda: Job(0.0, "flood", 50, 100), "flood", 20)
+        if clock >= 2000:
+            keep_waiting(made, lambda: Job(0.0, "new", 50, 100), "new", 20)
+        for tenant in crowd:
+            own = (*made.waiting.values(), *made.runs.values())
+            if clock >= 4000 or not any(run.job.tenant == tenant for run in own):
+                job = Job(0.0, tenant, 50, 100, adapter=tenant)
+                keep_waiting(made, lambda job=job: job, tenant, 4)  # type: ignore[misc]
+        made.step()
+        if clock % 2000 == 1999:
+            shares.append(Counter(made.service))
+    for before, after in itertools.pairwise(shares):
+        flood, new = (after[tenant] - before[tenant] for tenant in ("flood", "new"))
+        assert abs(flood - new) <= 2 * kv_tokens < flood
+
+
 # --- newcomers -----------------------------------------------------------------------------------
 
 

@@ -57,6 +57,19 @@ def test_a_long_answer_of_a_tenant_that_waits_for_nothing_holds_nobody_back() ->
     assert shares.counter("new") == shares.counter("long") == 10_000
 
 
+def test_who_is_overtaken_for_long_is_owed_no_more_than_the_reach() -> None:
+    shares = Shares(reach=1000)
+    for tenant in ("wants a slot", "a", "a", "wants a slot"):
+        shares.wait(tenant)
+    shares.start("a")
+    shares.charge("a", 5000)
+    shares.start("a")
+    shares.wait("new")
+    assert shares.least == shares.counter("new") == 4000
+    shares.start("wants a slot")
+    assert shares.counter("wants a slot") == 4000
+
+
 def test_an_estimate_that_was_too_high_is_given_back() -> None:
     shares = Shares()
     for tenant in "ab":
