@@ -269,10 +269,11 @@ class Queue:
     def expected_wait_s(self, tenant: str, lane: str) -> float:
         """How long a request that came now would wait, in seconds, by the rate of completions.
 
-        Before it go its tenant's own, and as many of each other tenant in its lane; before a batch
-        request all interactive ones too, but for no longer than its patience.
+        Before it go its tenant's own, expected ones included, and as many of each other tenant in
+        its lane; before a batch request all interactive ones too, but for no longer than its
+        patience.
         """
-        if not self._waiting and self._places.free(reserve=False):
+        if not self._waiting and not self._expecting[tenant] and self._places.free(reserve=False):
             return 0.0
         wait_s = self._pace.wait_s(1 + self._ahead(self._interactive, tenant))
         if lane != BATCH:
@@ -281,9 +282,10 @@ class Queue:
         return min(in_turn_s, self._batch_patience_s + wait_s)
 
     def _ahead(self, lane: Lane, tenant: str) -> int:
-        own = lane.shares.waiting(tenant)
-        others = lane.shares.tenants_waiting - bool(own)
-        return own + min(len(lane) - own, others * (own + 1))
+        waiting = lane.shares.waiting(tenant)
+        own = waiting + self._expecting[tenant]
+        others = lane.shares.tenants_waiting - bool(waiting)
+        return own + min(len(lane) - waiting, others * (own + 1))
 
     # --- admission -------------------------------------------------------------------------------
 

@@ -667,6 +667,19 @@ def test_the_expected_wait_is_those_before_it_at_the_measured_rate() -> None:
     assert q.expected_wait_s("new", "interactive") == pytest.approx((1 + 2 + 3) * 0.5)
 
 
+def test_expected_requests_go_before_one_of_their_tenant() -> None:
+    q = queue(running=1, max_queued_per_tenant=120)
+    now = busy(q, 100, 0.5)
+    for i in reversed(range(100, 120)):
+        q.finish(f"r{i}", now)
+    for i in range(120):
+        q.expect(Request(f"e{i}", "acme", "A"))
+    with pytest.raises(Overloaded) as refused:
+        q.expect(Request("one more", "acme", "A"))
+    assert refused.value.retry_after_s == pytest.approx(121 * 0.5)
+    assert q.expected_wait_s("new", "interactive") == 0
+
+
 def test_batch_waits_no_longer_than_its_patience_and_its_turn() -> None:
     q = queue(running=1, batch_patience_s=3.0)
     busy(q, 100, 0.5)
