@@ -269,6 +269,9 @@ class IdempotentAnswerAdmin(Shown):
     list_select_related = ["key"]
     search_fields = ["name", "request_id"]
 
+    def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
+        return super().get_queryset(request).defer("answer")  # up to 4 MiB
+
 
 class PriceForm(PriceFormBase):
     starts_at = forms.SplitDateTimeField(
