@@ -7,10 +7,17 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from django.db import DataError, OperationalError
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import DataError, IntegrityError, OperationalError
 from django.http import HttpRequest, JsonResponse
 from rest_framework import serializers
-from rest_framework.exceptions import APIException, ErrorDetail, ParseError, ValidationError
+from rest_framework.exceptions import (
+    APIException,
+    ErrorDetail,
+    NotFound,
+    ParseError,
+    ValidationError,
+)
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
@@ -64,21 +71,34 @@ def problem(status: int, detail: str, code: str, errors: list[Any] | None = None
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's EXCEPTION_HANDLER; None for an error that is nobody's but ours."""
-    if isinstance(error, Refused):
-        error = Conflict(error.message, error.code)
-    if isinstance(error, OperationalError):
-        log.error("database_unavailable", error=str(error))
-        error = DatabaseAway()
-    if isinstance(error, DataError):  # somewhere in the address or the body
-        error = ParseError("A text holds a null character, or a number is too large.")
-    if isinstance(error, RecursionError):  # from the reader, or from a message that shows the value
-        error = ParseError("The body is nested too deeply.")
+    error = _told(error)
     response = exception_handler(error, context)
     if response is None:
         return None
     response.data = _body(error, response)
     response.content_type = MEDIA_TYPE
     return response
+
+
+def _told(error: Exception) -> Exception:
+    """What the client is told of it; itself where that is nothing else."""
+    match error:
+        case Refused():
+            return Conflict(error.message, error.code)
+        case OperationalError():
+            log.error("database_unavailable", error=str(error))
+            return DatabaseAway()
+        case ObjectDoesNotExist():  # since the view looked
+            return NotFound("It was deleted meanwhile.")
+        case IntegrityError():  # since the view checked: the database has the last word
+            log.warning("conflict", error=str(error))
+            return Conflict("Another request changed this at the same time: try again.", "conflict")
+        case DataError():  # somewhere in the address or the body
+            return ParseError("A text holds a null character, or a number is too large.")
+        case RecursionError():  # from the reader, or from a message that shows the value
+            return ParseError("The body is nested too deeply.")
+        case _:
+            return error
 
 
 def _body(error: Exception, response: Response) -> dict[str, Any]:

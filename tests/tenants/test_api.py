@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import OperationalError
+from django.db import IntegrityError, OperationalError
 from django.test import Client
 from django.utils import timezone
 
@@ -100,6 +100,22 @@ def test_a_database_that_is_away_is_a_503() -> None:
     assert (answer.status_code, answer["Retry-After"]) == (503, "1")
     assert answer.data["code"] == "service_unavailable" and "refused" not in str(answer.data)
     assert handle(ZeroDivisionError(), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (IntegrityError("duplicate key"), 409, "conflict"),
+        (Alias.DoesNotExist("no row"), 404, "not_found"),
+    ],
+)
+def test_what_others_did_since_the_view_looked_is_no_server_error(
+    error: Exception, status: int, code: str
+) -> None:
+    answer = handle(error, {})
+    assert answer is not None
+    assert (answer.status_code, answer.data["code"]) == (status, code)
+    assert str(error) not in str(answer.data)
 
 
 @pytest.mark.parametrize("body", ["{", "[]", '"x"', "null", '{"name": "\\u0000"}', "\ud800"])
