@@ -23,6 +23,7 @@ class Refusal(StrEnum):
     ARCHIVE_MEMBER_REFUSED = "archive_member_refused"
     ARCHIVE_BOMB = "archive_bomb"
     NAME_INVALID = "name_invalid"
+    ADAPTER_DELETED = "adapter_deleted"
     BASE_MODEL_UNKNOWN = "base_model_unknown"
     BASE_MODEL_AMBIGUOUS = "base_model_ambiguous"
     BASE_MODEL_MISMATCH = "base_model_mismatch"
@@ -38,6 +39,7 @@ class Refusal(StrEnum):
 STATUS = {
     Refusal.NOT_MULTIPART: 415,
     Refusal.PAYLOAD_TOO_LARGE: 413,
+    Refusal.ADAPTER_DELETED: 409,
     Refusal.TENANT_SUSPENDED: 403,
     Refusal.VERSION_UNSUPPORTED: 412,
     Refusal.CONTENT_TYPE_UNSUPPORTED: 415,

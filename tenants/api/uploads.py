@@ -90,6 +90,9 @@ def keep(where: Destination, upload: Upload) -> tuple[AdapterVersion, bool]:
     adapter, is_new = _adapter(where, base_model)
     try:
         return _keep(adapter, upload, where.user)
+    except Adapter.DoesNotExist as error:
+        message = f"The adapter {where.name} was deleted during this upload: send it again."
+        raise UploadRefused(Refusal.ADAPTER_DELETED, message) from error
     except BaseException:
         if is_new:
             Adapter.objects.filter(pk=adapter.pk, versions=None).delete()

@@ -231,6 +231,25 @@ def test_full_disk_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
     assert_nothing_left(store.storage(), settings)
 
 
+class RivalStorage(FileSystemStorage):
+    """While it takes the weights, somebody deletes the adapter."""
+
+    def _save(self, name: str, content: Any) -> str:
+        if name.endswith(WEIGHTS):
+            Adapter.objects.get().retire()
+        return super()._save(name, content)
+
+
+def test_an_adapter_that_is_deleted_during_its_upload(settings: Settings, tmp_path: Path) -> None:
+    location = {"location": str(tmp_path / "adapters")}
+    adapters = {"BACKEND": f"{__name__}.RivalStorage", "OPTIONS": location}
+    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
+    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    status, refusal = upload(sound())
+    assert (status, refusal["code"]) == (409, "adapter_deleted")
+    assert_nothing_left(store.storage(), settings)
+
+
 def test_uploader_is_noted(object_storage: InMemoryStorage) -> None:
     assert User.objects.count() == 0
     upload(sound())
