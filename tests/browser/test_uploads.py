@@ -6,7 +6,7 @@ from os import urandom
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, Request, expect
+from playwright.sync_api import CDPSession, Page, Request, expect
 
 from inference.content import CONFIG, WEIGHTS
 from tests.adapters.builder import config_bytes
@@ -26,15 +26,21 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def slow_down(page: Page, bytes_per_s: int) -> None:
+@pytest.fixture
+def line(owner: Page) -> CDPSession:
+    """The page's, one for all: what another limited would stay limited."""
+    line = owner.context.new_cdp_session(owner)
+    line.send("Network.enable")
+    return line
+
+
+def slow_down(line: CDPSession, bytes_per_s: int) -> None:
     """Limit what the page sends; -1 no longer does."""
-    session = page.context.new_cdp_session(page)
-    session.send("Network.enable")
     conditions = {"offline": False, "latency": 0, "downloadThroughput": -1}
-    session.send("Network.emulateNetworkConditions", conditions | {"uploadThroughput": bytes_per_s})
+    line.send("Network.emulateNetworkConditions", conditions | {"uploadThroughput": bytes_per_s})
 
 
-def test_leaving_the_page_loses_nothing(owner: Page, folder: Path) -> None:
+def test_leaving_the_page_loses_nothing(owner: Page, line: CDPSession, folder: Path) -> None:
     offsets: list[int] = []
 
     def note(request: Request) -> None:
@@ -45,11 +51,11 @@ def test_leaving_the_page_loses_nothing(owner: Page, folder: Path) -> None:
     owner.on("dialog", lambda dialog: dialog.accept())  # "Leave this page?"
     go(owner, "Adapters")
     dialog = chosen(owner, "desk", folder)
-    slow_down(owner, SLOW_BYTES_PER_S)
+    slow_down(line, SLOW_BYTES_PER_S)
     dialog.get_by_role("button", name="Upload").click()
     expect(dialog.get_by_text("MB/s")).to_be_visible()
     owner.reload()
-    slow_down(owner, -1)
+    slow_down(line, -1)
     dialog = chosen(owner, "desk", folder)
     expect(dialog.get_by_text("goes on from where it stopped")).to_be_visible()
     follow(owner, dialog.get_by_role("button", name="Upload"))
@@ -60,10 +66,10 @@ def test_leaving_the_page_loses_nothing(owner: Page, folder: Path) -> None:
     expect(owner.get_by_role("heading", name="Unfinished uploads")).to_have_count(0)
 
 
-def test_a_cancelled_upload_is_forgotten(owner: Page, folder: Path) -> None:
+def test_a_cancelled_upload_is_forgotten(owner: Page, line: CDPSession, folder: Path) -> None:
     go(owner, "Adapters")
     dialog = chosen(owner, "desk", folder)
-    slow_down(owner, SLOW_BYTES_PER_S)
+    slow_down(line, SLOW_BYTES_PER_S)
     dialog.get_by_role("button", name="Upload").click()
     expect(dialog.get_by_text("MB/s")).to_be_visible()
     with owner.expect_response(lambda answer: answer.request.method == "DELETE"):
