@@ -251,6 +251,6 @@ def test_every_answer_carries_its_id(stack: Stack) -> None:
 
 
 def test_health(stack: Stack) -> None:
-    ready = httpx.get(f"{stack.url}/readyz")
+    ready = httpx.get(f"{stack.url}/readyz", timeout=30)
     assert ready.status_code == 200
     assert ready.json()["checks"] == {"database": True, "engine": True, "limits": True}

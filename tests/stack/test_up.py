@@ -38,6 +38,7 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
                     "model": TENANTS[0].adapter,
                     "messages": [{"role": "user", "content": QUESTIONS[0][0]}],
                 },
+                timeout=60,
             )
             assert answer.status_code == 200, answer.text
         assert len(first.children("gateway")) == 2
