@@ -71,7 +71,8 @@ async def test_weights_hold_over_two_engines_and_two_gateways(tmp_path: Path) ->
         ):
             await connected(both, engines=2)
             async with asking(both, "acme", 40), asking(near, "globex", 12):
-                await both.ledger.settled(WARM)
+                for count in range(20, WARM + 1, 20):
+                    await both.ledger.settled(count)
                 before = served((both, near))
                 for count in range(WARM, ENOUGH, 80):
                     await both.ledger.settled(count)
