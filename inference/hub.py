@@ -276,7 +276,8 @@ class Hub:
         self._recorder, self._limiter = recorder, limiter
         self._unbilled: OrderedDict[str, None] = OrderedDict()
         """Requests whose limits are settled here, until the engine's journal reports them."""
-        self._pins: dict[str, list[AdapterRef]] = {}
+        self._pins: dict[str, list[AdapterRef]] | None = None
+        """What is to stay loaded, by base model; None before that is known."""
         self._links: dict[str, EngineLink] = {}
         """By engine, the newest of its links; the others get nothing new."""
         self._open: dict[EngineLink, None] = {}
@@ -311,8 +312,8 @@ class Hub:
         self._links[engine.id] = link
         self._open[link] = None
         log.info("engine_joined", engine=engine.id, model=engine.info.name, kind=engine.info.engine)
-        if pins := self._pins.get(engine.info.name):
-            link.post(wire.Pins(pins))
+        if self._pins is not None:
+            link.post(wire.Pins(self._pins.get(engine.info.name, [])))
         self._model_seen(engine.info)
 
     def left(self, link: EngineLink, reason: str) -> None:
@@ -338,7 +339,7 @@ class Hub:
         """The adapters to keep loaded, by base model; engines hear of what changed."""
         for link in self._links.values():
             name = link.engine.info.name
-            if pins.get(name, []) != self._pins.get(name, []):
+            if self._pins is None or pins.get(name, []) != self._pins.get(name, []):
                 link.post(wire.Pins(pins.get(name, [])))
         self._pins = pins
 

@@ -299,6 +299,15 @@ async def test_engines_are_told_what_to_keep_loaded(bench: Bench) -> None:
     assert await late.hear() == wire.Pins([REF])
 
 
+async def test_an_engine_hears_that_nothing_is_pinned_any_more_however_late(bench: Bench) -> None:
+    """It may have been told otherwise before the gateway started, or before the link broke."""
+    early = await bench.join("early")
+    bench.hub.set_pins({})
+    assert await early.hear() == wire.Pins([])
+    late = await bench.join("late")
+    assert await late.hear() == wire.Pins([])
+
+
 async def test_a_stream_asks_for_more_before_it_runs_out(bench: Bench) -> None:
     engine = await bench.join()
     bench.limits.tokens_left = 1000
