@@ -31,6 +31,7 @@ import errno
 import fcntl
 import itertools
 import os
+import re
 import struct
 import uuid
 import zlib
@@ -105,6 +106,7 @@ _decode = msgspec.msgpack.Decoder(_AnyRecord).decode
 
 _PREFIX = struct.Struct("<II")
 """In front of each record: its length in bytes and its CRC-32."""
+_NOT_ZERO = re.compile(rb"[^\0]")
 
 
 def _framed(record: _AnyRecord) -> bytes:
@@ -122,8 +124,9 @@ def _whole(data: bytes) -> Iterator[memoryview]:
         if length and len(payload) == length and zlib.crc32(payload) == crc:
             yield payload
             start = begin + length
-        else:
-            start += 1  # somewhere behind it the next one begins
+        else:  # somewhere behind it the next one begins, of whose length only a byte may show
+            shown = _NOT_ZERO.search(data, start)
+            start = max(start + 1, shown.start() - 3) if shown else len(data)
 
 
 class _State:

@@ -162,11 +162,12 @@ def test_a_cut_in_a_write_of_many_records_keeps_those_before_it(folder: Path) ->
     assert counts == set(range(len(after) + 1))
 
 
-def test_zeros_at_the_end_are_no_records(folder: Path) -> None:
-    """What a file system leaves of blocks that were never written."""
+@pytest.mark.parametrize("zeros", [1, 6, 4096])
+def test_zeros_are_no_records(folder: Path, zeros: int) -> None:
+    """What a file system leaves of blocks that were never written, wherever they are."""
     written = Written(folder, list(itertools.islice(traffic(), 10)))
-    with written.path.open("ab") as file:
-        file.write(bytes(4096))
+    content, begun = written.path.read_bytes(), written.snapshot_bytes
+    written.path.write_bytes(content[:begun] + bytes(zeros) + content[begun:] + bytes(zeros))
     assert reopened(folder) == model_after(10).crashed().view()
 
 
