@@ -81,6 +81,10 @@ wrong one. The value that changes nothing, and what to do instead."""
 MAX_CONSTRAINT_BYTES = 64 << 10
 """Of a schema or grammar as JSON. One of a megabyte held everybody's streams up for minutes."""
 
+MAX_VALUES = 50_000
+"""Of a body, apart from the prompt's tokens. vLLM's reader finds fault with each wrong one, several
+times, and everybody's streams stand still meanwhile."""
+
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 """What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""
 
@@ -89,10 +93,11 @@ def allowed(kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
     """The fields of `body` that a client may set; `body` is left as it is.
 
     Raises:
-        InvalidRequest: there is no prompt, a message has a shape that no engine takes, or something
-            is asked for that none does.
+        InvalidRequest: there is no prompt, prompt or messages have a shape that no engine takes,
+            something is asked for that none does, or it is too much.
     """
     _check_served(body)
+    _check_size(body)
     if kind == "chat":
         _check_messages(body.get("messages"))
     else:
@@ -123,6 +128,18 @@ def _check_served(body: dict[str, Any]) -> None:
                 f"`{name}` has {size} bytes: it can have {MAX_CONSTRAINT_BYTES} at most.",
                 param=name,
             )
+
+
+def _check_size(body: dict[str, Any]) -> None:
+    seen = 0
+    rest: list[Any] = [{name: value for name, value in body.items() if name != "prompt"}]
+    while rest:
+        value = rest.pop()
+        within = value.values() if isinstance(value, dict) else value
+        seen += len(within)
+        if seen > MAX_VALUES:
+            raise InvalidRequest(f"The body holds more than {MAX_VALUES} values.")
+        rest += (part for part in within if isinstance(part, dict | list))
 
 
 def _constraints(body: dict[str, Any]) -> Iterator[str]:
@@ -167,6 +184,21 @@ def _check_prompt(prompt: Any) -> None:
         raise InvalidRequest("`prompt` must be a string or an array.", param="prompt")
     if not prompt:
         raise InvalidRequest("`prompt` must not be empty.", param="prompt")
+    if isinstance(prompt, list) and not (_are_texts(prompt) or _are_tokens(prompt)):
+        if not all(isinstance(part, list) and _are_tokens(part) for part in prompt):
+            raise InvalidRequest(
+                "`prompt` must be an array of strings, of tokens, or of arrays of tokens; a token "
+                "is an integer from 0.",
+                param="prompt",
+            )
+
+
+def _are_texts(parts: list[Any]) -> bool:
+    return all(isinstance(part, str) for part in parts)
+
+
+def _are_tokens(parts: list[Any]) -> bool:
+    return all(type(part) is int and part >= 0 for part in parts)
 
 
 def _switches(given: Any) -> dict[str, bool]:

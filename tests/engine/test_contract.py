@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from inference.agent.bodies import MAX_CONSTRAINT_BYTES
+from inference.agent.bodies import MAX_CONSTRAINT_BYTES, MAX_VALUES
 from inference.agent.engine import Engine, LocalAdapter
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
 from tests.engine.conftest import PLACES
@@ -172,6 +172,8 @@ def wrong_bodies() -> Iterator[Any]:
         ("n", "two", "n"),
         ("stop", {"a": 1}, "stop"),
         ("stream", "perhaps", "stream"),
+        ("stop", [1] * (MAX_VALUES + 1), None),
+        ("messages", [{"role": "user", "content": [{"type": "text"}] * MAX_VALUES}], None),
         ("functions", [{"name": "f"}], "functions"),
         ("best_of", 2, "best_of"),
         ("modalities", ["text", "audio"], "modalities"),
@@ -182,11 +184,13 @@ def wrong_bodies() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("body", "param"), [*wrong_bodies()])
-async def test_a_wrong_field_is_named(engine: Engine, body: dict[str, Any], param: str) -> None:
+async def test_a_wrong_field_is_named(
+    engine: Engine, body: dict[str, Any], param: str | None
+) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await ask(engine, **body)
     assert caught.value.param == param
-    assert param.split("[")[0] in caught.value.message
+    assert (param or "values").split("[")[0] in caught.value.message
     assert "\n" not in caught.value.message
 
 
@@ -195,7 +199,7 @@ async def test_what_changes_nothing_is_ignored(engine: Engine) -> None:
     assert (await ask(engine, **harmless)).tokens > 0
 
 
-@pytest.mark.parametrize("prompt", [None, "", [], 7])
+@pytest.mark.parametrize("prompt", [None, "", [], 7, [-1] * 400_000, [[1], "a"], [1, None], [True]])
 async def test_a_completion_needs_a_prompt(engine: Engine, prompt: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         await ask(engine, "completion", prompt=prompt)
