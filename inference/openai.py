@@ -38,7 +38,7 @@ class _Call(msgspec.Struct):
 
 
 class _ChatCall(_Call):
-    messages: list[msgspec.Raw] = msgspec.field(default_factory=list)
+    messages: msgspec.Raw = msgspec.Raw(b"[]")
     max_completion_tokens: int | None = None
 
 
@@ -83,8 +83,8 @@ def parse(kind: Kind, body: bytes) -> Call:
     call = _decode(kind, body)
     if not call.model:
         raise InvalidRequest("You must provide a model parameter.", param="model")
-    if kind == "chat" and not call.messages:
-        raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+    if kind == "chat":
+        _check_messages(call.messages)
     if kind == "completion" and bytes(call.prompt) == b"null":
         raise InvalidRequest("You must provide a prompt parameter.", param="prompt")
     if call.stream_options is not None and not call.stream:
@@ -110,6 +110,18 @@ def parse(kind: Kind, body: bytes) -> Call:
     )
 
 
+_ARRAY = re.compile(rb"\s*\[\s*(.)", re.DOTALL)
+"""With what its first part begins. Megabytes of small parts are not taken apart on this loop."""
+
+
+def _check_messages(messages: msgspec.Raw) -> None:
+    array = _ARRAY.match(messages)
+    if array is None:
+        raise InvalidRequest("`messages` must be an array of messages.", param="messages")
+    if array[1] == b"]":
+        raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+
+
 def _max_tokens(call: _ChatCall | _CompletionCall) -> int | None:
     if isinstance(call, _CompletionCall):
         return COMPLETION_TOKENS if call.max_tokens is None else call.max_tokens
@@ -123,11 +135,12 @@ def _max_tokens(call: _ChatCall | _CompletionCall) -> int | None:
 
 def _prompts(call: _ChatCall | _CompletionCall) -> int:
     """How many prompts a completion has: a list of texts or of token lists is many."""
-    if isinstance(call, _ChatCall) or not bytes(call.prompt).lstrip().startswith(b"["):
+    if isinstance(call, _ChatCall):
         return 1
-    parts = msgspec.json.decode(call.prompt, type=list[msgspec.Raw])
-    is_one = not parts or bytes(parts[0]).lstrip()[:1] not in (b'"', b"[")
-    return 1 if is_one else len(parts)
+    array = _ARRAY.match(call.prompt)
+    if array is None or array[1] not in (b'"', b"["):
+        return 1
+    return len(msgspec.json.decode(call.prompt, type=list[msgspec.Raw]))
 
 
 def _decode(kind: Kind, body: bytes) -> Any:

@@ -49,7 +49,7 @@ def chat(**fields: Any) -> bytes:
         (chat(model=None), "model", "expected `str`"),
         (b'{"model":"m"}', "messages", "at least one message"),
         (chat(messages=[]), "messages", "at least one message"),
-        (chat(messages="hi"), "messages", "expected `array`, got `str`"),
+        (chat(messages="hi"), "messages", "must be an array"),
         (chat(max_completion_tokens=0), "max_completion_tokens", "at least 1"),
         (chat(stream="yes"), "stream", "expected `bool"),
         (chat(stream_options={}), "stream_options", "only allowed when `stream`"),
