@@ -6,11 +6,11 @@ from os import urandom
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import CDPSession, Page, Request, expect
+from playwright.sync_api import CDPSession, Page, Request, Route, expect
 
 from inference.content import CONFIG, WEIGHTS
 from tests.adapters.builder import config_bytes
-from tests.browser.people import chosen, follow, go
+from tests.browser.people import Customer, chosen, follow, go
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -64,6 +64,19 @@ def test_leaving_the_page_loses_nothing(owner: Page, line: CDPSession, folder: P
     assert first == 0 < second < WEIGHTS_BYTES
     go(owner, "Adapters")
     expect(owner.get_by_role("heading", name="Unfinished uploads")).to_have_count(0)
+
+
+def test_files_that_were_chosen_before_the_script_came_are_sent(
+    owner: Page, customer: Customer, folder: Path
+) -> None:
+    held: list[Route] = []
+    owner.route("**/js/upload.*", lambda route: held.append(route))
+    with owner.expect_request("**/js/upload.*"):
+        owner.goto(customer.page("adapters"), wait_until="commit")
+    dialog = chosen(owner, "desk", folder)
+    held[0].continue_()
+    follow(owner, dialog.get_by_role("button", name="Upload"))
+    expect(owner.get_by_role("heading", name="Version 1")).to_be_visible()
 
 
 def test_a_cancelled_upload_is_forgotten(owner: Page, line: CDPSession, folder: Path) -> None:
