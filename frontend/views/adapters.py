@@ -99,6 +99,7 @@ def _list(
     request: HttpRequest, caller: Caller, upload: Mapping[str, Any], status: int = 200
 ) -> HttpResponse:
     """The page of all adapters; `upload` is about its dialog."""
+    seen = mark(caller.tenant)  # before the rest is read, which must not be older
     form = FilterForm(request.GET)
     form.is_valid()
     wanted = form.cleaned_data
@@ -113,7 +114,7 @@ def _list(
         "paged": bool(wanted.get("after")),
         "unfinished": caller.tenant.uploads.unfinished().select_related("created_by"),
         "base_models": BaseModel.objects.values_list("name", flat=True),
-        "mark": mark(caller.tenant),
+        "mark": seen,
         **uploading(request, caller),
         **upload,
     }
@@ -219,6 +220,7 @@ def find(caller: Caller, name: str) -> Adapter:
 def _page(
     request: HttpRequest, caller: Caller, adapter: Adapter, form: PromoteForm
 ) -> HttpResponse:
+    seen = mark(caller.tenant)  # before the rest is read, which must not be older
     versions = adapter.versions.select_related("created_by").defer("config", "report")
     if (before := place_of(request, "before")) is not None:
         versions = versions.filter(number__lt=before)
@@ -232,7 +234,7 @@ def _page(
         "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
         "form": form,
         "may_pin": caller.may(Permission.OPERATE),
-        "mark": mark(caller.tenant),
+        "mark": seen,
         **uploading(request, caller),
     }
     return render(request, "adapter.html", context, status=422 if form.errors else 200)

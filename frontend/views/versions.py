@@ -40,8 +40,10 @@ class Stage:
 @tenant_page(READ)
 def version(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
     """Everything that is known of a version."""
+    # Before what is shown is read: else a change in between would never be told to the page.
+    seen = mark(caller.tenant, find(caller, name, number))
     found = find(caller, name, number)
-    context = _context(caller, found) | {"known": "known" in request.GET}
+    context = _context(caller, found) | {"known": "known" in request.GET, "mark": seen}
     return render(request, "version.html", context)
 
 
@@ -65,7 +67,6 @@ def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
         "others": list(others.values_list("number", flat=True)[:MAX_CHOICES]),
         "unjudged": version.state in UNJUDGED,
         "may_edit": caller.may(EDIT),
-        "mark": mark(caller.tenant, version),
     }
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.db import connection
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries, Settings
 
+from frontend.views.marks import mark
 from frontend.views.versions import changes
 from tenants.adapters import parts
 from tenants.api import engines
@@ -524,3 +526,23 @@ def test_changes_name_keys_that_only_one_side_has() -> None:
     old = {"r": 8, "modules": ["a", "b"], "same": 1}
     new = {"r": 8, "modules": ["a"], "same": 1, "use_rslora": True}
     assert changes(old, new) == [("modules", "a, b", "a"), ("use_rslora", "", "yes")]
+
+
+def test_what_a_version_shows_is_never_older_than_its_mark(tenant: Tenant, admin: Client) -> None:
+    """Whenever it becomes ready while the page is made: else the page would never hear of it."""
+    version = make_version(make_adapter(tenant))
+    mine = AdapterVersion.objects.filter(pk=version.pk)
+    for moment in range(20):
+        mine.update(state="probing", report={"findings": []})
+        left = iter(range(moment, -1000, -1))
+
+        def judged(execute: Any, *query: Any, left: Any = left) -> Any:
+            if next(left) == 0:
+                mine.update(state="ready", report=REPORT)
+            return execute(*query)
+
+        with connection.execute_wrapper(judged):
+            page = admin.get(f"/t/{tenant.slug}/adapters/support/versions/{version.number}")
+        mine.update(state="ready", report=REPORT)  # where the page asked less often
+        shown = page.context["version"].state
+        assert shown == "ready" or page.context["mark"] != mark(tenant, version), moment
