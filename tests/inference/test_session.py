@@ -246,6 +246,22 @@ def test_a_fault_becomes_the_error_it_came_from() -> None:
     assert wire.Fault("from-the-future", "x").error().code == "internal_error"
 
 
+@pytest.mark.parametrize("spare", [0, -1])
+def test_an_answer_too_long_for_a_frame_is_an_error_of_its_request(spare: int) -> None:
+    done = wire.Done("r", wire.Usage(5, 0, 3), "stop", bytes(wire.MAX_FRAME_BYTES // 2 - spare))
+    sent = done.sendable()
+    if not spare:
+        assert sent is done
+        return
+    assert (sent.id, sent.usage, sent.finish_reason, sent.response) == (
+        "r",
+        done.usage,
+        "stop",
+        None,
+    )
+    assert sent.fault is not None and sent.fault.error().param == "stream"
+
+
 def test_ids_sort_by_time_and_differ() -> None:
     from inference.hub import new_id
 
