@@ -232,7 +232,6 @@ async def test_fields_that_are_not_the_clients_are_ignored(engine: Engine) -> No
         chat_template="{{ 1 / 0 }}",
         chat_template_kwargs={"chat_template": "{{ 1 / 0 }}", "tokenize": True},
         stream_options=7,
-        use_beam_search=True,
         model=7,
     )
     assert foreign.text == plain.text
