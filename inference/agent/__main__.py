@@ -158,7 +158,7 @@ def _add_queue(add: Callable[..., Any]) -> None:
     add(
         "--patience",
         type=float,
-        default=1.0,
+        default=0.25,
         metavar="SECONDS",
         help="how long requests of adapters in use may overtake one that waits for a slot",
     )

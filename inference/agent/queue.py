@@ -115,7 +115,7 @@ class Queue:
         max_queued_per_tenant: int = 256,
         reserved: int = 0,
         slots_per_tenant: int | None = None,
-        patience_s: float = 1.0,
+        patience_s: float = 0.25,
         batch_patience_s: float = 30.0,
     ) -> None:
         self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
