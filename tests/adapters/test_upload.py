@@ -213,6 +213,14 @@ def test_too_large_once_parsed(sent: Any, storage: Any, settings: Settings) -> N
     assert_nothing_left(storage, settings)
 
 
+def keep_in(kind: type[FileSystemStorage], settings: Settings, folder: Path) -> None:
+    """Adapters are kept by a storage of this kind, in the folder."""
+    location = {"location": str(folder / "adapters")}
+    adapters = {"BACKEND": f"{__name__}.{kind.__name__}", "OPTIONS": location}
+    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
+    settings.FILE_UPLOAD_TEMP_DIR = str(folder / "uploads")
+
+
 class FullStorage(FileSystemStorage):
     """Takes one file, then the disk is full."""
 
@@ -223,10 +231,7 @@ class FullStorage(FileSystemStorage):
 
 
 def test_full_disk_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
-    location = {"location": str(tmp_path / "adapters")}
-    adapters = {"BACKEND": f"{__name__}.FullStorage", "OPTIONS": location}
-    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
-    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    keep_in(FullStorage, settings, tmp_path)
     assert upload(sound())[0] == 500
     assert_nothing_left(store.storage(), settings)
 
@@ -241,10 +246,7 @@ class RivalStorage(FileSystemStorage):
 
 
 def test_an_adapter_that_is_deleted_during_its_upload(settings: Settings, tmp_path: Path) -> None:
-    location = {"location": str(tmp_path / "adapters")}
-    adapters = {"BACKEND": f"{__name__}.RivalStorage", "OPTIONS": location}
-    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
-    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    keep_in(RivalStorage, settings, tmp_path)
     status, refusal = upload(sound())
     assert (status, refusal["code"]) == (409, "adapter_deleted")
     assert_nothing_left(store.storage(), settings)
