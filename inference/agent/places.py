@@ -57,14 +57,14 @@ class Places:
 
     def free(self, *, reserve: bool) -> bool:
         """Whether there is a place, the reserve counted in or not."""
-        return self._total + (0 if reserve else self.reserved) < self._max_running
+        return self._total < self._places(reserve=reserve)
 
     def fits(self, tokens: int, choices: int, *, reserve: bool) -> bool:
         """Whether there are places and KV for a request that takes so much."""
         if not self._total:
             return True
         kv_tokens = self._kv_tokens if reserve else self._kv_open
-        places = self._max_running if reserve else self.open
+        places = self._places(reserve=reserve)
         return self.kv_held + tokens <= kv_tokens and self._total + choices <= places
 
     def start(self, tenant: str, tokens: int, choices: int) -> None:
@@ -80,3 +80,6 @@ class Places:
             del self._running[tenant]
         self._total -= choices
         self.kv_held -= tokens
+
+    def _places(self, *, reserve: bool) -> int:
+        return self._max_running if reserve else self.open
