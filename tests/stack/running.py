@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class Stack:
     facts: dict[str, Any]
     var: Path
     process: subprocess.Popen[bytes]
+    gateways: int
 
     @property
     def url(self) -> str:
@@ -48,21 +49,18 @@ class Stack:
         return httpx.Client(base_url=self.url, headers=headers, timeout=120)
 
     def children(self, name: str) -> list[psutil.Process]:
-        """The processes of one role (`gateway`, `engine`, `worker`)."""
+        """The living processes of one role (`gateway`, `engine`, `worker`, `redis`)."""
         return [
             child
             for child in psutil.Process(self.process.pid).children()
-            if name in child.cmdline()[1:4] or f"{name}-server" in "".join(child.cmdline()[:1])
+            if _is(name, _command(child))
         ]
 
     @property
     def urls(self) -> list[str]:
-        """All gateways, without `/v1`."""
-        first = int(self.url.rpartition(":")[2])
-        return [
-            f"{self.url.rpartition(':')[0]}:{first + i}"
-            for i in range(len(self.children("gateway")))
-        ]
+        """All gateways, without `/v1`, whether they run now or not."""
+        host, _, first = self.url.rpartition(":")
+        return [f"{host}:{int(first) + i}" for i in range(self.gateways)]
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of `manage.py` on this stack's database."""
@@ -80,6 +78,26 @@ class Stack:
 
     def log(self, name: str) -> str:
         return (self.var / "log" / f"{name}.log").read_text()
+
+
+def _is(name: str, command: list[str]) -> bool:
+    return name in command[1:4] or f"{name}-server" in "".join(command[:1])
+
+
+def _command(process: psutil.Process) -> list[str]:
+    """Its command line; empty if it was killed, and its parent has perhaps not yet noticed."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
+
+
+def gone(process: psutil.Process) -> bool:
+    """Whether it has ended, even if nobody has waited for it."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def free_ports(count: int) -> int:
@@ -104,7 +122,8 @@ def settings_free() -> dict[str, str]:
 @contextmanager
 def up(var: Path, **settings: str) -> Iterator[Stack]:
     """Run `manage.py up`; ready inside, stopped with Ctrl-C after."""
-    port = free_ports(int(settings.get("GATEWAYS", "1")))
+    gateways = int(settings.get("GATEWAYS", "1"))
+    port = free_ports(gateways)
     environment = settings_free() | {"LORIKEET_VAR": str(var), "PORT": str(port)} | settings
     var.mkdir(exist_ok=True)
     with (var / "up.log").open("wb") as out:
@@ -113,7 +132,7 @@ def up(var: Path, **settings: str) -> Iterator[Stack]:
             env=environment, cwd=ROOT, stdout=out, stderr=out,
         )  # fmt: skip
     try:
-        yield Stack(_ready(process, var), var, process)
+        yield Stack(_ready(process, var), var, process, gateways)
     finally:
         _stop(process)
 
@@ -137,7 +156,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(STOP_S)
         finally:
             for one in family:
-                if one.is_running():
+                with suppress(psutil.NoSuchProcess):
                     one.kill()
             process.kill()
 

@@ -57,7 +57,8 @@ class Customer:
     def limit(self, **limits: int) -> None:
         """Set ceilings, and wait until both gateways know."""
         where = {"tenant": self.slug}
-        self._office.patch("/api/v1/limits", params=where, json={"operator": limits})
+        changed = self._office.patch("/api/v1/limits", params=where, json={"operator": limits})
+        assert changed.is_success, changed.text
         for url in self.stack.urls:
             until(lambda url=url: "x-ratelimit-limit-requests" in self.models(url).headers)
 

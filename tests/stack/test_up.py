@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from gateway.demo import QUESTIONS, TENANTS
-from tests.stack.running import ROOT, settings_free, up
+from tests.stack.asking import until
+from tests.stack.running import ROOT, gone, settings_free, up
 
 pytestmark = pytest.mark.stack
 SYNTHETIC = "--engine synthetic"
@@ -29,10 +30,9 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
         assert [tenant["slug"] for tenant in first.facts["tenants"]] == [t.slug for t in TENANTS]
         facts = first.facts
         key = first.key(TENANTS[0].slug)
-        for child in first.children("gateway"):
-            port = int(child.cmdline()[child.cmdline().index("--port") + 1])
+        for url in first.urls:
             answer = httpx.post(
-                f"http://127.0.0.1:{port}/v1/chat/completions",
+                f"{url}/v1/chat/completions",
                 headers={"Authorization": f"Bearer {key}"},
                 json={
                     "model": TENANTS[0].adapter,
@@ -48,7 +48,7 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
         printed = (var / "up.log").read_text()
         _paste(printed, key)
     assert first.process.returncode == 0, (var / "up.log").read_text()
-    assert [one for one in family if one.is_running() and one.status() != "zombie"] == []
+    until(lambda: all(gone(one) for one in family), 10)
     for name in ("gateway-1", "engine-1", "worker-1"):
         for line in first.log(name).splitlines():
             if line.startswith("{"):
