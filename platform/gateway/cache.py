@@ -14,21 +14,20 @@ from django.core.cache.backends.locmem import LocMemCache
 from django.core.cache.backends.redis import RedisCache
 from redis.exceptions import RedisError
 
-TIMEOUT_S = 0.5
-"""For one exchange."""
-
 
 class FailoverCache(BaseCache):
     """What allauth asks of a cache, no more. Each thread has one; all know when Redis is away."""
 
     retry_s: ClassVar[float] = 5.0
     """How long it is not asked after it failed: a sign-in asks two dozen times."""
+    timeout_s: ClassVar[float] = 0.5
+    """For one exchange."""
     _away_until: ClassVar[float] = 0.0
     """By the monotonic clock."""
 
     def __init__(self, url: str, params: dict[str, Any]) -> None:
         super().__init__(params)
-        timeouts = {"socket_timeout": TIMEOUT_S, "socket_connect_timeout": TIMEOUT_S}
+        timeouts = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), self.timeout_s)
         self._redis = RedisCache(url, params | {"OPTIONS": timeouts})
         self._local = LocMemCache("sign-ins", params)
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 
 from gateway.supervisor import Child, Supervisor
+from tests.stack.asking import until
+from tests.stack.running import gone
 
 FOREVER = "import time, sys; print('ready', flush=True); time.sleep(600)"
 
@@ -69,8 +71,9 @@ async def test_a_crash_takes_the_grandchildren_along(tmp_path: Path) -> None:
         report = await reports.get()
     grandchild = int(report.split("pid ")[1].split()[0])
     await boss.stop()
-    with suppress(psutil.NoSuchProcess):  # killed, and perhaps not yet gone
-        assert psutil.Process(grandchild).wait(timeout=10) is None
+    with suppress(psutil.NoSuchProcess):
+        killed = psutil.Process(grandchild)
+        until(lambda: gone(killed))
 
 
 async def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
