@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -18,6 +18,7 @@ from django.views.decorators.http import require_GET
 
 from frontend.lists import page_of, place_of
 from frontend.pages import tenant_page
+from frontend.times import Day, midnight
 from tenants.api.tables import CHUNK_ROWS, download
 from tenants.models import AuditEntry, LimitSet
 from tenants.models.audit import AuditEntryQuerySet
@@ -60,8 +61,8 @@ class AuditFilter(forms.Form):
     actor = forms.CharField(
         required=False, max_length=100, label="Who", widget=forms.TextInput({"type": "search"})
     )
-    since = forms.DateField(required=False, widget=forms.DateInput({"type": "date"}), label="From")
-    until = forms.DateField(required=False, widget=forms.DateInput({"type": "date"}), label="To")
+    since = Day(required=False, label="From")
+    until = Day(required=False, label="To")
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = self.cleaned_data
@@ -78,9 +79,9 @@ class AuditFilter(forms.Form):
         if who := given["actor"]:
             entries = entries.by(who)
         if given["since"]:
-            entries = entries.filter(at__gte=_midnight(given["since"]))
+            entries = entries.filter(at__gte=midnight(given["since"]))
         if given["until"]:
-            entries = entries.filter(at__lt=_midnight(given["until"]) + timedelta(days=1))
+            entries = entries.filter(at__lt=midnight(given["until"]) + timedelta(days=1))
         return entries
 
 
@@ -181,7 +182,3 @@ def _cell(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     return json.dumps(value) if isinstance(value, dict) else value
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)

@@ -19,6 +19,7 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
+from frontend.times import Moment
 from tenants.models import Adapter, ApiKey, BaseModel, Tenant, UsageEvent
 from tenants.models.usage import Mark, Outcome, UsageEventQuerySet
 from tenants.permissions import Caller, Permission
@@ -49,13 +50,6 @@ MARK = re.compile(r"(\d{1,17})-([A-Za-z0-9_-]{0,64})")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Moment(forms.DateTimeInput):
-    """A date and time of UTC, to the minute."""
-
-    def __init__(self) -> None:
-        super().__init__({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
-
-
 class RequestFilter(forms.Form):
     """What the list is narrowed by. An id is looked for by itself, whatever the rest says."""
 
@@ -78,8 +72,8 @@ class RequestFilter(forms.Form):
         label="Request id",
         widget=forms.TextInput({"type": "search", "placeholder": "req_…"}),
     )
-    since = forms.DateTimeField(required=False, label="From, UTC", widget=Moment)
-    until = forms.DateTimeField(required=False, label="Before, UTC", widget=Moment)
+    since = Moment(required=False, label="From, UTC")
+    until = Moment(required=False, label="Before, UTC")
     ttft = forms.FloatField(required=False, min_value=0, label="First token after, s")
     total = forms.FloatField(required=False, min_value=0, label="Took at least, s")
     periods = PERIODS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +20,7 @@ from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
 from frontend.templatetags.lorikeet import money, number
+from frontend.times import Day, midnight
 from inference.grants import PICO
 from tenants.models import Tenant, UsageSum, User
 from tenants.models.usage import FIGURES, UsageSumQuerySet, month_end, month_start
@@ -66,8 +67,8 @@ class UsageForm(forms.Form):
     """What is asked for. Days are UTC's; both the first and the last belong to the period."""
 
     period = forms.ChoiceField(required=False, choices=list(PERIODS.items()))
-    first = forms.DateField(required=False, label="From")
-    last = forms.DateField(required=False, label="To")
+    first = Day(required=False, label="From")
+    last = Day(required=False, label="To")
     by = forms.ChoiceField(required=False, choices=list(BY.items()), label="Stacked by")
     show = forms.ChoiceField(required=False, choices=list(SHOW.items()))
 
@@ -162,19 +163,15 @@ class Question:
 def _bounds(period: str, given: Mapping[str, Any], now: datetime) -> tuple[datetime, datetime]:
     """Whole hours; the one that has begun is part of it."""
     end = now.replace(minute=0, second=0, microsecond=0) + HOUR
-    today = _midnight(now.date())
+    today = midnight(now.date())
     if period == "24h":
         return end - DAY, end
     if period == "month":
         return month_start(now), end
     if period == "custom":
         first, last = given.get("first") or now.date(), given.get("last") or now.date()
-        return _midnight(first), min(_midnight(last) + DAY, end)
+        return midnight(first), min(midnight(last) + DAY, end)
     return today - {"7d": 6, "30d": 29}[period] * DAY, end
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)
 
 
 @dataclass(frozen=True, slots=True)

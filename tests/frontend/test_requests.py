@@ -211,6 +211,7 @@ def test_a_time_from_and_a_time_before(finds: Finds) -> None:
         ({"outcome": "odd"}, "outcome"),
         ({"period": "forever"}, "period"),
         ({"since": "soon"}, "since"),
+        ({"until": "0001-01-01T00:00"}, "until"),
         ({"since": "2026-02-02T00:00", "until": "2026-02-01T00:00"}, "until"),
         ({"total": "-1"}, "total"),
         ({"ttft": "nan"}, "ttft"),

@@ -228,7 +228,8 @@ def test_what_the_table_leaves_out_is_summed_up(
         ({"by": "secret"}, "Select a valid choice"),
         ({"period": "custom", "first": "soon"}, "Enter a valid date"),
         ({"period": "custom", "first": "2026-05-03", "last": "2026-05-01"}, "is before 2026-05-03"),
-        ({"period": "custom", "first": "2999-01-01", "last": "2999-01-02"}, "is yet to come"),
+        ({"period": "custom", "first": "2199-01-01", "last": "2199-01-02"}, "is yet to come"),
+        ({"period": "custom", "first": "0001-01-01", "last": "0001-01-02"}, "2000-01-01"),
         ({"period": "custom", "first": "2020-01-01", "last": "2021-06-01"}, "it can be 366"),
     ],
 )

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import operator_page
+from frontend.times import Moment
 from inference.grants import MICRO
 from tenants.errors import PriceInForce
 from tenants.models import Adapter, BaseModel, Price
@@ -60,11 +61,10 @@ class PriceForm(forms.Form):
     prompt = Amount(label="Prompt tokens", help_text="Those that were not in the prefix cache.")
     cached_prompt = Amount(label="Cached prompt tokens", help_text="At most as much.")
     output = Amount(label="Output tokens")
-    starts_at = forms.DateTimeField(
+    starts_at = Moment(
         required=False,
         label="From (UTC)",
         help_text="Empty: from now on. What was used before keeps its price.",
-        widget=forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
     )
 
     def clean_of(self) -> BaseModel | Adapter:

@@ -1,0 +1,36 @@
+"""Days and moments of UTC, as forms take them: of the centuries that have any usage, so that what
+lies some days before or after is a time as well."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time
+from typing import Any
+
+from django import forms
+from django.core.validators import MaxValueValidator, MinValueValidator
+
+from tenants.api.v1 import EARLIEST, LATEST
+
+
+class Day(forms.DateField):
+    """A day of UTC; cleaned to a date."""
+
+    default_validators = [MinValueValidator(EARLIEST.date()), MaxValueValidator(LATEST.date())]
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(widget=forms.DateInput({"type": "date"}), **options)
+
+
+class Moment(forms.DateTimeField):
+    """A date and time of UTC, to the minute."""
+
+    default_validators = [MinValueValidator(EARLIEST), MaxValueValidator(LATEST)]
+
+    def __init__(self, **options: Any) -> None:
+        widget = forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+        super().__init__(widget=widget, **options)
+
+
+def midnight(day: date) -> datetime:
+    """When the day begins."""
+    return datetime.combine(day, time(), UTC)
