@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.browser.sockets import Sockets
 from tests.browser.static import serve
@@ -96,6 +96,25 @@ def test_a_mark_that_is_new_has_the_part_fetched(server: Server) -> None:
     expect(server.page.locator("#b")).to_have_text("ready")
 
 
+@pytest.mark.parametrize(
+    "fails",
+    [lambda route: route.abort(), lambda route: route.fulfill(status=502, body="no gateway")],
+    ids=["network", "proxy"],
+)
+def test_what_cannot_be_fetched_is_fetched_once_the_server_is_heard(
+    server: Server, fails: Callable[[Route], None]
+) -> None:
+    server.open()
+    page = server.page
+    page.route(HOME, fails)
+    server.news("2", "x-1", mark="m2")
+    page.wait_for_function("document.getElementById('b').stale")
+    page.unroute(HOME, fails)
+    server.part = "ready"
+    server.say(type="pong")
+    expect(page.locator("#b")).to_have_text("ready")
+
+
 def test_rows_are_an_event_of_the_part(server: Server) -> None:
     server.open()
     server.page.evaluate(
@@ -160,11 +179,11 @@ def test_a_tab_that_is_hidden_for_long_needs_no_socket(server: Server) -> None:
     look(hidden=False)
     page.clock.run_for(40_000)
     assert len(server.all) <= 2  # at most one was given up for its silence
-    before = len(server.all)
     look(hidden=True)
     server.say(type="pong")
     page.clock.run_for(61_000)
     state(page).to_have_text("Paused")
+    before = len(server.all)
     look(hidden=False)
     server.until(before + 1, WATCHED)
     server.say(type="pong")

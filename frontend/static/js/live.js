@@ -37,6 +37,7 @@ class Link extends Socket {
 
   heard(message) {
     this.#say("Live");
+    if (message.type === "pong") this.#freshen();
     if (message.type !== "news") return;
     const part = this.#parts.get(message.id);
     if (!part) return;
@@ -55,6 +56,11 @@ class Link extends Socket {
   #watch(part) {
     const { topic, tenant, query } = part.watched;
     this.send({ type: "watch", id: part.watch, topic, tenant, query, after: part.seq });
+  }
+
+  // The server answers again: what could not be had from it may be had now.
+  #freshen() {
+    for (const part of this.#parts.values()) if (part.stale) part.fetch();
   }
 
   #looked() {
@@ -86,6 +92,12 @@ const morphing = {
   callbacks: { beforeNodeMorphed: (old) => !(old instanceof HTMLDialogElement && old.open) },
 };
 
+// The page as it is now; undefined where it cannot be had.
+const pageNow = () =>
+  fetch(location.href)
+    .then((answer) => (answer.status < 500 ? answer.text() : undefined))
+    .catch(() => undefined);
+
 class LivePart extends HTMLElement {
   seq = "";
 
@@ -110,17 +122,20 @@ class LivePart extends HTMLElement {
     this.dispatchEvent(new CustomEvent("live", { detail: data, bubbles: true }));
   }
 
-  // Take this part, by its id, from the page as it is now. News that come meanwhile are fetched after.
+  // Take this part, by its id, from the page as it is now. News that come meanwhile are fetched
+  // after; what cannot be had stays stale, until the server is heard again.
   async fetch() {
     this.stale = true;
     if (this.fetching) return;
     this.fetching = true;
     while (this.stale) {
       this.stale = false;
-      const answer = await fetch(location.href).catch(() => undefined);
-      if (!answer?.ok) break;
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const part = page.getElementById(this.id);
+      const html = await pageNow();
+      if (html === undefined) {
+        this.stale = true;
+        break;
+      }
+      const part = new DOMParser().parseFromString(html, "text/html").getElementById(this.id);
       if (part) Idiomorph.morph(this, part.innerHTML, morphing);
     }
     this.fetching = false;
