@@ -17,8 +17,9 @@ from tests.chaos.answers import receive
 from tests.chaos.customers import Customer
 from tests.chaos.facts import Received
 
-PATIENCE_S = 40.0
-"""Longer than a gateway lets any request take; a request that takes longer hung."""
+PATIENCE_S = 60.0
+"""Longer than a gateway lets any request take, also one that first waits for another of its
+idempotency key, and for a database that is away; a request that takes longer hung."""
 THINK_S = (0.1, 0.9)
 PAUSE_S = 0.5
 """After a request that failed."""

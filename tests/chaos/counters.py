@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -65,8 +66,8 @@ class Counters:
         return Leftovers(reservations=reservations, streams=streams, reserved=reserved)
 
     async def budgets(self) -> list[str]:
-        """The names of all budgets that are counted."""
-        return await self._keys("b:*")
+        """The names of the budgets that are counted now; those of yesterday may still be there."""
+        return [name for name in await self._keys("b:*") if _period(name)[1] > time.time()]
 
     async def purse(self, name: str, before: Spent) -> Purse:
         """What is counted for a budget, and billed; `before` was billed when it was looked up."""
@@ -84,7 +85,11 @@ class Counters:
 
 async def billed(budget: str) -> Spent:
     """What the ledger has for a budget."""
-    counters, period, start = budget.split(":")[-3:]
-    end = end_of(PERIODS[period], int(start))
-    tokens, cost = await asyncio.to_thread(ledger.spent, counters, int(start), end)
+    tokens, cost = await asyncio.to_thread(ledger.spent, budget.split(":")[-3], *_period(budget))
     return Spent(tokens, cost // MICRO)  # exact: all prices are whole micro-units a token
+
+
+def _period(budget: str) -> tuple[int, int]:
+    """When it begins and ends, in seconds of unix time."""
+    period, start = budget.split(":")[-2:]
+    return int(start), end_of(PERIODS[period], int(start))

@@ -96,12 +96,26 @@ class JournalSums:
 
 @dataclass(frozen=True, slots=True)
 class JournalEnd:
-    """How a journal stood when its agent had stopped: requests ever closed, and what was left."""
+    """How a journal stood at some moment, in the end when its agent had stopped: requests ever
+    closed, and what was left."""
 
     journal: str
     requests: int
     open: int
     unacknowledged: int
+
+    def is_billed(self, said: JournalSums | None) -> bool:
+        """Whether all of it is in the ledger, and its engine's count in the database as well.
+
+        Reports alone would not tell: one that a gateway writes late is of before the last request.
+        """
+        return (
+            not (self.open or self.unacknowledged)
+            and said is not None
+            and said.waiting == 0
+            and said.in_ledger == said.counted
+            and said.counted.requests == self.requests
+        )
 
 
 @dataclass(slots=True)

@@ -27,8 +27,7 @@ FROM tenants_usagesum WHERE span = %s
 _JOURNALS = """
 SELECT journal, engine_id, ledger_requests, ledger_prompt_tokens, ledger_cached_tokens,
        ledger_completion_tokens, counted_requests, counted_prompt_tokens, counted_cached_tokens,
-       counted_completion_tokens, unjournaled_tokens, waiting_requests,
-       extract(epoch FROM reported_at)::float8
+       counted_completion_tokens, unjournaled_tokens, waiting_requests
 FROM tenants_enginejournal
 """
 _SPENT = """
@@ -77,25 +76,16 @@ def sums(span: str) -> dict[Group, Sums]:
         return {Group(*row[:6]): Sums(*row[6:]) for row in connection.execute(_SUMS, [span])}
 
 
-def journal_sums(since: float = 0.0) -> dict[str, JournalSums]:
-    """Both sides of each journal that was reported on since that unix time."""
+def journal_sums() -> dict[str, JournalSums]:
+    """Both sides of each journal."""
     found = {}
     with connected() as connection:
         for journal, engine_id, *rest in connection.execute(_JOURNALS):
-            in_ledger, counted, (unjournaled, waiting, reported_at) = rest[:4], rest[4:8], rest[8:]
-            if reported_at is not None and reported_at >= since:
-                found[journal] = JournalSums(
-                    engine_id, Sums(*in_ledger), Sums(*counted), unjournaled, waiting
-                )
+            in_ledger, counted, (unjournaled, waiting) = rest[:4], rest[4:8], rest[8:]
+            found[journal] = JournalSums(
+                engine_id, Sums(*in_ledger), Sums(*counted), unjournaled, waiting
+            )
     return found
-
-
-def is_settled(since: float, journals: int) -> bool:
-    """Whether so many journals were reported on since then, with nothing waiting to be written."""
-    sums = journal_sums(since).values()
-    return len(sums) == journals and all(
-        one.waiting == 0 and one.in_ledger == one.counted for one in sums
-    )
 
 
 def spent(scope: str, start: int, end: int) -> tuple[int, int]:

@@ -38,6 +38,14 @@ def degraded(path: Path, lives: Sequence[Life]) -> Iterator[tuple[float, float]]
         yield since, float("inf")
 
 
+def unkept(path: Path) -> Iterator[float]:
+    """When this gateway could not reach the answers of idempotency keys; unix times in seconds."""
+    for line in path.read_text(errors="replace").splitlines():
+        event = _event(line)
+        if (event.get("event"), event.get("pool")) == ("database_unavailable", "answers"):
+            yield _time_of(event)
+
+
 def _death_between(lives: Sequence[Life], since: float, event: dict[str, Any]) -> float | None:
     """When the process ended that logged something at `since`, if this event is another's."""
     if "timestamp" not in event:

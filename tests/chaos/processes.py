@@ -151,6 +151,12 @@ class Actor:
                 self.end()
         return time.monotonic() - began
 
+    async def gone(self) -> None:
+        """Kill it and wait until it is gone."""
+        self.end()
+        if self._process is not None:
+            await self._process.wait()
+
     def end(self) -> None:
         """Kill it and whatever it started, if anything is left."""
         if self._process is not None:
@@ -162,14 +168,14 @@ class Actor:
 
 @asynccontextmanager
 async def running(actor: Actor) -> AsyncIterator[Actor]:
-    """Keep the actor running inside; it is dead after."""
+    """Keep the actor running inside; it is dead after, and the loop knows it."""
     task = asyncio.create_task(actor.run(), name=actor.name)
     try:
         yield actor
     finally:
         task.cancel()
         await asyncio.wait((task,))
-        actor.end()
+        await actor.gone()
 
 
 def _die_with_parent() -> None:

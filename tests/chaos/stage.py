@@ -110,8 +110,7 @@ class Stage:
         if postgres.pid is None:
             return False
         try:
-            children = psutil.Process(postgres.pid).children()
-            backends = [one for one in children if "[local]" in "".join(one.cmdline())]
+            backends = [one for one in psutil.Process(postgres.pid).children() if _is_backend(one)]
             if not backends:
                 return False
             luck.choice(backends).send_signal(signal.SIGKILL)
@@ -135,7 +134,9 @@ class Stage:
 
     async def busy_engines(self, url: str, session: dict[str, str]) -> dict[str, int]:
         """Requests that run or wait on each engine, as the gateway at this URL says."""
-        async with httpx.AsyncClient(base_url=url, cookies=session, trust_env=False) as http:
+        async with httpx.AsyncClient(
+            base_url=url, cookies=session, trust_env=False, timeout=READY_S
+        ) as http:
             found = (await http.get("/api/v1/engines")).raise_for_status().json()["results"]
         at = url.removeprefix("http://")
         return {
@@ -175,6 +176,14 @@ async def installation(stage: Stage, engine: str) -> AsyncIterator[None]:
             await stack.enter_async_context(running(_actor(stage, program)))
         await stage.until_ready()
         yield
+
+
+def _is_backend(process: psutil.Process) -> bool:
+    """Whether it serves a client; not if it just ended."""
+    try:
+        return "[local]" in "".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _actor(stage: Stage, program: Program) -> Actor:

@@ -37,6 +37,16 @@ def test_crashes(tmp_path: Path) -> None:
     assert "Traceback" in second
 
 
+def test_times_without_answers_of_idempotency_keys(tmp_path: Path) -> None:
+    path = log(
+        tmp_path,
+        line("database_unavailable", 5.0, pool="limits"),
+        line("database_unavailable", 6.5, pool="answers"),
+        line("request", 7.0),
+    )
+    assert list(logs.unkept(path)) == [6.5]
+
+
 def test_times_without_redis(tmp_path: Path) -> None:
     lives = [Life("gateway-0", "gateway", 1, 0.0, 1.0, 30.0), Life("g", "gateway", 2, 31.0, 32.0)]
     path = log(

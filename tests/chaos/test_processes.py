@@ -14,6 +14,8 @@ from tests.chaos.processes import Actor, Failed, Program, running
 from tests.chaos.verdict import KILLED, STOPPED
 from tests.inference.rig import until
 
+READY_S = 120.0
+"""For a Python that starts, or dies, on a busy machine."""
 SLEEPER = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -35,14 +37,14 @@ def program(tmp_path: Path, code: str = SLEEPER) -> Program:
 async def test_the_killed_come_back(tmp_path: Path) -> None:
     ended: list[Life] = []
     async with running(Actor(program(tmp_path), ended.append)) as actor:
-        await actor.until_ready(30)
+        await actor.until_ready(READY_S)
         first = actor.pid
         assert actor.kill()
         assert not actor.is_ready
         (tmp_path / "ready").unlink()  # else the next one is ready before it heeds a signal
         await until(lambda: ended)
         assert (ended[0].killed, ended[0].status) == (KILLED, -signal.SIGKILL)
-        await actor.until_ready(30)
+        await actor.until_ready(READY_S)
         assert first != actor.pid
         await actor.stop()
         await until(lambda: len(ended) == 2)
@@ -65,10 +67,10 @@ async def test_nobody_stays(tmp_path: Path) -> None:
     )
     with pytest.raises(Failed, match="not ready"):
         async with running(Actor(program(tmp_path, parent), lambda life: None)) as actor:
-            await actor.until_ready(30)
+            await actor.until_ready(READY_S)
             process = psutil.Process(actor.pid)
             await until(process.children)
             family = [process, *process.children()]
             raise Failed("sleeper is not ready")
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=READY_S)
     assert not alive

@@ -343,10 +343,25 @@ def test_each_fault_is_found(facts: Facts, fault: str) -> None:
 
 def test_an_answer_that_nothing_could_remember(facts: Facts) -> None:
     facts.received.append(replace(facts.received[0], id="again", began=110, ended=112))
-    facts.kills.append(Kill(102.5, "postgres", "postgres"))
+    facts.unkept = {"gateway-0": [102.5]}
     check = one_bill_per_idempotency_key(facts)
     assert not check.faults
     assert "1 forgotten" in check.figures
+    facts.unkept = {"gateway-0": [99.0, 103.1], "gateway-1": [102.5]}
+    assert one_bill_per_idempotency_key(facts).faults
+
+
+def test_when_a_journal_is_billed() -> None:
+    """Reports that are a request behind on both sides agree with each other, not with the file."""
+    end, sums = JournalEnd("journal-1", 2, open=0, unacknowledged=0), Sums(2)
+    assert end.is_billed(JournalSums("agent-0", sums, sums, 0, waiting=0))
+    assert not end.is_billed(JournalSums("agent-0", sums, sums, 0, waiting=1))
+    assert not end.is_billed(JournalSums("agent-0", sums, Sums(1), 0, waiting=0))
+    assert not end.is_billed(JournalSums("agent-0", Sums(1), Sums(1), 0, waiting=0))
+    assert not end.is_billed(None)
+    for field in ("open", "unacknowledged"):
+        unsettled = replace(end, **{field: 1})
+        assert not unsettled.is_billed(JournalSums("agent-0", sums, sums, 0, waiting=0))
 
 
 def test_a_cut_request_may_have_cost_nothing(facts: Facts) -> None:

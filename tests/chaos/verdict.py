@@ -89,6 +89,11 @@ class Purse:
     billed: Spent
     billed_before: Spent
 
+    @property
+    def agrees(self) -> bool:
+        bounds = zip(self.billed_before, self.spent, self.billed, strict=True)
+        return all(least <= spent <= most for least, spent, most in bounds)
+
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
@@ -136,6 +141,8 @@ class Facts:
     """The limits, by tenant."""
     degraded: list[tuple[float, float]] = field(default_factory=list)
     """When a gateway counted without Redis, or not at all; unix times in seconds."""
+    unkept: dict[str, list[float]] = field(default_factory=dict)
+    """When each gateway could not keep, or find, the answer of an idempotency key."""
     purses: list[Purse] = field(default_factory=list)
     """As they came through the run, when the ledger had been looked at once more."""
     reseeded: list[Purse] = field(default_factory=list)
@@ -299,7 +306,7 @@ def one_bill_per_idempotency_key(facts: Facts) -> Check:
         *forgotten, _ = answered
         twice += len(forgotten)
         for id in forgotten:
-            if not _could_not_be_kept(facts, answered[id][0]):
+            if not any(_could_not_be_kept(facts, answer) for answer in answered[id]):
                 check.faults.append(f"{key} was answered as {', '.join(answered)}")
     check.figures = (
         f"{len(by_key):,} keys, {sum(one.replayed for one in keyed):,} answers replayed; "
@@ -308,16 +315,10 @@ def one_bill_per_idempotency_key(facts: Facts) -> Check:
     return check
 
 
-AWAY_S = 5.0
-"""PostgreSQL is back sooner than that after a kill."""
-
-
 def _could_not_be_kept(facts: Facts, answer: Received) -> bool:
-    """Whether PostgreSQL was away when the answer was complete."""
-    return any(
-        kill.kind in ("postgres", "backend") and -0.5 <= answer.ended - kill.at <= AWAY_S
-        for kill in facts.kills
-    )
+    """Whether its gateway found PostgreSQL away before it sent the answer's end."""
+    times = facts.unkept.get(answer.gateway, [])
+    return any(answer.began <= at <= answer.ended for at in times)
 
 
 # --- no duplicates -------------------------------------------------------------------------------
@@ -503,8 +504,7 @@ def budgets_are_the_ledgers(facts: Facts) -> Check:
         if len(purses) != facts.budgets:
             check.faults.append(f"{len(purses)} of {facts.budgets} budgets are in Redis")
     for purse in (*facts.purses, *facts.reseeded):
-        bounds = zip(purse.billed_before, purse.spent, purse.billed, strict=True)
-        if not all(least <= spent <= most for least, spent, most in bounds):
+        if not purse.agrees:
             check.faults.append(f"{purse.name}: {purse}")
     check.figures = (
         f"{len(facts.purses)} budgets after the storm, {len(facts.reseeded)} after Redis forgot"
