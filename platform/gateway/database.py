@@ -43,7 +43,8 @@ def _start(server: Any) -> None:
     end = time.monotonic() + START_S
     while True:
         try:
-            return server.start()
+            server.start()
+            return
         except (subprocess.TimeoutExpired, AssertionError):
             if time.monotonic() > end:
                 raise
