@@ -307,7 +307,7 @@ class OpenAIServer:
         call = openai.parse(kind, body)
         exchange.model = call.model
         if (name := exchange.idempotency_key()) is None:
-            await self._answer(exchange, grant, call, body)
+            await self._answer(exchange, call, body)
         else:
             digest = idempotency.digest_of(exchange.path, body)
             claim = Claim(grant.key_id, name, digest, exchange.id)
@@ -318,25 +318,20 @@ class OpenAIServer:
     ) -> None:
         """Generate the answer, or give the one that the idempotency key stands for."""
         async with self._idempotency.turn(claim, exchange.disconnected()) as turn:
-            grant = await self._grant(exchange)  # again: the turn may have been long in coming
             if isinstance(turn, KeptAnswer):
+                await self._grant(exchange)  # again: the turn may have been long in coming
                 await self._look(exchange)
                 log.info("answer_replayed", request_id=exchange.id, of=turn.request_id)
                 await exchange.replay(turn)
             else:
                 exchange.record(turn)
-                await self._answer(exchange, grant, call, body, goes_on=True)
+                await self._answer(exchange, call, body, goes_on=True)
 
     async def _answer(
-        self,
-        exchange: Exchange,
-        grant: Grant,
-        call: openai.Call,
-        body: bytes,
-        *,
-        goes_on: bool = False,
+        self, exchange: Exchange, call: openai.Call, body: bytes, *, goes_on: bool = False
     ) -> None:
         """Generate the answer. One that `goes_on` does so when its client went away."""
+        grant = await self._grant(exchange)  # again: body and turn may have been long in coming
         async with self._desk.generation(exchange.id, grant, call, body) as stream:
             exchange.reservation = stream.reservation
             watcher = None if goes_on else asyncio.create_task(_end_on_disconnect(exchange, stream))

@@ -191,6 +191,24 @@ async def test_a_half_sent_body_harms_nobody(stack: Rig) -> None:
     assert len(await stack.gateway.ledger.settled()) == 1
 
 
+async def test_what_a_key_may_do_is_asked_again_when_its_body_has_come(stack: Rig) -> None:
+    host, port = stack.gateway.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(chat(max_tokens=1)).encode()
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer acme\r\n"
+        b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
+    )
+    async with asyncio.timeout(10):
+        assert b" 100 " in await reader.readuntil(b"\r\n\r\n"), "the key was found good"
+        stack.gateway.keys.revoked.add("acme")
+        writer.write(body)
+        head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    assert head.startswith(b"HTTP/1.1 401")
+
+
 async def test_a_body_that_never_ends_is_cut_off() -> None:
     async with gateway(body_timeout_s=0.1) as one:
         host, port = one.url.removeprefix("http://").split(":")
