@@ -60,6 +60,8 @@ class Behaviour:
     """Adapters that a probe finds to give NaN."""
     fail_after_tokens: int | None = None
     """Every request fails in the engine after so many tokens."""
+    stall_after_tokens: int | None = None
+    """No request gets further than so many tokens."""
 
 
 class _Options(msgspec.Struct):
@@ -281,7 +283,7 @@ class SyntheticEngine:
         loop = asyncio.get_running_loop()
         rate, now = self.behaviour.tokens_per_second, time.monotonic()
         soonest = min((stream.due_at for stream in self._running), default=now)
-        if rate is None and soonest <= now:
+        if rate is None and soonest <= now and self.behaviour.stall_after_tokens is None:
             self._timer = loop.call_soon(self._step)
         else:
             tick_s = max(1 / rate, SHORTEST_TICK_S) if rate else SHORTEST_TICK_S
@@ -294,19 +296,21 @@ class SyntheticEngine:
             stream = heapq.heappop(self._waiting)[2]
             if not stream.over:
                 self._running[stream] = None
-        now, limit = time.monotonic(), self.behaviour.fail_after_tokens
+        now = time.monotonic()
         for stream in list(self._running):
-            self._move(stream, now, limit)
+            self._move(stream, now)
         self._schedule()
 
-    def _move(self, stream: _Stream, now: float, limit: int | None) -> None:
+    def _move(self, stream: _Stream, now: float) -> None:
         if now < stream.due_at:
             return
-        rate = self.behaviour.tokens_per_second
+        rate, limit = self.behaviour.tokens_per_second, self.behaviour.fail_after_tokens
+        stall = self.behaviour.stall_after_tokens
         due = stream.at + 1 if rate is None else 1 + int((now - stream.due_at) * rate)
         if limit is not None and due > limit:
             stream.error = EngineFailed()
-        if (due := min(due, stream.length)) > stream.at or stream.error:
+        furthest = stream.length if stall is None else min(stall, stream.length)
+        if (due := min(due, furthest)) > stream.at or stream.error:
             stream.at = due
             stream.wake()
         if stream.over:

@@ -11,8 +11,9 @@ from inference.agent.engine import LocalAdapter
 from inference.agent.profile import EngineProfile
 from inference.agent.synthetic import Behaviour, SyntheticEngine
 from inference.errors import AdapterLoadFailed, EngineFailed, InvalidRequest
-from tests.engine.driving import ask, work_of
+from tests.engine.driving import ask, run, running_after_a_step, work_of
 from tests.engine.factory import AdapterFactory
+from tests.inference.rig import until
 
 
 @pytest.fixture
@@ -61,6 +62,19 @@ async def test_requests_fail_after_so_many_tokens(synthetic_engine: SyntheticEng
     assert work.meter.completion_tokens <= 3
     assert synthetic_engine.stats().running == 0
     assert synthetic_engine.alive
+
+
+async def test_requests_stall_after_so_many_tokens_until_they_may_go_on(
+    synthetic_engine: SyntheticEngine,
+) -> None:
+    synthetic_engine.behaviour = Behaviour(stall_after_tokens=3)
+    work = work_of(max_tokens=10)
+    running = asyncio.create_task(run(synthetic_engine, work))
+    await until(lambda: work.meter.completion_tokens == 3)
+    assert await running_after_a_step(synthetic_engine) == 1
+    assert work.meter.completion_tokens == 3
+    synthetic_engine.behaviour = Behaviour()
+    assert (await running).text and work.meter.completion_tokens == 10
 
 
 async def test_death_fails_what_runs_waits_and_comes(profile: EngineProfile) -> None:
