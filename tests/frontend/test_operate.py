@@ -150,7 +150,7 @@ def test_the_overview_adds_up_the_engines_and_the_last_day(
 def test_the_overview_of_a_new_installation_says_what_is_missing(operator: Client) -> None:
     page = operator.get(reverse("operate")).content.decode()
     assert "No engine is connected" in page
-    assert "No engine has reported its counts yet" in page
+    assert "No engine has reported its counts lately" in page
     assert "none has said so" in page
 
 
@@ -186,6 +186,15 @@ def test_the_overview_says_how_limits_are_counted(
     settings.REDIS_URL, settings.LIMITS_WITHOUT_REDIS = redis, without
     monkeypatch.setattr(process, "limits_degraded", lambda: degraded)
     assert operator.get(reverse("operate")).context["limits"]["state"] == state
+
+
+def test_the_overview_warns_of_gateways_that_count_limits_apart(
+    operator: Client, settings: Any
+) -> None:
+    settings.REDIS_URL = ""
+    for url in ("http://one:8000", "http://two:8000"):
+        GatewayProcess.objects.beat(url)
+    assert operator.get(reverse("operate")).context["limits"]["state"] == "degraded"
 
 
 # --- tenants -------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ from tenants.models import (
 from tenants.models.usage import month_end
 from tenants.notices import conninfo
 from tenants.reconciliation import (
+    LATELY,
+    SILENT,
     Drift,
     drifts,
     month_differences,
@@ -55,25 +57,54 @@ def test_what_was_acknowledged_and_is_not_in_the_ledger() -> None:
     drift = Drift.of(journal(
         counted_requests=5, counted_prompt_tokens=500, counted_completion_tokens=50,
         ledger_requests=4, ledger_prompt_tokens=400, ledger_completion_tokens=45,
-    ))  # fmt: skip
+    ), NOON)  # fmt: skip
     assert (drift.requests, drift.tokens, drift.unjournaled_tokens) == (1, 105, 0)
     assert drift
 
 
 def test_what_is_in_the_ledger_and_not_acknowledged_yet_is_no_drift() -> None:
-    assert not Drift.of(journal(counted_requests=4, ledger_requests=9, ledger_prompt_tokens=900))
+    counted = journal(counted_requests=4, ledger_requests=9, ledger_prompt_tokens=900)
+    assert not Drift.of(counted, NOON)
 
 
 def test_what_the_ledger_has_beyond_the_journal() -> None:
-    drift = Drift.of(journal(surplus_requests=2, surplus_tokens=30))
+    drift = Drift.of(journal(surplus_requests=2, surplus_tokens=30), NOON)
     assert (drift.requests, drift.tokens) == (-2, -30)
     assert drift
 
 
 def test_tokens_beyond_the_journal() -> None:
-    drift = Drift.of(journal(unjournaled_tokens=3))
+    drift = Drift.of(journal(unjournaled_tokens=3), NOON)
     assert (drift.requests, drift.tokens, drift.unjournaled_tokens) == (0, 0, 3)
     assert drift
+
+
+def test_what_waits_is_missing_where_its_engine_is_silent() -> None:
+    waits = journal(counted_requests=4, waiting_requests=3, ledger_requests=5)
+    waits.reported_at = NOON
+    assert Drift.of(waits, NOON + SILENT).requests == 0
+    assert Drift.of(waits, NOON + SILENT + HOUR).requests == 2
+
+
+@pytest.mark.parametrize(
+    ("figures", "told"),
+    [
+        ({"counted_requests": 2, "ledger_requests": 2}, False),
+        ({"counted_requests": 2}, True),
+        ({"waiting_requests": 2}, True),
+        ({"counted_prompt_tokens": 2, "ledger_completion_tokens": 1}, True),
+        ({"surplus_requests": 1}, True),
+        ({"surplus_tokens": 1}, True),
+        ({"unjournaled_tokens": -1}, True),
+    ],
+)
+def test_a_journal_that_was_left_is_told_of_while_it_differs(
+    db: None, figures: dict[str, int], told: bool
+) -> None:
+    left = journal(**figures)
+    left.reported_at = timezone.now() - LATELY - HOUR
+    left.save()
+    assert [bool(drift) for drift in drifts()] == [True] * told
 
 
 # --- Reports of engines --------------------------------------------------------------------------
