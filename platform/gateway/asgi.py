@@ -115,7 +115,10 @@ async def _beat() -> None:
     """Beat, and pass the list of live gateways on to the engines."""
     while True:
         try:
-            hub.set_gateways(sorted(await database_sync_to_async(_beat_once)() | {hub.gateway_id}))
+            urls = sorted(await database_sync_to_async(_beat_once)() | {hub.gateway_id})
+            if len(urls) > 1 and urls != hub.gateways and not settings.REDIS_URL:
+                log.error("limits_not_shared", gateways=urls, reason="REDIS_URL is not set")
+            hub.set_gateways(urls)
         except DatabaseError as error:
             log.warning("heartbeat_failed", error=str(error))
         await asyncio.sleep(BEAT_S)
