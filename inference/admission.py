@@ -7,6 +7,7 @@ estimate when the request ends.
 
 from __future__ import annotations
 
+from inference.errors import ContextLengthExceeded
 from inference.grants import Ask
 from inference.openai import Call
 from inference.stream import EXTENSION_TOKENS
@@ -22,6 +23,9 @@ LEAST_TOKENS = 16
 WHOLE_TOKENS = 4096
 """What an answer gets at most that neither streams nor says how much it wants, where a limit of
 tokens holds: such an answer can't be cut when it outgrows what was reserved."""
+MAX_TOKENS = 1 << 18
+"""Of prompts that come as tokens, together, unless a context holds more. An engine takes numbers
+apart on the loop that all streams share: 30 ms for so many, a second for what a body can hold."""
 
 
 class PromptLengths:
@@ -41,6 +45,23 @@ class PromptLengths:
         known = self._per_byte.get((tenant_id, base_model), TOKENS_PER_BYTE)
         found = max(tokens / body_bytes, LEAST_PER_BYTE)
         self._per_byte[tenant_id, base_model] = known + SMOOTHING * (found - known)
+
+
+def prompt_tokens_of(call: Call, estimate: int, max_model_len: int) -> int:
+    """The length of its prompts: as it says itself, or the estimate, but no more than engines take.
+
+    Else a body that is mostly something else would wait for an empty engine, and others behind it.
+
+    Raises:
+        ContextLengthExceeded: it has more tokens than that.
+    """
+    context = max_model_len or MAX_TOKENS
+    most = call.prompts * context
+    if call.tokens > (bound := min(most, max(context, MAX_TOKENS))):
+        raise ContextLengthExceeded(
+            f"`prompt` has {call.tokens} tokens: it can have {bound} at most.", param="prompt"
+        )
+    return min(call.tokens or estimate, most)
 
 
 def ask_of(call: Call, prompt_tokens: int, max_model_len: int) -> Ask:

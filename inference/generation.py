@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from inference.admission import PromptLengths, ask_of, bound_of, grows
+from inference.admission import PromptLengths, ask_of, bound_of, grows, prompt_tokens_of
 from inference.errors import ClientDisconnected
 from inference.grants import Directory, Grant, Limiter
 from inference.hub import Hub, Order
@@ -53,7 +53,8 @@ class Desk:
             InferenceError: as `generation`.
         """
         target = await self._directory.resolve(grant, call.model)
-        prompt_tokens = self._prompts.estimate(grant.tenant_id, target.base_model, len(body))
+        estimate = self._prompts.estimate(grant.tenant_id, target.base_model, len(body))
+        prompt_tokens = prompt_tokens_of(call, estimate, target.max_model_len)
         ask = ask_of(call, prompt_tokens, target.max_model_len)
         reservation = await self._limiter.reserve(id, grant, target, ask)
         try:

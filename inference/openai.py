@@ -50,7 +50,8 @@ class Call(msgspec.Struct, frozen=True):
     """What the gateway needs to know of a request body.
 
     `choices` counts the texts that it asks for; `max_tokens` bounds each of them, None where the
-    body doesn't. A `flex` request may wait behind others.
+    body doesn't. `tokens` counts those of all `prompts` where they come as tokens, 0 where they are
+    text. A `flex` request may wait behind others.
     """
 
     kind: Kind
@@ -60,6 +61,8 @@ class Call(msgspec.Struct, frozen=True):
     choices: int = 1
     max_tokens: int | None = None
     flex: bool = False
+    prompts: int = 1
+    tokens: int = 0
 
 
 MAX_CHOICES = 1024
@@ -92,7 +95,8 @@ def parse(kind: Kind, body: bytes) -> Call:
             "`stream_options` is only allowed when `stream` is true.", param="stream_options"
         )
     options = call.stream_options or StreamOptions()
-    choices = max(1, call.n or 1) * _prompts(call)
+    prompts, tokens = _prompts(call)
+    choices = max(1, call.n or 1) * prompts
     if choices > MAX_CHOICES:
         raise InvalidRequest(
             f"The request asks for {choices} choices, `n` for each prompt: it can have at most "
@@ -107,6 +111,8 @@ def parse(kind: Kind, body: bytes) -> Call:
         choices=choices,
         max_tokens=_max_tokens(call),
         flex=call.service_tier == "flex",
+        prompts=prompts,
+        tokens=tokens,
     )
 
 
@@ -133,14 +139,16 @@ def _max_tokens(call: _ChatCall | _CompletionCall) -> int | None:
     return most
 
 
-def _prompts(call: _ChatCall | _CompletionCall) -> int:
-    """How many prompts a completion has: a list of texts or of token lists is many."""
-    if isinstance(call, _ChatCall):
-        return 1
-    array = _ARRAY.match(call.prompt)
-    if array is None or array[1] not in (b'"', b"["):
-        return 1
-    return len(msgspec.json.decode(call.prompt, type=list[msgspec.Raw]))
+def _prompts(call: _ChatCall | _CompletionCall) -> tuple[int, int]:
+    """How many prompts a completion has, for a list of texts or of token lists is many, and of how
+    many tokens, 0 where they are text. Right for whatever an engine takes."""
+    array = None if isinstance(call, _ChatCall) else _ARRAY.match(call.prompt)
+    if array is None:
+        return 1, 0
+    if array[1] == b'"':
+        return len(msgspec.json.decode(array.string, type=list[msgspec.Raw])), 0
+    parts = bytes(array.string)
+    return max(1, parts.count(b"[") - 1), parts.count(b",") + 1
 
 
 def _decode(kind: Kind, body: bytes) -> Any:

@@ -39,6 +39,8 @@ class Keys:
 
     def __init__(self) -> None:
         self.base_model = MODEL.name
+        self.max_model_len = 0
+        """Of the base model, as far as it is known."""
         self.adapters: dict[tuple[str, str], AdapterRef] = {}
         self.weights: dict[str, float] = {}
         """Of tenants that have another than 1."""
@@ -57,7 +59,7 @@ class Keys:
 
     async def resolve(self, grant: Grant, name: str) -> Target:
         if name == self.base_model:
-            return Target(name, name)
+            return Target(name, name, max_model_len=self.max_model_len)
         if ref := self.adapters.get((grant.tenant, name)):
             return Target(name, self.base_model, ref, 1, limits=self.limits)
         raise UnknownModel(f"The model `{name}` does not exist.", param="model")

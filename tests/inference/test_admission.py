@@ -9,12 +9,15 @@ import pytest
 from inference.admission import (
     LEAST_PER_BYTE,
     LEAST_TOKENS,
+    MAX_TOKENS,
     WHOLE_TOKENS,
     PromptLengths,
     ask_of,
     bound_of,
     grows,
+    prompt_tokens_of,
 )
+from inference.errors import ContextLengthExceeded
 from inference.grants import Ask
 from inference.openai import Call
 from inference.stream import EXTENSION_TOKENS
@@ -92,3 +95,39 @@ def test_bodies_stuffed_with_what_no_engine_reads_make_no_prompt_free() -> None:
 def test_an_estimate_beyond_the_context_cuts_no_answer_short(stream: bool) -> None:
     assert ask_of(call(stream=stream), 5000, 2048) == Ask(5000, 1024, LEAST_TOKENS)
     assert ask_of(call(stream=stream, max_tokens=500), 5000, 2048) == Ask(5000, 500, 500)
+
+
+@pytest.mark.parametrize(
+    ("given", "estimate", "max_model_len", "tokens"),
+    [
+        ({}, 300, 2048, 300),
+        ({}, 5000, 2048, 2048),
+        ({"choices": 4}, 5000, 2048, 2048),
+        ({"choices": 4, "prompts": 2}, 5000, 2048, 4096),
+        ({}, 5000, 0, 5000),
+        ({"tokens": 7}, 300, 2048, 7),
+        ({"tokens": 2048}, 5000, 2048, 2048),
+        ({"tokens": 4 * MAX_TOKENS}, 5000, 4 * MAX_TOKENS, 4 * MAX_TOKENS),
+    ],
+)
+def test_a_prompt_is_no_longer_than_engines_take(
+    given: dict[str, Any], estimate: int, max_model_len: int, tokens: int
+) -> None:
+    assert prompt_tokens_of(call(**given), estimate, max_model_len) == tokens
+
+
+@pytest.mark.parametrize(
+    ("given", "max_model_len", "most"),
+    [
+        ({"tokens": 2049}, 2048, 2048),
+        ({"tokens": 4097, "choices": 8, "prompts": 2}, 2048, 4096),
+        ({"tokens": MAX_TOKENS + 1}, 0, MAX_TOKENS),
+        ({"tokens": MAX_TOKENS + 1, "prompts": 500}, 2048, MAX_TOKENS),
+        ({"tokens": 4 * MAX_TOKENS + 1, "prompts": 2}, 4 * MAX_TOKENS, 4 * MAX_TOKENS),
+    ],
+)
+def test_more_tokens_than_that_reach_no_engine(
+    given: dict[str, Any], max_model_len: int, most: int
+) -> None:
+    with pytest.raises(ContextLengthExceeded, match=f"it can have {most} at most"):
+        prompt_tokens_of(call(**given), 1, max_model_len)

@@ -75,13 +75,26 @@ def test_a_completion_needs_a_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "choices"),
-    [("hi", 1), (["a", "b"], 2), ([1, 2], 1), ("", 1), ([[1, 2], [3]], 2), ([], 1), ({"a": 1}, 1)],
+    ("prompt", "prompts", "tokens"),
+    [
+        ("hi", 1, 0),
+        (["a", "b, [c]"], 2, 0),
+        ([1, 2], 1, 2),
+        ("", 1, 0),
+        ([[1, 2], [3]], 2, 3),
+        ([[1, 2]], 1, 2),
+        ([], 1, 1),
+        ({"a": 1}, 1, 0),
+    ],
 )
-def test_any_prompt_is_left_to_the_engine(prompt: object, choices: int) -> None:
+def test_any_prompt_is_left_to_the_engine(prompt: object, prompts: int, tokens: int) -> None:
     body = json.dumps({"model": "m", "prompt": prompt}).encode()
     call = openai.parse("completion", body)
-    assert call == Call("completion", "m", False, False, choices, openai.COMPLETION_TOKENS)
+    assert call == Call(
+        *("completion", "m", False, False, prompts, openai.COMPLETION_TOKENS),
+        prompts=prompts,
+        tokens=tokens,
+    )
 
 
 def test_a_request_has_so_many_choices_at_most() -> None:

@@ -401,6 +401,22 @@ async def test_a_full_queue_is_503_with_retry_after(tmp_path: Path) -> None:
     assert int(refused.headers["retry-after"]) >= 1
 
 
+async def test_a_body_that_is_mostly_something_else_waits_for_no_empty_engine(stack: Rig) -> None:
+    """By its bytes its prompt is longer than all of the KV."""
+    stack.gateway.keys.max_model_len = MODEL.max_model_len
+    assert isinstance(stack.engine, SyntheticEngine)
+    stack.engine.behaviour = Behaviour(tokens_per_second=20)
+    async with stack.gateway.client() as client:
+        body = chat(max_tokens=2000, ignore_eos=True)
+        before = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+        await until(lambda: stack.engine.stats().running)
+        body = chat(max_tokens=1, metadata="x" * 90_000)
+        assert (await client.post("/v1/chat/completions", json=body)).is_success
+        assert not before.done()
+        before.cancel()
+        await asyncio.wait([before])
+
+
 async def test_requests_whose_adapter_is_on_its_way_are_bounded_as_well(tmp_path: Path) -> None:
     async with rig(tmp_path, max_queued=2) as stack:
         stack.adapter("acme", "support")
