@@ -46,7 +46,7 @@ from tenants.limits.commands import (
 )
 from tenants.limits.failover import Failover
 from tenants.limits.memory import MemoryStore
-from tenants.limits.redis_store import RedisStore
+from tenants.limits.redis_store import TIMEOUT_S, RedisStore
 from tenants.limits.refusals import error_of
 from tenants.limits.spent import Spent
 
@@ -329,13 +329,14 @@ class StoreLimiter:
             self._failover.failed(error)
 
 
-def configured(spent: Spent) -> StoreLimiter:
-    """A limiter as the settings have it.
+def configured(spent: Spent, *, timeout_s: float = TIMEOUT_S) -> StoreLimiter:
+    """A limiter as the settings have it; Redis may take `timeout_s` for an answer.
 
     Raises:
         ValueError: REDIS_URL is not a URL of Redis.
     """
-    redis = RedisStore(settings.REDIS_URL) if settings.REDIS_URL else None
+    url = settings.REDIS_URL
+    redis = RedisStore(url, timeout_s=timeout_s) if url else None
     refuse = settings.LIMITS_WITHOUT_REDIS == "refuse"
     failover = Failover(MemoryStore(), redis, refuse=refuse)
     return StoreLimiter(failover, spent, settings.CURRENCY)

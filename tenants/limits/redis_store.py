@@ -117,7 +117,7 @@ class RedisStore:
             maint_notifications_config=MaintNotificationsConfig(enabled=False),
         )
         self._connection = pool.make_connection()  # type: ignore[no-untyped-call]
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._clock = clock
         self._waiting: deque[_Call] = deque()
         self._sender: asyncio.Task[None] | None = None
@@ -165,7 +165,7 @@ class RedisStore:
     async def _exchange(self, commands: Sequence[bytes]) -> list[Reply]:
         # A connection that is left in the middle of an exchange is closed by its library.
         async with asyncio.timeout(None) as limit:
-            expiring = _expire(limit, self._timeout_s)
+            expiring = _expire(limit, self.timeout_s)
             try:
                 await self._connect()
                 return await self._replies(commands)

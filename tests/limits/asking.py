@@ -33,6 +33,8 @@ TODAY = int(datetime(2026, 5, 14, tzinfo=UTC).timestamp())
 THIS_MONTH = int(datetime(2026, 5, 1, tzinfo=UTC).timestamp())
 DAY = Budget("t1", "day", TODAY)
 MONTH = Budget("t1", "month", THIS_MONTH)
+PATIENCE_S = 60.0
+"""A machine that does much else at the same time is not a Redis that is down."""
 
 
 class Clock:

@@ -9,11 +9,8 @@ import pytest
 from tenants.limits.commands import Store
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
-from tests.limits.asking import Clock
+from tests.limits.asking import PATIENCE_S, Clock
 from tests.limits.redis_server import RedisServer
-
-PATIENCE_S = 10.0
-"""A machine that does much else at the same time is not a Redis that is down."""
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import redis
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
-START_S = 10.0
+START_S = 60.0
 
 
 def redis_executable() -> str:

@@ -32,6 +32,7 @@ from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import MAX_WAITING, RedisStore
 from tests.limits.asking import (
+    PATIENCE_S,
     Clock,
     FakeSpent,
     FlakyStore,
@@ -49,8 +50,10 @@ from tests.limits.redis_server import RedisServer
 
 USED = Usage(prompt_tokens=10, completion_tokens=10)
 STREAMS = grant(limits(concurrent_streams=2, tokens_per_minute=1000))
-HANGS_S = 30.0
+HANGS_S = 300.0
 """What takes that long would hang for ever."""
+SOON_S = 0.05
+"""For a Redis that answers nothing at all."""
 
 
 @asynccontextmanager
@@ -58,10 +61,10 @@ async def gateway(
     server: RedisServer,
     *,
     refuse: bool = False,
-    timeout_s: float = 10.0,
+    redis: RedisStore | None = None,
 ) -> AsyncIterator[StoreLimiter]:
     """A limiter as a gateway process has it, but with more patience for a Redis that is slow."""
-    redis = RedisStore(server.url, timeout_s=timeout_s)
+    redis = redis or RedisStore(server.url, timeout_s=PATIENCE_S)
     failover = Failover(MemoryStore(), redis, refuse=refuse, retry_s=0.01)
     async with asyncio.timeout(HANGS_S), StoreLimiter(failover, FakeSpent(), "usd") as limiter:
         yield limiter
@@ -246,13 +249,16 @@ async def test_redis_is_killed_and_comes_back_amid_a_storm(
 
 async def test_a_frozen_redis_holds_nobody_up_and_leaks_no_slot(mortal_redis: RedisServer) -> None:
     """What it did without anybody waiting for the answer any longer is undone."""
-    async with gateway(mortal_redis, timeout_s=0.25) as gate:
+    redis = RedisStore(mortal_redis.url, timeout_s=PATIENCE_S)
+    async with gateway(mortal_redis, redis=redis) as gate:
         await gate.reserve("before", STREAMS, target(), wanted())
         mortal_redis.freeze()
+        redis.timeout_s = SOON_S
         assert passed(await outcomes(gate, STREAMS, 4, "frozen")) == 2  # counted here alone
         gate.settle("before", USED)
         for number in range(4):
             gate.settle(f"frozen{number}", USED)
+        redis.timeout_s = PATIENCE_S
         mortal_redis.thaw()
         await until(lambda: not gate.degraded)
         await gate.flushed()
@@ -260,15 +266,16 @@ async def test_a_frozen_redis_holds_nobody_up_and_leaks_no_slot(mortal_redis: Re
 
 
 async def test_a_busy_gateway_does_not_take_its_own_silence_for_that_of_redis(
-    redis_server: RedisServer,
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else who sends it something big to read would get past the limits of one Redis."""
-    async with gateway(redis_server, timeout_s=1) as gate:
+    async with gateway(redis_server) as gate:
         asked = asyncio.create_task(gate.reserve("r1", STREAMS, target(), wanted()))
         with redis_server.client() as client:
             while not client.exists("limits2:r:r1"):  # noqa: ASYNC110
                 await asyncio.sleep(0)  # until it was sent
-        time.sleep(1.1)  # noqa: ASYNC251
+        later = time.monotonic() + PATIENCE_S + 1
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later)
         await asked
         assert gate.redis_failures == 0
 
@@ -370,7 +377,7 @@ async def test_ends_that_redis_cannot_be_told_are_left_to_the_lease(clock: Clock
 
 
 async def test_answers_come_back_to_those_who_asked(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, timeout_s=10)
+    store = RedisStore(redis_server.url, timeout_s=PATIENCE_S)
     scopes = [scope(f"t{n}", requests_per_minute=1000 + n) for n in range(700)]
     looks = await asyncio.gather(*(store.run(Look((each,)), Look((each,))) for each in scopes))
     for number, answers in enumerate(looks):
@@ -382,13 +389,15 @@ async def test_answers_come_back_to_those_who_asked(redis_server: RedisServer) -
 
 
 async def test_a_store_that_cannot_answer_says_so(mortal_redis: RedisServer) -> None:
-    store = RedisStore(mortal_redis.url, timeout_s=0.05)
+    store = RedisStore(mortal_redis.url, timeout_s=PATIENCE_S)
     await store.run(Renew("g1", LEASE_MS))
     mortal_redis.freeze()
+    store.timeout_s = SOON_S
     results = await asyncio.gather(
         *(store.run(Renew("g1", LEASE_MS)) for _ in range(300)), return_exceptions=True
     )
     assert all(isinstance(each, StoreDown) for each in results)
+    store.timeout_s = PATIENCE_S
     mortal_redis.thaw()
     assert await store.run(Renew("g1", LEASE_MS))
     await store.close()
@@ -396,12 +405,14 @@ async def test_a_store_that_cannot_answer_says_so(mortal_redis: RedisServer) -> 
 
 async def test_late_answers_are_nobody_s(mortal_redis: RedisServer) -> None:
     """What a frozen Redis answers once it is back is not taken for the answer to something new."""
-    store = RedisStore(mortal_redis.url, timeout_s=0.05)
+    store = RedisStore(mortal_redis.url, timeout_s=PATIENCE_S)
     await store.run(Look(()))
     mortal_redis.freeze()
+    store.timeout_s = SOON_S
     for number in range(3):
         with pytest.raises(StoreDown):
             await store.run(Look((scope(f"t{number}", requests_per_minute=number),)))
+    store.timeout_s = PATIENCE_S
     mortal_redis.thaw()
     answer = await ask(store, Look((scope("t9", requests_per_minute=9),)))
     assert isinstance(answer, Rooms) and answer.left[0].limit == 9
@@ -423,7 +434,7 @@ async def test_a_command_whose_answer_is_lost_is_not_sent_again(tmp_path: Path) 
 
     path = tmp_path / "redis.sock"
     async with await asyncio.start_unix_server(serve, path):
-        store = RedisStore(f"unix://{path}", timeout_s=10)
+        store = RedisStore(f"unix://{path}", timeout_s=PATIENCE_S)
         with pytest.raises(StoreDown):
             await store.run(charge("r1", scope(requests_per_minute=5)))
         await store.close()
@@ -438,7 +449,8 @@ async def test_a_server_that_answers_nonsense_is_as_good_as_none() -> None:
         writer.close()
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        store = RedisStore(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}?protocol=2")
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}?protocol=2"
+        store = RedisStore(url, timeout_s=PATIENCE_S)
         for _ in range(2):
             with pytest.raises(StoreDown, match="malformed"):
                 await store.run(Renew("g1", 0))
@@ -446,7 +458,7 @@ async def test_a_server_that_answers_nonsense_is_as_good_as_none() -> None:
 
 
 async def test_a_redis_that_may_not_write_is_as_good_as_none(mortal_redis: RedisServer) -> None:
-    store = RedisStore(mortal_redis.url, timeout_s=10)
+    store = RedisStore(mortal_redis.url, timeout_s=PATIENCE_S)
     with mortal_redis.client() as client:
         client.config_set("maxmemory", 1)
         with pytest.raises(StoreDown, match="maxmemory"):
@@ -457,7 +469,7 @@ async def test_a_redis_that_may_not_write_is_as_good_as_none(mortal_redis: Redis
 
 
 async def test_too_many_calls_are_turned_away(mortal_redis: RedisServer) -> None:
-    store = RedisStore(mortal_redis.url, timeout_s=0.05)
+    store = RedisStore(mortal_redis.url, timeout_s=SOON_S)
     mortal_redis.freeze()
     command: AnyCommand = Settle("r1", 1, 0, 1)
     calls = [asyncio.create_task(store.run(command)) for _ in range(MAX_WAITING + 300)]
@@ -468,7 +480,7 @@ async def test_too_many_calls_are_turned_away(mortal_redis: RedisServer) -> None
 
 
 async def test_a_cancelled_caller_harms_nobody_else(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, timeout_s=10)
+    store = RedisStore(redis_server.url, timeout_s=PATIENCE_S)
     only = scope(requests_per_minute=5)
     calls = [asyncio.create_task(ask(store, charge(f"r{n}", only))) for n in range(4)]
     await asyncio.sleep(0)
@@ -479,7 +491,7 @@ async def test_a_cancelled_caller_harms_nobody_else(redis_server: RedisServer) -
 
 
 async def test_redis_s_own_clock_counts_where_no_other_is_given(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, timeout_s=10)
+    store = RedisStore(redis_server.url, timeout_s=PATIENCE_S)
     only = scope(requests_per_minute=1)
     await granted(store, charge("r1", only))
     answer = await refused(store, charge("r2", only))
@@ -492,7 +504,7 @@ async def test_redis_s_own_clock_counts_where_no_other_is_given(redis_server: Re
 
 
 async def test_nothing_but_what_runs_and_leases_stays_for_ever(redis_server: RedisServer) -> None:
-    store = RedisStore(redis_server.url, timeout_s=10)
+    store = RedisStore(redis_server.url, timeout_s=PATIENCE_S)
     only = scope("t1", requests_per_minute=5, tokens_per_day=100, concurrent_streams=5)
     answer = await ask(store, charge("r1", only))
     assert isinstance(answer, Unseeded)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -17,7 +18,7 @@ from tenants.limits.spent import LedgerSpent
 from tenants.models import ApiKey, Tenant, UsageMonth
 from tenants.models.usage import month_end, month_start
 from tenants.pool import Pool
-from tests.limits.asking import FakeSpent, grant, limits, target, wanted
+from tests.limits.asking import PATIENCE_S, FakeSpent, grant, limits, target, wanted
 from tests.limits.redis_server import RedisServer
 from tests.tenants.making import make_adapter, make_key, make_tenant
 from tests.tenants.spending import NOON, PRICE, spend
@@ -107,7 +108,8 @@ async def test_the_settings_choose_the_store(
     settings: Settings, redis_server: RedisServer, with_redis: bool
 ) -> None:
     settings.REDIS_URL = redis_server.url if with_redis else ""
-    async with configured(FakeSpent()) as one, configured(FakeSpent()) as two:
+    patient = partial(configured, FakeSpent(), timeout_s=PATIENCE_S)
+    async with patient() as one, patient() as two:
         caller = grant(limits(concurrent_streams=1))
         await one.reserve("r1", caller, target(), wanted())
         rooms = await two.look((limits(requests_per_minute=5),))

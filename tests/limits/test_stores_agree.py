@@ -50,7 +50,7 @@ from tenants.limits.commands import (
 )
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
-from tests.limits.asking import Clock, charge, more
+from tests.limits.asking import PATIENCE_S, Clock, charge, more
 from tests.limits.redis_server import RedisServer
 
 HOLDERS = ("g1", "g2", "g3")
@@ -238,7 +238,7 @@ class Lives(RuleBasedStateMachine):
         self.numbers = iter(range(10_000))
 
     async def make_redis(self) -> RedisStore:
-        return RedisStore(self.server.url, clock=self.clock, timeout_s=10)
+        return RedisStore(self.server.url, clock=self.clock, timeout_s=PATIENCE_S)
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
@@ -250,9 +250,12 @@ class Lives(RuleBasedStateMachine):
         return self.clock.now_ms // 1000
 
     def ask(self, command: AnyCommand) -> AnyAnswer:
-        (ours,) = self.runner.run(self.memory.run(command))
-        (theirs,) = self.runner.run(self.redis.run(command))
-        assert ours == theirs
+        (answer,) = self.ask_all(command)
+        return answer
+
+    def ask_all(self, *commands: AnyCommand) -> list[AnyAnswer]:
+        ours = [self.memory.do(command) for command in commands]
+        assert ours == self.runner.run(self.redis.run(*commands))
         return ours
 
     def charge(self, asked: Charge) -> None:
@@ -288,6 +291,9 @@ class Lives(RuleBasedStateMachine):
             assert self.model.used(scope, answer.field, later) + answer.requested <= limit
             assert self.model.used(scope, answer.field, later - 1) + answer.requested > limit
 
+    def has_room(self, holder: str) -> bool:
+        return sum(live.charge.holder == holder for live in self.model.live.values()) < MAX_HELD
+
     @rule(
         holder=st.sampled_from(HOLDERS),
         scopes=st.sampled_from([SCOPES, SCOPES[:2], SCOPES[:1], SCOPES[1:]]),
@@ -298,8 +304,7 @@ class Lives(RuleBasedStateMachine):
     def reserve(
         self, holder: str, scopes: tuple[Scope, ...], prompt: int, output: int, least: int
     ) -> None:
-        held = [each for each in self.model.live.values() if each.charge.holder == holder]
-        if len(held) < MAX_HELD:
+        if self.has_room(holder):
             fields = {"holder": holder, "rate": RATE, "least_output_tokens": min(least, output)}
             id = f"r{next(self.numbers)}"
             self.charge(charge(id, *scopes, prompt=prompt, output=output, **fields))
@@ -309,7 +314,9 @@ class Lives(RuleBasedStateMachine):
     def extend(self, data: st.DataObject, output: int) -> None:
         """Also of reservations that were given back, and of requests that have ended."""
         id = data.draw(st.sampled_from(sorted(self.known)))
-        self.charge(more(self.known[id], output))
+        known = self.known[id]
+        if id in self.model.live or self.has_room(known.holder):
+            self.charge(more(known, output))
 
     @precondition(lambda self: self.known)
     @rule(
@@ -370,11 +377,10 @@ class Lives(RuleBasedStateMachine):
     @invariant()
     def rooms_agree(self) -> None:
         if hasattr(self, "model"):
-            answer = self.ask(Look(SCOPES))
-            assert isinstance(answer, Rooms)
-            assert [each.remaining for each in answer.left] == list(self.rooms())
-            for scope in SCOPES:
-                assert self.ask(commands.Count(scope)) == Counts(list(self.counted(scope)))
+            rooms, *counts = self.ask_all(Look(SCOPES), *map(commands.Count, SCOPES))
+            assert isinstance(rooms, Rooms)
+            assert [each.remaining for each in rooms.left] == list(self.rooms())
+            assert counts == [Counts(list(self.counted(scope))) for scope in SCOPES]
 
     def counted(self, scope: Scope) -> Iterator[Used]:
         for name, _ in scope.set_limits():
