@@ -178,6 +178,8 @@ def test_pages(owner: Api, key: ApiKey) -> None:
         spend(key, NOON + timedelta(days=day))
     pages = [owner("GET", "costs", **MAY, limit=2, page=page).json() for page in (1, 2, 3)]
     assert pages[0]["count"] == 5 and "page=2" in pages[0]["next"] and pages[2]["next"] is None
+    whole = owner("GET", "costs", **MAY, limit=2, bucket="all").json()
+    assert (whole["count"], whole["next"], len(whole["results"])) == (1, None, 1)
     days = [line["start"][8:10] for page in pages for line in page["results"]]
     assert days == ["01", "02", "03", "04", "05"]
     assert owner("GET", "costs", **MAY, page=4, limit=2).status_code == 404
