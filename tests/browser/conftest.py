@@ -14,12 +14,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.browser.people import Customer, Street, session_of_new, sign_in
+from tests.browser.people import PATIENCE_MS, Customer, Street, session_of_new, sign_in
 from tests.frontend.identity_provider import CALLBACK, CLIENT, IdentityProvider, serving
 from tests.stack.running import Stack, signed_in, up
-
-PATIENCE_MS = 30_000
-"""Of every expectation, on a machine that may be busy."""
 
 
 @pytest.fixture(scope="package")

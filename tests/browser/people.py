@@ -21,6 +21,8 @@ from tests.browser.witness import Witness
 from tests.stack.asking import QUESTION
 from tests.stack.running import Stack
 
+PATIENCE_MS = 90_000
+"""Of every expectation and action, on a machine that may be busy."""
 PASSWORD = "correct horse battery staple"
 SAID = """one => {
   const said = [];
@@ -48,6 +50,7 @@ class Street:
             reduced_motion="reduce",
             permissions=["clipboard-read", "clipboard-write"],
         )
+        context.set_default_timeout(PATIENCE_MS)
         self.witness.watch(context)
         page = context.new_page()
         self._open.append(page)
@@ -211,13 +214,16 @@ def completion(program: OpenAI, model: str, max_tokens: int) -> ChatCompletion:
     )
 
 
-def long_stream(program: OpenAI, model: str) -> OpenStream[ChatCompletionChunk]:
-    """An answer that takes seconds, open as long as it is not read to its end."""
+def long_stream(
+    program: OpenAI, model: str, max_tokens: int = 3900
+) -> OpenStream[ChatCompletionChunk]:
+    """An answer of exactly so many tokens: unless told, of as many as the demo's context has room
+    for, and so one that is still written when a slow browser comes to end it."""
     return program.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": QUESTION}],
         stream=True,
         temperature=0,
-        max_tokens=1200,
+        max_tokens=max_tokens,
         extra_body={"ignore_eos": True},
     )

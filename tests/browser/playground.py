@@ -8,6 +8,8 @@ from playwright.sync_api import Locator, Page
 
 LONG = " ".join(f"word{number}" for number in range(150))
 """A thousand tokens of the demo's: an answer of some seconds."""
+ENDLESS = " ".join(f"word{number}" for number in range(650))
+"""As much as the demo's context has room for, to be stopped."""
 
 
 def pane(page: Page, number: int = 1) -> Locator:

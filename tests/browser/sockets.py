@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Page, WebSocketRoute
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class Sockets:

@@ -16,6 +16,7 @@ from typing import Any
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Browser, Error, Page
 
+from tests.browser.people import PATIENCE_MS
 from tests.browser.witness import Witness
 from tests.stack.running import Stack
 
@@ -190,6 +191,7 @@ def sweeping(
 ) -> Iterator[Sweep]:
     """A browser with this session's cookie, or none."""
     context = chromium.new_context(base_url=stack.url, reduced_motion="reduce")
+    context.set_default_timeout(PATIENCE_MS)
     if cookie is not None:
         context.add_cookies([{"name": "sessionid", "value": cookie, "url": stack.url}])
     witness = Witness(stack.url)

@@ -77,7 +77,7 @@ def test_promoting_and_rolling_back_spares_open_streams(
         await_ready(owner)
     with customer.program(customer.key()) as program:
         assert answer(program).startswith(THANKS)
-        following = long_stream(program, "desk")
+        following = long_stream(program, "desk", max_tokens=1200)
         text = next(following).choices[0].delta.content or ""
 
         promote(owner, 2)

@@ -91,7 +91,7 @@ def run(program: str, key: str) -> str:
         env=os.environ | {"LORIKEET_KEY": key},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.people import PASSWORD, Customer, Street, copied
-from tests.browser.playground import LONG, foot, pane, said, schema
+from tests.browser.playground import ENDLESS, foot, pane, said, schema
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -88,7 +88,7 @@ def test_from_signing_in_to_a_key(page: Page, customer: Customer) -> None:
 def test_an_answer_is_asked_for_and_stopped(owner: Page) -> None:
     lead(owner, owner.get_by_role("complementary").get_by_role("link", name="Playground"))
     press(owner, pane(owner).get_by_role("button", name="Settings"), "Space")
-    write(owner, pane(owner).get_by_label("JSON schema of the answer"), schema(LONG))
+    write(owner, pane(owner).get_by_label("JSON schema of the answer"), schema(ENDLESS))
     write(owner, owner.get_by_label("Message"), "Count")
     owner.keyboard.press("Control+Enter")
     expect(said(pane(owner))).to_contain_text("word5 ")
