@@ -11,6 +11,8 @@ from asgiref.testing import ApplicationCommunicator
 from django.conf import settings
 from django.test import Client
 
+PATIENCE_S = 60.0
+
 
 class Tab:
     """What a tab has of an open socket."""
@@ -22,7 +24,7 @@ class Tab:
         await self._socket.send_input({"type": "websocket.receive", "text": json.dumps(message)})
 
     async def event(self) -> Any:
-        return await self._socket.receive_output(timeout=20)
+        return await self._socket.receive_output(timeout=PATIENCE_S)
 
     async def hear(self) -> dict[str, Any]:
         event = await self.event()
@@ -48,19 +50,19 @@ async def connected(app: Any, path: str, client: Client) -> AsyncIterator[Applic
     """A socket that was accepted; in the end the tab goes away."""
     socket = _dial(app, path, client, "http://localhost")
     await socket.send_input({"type": "websocket.connect"})
-    assert (await socket.receive_output(timeout=20))["type"] == "websocket.accept"
+    assert (await socket.receive_output(timeout=PATIENCE_S))["type"] == "websocket.accept"
     try:
         yield socket
     finally:
         await socket.send_input({"type": "websocket.disconnect", "code": 1001})
-        await socket.wait(timeout=20)
+        await socket.wait(timeout=PATIENCE_S)
 
 
 async def turned_away(app: Any, path: str, client: Client, *, origin: str) -> bool:
     """Whether a page of this origin is refused its socket."""
     socket = _dial(app, path, client, origin)
     await socket.send_input({"type": "websocket.connect"})
-    answer = await socket.receive_output(timeout=20)
+    answer = await socket.receive_output(timeout=PATIENCE_S)
     return bool(answer["type"] == "websocket.close")
 
 
