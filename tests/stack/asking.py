@@ -32,7 +32,7 @@ def chunks(response: httpx.Response) -> Iterator[Any]:
             yield payload if payload == "[DONE]" else json.loads(payload)
 
 
-def until(condition: Callable[[], object], seconds: float = 90) -> None:
+def until(condition: Callable[[], object], seconds: float = 180) -> None:
     """Poll a running system; fails when the time is over."""
     end = time.monotonic() + seconds
     while not condition():
@@ -43,7 +43,7 @@ def until(condition: Callable[[], object], seconds: float = 90) -> None:
 def serves(url: str) -> bool:
     """Whether this gateway is up, and has an engine."""
     try:
-        return httpx.get(f"{url}/readyz").status_code == 200
+        return httpx.get(f"{url}/readyz", timeout=30).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -20,8 +20,9 @@ import httpx
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-START_S = 240.0
-STOP_S = 90.0
+START_S = 600.0
+STOP_S = 300.0
+"""As long as each of five processes may take to stop, and some."""
 PORTS = range(10_000, 30_000)
 """Below those that the kernel gives away: somebody else may get one of them before it is bound."""
 
@@ -55,6 +56,11 @@ class Stack:
             for child in psutil.Process(self.process.pid).children()
             if _is(name, _command(child))
         ]
+
+    def gateway(self, url: str) -> psutil.Process:
+        """The living gateway that is one of `urls`."""
+        (found,) = (one for one in self.children("gateway") if url in _command(one))
+        return found
 
     @property
     def urls(self) -> list[str]:
@@ -126,23 +132,30 @@ def up(var: Path, **settings: str) -> Iterator[Stack]:
     port = free_ports(gateways)
     environment = settings_free() | {"LORIKEET_VAR": str(var), "PORT": str(port)} | settings
     var.mkdir(exist_ok=True)
+    earlier = _written(var / "up.json")
     with (var / "up.log").open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "manage.py"), "up"],
             env=environment, cwd=ROOT, stdout=out, stderr=out,
         )  # fmt: skip
     try:
-        yield Stack(_ready(process, var), var, process, gateways)
+        yield Stack(_ready(process, var, earlier), var, process, gateways)
     finally:
         _stop(process)
 
 
-def _ready(process: subprocess.Popen[bytes], var: Path) -> dict[str, Any]:
-    began = time.time()
+def _written(file: Path) -> int:
+    """When it was, in nanoseconds; 0 while it is not there."""
+    return file.stat().st_mtime_ns if file.exists() else 0
+
+
+def _ready(process: subprocess.Popen[bytes], var: Path, earlier: int) -> dict[str, Any]:
+    """What it says once its `up.json` is there, which is not the one of an `earlier` start."""
+    end = time.monotonic() + START_S
     facts = var / "up.json"
-    while not (facts.exists() and facts.stat().st_mtime >= began - 1):
+    while _written(facts) == earlier:
         assert process.poll() is None, (var / "up.log").read_text()
-        assert time.time() - began < START_S, (var / "up.log").read_text()
+        assert time.monotonic() < end, (var / "up.log").read_text()
         time.sleep(0.2)
     loaded: dict[str, Any] = json.loads(facts.read_text())
     return loaded
@@ -165,7 +178,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def signed_in(stack: Stack) -> Iterator[httpx.Client]:
     """The operator, signed in to the console."""
     login = stack.facts["operator"]
-    with httpx.Client(base_url=stack.url, timeout=30, follow_redirects=True) as client:
+    with httpx.Client(base_url=stack.url, timeout=120, follow_redirects=True) as client:
         client.get("/admin/login/")
         form = login | {"csrfmiddlewaretoken": client.cookies["csrftoken"], "next": "/admin/"}
         page = client.post("/admin/login/", data=form, headers={"Referer": stack.url})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -11,7 +10,7 @@ import pytest
 
 from gateway.demo import ADAPTERS, MODEL_NAME, TENANTS
 from tests.stack.asking import CHAT, ask, chunks, long, serves, text_of, until
-from tests.stack.running import Stack
+from tests.stack.running import START_S, Stack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
@@ -91,13 +90,13 @@ def test_usage_sums_to_what_the_answers_said(stack: Stack) -> None:
 def test_promote_and_roll_back_while_a_stream_runs(stack: Stack) -> None:
     """A version begun with is finished with; the next request gets the new one."""
     key = stack.key(PIRATE.slug)
-    with stack.client(key) as client, ThreadPoolExecutor(1) as pool:
+    with stack.client(key) as client, stack.client(key) as other:
         plain = client.post(CHAT, json=ask(PIRATE.adapter)).json()
         old = text_of(_stream(client, long(PIRATE.adapter)))
         version = _upload(client, PIRATE.adapter, EXTRACT.adapter)
-        following = pool.submit(lambda: text_of(_stream(client, long(PIRATE.adapter))))
-        with stack.client(key) as other:
-            until(lambda: other.get("/api/v1/engines").json()["count"])
+        with client.stream("POST", CHAT, json=long(PIRATE.adapter)) as response:
+            following = chunks(response)
+            first = next(following)
             promoted = other.put(
                 f"/api/v1/adapters/{PIRATE.adapter}/aliases/live", json={"version": version}
             )
@@ -112,7 +111,7 @@ def test_promote_and_roll_back_while_a_stream_runs(stack: Stack) -> None:
             assert archived.is_success, archived.text
             pin = ask(f"{PIRATE.adapter}@{version}")
             until(lambda: other.post(CHAT, json=pin).status_code == 404)
-        assert following.result() == old
+            assert text_of([first, *following]) == old
     assert json.loads(swapped[0]["message"]["content"])["answer"] == "Lima"
     assert pinned == plain["choices"]
 
@@ -202,5 +201,5 @@ def test_an_engine_killed_in_mid_stream_gives_a_clear_error_and_comes_back(stack
         )
         assert int(refused.headers["retry-after"]) >= 1
         assert httpx.get(f"{stack.url}/healthz", timeout=30).is_success
-        until(lambda: serves(stack.url), 120)
+        until(lambda: serves(stack.url), START_S)
         assert client.post(CHAT, json=ask(SUPPORT.adapter)).is_success

@@ -19,6 +19,7 @@ from tests.stack.running import ROOT, gone, settings_free, up
 
 pytestmark = pytest.mark.stack
 SYNTHETIC = "--engine synthetic"
+PATIENCE_S = 300.0
 
 
 def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) -> None:
@@ -38,17 +39,17 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
                     "model": TENANTS[0].adapter,
                     "messages": [{"role": "user", "content": QUESTIONS[0][0]}],
                 },
-                timeout=60,
+                timeout=PATIENCE_S,
             )
             assert answer.status_code == 200, answer.text
         assert len(first.children("gateway")) == 2
         assert '"engine": "synthetic"' in first.log("engine-1"), (
             "every start says which engine runs"
         )
-        printed = (var / "up.log").read_text()
-        _paste(printed, key)
+        until(lambda: "Ctrl-C stops everything" in (var / "up.log").read_text())
+        _paste((var / "up.log").read_text(), key)
     assert first.process.returncode == 0, (var / "up.log").read_text()
-    until(lambda: all(gone(one) for one in family), 10)
+    until(lambda: all(gone(one) for one in family))
     for name in ("gateway-1", "engine-1", "worker-1"):
         for line in first.log(name).splitlines():
             if line.startswith("{"):
@@ -64,12 +65,14 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
 def _paste(printed: str, key: str) -> None:
     """The printed curl line and Python snippet work as they stand."""
     curl = printed[printed.index("curl -N") : printed.index("\n\nPython:")]
-    answer = subprocess.run(["bash", "-c", curl], capture_output=True, text=True, timeout=30)
+    answer = subprocess.run(
+        ["bash", "-c", curl], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert "data: [DONE]" in answer.stdout, answer.stderr
     snippet = printed[printed.index("from openai") : printed.index("\n\nCtrl-C")]
     assert key in snippet
     said = subprocess.run(
-        [sys.executable, "-c", snippet], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", snippet], capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert said.returncode == 0 and said.stdout.strip(), said.stderr
 
@@ -92,7 +95,7 @@ def test_a_bad_setting_ends_the_start_with_one_line(
         env=settings_free()
         | {"LORIKEET_VAR": str(tmp_path), "DATABASE_URL": "postgresql:///none"}
         | variables,
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.strip().startswith("lorikeet: ")
@@ -110,7 +113,7 @@ def test_help_explains_every_option(tmp_path: Path, command: str) -> None:
             "DATABASE_URL": "postgresql:///none",
             **dict.fromkeys(("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "RECEIPT_KEY"), "x" * 32),
         },
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     bare = re.findall(r"^  (--[a-z-]+ [A-Z_]+)$\n(?=  -|\n|\Z)", done.stdout, re.M)
@@ -120,7 +123,7 @@ def test_help_explains_every_option(tmp_path: Path, command: str) -> None:
 def test_an_engine_needs_its_token_and_a_model() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "manage.py"), "engine", "--model", "x"],
-        env=settings_free(), capture_output=True, text=True, timeout=60,
+        env=settings_free(), capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.strip().startswith("lorikeet engine: ENGINE_TOKEN is not set")
