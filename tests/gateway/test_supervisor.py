@@ -13,6 +13,7 @@ from gateway.supervisor import Child, Supervisor
 from tests.stack.asking import until
 from tests.stack.running import gone
 
+PATIENCE_S = 120.0
 FOREVER = "import time, sys; print('ready', flush=True); time.sleep(600)"
 
 
@@ -21,7 +22,7 @@ def child(tmp_path: Path, code: str, name: str = "one") -> Child:
 
 
 async def said(one: Child, text: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while text not in one.last_lines():  # noqa: ASYNC110 - a file of another process
             await asyncio.sleep(0.01)
 
@@ -47,7 +48,7 @@ async def test_a_crash_is_reported_with_the_last_lines_and_the_child_starts_agai
     )
     one = child(tmp_path, code)
     await boss.start(one)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         report = await reports.get()
     assert "one ended with status 1" in report
     assert "out of luck" in report
@@ -67,7 +68,7 @@ async def test_a_crash_takes_the_grandchildren_along(tmp_path: Path) -> None:
         "p.stdout.readline(); print('pid', p.pid, flush=True); os._exit(3)",
     )
     await boss.start(one)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         report = await reports.get()
     grandchild = int(report.split("pid ")[1].split()[0])
     await boss.stop()
