@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from gateway.demo import MODEL_NAME, QUESTIONS
 from tests.browser.people import Customer, Street, follow, go, join, sign_in
@@ -108,6 +108,21 @@ def test_a_conversation_is_kept_once_it_is_saved_and_goes_on_by_its_address(page
     page.get_by_role("button", name="Delete Geography").click()
     follow(page, page.get_by_role("dialog").get_by_role("button", name="Delete"))
     expect(page.get_by_text("You have saved no conversation yet.")).to_be_visible()
+
+
+def test_what_changes_while_it_is_saved_first_is_saved_too(page: Page) -> None:
+    answered(page, QUESTION)
+
+    def late(route: Route) -> None:
+        pane(page).get_by_label("Show token probabilities").check()
+        route.continue_()
+
+    page.route("**/playground/conversations", late)
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_role("button", name="Share")).to_be_visible()
+    saved(page)
+    page.reload()
+    expect(pane(page).get_by_label("Show token probabilities")).to_be_checked()
 
 
 def test_two_tabs_do_not_undo_each_other(page: Page, street: Street) -> None:

@@ -11,12 +11,13 @@ export class Keeping {
     Object.assign(this, { home, create, csrf, kept, told });
   }
 
-  // From now on it is kept up to date.
+  // From now on it is kept up to date, also with what changes before the answer is here.
   async begin() {
+    this.#wanted = false;
     const made = await this.#post(this.create, this.home.conversation());
     if (!made) return null;
     this.kept = made;
-    this.told("kept");
+    if (this.#wanted) this.changed();
     return made;
   }
 
