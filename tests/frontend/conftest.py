@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.core.cache import cache
 from django.test import Client
+from django.utils import timezone
 
 from tenants.models import ApiKey, Tenant
 from tests.frontend.clients import client_of
@@ -24,6 +25,13 @@ def plain_files(settings: Any) -> None:
     """Nothing is collected here, so there is no manifest of static files."""
     plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
     settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
+
+
+@pytest.fixture
+def one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Django's clock stands: no hour, day or month ends while a test looks at what was used."""
+    now = timezone.now()
+    monkeypatch.setattr(timezone, "now", lambda: now)
 
 
 @pytest.fixture

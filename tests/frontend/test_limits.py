@@ -18,6 +18,8 @@ from tests.frontend.clients import address, client_of
 from tests.tenants.making import make_adapter, make_key, make_tenant
 from tests.tenants.spending import spend
 
+pytestmark = pytest.mark.usefixtures("one_moment")
+
 OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
 
 

@@ -16,6 +16,8 @@ from tests.frontend.clients import address, client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tenants.spending import spend
 
+pytestmark = pytest.mark.usefixtures("one_moment")
+
 NOW = datetime(2026, 5, 20, 12, tzinfo=UTC)
 MIDNIGHT = datetime(2026, 5, 21, tzinfo=UTC)
 OPERATOR = LimitSet.Author.OPERATOR

@@ -19,6 +19,8 @@ from tests.tenants.making import make_key, make_tenant, make_user
 from tests.tenants.spending import spend
 from tests.tenants.test_usage_api import read
 
+pytestmark = pytest.mark.usefixtures("one_moment")
+
 NOW = datetime(2026, 5, 20, 15, 30, tzinfo=UTC)
 
 
