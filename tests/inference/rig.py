@@ -32,6 +32,8 @@ from tests.inference.limits import Counted
 from tests.inference.samples import MODEL
 
 TOKEN = "t" * 40
+HANGS_S = 60.0
+"""What takes that long would hang for ever."""
 
 
 class Keys:
@@ -103,7 +105,7 @@ class Ledger:
             self._news.notify_all()
 
     async def settled(self, count: int = 1) -> list[LedgerEntry]:
-        async with asyncio.timeout(10), self._news:
+        async with asyncio.timeout(HANGS_S), self._news:
             await self._news.wait_for(lambda: len(self.entries) >= count)
         return sorted(self.entries.values(), key=lambda entry: entry.id)
 
@@ -119,6 +121,11 @@ class Folders:
         self.arrived = asyncio.Event()
         """Cleared: files are on their way."""
         self.arrived.set()
+
+    @asynccontextmanager
+    async def ahead(self, ref: AdapterRef, source: str) -> AsyncIterator[None]:
+        await self.arrived.wait()
+        yield
 
     @asynccontextmanager
     async def pinned(self, ref: AdapterRef, source: str) -> AsyncIterator[Path]:
@@ -230,16 +237,16 @@ class Rig:
 async def agent_on(
     engine: Engine, root: Path, gateways: list[Gateway], **options: Any
 ) -> AsyncIterator[Rig]:
-    """An agent that serves the gateways; ready when each of them has it."""
+    """An agent that serves the gateways; ready when each of them has it, and it knows."""
     store = Folders(root)
     given: dict[str, Any] = {"id": "engine-1", "token": TOKEN, "max_running": 8, "max_resident": 4}
     journal = Journal.open(root / "journal")
     agent = Agent(engine, store, journal, **(given | options))
     running = asyncio.create_task(agent.run([gateways[0].url]))
     try:
-        async with asyncio.timeout(10):
-            for one in gateways:
-                await connected(one)
+        for one in gateways:
+            await connected(one)
+        await until(lambda: all(link.open for link, _ in agent._links.values()))
         yield Rig(gateways, engine, agent, store, running)
     finally:
         running.cancel()
@@ -250,14 +257,14 @@ async def agent_on(
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until the condition holds; fails after a minute."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANGS_S):
         while not condition():  # noqa: ASYNC110 - a running system has no event for it
             await asyncio.sleep(0)
 
 
 async def connected(one: Gateway, engines: int = 1) -> None:
     """Wait until so many engines are connected to the gateway."""
-    async with one.client() as client:
+    async with one.client() as client, asyncio.timeout(HANGS_S):
         while len(one.hub.snapshot()) < engines:
             await client.get("/healthz")  # a round trip through the loop and the sockets
 

@@ -24,6 +24,8 @@ from tests.inference.samples import MODEL
 
 CHAT = "/v1/chat/completions"
 SLOW = Behaviour(tokens_per_second=200.0)
+STALLED = Behaviour(stall_after_tokens=0)
+"""Whatever comes runs until another behaviour is set."""
 KEY = {"Idempotency-Key": "order 17"}
 REPLAYED = "idempotent-replayed"
 
@@ -182,7 +184,8 @@ async def test_a_client_that_lost_its_connection_gets_the_answer_by_a_retry(
 async def test_one_that_waits_and_leaves_ends_nothing(tmp_path: Path) -> None:
     async with two_gateways(tmp_path) as stack:
         one, other = stack.gateways
-        body = chat(max_tokens=40, ignore_eos=True)
+        behave(stack, STALLED)
+        body = chat(max_tokens=4, ignore_eos=True)
         first = asyncio.create_task(post(one, body))
         await until(lambda: stack.engine.stats().running)
         asked = other.answers.asked
@@ -190,18 +193,21 @@ async def test_one_that_waits_and_leaves_ends_nothing(tmp_path: Path) -> None:
         await until(lambda: other.answers.asked > asked)
         waits.cancel()
         await asyncio.wait([waits])
-        assert (await first).json()["usage"]["completion_tokens"] == 40
+        behave(stack, SLOW)
+        assert (await first).json()["usage"]["completion_tokens"] == 4
         assert len(await billed(one, other)) == 1
 
 
 async def test_a_wait_ends_with_the_request_timeout(tmp_path: Path) -> None:
     async with two_gateways(tmp_path, timeout_s=0.05) as stack:
         one, other = stack.gateways
-        body = chat(max_tokens=60, ignore_eos=True)
+        behave(stack, STALLED)
+        body = chat(max_tokens=2, ignore_eos=True)
         first = asyncio.create_task(post(one, body))
         await until(lambda: stack.engine.stats().running)
         late = await post(other, body)
         assert (late.status_code, late.json()["error"]["code"]) == (504, "generation_timeout")
+        behave(stack, SLOW)
         assert (await first).is_success
 
 
@@ -260,13 +266,15 @@ async def test_a_replay_is_for_keys_that_may_infer_alone(stack: Rig) -> None:
 async def test_one_whose_key_was_revoked_while_it_waited_gets_nothing(tmp_path: Path) -> None:
     async with two_gateways(tmp_path) as stack:
         one, other = stack.gateways
-        body = chat(max_tokens=40, ignore_eos=True)
+        behave(stack, STALLED)
+        body = chat(max_tokens=4, ignore_eos=True)
         first = asyncio.create_task(post(one, body))
         await until(lambda: stack.engine.stats().running)
         asked = other.answers.asked
         waits = asyncio.create_task(post(other, body))
         await until(lambda: other.answers.asked > asked)
         other.keys.revoked.add("acme")
+        behave(stack, SLOW)
         assert (await first).is_success
         assert (await waits).status_code == 401
 
