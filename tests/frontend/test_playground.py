@@ -221,11 +221,10 @@ async def stage(
     tenant: Tenant,
     *,
     behaviour: Behaviour | None = None,
-    engine: SyntheticEngine | None = None,
     grace_s: float = 30.0,
     **options: Any,
 ) -> AsyncIterator[Stage]:
-    engine = engine or SyntheticEngine(MODEL, behaviour)
+    engine = SyntheticEngine(MODEL, behaviour)
     async with rig(root, engine=engine, **options) as made, PostgresDirectory() as directory:
         hub, limits = made.gateway.hub, made.gateway.limits
         directory.on_revoked(hub.end_streams)
