@@ -43,12 +43,13 @@ SETTLE_S = 180.0
 """Longest wait until all is in the ledger and all leases have expired, once nothing dies."""
 WARM_UP_S = 3.0
 UNSEEN = {
-    "synthetic": Unseen(streamed=2, whole=6),
+    "synthetic": Unseen(streamed=4, whole=6),
     "vllm": Unseen(streamed=4, whole=40),
 }
-"""A step of a stream is journaled before the loop turns three times. Answers that don't stream are
-looked at ten times a second (`inference.agent.agent.TICK_S`): at 30 tokens a second these are at
-most four steps, and one or two are under way; a tiny model on vLLM takes some ms a step."""
+"""A step of a stream is journaled before the loop turns four times, and on a busy machine, where a
+turn may take longer than a step, each has one. Answers that don't stream are looked at ten times a
+second (`inference.agent.agent.TICK_S`): at 30 tokens a second these are at most four steps, and one
+or two are under way; a tiny model on vLLM takes some ms a step."""
 SHOW_EVERY_S = 15.0
 
 

@@ -30,6 +30,8 @@ from tests.inference.answers import CLAIM_S, KEPT_S, MemoryAnswers
 from tests.tenants.making import make_key, make_tenant
 
 SECOND = timedelta(seconds=1)
+PATIENT_S = 60.0
+"""For statements that nothing holds up but a busy machine."""
 BODY = b"data: {}\n\n\x00\xff" * 1000
 
 
@@ -73,7 +75,7 @@ async def in_postgres() -> AsyncIterator[Kept]:
         tenant = make_tenant("acme")
         return make_key(tenant)[0].pk, make_key(tenant)[0].pk
 
-    async with PostgresAnswers() as one, PostgresAnswers() as other:
+    async with PostgresAnswers(PATIENT_S) as one, PostgresAnswers(PATIENT_S) as other:
         yield Kept(one, other, await keys(), age)
     await sync_to_async(connections.close_all)()
 
@@ -227,7 +229,7 @@ async def test_two_gateways_that_are_asked_at_once_make_one_answer(postgres: Kep
             await respond(turn.tee(nobody))
         return BODY
 
-    both = [Idempotency(answers, wait_s=20.0) for answers in (postgres.one, postgres.other)]
+    both = [Idempotency(answers, wait_s=PATIENT_S) for answers in (postgres.one, postgres.other)]
     found = await asyncio.gather(*(ask(both[i % 2], i) for i in range(40)))
     assert found == [BODY] * 40
     assert len(made) == 1
@@ -297,7 +299,7 @@ async def test_what_changes_under_a_claim_is_seen(
     async with await psycopg.AsyncConnection.connect(conninfo("quick")) as quick:
         await quick.execute(change)
         claiming = asyncio.create_task(postgres.one.claim(second))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENT_S):
             while not await someone_waits_for_a_lock():
                 pass
         await quick.commit()
@@ -345,19 +347,19 @@ async def test_the_database_is_there_again_as_soon_as_it_is_back(postgres: Kept)
                 [name.as_string()],
             )
 
-    async with PostgresAnswers(answer_s=0.2) as answers:
+    async with PostgresAnswers(answer_s=2.0) as answers:
         try:
             await allow("ALLOW_CONNECTIONS false")
-            for claim in itertools.islice(tries, 40):
+            for claim in itertools.islice(tries, 4):
                 with pytest.raises(Unavailable):
                     await answers.claim(claim)
         finally:
             await allow("ALLOW_CONNECTIONS true")
-        for claim in itertools.islice(tries, 25):
+        for claim in itertools.islice(tries, 3):
             with suppress(Unavailable):
                 assert await answers.claim(claim) is True
                 return
-    pytest.fail("it was asked 25 times and is not there yet")
+    pytest.fail("it was asked for almost as long as it was away and is not there yet")
 
 
 async def test_a_database_that_does_not_answer_is_unavailable(postgres: Kept) -> None:

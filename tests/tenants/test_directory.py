@@ -570,7 +570,7 @@ async def test_a_check_that_failed_is_made_again(directory: CachedDirectory, row
 async def test_a_key_that_expires_is_told_when_it_does(
     directory: CachedDirectory, rows: Rows
 ) -> None:
-    rows.stored[PREFIX] = key_row(expires_at=datetime.now(UTC) + timedelta(milliseconds=300))
+    rows.stored[PREFIX] = key_row(expires_at=datetime.now(UTC) + timedelta(milliseconds=900))
     await directory.authenticate(TEXT)
     async with checking(directory) as told:
         task = asyncio.create_task(directory.tick())

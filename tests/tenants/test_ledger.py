@@ -16,10 +16,11 @@ from structlog.testing import capture_logs
 
 from inference.grants import Price as Prices
 from inference.wire import Account, LedgerEntry, Usage
-from tenants.ledger import BATCH, Connection, Ledger, Line, connect, write
+from tenants.ledger import BATCH, Connection, Line, connect, write
 from tenants.models import Adapter, EngineJournal, Price, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant
+from tests.tenants.spending import patient_ledger
 from tests.tenants.test_sums import moment, months, months_of_hours, usage_of
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -338,7 +339,7 @@ async def test_writers_of_the_same_sums_add_up(acme: Customer, async_db: None, c
 
     async def one(side: str) -> None:
         told, batches = Told(), [batch(number, side) for number in range(ROUNDS)]
-        async with Ledger(linger_s=0) as recorder:
+        async with patient_ledger(linger_s=0) as recorder:
             for part in batches:
                 told.happened.clear()
                 await together.wait()
@@ -374,7 +375,7 @@ async def test_writers_of_other_hours_of_the_same_months(acme: Customer, async_d
 
     async def one(side: str, new: str, old: str, at: datetime) -> None:
         told = Told()
-        async with Ledger(linger_s=0) as recorder:
+        async with patient_ledger(linger_s=0) as recorder:
             for number in range(rounds):
                 moments = {new: at + 2 * number * HOUR, old: at}
                 batch = [
@@ -402,7 +403,7 @@ async def test_writers_of_other_hours_of_the_same_months(acme: Customer, async_d
 
 async def test_callers_are_told_of_their_own(acme: Customer) -> None:
     one, two = Told(), Told()
-    async with Ledger() as recorder:
+    async with patient_ledger() as recorder:
         recorder.record("e1", "j1", [acme.entry("a"), acme.entry("b")], one)
         recorder.record("e2", "j2", [acme.entry("c")], two)
     assert (one.ids, two.ids) == (["a", "b"], ["c"])
@@ -414,14 +415,14 @@ async def test_callers_are_told_of_their_own(acme: Customer) -> None:
 async def test_what_was_there_before_counts_as_written(acme: Customer, pg: Connection) -> None:
     await write(pg, lines(acme.entry("a")))
     told = Told()
-    async with Ledger() as recorder:
+    async with patient_ledger() as recorder:
         recorder.record("e1", "j1", [acme.entry("a"), acme.entry("b")], told)
     assert told.ids == ["a", "b"]
 
 
 async def test_many_are_written_in_several_batches(acme: Customer) -> None:
     told = Told()
-    async with Ledger() as recorder:
+    async with patient_ledger() as recorder:
         for number in range(BATCH // 100 * 3):
             sent = [acme.entry(f"{number}/{n}") for n in range(100)]
             recorder.record("e1", "j1", sent, told)
@@ -439,7 +440,7 @@ async def test_whoever_listens_is_told_of_what_is_committed(acme: Customer) -> N
         heard.append((recorder.written, [line.entry.id for line in lines]))
 
     with capture_logs() as logs:
-        async with Ledger() as recorder:
+        async with patient_ledger() as recorder:
             for listener in (broken, listen):
                 recorder.on_written(listener)
             recorder.record("e1", "j1", [acme.entry("a"), acme.entry("b")], Told())
@@ -453,7 +454,7 @@ async def test_a_caller_that_fails_does_not_stop_the_others(acme: Customer) -> N
 
     told = Told()
     with capture_logs() as logs:
-        async with Ledger() as recorder:
+        async with patient_ledger() as recorder:
             recorder.record("e1", "j1", [acme.entry("a")], broken)
             recorder.record("e1", "j1", [acme.entry("b")], told)
     assert told.ids == ["b"]
@@ -463,7 +464,7 @@ async def test_a_caller_that_fails_does_not_stop_the_others(acme: Customer) -> N
 async def test_what_does_not_fit_is_left_to_the_engine(acme: Customer) -> None:
     told, late = Told(), Told()
     with capture_logs() as logs:
-        async with Ledger(capacity=2) as recorder:
+        async with patient_ledger(capacity=2) as recorder:
             recorder.record("e1", "j1", [acme.entry(id) for id in "abc"], told)
             recorder.record("e1", "j1", [acme.entry("d")], late)
             assert (recorder.waiting, recorder.turned_away) == (3, 1)
@@ -491,7 +492,7 @@ async def test_what_can_never_be_written_does_not_stop_the_others(acme: Customer
     mixed = [entry for pair in zip(good, bad, strict=False) for entry in pair] + good[len(bad) :]
     told = Told()
     with capture_logs() as logs:
-        async with Ledger() as recorder:
+        async with patient_ledger() as recorder:
             recorder.record("e1", "j1", mixed, told)
     assert await ids() == sorted(entry.id for entry in good)
     assert told.ids == [entry.id for entry in mixed]
@@ -511,7 +512,7 @@ async def test_a_month_that_was_taken_away_does_not_stop_the_others(
     await pg.execute(detach)  # to keep it elsewhere
     try:
         with capture_logs() as logs:
-            async with Ledger() as recorder:
+            async with patient_ledger() as recorder:
                 recorder.record("e1", "j1", [acme.entry("late", late), acme.entry("a")], told)
     finally:
         await pg.execute("DROP TABLE tenants_usageevent_2034_05")
@@ -522,7 +523,7 @@ async def test_a_month_that_was_taken_away_does_not_stop_the_others(
 async def test_a_time_that_was_not_measured_is_no_reason_not_to_bill(acme: Customer) -> None:
     strange = Usage(100, 40, 7, 2, float("nan"), 0.0, float("inf"), float("-inf"))
     told = Told()
-    async with Ledger() as recorder:
+    async with patient_ledger() as recorder:
         recorder.record("e1", "j1", [acme.entry("a", usage=strange)], told)
     (event,) = await events()
     assert (event.queue_s, event.ttft_s, event.total_s) == (0, None, 0)
@@ -562,7 +563,7 @@ async def test_entries_wait_until_it_is_back(acme: Customer) -> None:
     door, one, two = Door(), Told(), Told()
     door.shut = True
     with capture_logs() as logs:
-        async with Ledger(door) as recorder:
+        async with patient_ledger(door) as recorder:
             recorder.record("e1", "j1", [acme.entry("a")], one)
             await door.knocked.wait()
             door.knocked.clear()
@@ -577,7 +578,7 @@ async def test_entries_wait_until_it_is_back(acme: Customer) -> None:
 
 async def test_a_connection_that_is_killed_is_made_again(acme: Customer, pg: Connection) -> None:
     door, told = Door(), Told()
-    async with Ledger(door) as recorder:
+    async with patient_ledger(door) as recorder:
         for number in range(3):
             told.happened.clear()
             recorder.record("e1", "j1", [acme.entry(str(number))], told)
@@ -592,7 +593,7 @@ async def test_a_connection_that_is_killed_is_made_again(acme: Customer, pg: Con
 async def test_killed_while_it_writes(acme: Customer, pg: Connection) -> None:
     """A lock holds the statement up; the backend is terminated in its middle."""
     door, told = Door(), Told()
-    async with Ledger(door) as recorder:
+    async with patient_ledger(door) as recorder:
         async with pg.transaction():
             await pg.execute("LOCK TABLE tenants_enginejournal IN EXCLUSIVE MODE")
             recorder.record("e1", "j1", [acme.entry("a")], told)
@@ -615,7 +616,7 @@ async def test_a_serialization_failure_is_tried_again(acme: Customer, pg: Connec
     told = Told()
     await write(pg, lines(acme.entry("a")))
     with capture_logs() as logs:
-        async with Ledger(strictly) as recorder:
+        async with patient_ledger(strictly) as recorder:
             async with pg.transaction():
                 await write(pg, lines(acme.entry("b")))
                 recorder.record("e1", "j1", [acme.entry("c")], told)
@@ -643,7 +644,7 @@ async def test_a_batch_that_takes_too_long_is_written_in_parts(
     told = Told()
     await pg.execute(TOO_LONG)
     try:
-        async with Ledger() as recorder:
+        async with patient_ledger() as recorder:
             recorder.record("e1", "j1", [acme.entry(id) for id in "abcdefgh"], told)
     finally:
         await pg.execute("DROP FUNCTION too_long CASCADE")
@@ -655,7 +656,7 @@ async def test_what_cannot_be_written_at_the_end_is_left_to_the_engines(acme: Cu
     door, told = Door(), Told()
     door.shut = True
     with capture_logs() as logs:
-        async with Ledger(door, last_s=0) as recorder:
+        async with patient_ledger(door, last_s=0) as recorder:
             recorder.record("e1", "j1", [acme.entry("a")], told)
             await door.knocked.wait()
     assert told.calls == 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import pytest
@@ -30,6 +31,8 @@ from tenants.models import Price as PriceRow
 from tenants.notices import CHANNEL, LISTENER, Notice, conninfo, parse
 from tenants.reader import Reader
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -149,7 +152,8 @@ class Gateway:
         key, text = await given_key()
         await self.directory.authenticate(text)
         await sync_to_async(key.revoke)()
-        assert await self.next_revoked() == key.pk
+        while await self.next_revoked() != key.pk:  # a listener that returned tells all again
+            pass
 
     async def pins(self, *adapters: AdapterRef) -> None:
         """Wait until just these are said to be pinned."""
@@ -208,8 +212,11 @@ async def test_a_notice_that_was_missed_is_made_good_on_return(gateway: Gateway)
     await gateway.directory.authenticate(text)
     silent = "SET session_replication_role = replica; {}; RESET session_replication_role"
     await execute(silent.format("UPDATE tenants_apikey SET revoked_at = now()"))
-    terminate = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
-    await execute(terminate, LISTENER)
+    await execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE application_name = %s AND datname = current_database()",
+        LISTENER,
+    )
     assert await gateway.next_revoked() == key.pk
     with pytest.raises(InvalidApiKey, match="revoked"):
         await gateway.directory.authenticate(text)
@@ -380,6 +387,14 @@ async def test_last_use_is_written(async_db: None) -> None:
     assert key.last_used_at is not None
 
 
+async def when_available(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until there is an answer: a busy machine may need longer for one than is waited for."""
+    async with asyncio.timeout(60):
+        while True:
+            with suppress(Unavailable):
+                return await ask()
+
+
 async def test_a_database_that_does_not_answer_is_unavailable(async_db: None) -> None:
     reader = Reader(answer_s=0.2)
     await reader.open()
@@ -387,7 +402,7 @@ async def test_a_database_that_does_not_answer_is_unavailable(async_db: None) ->
         await other.execute("LOCK TABLE tenants_apikey IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(Unavailable):
             await reader.key("a" * 12)
-    assert await reader.key("a" * 12) is None
+    assert await when_available(lambda: reader.key("a" * 12)) is None
     await reader.close()
     with pytest.raises(Unavailable):
         await reader.key("a" * 12)

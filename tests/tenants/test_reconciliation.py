@@ -19,7 +19,7 @@ from inference.wire import Account, EngineStats, LedgerEntry, Totals, Usage
 from tenants import housekeeping
 from tenants.answers import KEPT_TIME
 from tenants.journals import Report, Seen
-from tenants.ledger import Ledger, connect, write_reports
+from tenants.ledger import connect, write_reports
 from tenants.models import (
     ApiKey,
     EngineJournal,
@@ -41,7 +41,7 @@ from tenants.reconciliation import (
     snapshot,
 )
 from tests.tenants.making import make_key, make_tenant
-from tests.tenants.spending import NOON, spend
+from tests.tenants.spending import NOON, patient_ledger, spend
 
 HOUR = timedelta(hours=1)
 
@@ -107,6 +107,15 @@ def test_a_journal_that_was_left_is_told_of_while_it_differs(
     assert [bool(drift) for drift in drifts()] == [True] * told
 
 
+def test_drift_that_was_explained_is_none_until_more_is_missing(db: None) -> None:
+    journal(counted_requests=5, counted_prompt_tokens=50, surplus_tokens=3).save()
+    shown = reconcile("--accept", "j1")
+    assert "Accepted: 5 requests and 47 tokens" in shown and "All agree" in shown
+    assert "there is no journal 'j1' that differs" in refused("--accept", "j1")
+    EngineJournal.objects.update(counted_requests=7)
+    assert [(drift.requests, drift.tokens) for drift in drifts()] == [(2, 0)]
+
+
 # --- Reports of engines --------------------------------------------------------------------------
 
 
@@ -148,10 +157,10 @@ async def agent(async_db: None) -> Agent:
 
 
 async def test_a_journal_is_reported_as_it_stands(agent: Agent) -> None:
-    async with Ledger() as recorder:
+    async with patient_ledger() as recorder:
         recorder.record("e1", "j1", agent.ended(3), agent.written)
     agent.ended(2)
-    async with Ledger() as recorder:
+    async with patient_ledger() as recorder:
         recorder.totals("e1", agent.stats)
     row = await EngineJournal.objects.aget()
     assert (row.engine_id, row.journal) == ("e1", "j1")
@@ -164,7 +173,7 @@ async def test_a_journal_is_reported_as_it_stands(agent: Agent) -> None:
 
 
 async def test_a_report_before_any_usage(agent: Agent) -> None:
-    async with Ledger() as recorder:
+    async with patient_ledger() as recorder:
         recorder.totals("e1", agent.stats)
         recorder.totals("e2", EngineStats())
     row = await EngineJournal.objects.aget()
@@ -173,7 +182,7 @@ async def test_a_report_before_any_usage(agent: Agent) -> None:
 
 async def test_reports_come_no_more_often_than_they_are_wanted(agent: Agent) -> None:
     """The first is written at once, the next one with a change, at the end here."""
-    async with Ledger(report_s=3600, linger_s=0) as recorder:
+    async with patient_ledger(report_s=3600, linger_s=0) as recorder:
         recorder.totals("e1", agent.stats)
         await _reported()
         done = asyncio.Event()
@@ -205,7 +214,7 @@ async def test_a_surplus_stays_until_it_is_judged_anew(async_db: None) -> None:
 
 async def test_a_report_that_is_refused_does_not_stop_the_others(agent: Agent) -> None:
     with capture_logs() as logs:
-        async with Ledger() as recorder:
+        async with patient_ledger() as recorder:
             recorder.totals("e1", agent.stats)
             recorder.totals("e2", EngineStats(journal="x" * 65))
             recorder.totals("e3", EngineStats(journal="j3"))
@@ -217,9 +226,9 @@ async def test_an_entry_that_is_not_billable_stays_in_sight(agent: Agent) -> Non
     lost = LedgerEntry(
         "r0", Account(0, 0, NOON.timestamp(), "base"), "base", Usage(10, 0, 5), "stop"
     )
-    async with Ledger() as recorder:
+    async with patient_ledger() as recorder:
         recorder.record("e1", "j1", [lost], lambda ids: None)
-    async with Ledger() as recorder:
+    async with patient_ledger() as recorder:
         recorder.totals("e1", EngineStats(journal="j1", journaled=Totals(1, 10, 0, 5)))
     (drift,) = await sync_to_async(drifts)()
     assert (drift.requests, drift.tokens) == (1, 15)
