@@ -130,7 +130,11 @@ def _keys(tenant: Tenant, people: dict[str, User]) -> list[ApiKey]:
 
 
 def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
-    """A ceiling, and own limits below it: today's tokens nearly used, the month's money all but."""
+    """A ceiling, and own limits below it: today's tokens nearly used, the month's money all but.
+
+    Each leaves room for the requests that the scenery makes, also when the day or the month has
+    just begun.
+    """
     now = timezone.now()
     day = now.replace(hour=0, minute=0, second=0, microsecond=0)
     used = UsageSum.objects.filter(tenant=tenant)
@@ -138,10 +142,11 @@ def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
     month = next(iter(used.sums([], day.replace(day=1), now)))
     tokens = int(today["prompt_tokens"] + today["completion_tokens"])
     cost = int(month["cost"]) * MICRO // PICO
-    ceiling = {"requests_per_minute": 600, "concurrent_streams": 64, "cost_per_month": 2 * cost}
+    own_cost = cost * 50 // 48 + 1_000
+    ceiling = {"requests_per_minute": 600, "concurrent_streams": 64, "cost_per_month": 2 * own_cost}
     own = {"requests_per_minute": 120, "tokens_per_day": tokens * 9 // 8 + 50_000}
     LimitScope(tenant).store(LimitSet.Author.OPERATOR, ceiling)
-    LimitScope(tenant).store(LimitSet.Author.TENANT, own | {"cost_per_month": cost * 50 // 48})
+    LimitScope(tenant).store(LimitSet.Author.TENANT, own | {"cost_per_month": own_cost})
     LimitScope(tenant, key=keys[-1]).store(LimitSet.Author.TENANT, {"tokens_per_day": 250_000})
 
 
