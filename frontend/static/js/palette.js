@@ -1,6 +1,6 @@
 // The command palette and the keyboard's shortcuts. Those of a single key can be switched off.
 const SETTING = "single-keys";
-const GO_MS = 1500;
+const GO_MS = 1500; // between the two presses, however late the page gets to them
 const PAUSE_MS = 120;
 
 const palette = document.getElementById("palette");
@@ -127,14 +127,14 @@ const SINGLE = {
 };
 
 function pressed(event) {
-  if (Date.now() < goUntil) {
+  if (event.timeStamp < goUntil) {
     goUntil = 0;
     const link = document.querySelector(`[data-go-key="${CSS.escape(event.key)}"]`);
     link?.click();
     return Boolean(link);
   }
   if (event.key === "g") {
-    goUntil = Date.now() + GO_MS;
+    goUntil = event.timeStamp + GO_MS;
     return true;
   }
   const target = SINGLE[event.key]?.();
