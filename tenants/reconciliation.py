@@ -50,11 +50,20 @@ class Drift:
         counted_requests = journal.counted_requests + (journal.waiting_requests if silent else 0)
         ledger_tokens = journal.ledger_prompt_tokens + journal.ledger_completion_tokens
         counted_tokens = journal.counted_prompt_tokens + journal.counted_completion_tokens
+        requests = max(0, counted_requests - journal.ledger_requests)
+        tokens = max(0, counted_tokens - ledger_tokens)
         return cls(
             journal,
-            max(0, counted_requests - journal.ledger_requests) - (journal.surplus_requests or 0),
-            max(0, counted_tokens - ledger_tokens) - (journal.surplus_tokens or 0),
+            requests - (journal.surplus_requests or 0) - journal.accepted_requests,
+            tokens - (journal.surplus_tokens or 0) - journal.accepted_tokens,
             journal.unjournaled_tokens,
+        )
+
+    def accept(self) -> None:
+        """Count what is missing or too much at present as explained: it is no drift any more."""
+        EngineJournal.objects.filter(pk=self.journal.pk).update(
+            accepted_requests=F("accepted_requests") + self.requests,
+            accepted_tokens=F("accepted_tokens") + self.tokens,
         )
 
 

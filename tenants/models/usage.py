@@ -370,6 +370,9 @@ class EngineJournal(models.Model):
     surplus_requests = models.BigIntegerField(null=True)
     """What the ledger has beyond the journal (`tenants.journals`); null: not judged yet."""
     surplus_tokens = models.BigIntegerField(null=True)
+    accepted_requests = models.BigIntegerField(default=0, db_default=0)
+    """Drift that was looked into (`manage.py reconcile --accept`), and is none now."""
+    accepted_tokens = models.BigIntegerField(default=0, db_default=0)
     reported_at = models.DateTimeField(null=True)
 
     class Meta:

@@ -33,6 +33,11 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--check-rollups", action="store_true", help="read every event")
         parser.add_argument(
+            "--accept",
+            metavar="JOURNAL",
+            help="count this journal's drift as explained, as after a backup was restored",
+        )
+        parser.add_argument(
             "--since", type=_hour, metavar="TIME", help="first hour to check (2026-05-01T12, UTC)"
         )
         parser.add_argument(
@@ -45,6 +50,8 @@ class Command(BaseCommand):
             raise CommandError("--since and --until go with --check-rollups.")
         if since and until and since >= until:
             raise CommandError("no hour lies between --since and --until.")
+        if options["accept"]:
+            self._accept(options["accept"])
         self._console = Console(file=cast(IO[str], self.stdout), width=WIDTH, highlight=False)
         found = self._check_journals()
         if options["check_rollups"]:
@@ -52,6 +59,14 @@ class Command(BaseCommand):
         if found:
             raise CommandError(f"{found} of them differ.", returncode=1)
         self.stdout.write("All agree.")
+
+    def _accept(self, journal: str) -> None:
+        found = [drift for drift in reconciliation.drifts() if drift.journal.journal == journal]
+        if not any(found):
+            raise CommandError(f"there is no journal {journal!r} that differs.")
+        found[0].accept()
+        said = f"{found[0].requests} requests and {found[0].tokens} tokens"
+        self.stdout.write(f"Accepted: {said} of the journal {journal}.")
 
     def _check_journals(self) -> int:
         drifts = reconciliation.drifts()
