@@ -75,6 +75,9 @@ class History:
     def note(self, found: Sequence[Mapping[str, Any]], at: float) -> None:
         """These engines are connected at this moment, and have counted this."""
         with self._lock:
+            if self._points and at < self._points[-1].at:  # the clock was set back
+                for past in (self._points, self._samples, self._stepped):
+                    past.clear()
             kept, self._samples = self._samples, {}
             for engine in found:
                 sample = Sample(at, engine["prompt_tokens"], engine["completion_tokens"])

@@ -44,6 +44,16 @@ def test_an_engine_that_counts_anew_or_was_away_has_no_rate_at_first() -> None:
     assert rates(history, [counted(20, 90)], 8.0) == {}
 
 
+def test_a_clock_that_is_set_back_begins_anew() -> None:
+    history = History()
+    for second in range(20):
+        history.note([counted(second * 30, 0)], 3600.0 + second)
+    assert rates(history, [counted(600, 0)], 0.0) == {}
+    assert rates(history, [counted(640, 0)], 2.0) == {"e": Rate(20.0, 0.0)}
+    history.note([counted(800, 0)], STEP_S)
+    assert [point.at for point in history.points()] == [0.0, STEP_S]
+
+
 def test_a_point_is_the_whole_step_before_it() -> None:
     history = History()
     for second in range(int(STEP_S) * 2 + 1):
