@@ -77,7 +77,7 @@ class HttpFetch:
     @asynccontextmanager
     async def __call__(self, url: str) -> AsyncIterator[Download]:
         try:
-            async with self._client.stream("GET", url) as response:
+            async with contextlib.aclosing(await self._answer(url)) as response:
                 if response.status_code != 200:
                     raise FetchFailed(f"{url} answered {response.status_code}")
                 length = response.headers.get("content-length", "")
@@ -86,6 +86,18 @@ class HttpFetch:
                 yield Download(int(length), response.aiter_raw(CHUNK_BYTES))
         except httpx.HTTPError as error:
             raise FetchFailed(f"{url}: {str(error) or type(error).__name__}") from error
+
+    async def _answer(self, url: str) -> httpx.Response:
+        """Its body is not read yet.
+
+        Raises:
+            httpx.HTTPError: there is none.
+            FetchFailed: there is no connection any more.
+        """
+        try:
+            return await self._client.send(self._client.build_request("GET", url), stream=True)
+        except AttributeError as error:  # httpcore asks for the socket, of which uvloop has let go
+            raise FetchFailed(f"{url}: the connection was reset at once") from error
 
 
 class AdapterStore:
