@@ -319,9 +319,10 @@ class Agent:
         source = job.link.url if job.link else ""
         self._queue.expect(request)
         self._watch.moved(job)
-        async with self._store.pinned(job.adapter, source):
+        async with self._store.ahead(job.adapter, source):
             await self._admitted(job, request)
-            yield (await self._residency.adapter(job.adapter, source)).adapter
+            async with self._store.pinned(job.adapter, source):
+                yield (await self._residency.adapter(job.adapter, source)).adapter
 
     async def _admitted(self, job: Job, request: Request) -> None:
         self._queue.push(request, time.monotonic())

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Container
 
 
 class NoRoom(Exception):
@@ -54,10 +55,10 @@ class DiskIndex:
     def pinned(self, digest: str) -> bool:
         return digest in self._pins
 
-    def reserve(self, digest: str, size: int) -> list[str]:
+    def reserve(self, digest: str, size: int, *, kept: Container[str] = ()) -> list[str]:
         """Give the adapter `size` bytes, in place of what it had; returns which others to delete.
 
-        They are dropped here already.
+        They are dropped here already; none of them is pinned or `kept`.
 
         Raises:
             NoRoom: it does not fit; nothing is changed.
@@ -66,7 +67,7 @@ class DiskIndex:
         excess = sum(others.values()) + size - self.budget_bytes
         victims = []
         for known, held in others.items():
-            if excess > 0 and not self.pinned(known):
+            if excess > 0 and not self.pinned(known) and known not in kept:
                 victims.append(known)
                 excess -= held
         if excess > 0:

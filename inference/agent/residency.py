@@ -23,6 +23,14 @@ log = structlog.get_logger(__name__)
 class Store(Protocol):
     """The files of adapters on this machine."""
 
+    def ahead(self, ref: AdapterRef, source: str) -> AbstractAsyncContextManager[None]:
+        """Fetch the files before `pinned` needs them, if there is room.
+
+        Raises:
+            AdapterLoadFailed: they cannot be had.
+        """
+        ...
+
     def pinned(self, ref: AdapterRef, source: str) -> AbstractAsyncContextManager[Path]:
         """The folder with the checked files of this version, kept while in use.
 

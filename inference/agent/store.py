@@ -4,6 +4,9 @@
 complete and with the right SHA-256s, or not at all, so a path handed out means right content for
 as long as it is pinned. What a crash left half done lies under `.incoming` or lacks a file, and
 goes at the next start; what was there before the start is hashed once more at its first use.
+
+What requests will need that wait for their turn is fetched `ahead`, and takes no room from what
+runs. So a flood of requests for many adapters fills neither the disk nor the network for others.
 """
 
 from __future__ import annotations
@@ -14,12 +17,14 @@ import hashlib
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import httpx
 import structlog
@@ -35,6 +40,8 @@ CHUNK_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 5.0
 STALL_TIMEOUT_S = 30.0
 """A download of any length goes on for as long as bytes come."""
+DOWNLOADS_PER_TENANT = 4
+"""At a time, so that no tenant's adapters hold up the files of another."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = ".incoming"
 
@@ -110,6 +117,10 @@ class AdapterStore:
         self._fetch = fetch
         self._verified: set[str] = set()
         self._flights: dict[str, asyncio.Task[Path]] = {}
+        self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """By tenant."""
+        self._awaited: Counter[str] = Counter()
+        """How many requests wait for their turn with each adapter."""
 
     async def __aenter__(self) -> AdapterStore:
         """Take over what an earlier process left whole; delete the rest."""
@@ -121,6 +132,27 @@ class AdapterStore:
         for flight in flights:
             flight.cancel()
         await asyncio.gather(*flights, return_exceptions=True)
+
+    @asynccontextmanager
+    async def ahead(self, ref: AdapterRef, source: str) -> AsyncIterator[None]:
+        """The adapter's files are here, if there is room for them beside all that is pinned or
+        `ahead`. They stay inside the context, unless what is pinned needs their room.
+
+        Raises:
+            AdapterUnavailable: as `get`, but for want of room.
+        """
+        self._awaited[ref.digest] += 1
+        try:
+            try:
+                await self.get(ref, source)
+            except AdapterUnavailable as error:
+                if not isinstance(error.__cause__, NoRoom):
+                    raise
+            yield
+        finally:
+            self._awaited[ref.digest] -= 1
+            if not self._awaited[ref.digest]:
+                del self._awaited[ref.digest]
 
     @asynccontextmanager
     async def pinned(self, ref: AdapterRef, source: str) -> AsyncIterator[Path]:
@@ -158,16 +190,16 @@ class AdapterStore:
 
     async def _provide(self, ref: AdapterRef, source: str) -> Path:
         home = self._folder / ref.digest
-        self._index.pin(ref.digest)  # what is on its way is not evicted either
+        tenant = ref.name.partition("/")[0]
+        places = self._downloads.setdefault(tenant, asyncio.Semaphore(DOWNLOADS_PER_TENANT))
         try:
             if ref.digest not in self._index or not await self._verify(ref):
-                await self._download(ref, source)
+                async with places:
+                    await self._download(ref, source)
         except (FetchFailed, NoRoom, OSError) as error:
             raise AdapterUnavailable(
                 f"The files of the adapter {ref.name} cannot be brought to the engine: {error}"
             ) from error
-        finally:
-            self._index.unpin(ref.digest)
         return home
 
     # --- downloads -------------------------------------------------------------------------------
@@ -196,10 +228,19 @@ class AdapterStore:
         log.info("adapter_fetched", adapter=ref.name, size_bytes=reserved)
 
     async def _make_room(self, digest: str, size: int) -> None:
-        for victim in self._index.reserve(digest, size):
+        for victim in self._reserve(digest, size):
             self._verified.discard(victim)
             await asyncio.to_thread(_remove, self._out_of_sight(victim))
             log.info("adapter_evicted", digest=victim)
+
+    def _reserve(self, digest: str, size: int) -> list[str]:
+        """What is on its way is never evicted, what is `ahead` only for what is pinned."""
+        try:
+            return self._index.reserve(digest, size, kept={*self._flights, *self._awaited})
+        except NoRoom:
+            if not self._index.pinned(digest):
+                raise
+            return self._index.reserve(digest, size, kept=self._flights)
 
     def _out_of_sight(self, digest: str) -> Path:
         """Move an evicted folder away in one step, before anything is awaited: whoever fetches the

@@ -37,6 +37,15 @@ def test_pinned_is_passed_over() -> None:
     assert index.reserve("d", 60) == ["a"]
 
 
+def test_what_is_kept_is_passed_over() -> None:
+    index = DiskIndex(100)
+    for digest in "ab":
+        index.reserve(digest, 50)
+    assert index.reserve("c", 50, kept={"a"}) == ["b"]
+    with pytest.raises(NoRoom):
+        index.reserve("d", 50, kept={"a", "c"})
+
+
 def test_reserving_again_replaces_what_it_had() -> None:
     index = DiskIndex(100)
     index.reserve("a", 10)

@@ -11,8 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from inference.agent.store import AdapterStore, Download, FetchFailed, HttpFetch
+from inference.agent.store import (
+    DOWNLOADS_PER_TENANT,
+    AdapterStore,
+    Download,
+    FetchFailed,
+    HttpFetch,
+)
 from inference.content import CONFIG, FILES, WEIGHTS, digest_of
 from inference.errors import AdapterLoadFailed, AdapterUnavailable
 from inference.wire import AdapterRef
@@ -121,6 +128,47 @@ async def test_no_room_beside_what_is_pinned(tmp_path: Path) -> None:
                 await store.get(b, SOURCE)
             assert on_disk(tmp_path) == {a.digest}
         await store.get(b, SOURCE)
+
+
+async def test_what_waits_for_its_turn_takes_no_room_from_what_runs(tmp_path: Path) -> None:
+    gateway = Gateway()
+    a, b, c = (gateway.add(content(seed)) for seed in "abc")
+    async with AdapterStore(tmp_path, 250, gateway) as store:
+        async with store.ahead(a, SOURCE), store.ahead(b, SOURCE):
+            async with store.ahead(c, SOURCE):
+                assert on_disk(tmp_path) == {a.digest, b.digest}
+                async with store.pinned(c, SOURCE):
+                    assert on_disk(tmp_path) == {b.digest, c.digest}
+                    async with store.pinned(a, SOURCE):
+                        assert on_disk(tmp_path) == {a.digest, c.digest}
+        async with store.ahead(b, SOURCE):
+            assert b.digest in on_disk(tmp_path), "nobody waits for the others any more"
+
+
+async def test_a_failure_ahead_is_told_at_once(tmp_path: Path) -> None:
+    async with AdapterStore(tmp_path, 150, Gateway()) as store:
+        with pytest.raises(AdapterUnavailable, match="answered 404"):
+            async with store.ahead(ref_of(content("unknown")), SOURCE):
+                pass
+
+
+async def test_a_tenant_has_few_downloads_at_a_time(tmp_path: Path) -> None:
+    gateway = Gateway(hold=asyncio.Event())
+    refs = [gateway.add(content(seed)) for seed in "abcdefgh"]
+    other = gateway.add(content("o"))
+    async with AdapterStore(tmp_path, 10_000, gateway) as store:
+        asking = [asyncio.create_task(store.get(ref, SOURCE)) for ref in refs]
+        asking.append(
+            asyncio.create_task(store.get(structs.replace(other, name="globex/a"), SOURCE))
+        )
+        for _ in range(DOWNLOADS_PER_TENANT + 1):
+            await gateway.asked.acquire()
+        assert gateway.fetched[-1].startswith(other.digest[:4])
+        assert len(gateway.fetched) == DOWNLOADS_PER_TENANT + 1
+        assert gateway.hold
+        gateway.hold.set()
+        await asyncio.gather(*asking)
+        assert len(on_disk(tmp_path)) == 9
 
 
 async def test_downloads_under_way_do_not_evict_each_other(tmp_path: Path) -> None:
