@@ -48,9 +48,9 @@ class Limits:
     """What one scope (a tenant, a key, an adapter) allows; None: no limit. Compare by value.
 
     `counters` names the scope's counters wherever they are kept (`t12`, `k7`, `a3`: kind and row
-    id); `shown` names it in messages (``tenant `acme` ``). Minutes are sliding, days and months
-    are UTC's calendar. `prompt_tokens_per_minute` counts uncached prompt tokens alone; costs are
-    in micro-units of the currency.
+    id, of a rotated key that of the first one); `shown` names it in messages (``tenant `acme` ``).
+    Minutes are sliding, days and months are UTC's calendar. `prompt_tokens_per_minute` counts
+    uncached prompt tokens alone; costs are in micro-units of the currency.
     """
 
     counters: str

@@ -17,7 +17,7 @@ from tenants.pool import ANSWER_S, Pool
 
 KEY = """
 SELECT k.id, k.tenant_id, t.slug AS tenant, t.status, t.weight, t.cache_secret, k.name, k.prefix,
-       k.scopes, k.allowed_models, k.lane, k.expires_at, k.revoked_at, k.secret_hmac
+       k.scopes, k.allowed_models, k.lane, k.expires_at, k.revoked_at, k.secret_hmac, k.origin_id
 """
 LIMITS = """,
        (SELECT jsonb_object_agg(CASE WHEN l.tenant_id IS NULL THEN 'default' ELSE l.author END,
@@ -88,6 +88,7 @@ class KeyRow:
     expires_at: datetime | None
     revoked_at: datetime | None
     secret_hmac: bytes
+    origin_id: int | None = None
     tenant_limits: Sets | None = None
     key_limits: Sets | None = None
 
@@ -115,7 +116,7 @@ class KeyRow:
         tenant, key = f"tenant `{self.tenant}`", f"key `{self.name}` (lk_{self.prefix}…)"
         return (
             *ceilings.limits(f"t{self.tenant_id}", tenant, self.tenant_limits),
-            *ceilings.limits(f"k{self.id}", key, self.key_limits),
+            *ceilings.limits(f"k{self.origin_id or self.id}", key, self.key_limits),
         )
 
 

@@ -217,7 +217,7 @@ def _ceiling_by(scope: LimitScope, sets: Sets, name: str) -> str:
 def _counters(scope: LimitScope) -> str:
     """As `inference.grants.Limits` names them."""
     if scope.key is not None:
-        return f"k{scope.key.pk}"
+        return f"k{scope.key.counted_as}"
     if scope.adapter is not None:
         return f"a{scope.adapter.pk}"
     assert scope.tenant is not None

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from asgiref.sync import async_to_sync
+from django.db.models import Q
 from django.utils import timezone
 
 from inference.errors import Unavailable
@@ -46,7 +47,8 @@ def budgets(scope: LimitScope) -> dict[str, int]:
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     usage = UsageSum.objects.filter(tenant=scope.tenant)
     if scope.key is not None:
-        usage = usage.filter(key=scope.key)
+        origin = scope.key.counted_as
+        usage = usage.filter(Q(key=origin) | Q(key__origin=origin))
     if scope.adapter is not None:
         usage = usage.filter(adapter=scope.adapter.name)
     days = list(usage.sums(["day"], month_start(now), now))

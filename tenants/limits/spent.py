@@ -11,11 +11,12 @@ from inference.grants import MICRO
 from tenants.models.usage import Span, month_end, month_start
 from tenants.pool import Pool
 
-# Each begins with the tenant, by which the sums are found. An adapter's are by its name.
+# Each begins with the tenant, by which the sums are found. A key's are also of those that it was
+# rotated into, an adapter's are by its name.
 _SCOPES = {
     "t": "r.tenant_id = %(id)s",
     "k": "r.tenant_id = (SELECT tenant_id FROM tenants_apikey WHERE id = %(id)s)"
-    " AND r.key_id = %(id)s",
+    " AND r.key_id IN (SELECT id FROM tenants_apikey WHERE id = %(id)s OR origin_id = %(id)s)",
     "a": "(r.tenant_id, r.adapter) = (SELECT tenant_id, name FROM tenants_adapter"
     " WHERE id = %(id)s)",
 }

@@ -73,6 +73,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         expires_at: datetime | None = None,
         lane: str = Lane.INTERACTIVE,
         created_by: User | None = None,
+        origin_id: int | None = None,
     ) -> tuple[ApiKey, str]:
         """Make a key; returns it and its text, which nobody can find out later."""
         key = ApiKey(
@@ -83,6 +84,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
             expires_at=expires_at,
             lane=lane,
             created_by=created_by,
+            origin_id=origin_id,
         )
         text = key.set_new_secret()
         key.save()
@@ -139,6 +141,14 @@ class ApiKey(models.Model):
     created_by = models.ForeignKey(
         User, models.SET_NULL, null=True, editable=False, related_name="+"
     )
+    origin = models.ForeignKey(
+        "self",
+        models.SET_NULL,
+        null=True,
+        editable=False,
+        related_name="+",
+        help_text="The first of the keys that were rotated into this one.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     revoked_at = models.DateTimeField(null=True, editable=False)
 
@@ -174,6 +184,11 @@ class ApiKey(models.Model):
     def of_playground(self) -> bool:
         return self.prefix.startswith(PLAYGROUND)
 
+    @property
+    def counted_as(self) -> int:
+        """By whose id limits count it: a rotated key goes on where the one before it was."""
+        return self.origin_id or self.pk
+
     def usable(self, now: datetime) -> bool:
         """Neither revoked nor expired, and the tenant is active."""
         live = self.expires_at is None or self.expires_at > now
@@ -186,7 +201,8 @@ class ApiKey(models.Model):
         self.refresh_from_db(fields=["revoked_at"])
 
     def rotate(self, overlap: timedelta, by: User | None) -> tuple[ApiKey, str]:
-        """Make a key like this one, limits included; this one ends after the overlap.
+        """Make a key like this one, with its limits, which count both; this one ends after the
+        overlap.
 
         Returns the new key and its text.
 
@@ -205,6 +221,7 @@ class ApiKey(models.Model):
                 lane=self.lane,
                 expires_at=self.expires_at,
                 created_by=by,
+                origin_id=self.counted_as,
             )
             for limits in self.limit_sets.all():
                 limits.pk, limits.key = None, key

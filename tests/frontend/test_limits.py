@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -196,6 +197,9 @@ def test_budgets_are_shown_as_the_ledger_has_them(tenant: Tenant, admin: Client)
     fresh, _ = make_key(tenant)
     unused = admin.get(address(tenant, f"limits/keys/{fresh.pk}"))
     assert line(unused, "Cost per month").used == 0
+    rotated, _ = key.rotate(timedelta(), None)
+    page = admin.get(address(tenant, f"limits/keys/{rotated.pk}"))
+    assert line(page, "Tokens per month").used == 214, "and those of the key that it was"
 
 
 def test_the_minute_is_shown_as_the_limiter_has_it(

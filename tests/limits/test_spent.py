@@ -15,9 +15,10 @@ from inference.errors import Unavailable
 from inference.wire import Usage
 from tenants.limits.limiter import configured
 from tenants.limits.spent import LedgerSpent
-from tenants.models import ApiKey, Tenant, UsageMonth
+from tenants.models import ApiKey, LimitSet, Tenant, UsageMonth
 from tenants.models.usage import month_end, month_start
 from tenants.pool import Pool
+from tenants.reader import Reader
 from tests.limits.asking import PATIENCE_S, FakeSpent, grant, limits, target, wanted
 from tests.limits.redis_server import RedisServer
 from tests.tenants.making import make_adapter, make_key, make_tenant
@@ -69,6 +70,29 @@ async def test_each_scope_has_spent_its_own(pool: Pool) -> None:
     }
     assert costs == exact
     assert costs["k"] <= 3 * MICRO
+
+
+@sync_to_async
+def a_key_that_was_rotated_twice() -> tuple[ApiKey, ApiKey]:
+    """The first and the last of three, each with one request."""
+    first, _ = make_key(make_tenant("acme"))
+    LimitSet.objects.create(tenant=first.tenant, key=first, author="operator", tokens_per_day=500)
+    second, _ = first.rotate(DAY, None)
+    last, _ = second.rotate(DAY, None)
+    for key in (first, last):
+        spend(key, NOON, USAGE)
+    return first, last
+
+
+async def test_a_rotated_key_has_spent_what_it_had_before(pool: Pool) -> None:
+    reader = Reader()
+    await reader.open()
+    found = [await reader.key(key.prefix) for key in await a_key_that_was_rotated_twice()]
+    await reader.close()
+    first, last = [row.limits()[0] for row in found if row is not None]
+    assert (first.counters, first.tokens_per_day) == (last.counters, last.tokens_per_day)
+    tokens, _ = await LedgerSpent(pool).spent(last.counters, MIDNIGHT, MIDNIGHT + DAY)
+    assert tokens == 2 * 107
 
 
 async def test_a_whole_month_is_read_from_its_sum(pool: Pool) -> None:
