@@ -96,8 +96,8 @@ class Slots:
         self._retired.discard(adapter)
 
     def retire(self, adapter: str) -> None:
-        """The adapter is to go as soon as it is unused."""
-        self._pinned.pop(adapter, None)
+        """The adapter is to go as soon as it is unused. Its pin stays until `pin` takes it: another
+        tenant's may have the same content."""
         if adapter in self._resident or adapter in self._in_use:
             self._retired.add(adapter)
 

@@ -72,14 +72,18 @@ def test_pins_hold_only_as_far_as_they_leave_room_for_what_is_active() -> None:
     assert Slots(active=2, resident=2).pin(["A"]) == ["A"]
 
 
-def test_a_retired_adapter_is_no_longer_pinned() -> None:
+def test_a_retired_adapter_goes_though_it_is_pinned_and_is_pinned_when_it_is_back() -> None:
     slots = Slots(active=1, resident=2)
     slots.pin(["A"])
     slots.loaded("A")
     slots.retire("A")
     assert slots.to_retire() == ["A"]
     slots.unloaded("A")
-    assert slots.missing_pins() == []
+    for adapter in "AB":
+        slots.loaded(adapter)
+    assert slots.to_evict("C") == ["B"]
+    slots.pin([])
+    assert slots.to_evict("C") == ["A"]
 
 
 ADAPTER = st.sampled_from("ABCDEFG")
