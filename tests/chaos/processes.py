@@ -20,7 +20,8 @@ from tests.chaos.verdict import KILLED, STOPPED
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.05
-STOP_S = 60.0
+STOP_S = 240.0
+"""Longest wait for a process that was asked to stop; vLLM on a busy machine takes half a minute."""
 AGAIN_S = 0.1
 """Before the next start of a process: one that can't start yet would keep a core busy."""
 

@@ -27,14 +27,7 @@ from tests.chaos.facts import Counts, Seen  # noqa: E402
 from tests.chaos.plan import AGENTS, GATEWAYS, STORMS, Strike, plan  # noqa: E402
 from tests.chaos.processes import Failed  # noqa: E402
 from tests.chaos.recorder import Record  # noqa: E402
-from tests.chaos.stage import (  # noqa: E402
-    DRAIN_S,
-    WITHOUT_REDIS,
-    Places,
-    Stage,
-    database,
-    installation,
-)
+from tests.chaos.stage import WITHOUT_REDIS, Places, Stage, database, installation  # noqa: E402
 from tests.chaos.verdict import Facts, Purse, Unseen, judge  # noqa: E402
 
 CLIENTS_EACH = {"synthetic": 4, "vllm": 2}
@@ -66,7 +59,6 @@ class Run:
             planned=plan(seed, seconds, STORMS[engine]),
             budgets=customers.BUDGETS,
             unseen=UNSEEN[engine],
-            drain_s=DRAIN_S,
         )
 
     async def run(self) -> bool:

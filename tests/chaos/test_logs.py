@@ -29,9 +29,11 @@ def test_crashes(tmp_path: Path) -> None:
         line("request_crashed", 2.0, request_id="r1"),
         "Traceback (most recent call last):",
         "ValueError: something",
+        line("drain_cut_short", 3.0, requests=1),
         '{"event": "torn by a ki',
     )
-    first, second = logs.crashes(path)
+    first, second, leaked = logs.crashes(path)
+    assert "drain_cut_short" in leaked
     assert "request_crashed" in first
     assert "r1" in first
     assert "Traceback" in second

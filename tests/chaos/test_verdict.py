@@ -286,9 +286,6 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
     "busy engine": (
         nothing_leaked, lambda f: f.leftovers.engines.update({"agent-0": 1}), "1 requests on",
     ),
-    "leaked stream": (
-        nothing_leaked, lambda f: f.leftovers.drains_s.update({"gateway-0": 30.2}), "never ended",
-    ),
     "over the limit": (
         limits_held,
         lambda f: f.events.append(event("fourth", PART, started_at=159.8)), "4 requests",

@@ -6,10 +6,10 @@ import asyncio
 import os
 import socket
 import tempfile
-from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
@@ -18,9 +18,12 @@ from django.db.utils import OperationalError
 
 from inference import heap
 from inference.environ import BadSetting, base_urls
+from inference.hub import Hub
 from inference.logs import configure
 from inference.session import LOST_S
 from inference.wire import MAX_FRAME_BYTES
+
+log = structlog.get_logger(__name__)
 
 
 class Command(BaseCommand):
@@ -56,6 +59,15 @@ class Command(BaseCommand):
         tempfile.tempdir = settings.FILE_UPLOAD_TEMP_DIR  # where Django spools request bodies
         configure(f"gateway:{options['port']}", settings.LOG_LEVEL)
         _serve(options["host"], options["port"], options["drain"])
+
+
+async def drain(hub: Hub, drain_s: float) -> None:
+    """Wait until every request is settled, so long at most."""
+    try:
+        async with asyncio.timeout(drain_s):
+            await hub.drained()
+    except TimeoutError:
+        log.warning("drain_cut_short", requests=hub.in_flight)
 
 
 def _own_url(options: dict[str, Any]) -> str:
@@ -96,9 +108,7 @@ def _serve(host: str, port: int, drain_s: float) -> None:
             loop.call_soon_threadsafe(lambda: drains.append(loop.create_task(self.drain())))
 
         async def drain(self) -> None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(drain_s):
-                    await hub.drained()
+            await drain(hub, drain_s)
             self.should_exit = True
 
     drains: list[asyncio.Task[None]] = []
