@@ -49,7 +49,8 @@ class Behaviour:
     """How the engine acts. Adapters are given by LoRA name (`tenant/adapter@digest`)."""
 
     tokens_per_second: float | None = None
-    """Per stream; None is as fast as the event loop turns."""
+    """Per stream, at the most: what a busy process was late for is not caught up, as on a real
+    engine. None is as fast as the event loop turns."""
     latency_s: float = 0.0
     """From submission to the first token."""
     load_s: float = 0.0
@@ -125,6 +126,8 @@ class SyntheticEngine:
         self._waiting: list[tuple[int, int, _Stream]] = []
         self._order = count()
         self._timer: asyncio.Handle | None = None
+        self._tick_at = 0.0
+        """When the last step was due."""
         self._totals = Meter()
         self._prefixes = _PrefixCache(info.kv_tokens // BLOCK_TOKENS)
 
@@ -287,7 +290,9 @@ class SyntheticEngine:
             self._timer = loop.call_soon(self._step)
         else:
             tick_s = max(1 / rate, SHORTEST_TICK_S) if rate else SHORTEST_TICK_S
-            self._timer = loop.call_later(max(tick_s, soonest - now), self._step)
+            in_time = self._tick_at + tick_s
+            self._tick_at = max(in_time if in_time > now else now + tick_s, soonest)
+            self._timer = loop.call_later(self._tick_at - now, self._step)
 
     def _step(self) -> None:
         """One engine step: admit what waits, move every running stream on."""
@@ -306,7 +311,7 @@ class SyntheticEngine:
             return
         rate, limit = self.behaviour.tokens_per_second, self.behaviour.fail_after_tokens
         stall = self.behaviour.stall_after_tokens
-        due = stream.at + 1 if rate is None else 1 + int((now - stream.due_at) * rate)
+        due = stream.at + (max(1, round(rate * SHORTEST_TICK_S)) if rate else 1)
         if limit is not None and due > limit:
             stream.error = EngineFailed()
         furthest = stream.length if stall is None else min(stall, stream.length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -75,6 +76,13 @@ async def test_requests_stall_after_so_many_tokens_until_they_may_go_on(
     assert work.meter.completion_tokens == 3
     synthetic_engine.behaviour = Behaviour()
     assert (await running).text and work.meter.completion_tokens == 10
+
+
+async def test_what_a_busy_process_was_late_for_is_not_caught_up(profile: EngineProfile) -> None:
+    engine = SyntheticEngine.of(profile, tokens_per_second=1000)
+    async for output in engine.generate(work_of(max_tokens=10, stream=True)):
+        assert output.tokens == 1
+        time.sleep(0.005)  # noqa: ASYNC251
 
 
 async def test_death_fails_what_runs_waits_and_comes(profile: EngineProfile) -> None:
