@@ -65,7 +65,7 @@ def conninfo(application: str) -> str:
     }
     options = {key: value for key, value in configured["OPTIONS"].items() if key != "pool"}
     given = {key: value for key, value in parts.items() if value}
-    return make_conninfo("", **given, **options, application_name=application)
+    return make_conninfo("", **{**given, **options, "application_name": application})
 
 
 class Listener:

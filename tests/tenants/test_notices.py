@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
+from psycopg.conninfo import conninfo_to_dict
 
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
 from inference.grants import Limits, Price, Target
@@ -35,6 +36,15 @@ from tests.tenants.making import make_adapter, make_key, make_tenant, make_versi
 T = TypeVar("T")
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_options_of_the_databases_url_hold_but_its_name_for_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = {"application_name": "mine", "connect_timeout": "7"}
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+    found = conninfo_to_dict(conninfo("ours"))
+    assert (found["application_name"], found["connect_timeout"]) == ("ours", "7")
 
 
 def notices_of(*changes: Any) -> list[Notice | None]:
