@@ -141,13 +141,13 @@ class Shares:
         """
         if not increases:
             return
-        least = self.least
+        least, level = self.least, math.inf
         for tenant, increase in increases.items():
             standing = self._standing(tenant, least)
             raised = min(standing.counter + increase, least + self._reach)
             standing.counter = max(standing.counter, raised)
+            level = min(level, standing.counter)
         if not self._waiting:
-            level = min(self._standings[tenant].counter for tenant in increases)
             self._floor = max(self._floor, level)
 
     def _raise_floor(self) -> None:

@@ -136,6 +136,13 @@ def test_the_number_of_tenants_is_bounded_whoever_is_ahead() -> None:
     assert len(shares) >= 201, "nobody who waits is forgotten"
 
 
+def test_more_can_be_heard_of_at_once_than_is_kept() -> None:
+    shares = Shares(max_tenants=100)
+    shares.heard({f"t{i}": i + 1 for i in range(1000)})
+    assert len(shares) <= 101
+    assert shares.least == 1, "who comes now is level with the least of them"
+
+
 @given(st.lists(st.tuples(st.sampled_from("add discard raise lower".split()), st.integers(0, 5))))
 def test_a_ranking_knows_its_first(events: list[tuple[str, int]]) -> None:
     ranks = dict.fromkeys(range(6), 0.0)
