@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
-from tests.browser.people import PASSWORD, Customer, Street, copied
+from tests.browser.people import PASSWORD, Customer, Street, copied, staying
 from tests.browser.playground import ENDLESS, foot, pane, said, schema
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
@@ -103,3 +103,22 @@ def test_what_is_typed_fast_is_what_is_opened(owner: Page, customer: Customer) -
     owner.keyboard.type("usage")
     owner.keyboard.press("Enter")  # before the list of it has come
     expect(owner).to_have_url(f"{customer.stack.url}{customer.page('usage')}")
+
+
+def test_what_is_given_up_before_it_is_found_is_not_opened(owner: Page) -> None:
+    words = owner.get_by_role("combobox", name="Find")
+    options = owner.get_by_role("listbox", name="Found").get_by_role("option")
+
+    def give_up(route: Route) -> None:
+        owner.keyboard.press("Escape")
+        route.continue_()
+
+    owner.keyboard.press("Control+K")
+    expect(options.first).to_be_visible()
+    owner.route("**/find?q=usage", give_up, times=1)
+    with staying(owner):
+        owner.keyboard.type("usage")
+        owner.keyboard.press("Enter")
+        expect(words).to_be_hidden()
+        owner.keyboard.press("Control+K")
+        expect(options.first).to_contain_text("Usage")

@@ -106,6 +106,7 @@ list.addEventListener("click", (event) => {
   const option = event.target.closest("[role=option]");
   if (option) location.assign(option.dataset.url);
 });
+palette.addEventListener("close", () => (entered = false)); // whoever closes it goes nowhere
 palette.addEventListener("click", (event) => {
   if (event.target === palette) palette.close(); // its backdrop
 });
