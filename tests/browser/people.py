@@ -118,7 +118,10 @@ def session_of_new(customer: Customer, role: str, name: str) -> dict[str, str]:
     """
     here = httpx.HTTPTransport(local_address=f"127.0.0.{randrange(2, 255)}")
     with httpx.Client(
-        base_url=customer.stack.url, transport=here, follow_redirects=True, timeout=30
+        base_url=customer.stack.url,
+        transport=here,
+        follow_redirects=True,
+        timeout=PATIENCE_MS / 1000,
     ) as client:
         client.get(customer.invite(role))
         account = {"username": name, "password1": PASSWORD, "password2": PASSWORD}

@@ -54,7 +54,7 @@ def idle(page: Page) -> None:
 
 
 def saved(page: Page) -> None:
-    expect(page.get_by_role("status").get_by_text("Saved")).to_be_visible()
+    expect(page.get_by_role("status").get_by_text("Saved", exact=True)).to_be_visible()
 
 
 def test_an_edited_question_and_another_answer_are_versions(page: Page) -> None:
