@@ -47,6 +47,7 @@ async def live(
 ) -> AsyncIterator[tuple[Board, Any]]:
     async with Board(found) as board:
         yield board, guarded(LiveSocket(board, recheck_s=recheck_s))
+    await database_sync_to_async(bool)()  # after whatever was asked last, or it meets the clean-up
 
 
 async def person(tenant: Tenant, role: str) -> Client:
