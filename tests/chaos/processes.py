@@ -179,7 +179,11 @@ async def running(actor: Actor) -> AsyncIterator[Actor]:
         await actor.gone()
 
 
+_prctl = ctypes.CDLL(None).prctl
+"""Found here: a child of a process with threads may find a loader that one of them has locked."""
+
+
 def _die_with_parent() -> None:
     """In the child: die when this process does, however it does (Linux's prctl)."""
     set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    _prctl(set_parent_death_signal, signal.SIGKILL)
