@@ -106,11 +106,13 @@ class RequestClient:
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **kwargs: Any
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As AsyncLLM's, for this request's adapter and priority."""
+        """As AsyncLLM's, for this request's adapter and priority. Each prompt comes after those of
+        others that find their tenant with as many choices running (`Queue.priority`)."""
+        priority = self.work.priority + len(self._ids) * (sampling_params.n or 1)
         self._ids.append(request_id)
         streams = sampling_params.output_kind == RequestOutputKind.DELTA
         sampling_params.output_kind = RequestOutputKind.DELTA
-        kwargs |= {"lora_request": self._lora, "priority": self.work.priority}
+        kwargs |= {"lora_request": self._lora, "priority": priority}
         deltas = self._llm.generate(prompt, sampling_params, request_id, **kwargs)
         counter = Counter(self.work.meter, self._totals)
         whole: RequestOutput | None = None

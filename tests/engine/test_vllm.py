@@ -109,6 +109,15 @@ async def test_prompts_in_one_completion_are_counted_together(vllm: Engine) -> N
     assert answer.meter.completion_tokens == 16
 
 
+async def test_nobody_waits_for_all_prompts_of_one_completion(vllm: Engine) -> None:
+    prompts = [[5 + i] * 200 for i in range(60)]
+    many = work_of("completion", prompt=prompts, max_tokens=2, stream=True)
+    async with aclosing(vllm.generate(many)) as outputs:
+        await anext(outputs)
+        await ask(vllm, max_tokens=1)
+        assert many.meter.prompt_tokens < 60 * 200
+
+
 async def test_a_seed_repeats_and_another_differs(vllm: Engine) -> None:
     one, two = [await ask(vllm, temperature=1.0, seed=5, max_tokens=16) for _ in range(2)]
     other = await ask(vllm, temperature=1.0, seed=6, max_tokens=16)
