@@ -17,7 +17,7 @@ from frontend.live.board import MAX_BATCH, Board
 from frontend.live.feeds import Key
 from frontend.live.topics import TOPICS, EventTopic
 from inference.wire import Account, LedgerEntry, Usage
-from tenants.ledger import Ledger, Line
+from tenants.ledger import Line
 from tenants.models import ApiKey, Tenant, UsageEvent, User
 from tenants.models.usage import Mark
 from tenants.permissions import Caller, Permission
@@ -25,7 +25,7 @@ from tests.frontend.test_live import live, person, tab
 from tests.frontend.test_live_board import Reader, event, numbers
 from tests.inference.rig import until
 from tests.tenants.making import make_base, make_key, make_member, make_tenant
-from tests.tenants.spending import spend
+from tests.tenants.spending import patient_ledger, spend
 
 USAGE = Usage(100, 40, 7, 0, 0.01, 0.0, 0.2, 0.9)
 
@@ -56,7 +56,7 @@ def watched(acme: Tenant, audience: str = tail.ALL, query: str = "") -> Key:
 
 async def write(board: Board, lines: Sequence[Line]) -> None:
     """Through a ledger of a gateway with this board."""
-    async with Ledger() as ledger:
+    async with patient_ledger() as ledger:
         ledger.on_written(tail.listener(board.wanted, board.publish))
         ledger.record("e1", "j1", [one.entry for one in lines], lambda ids: None)
 
