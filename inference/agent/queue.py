@@ -3,7 +3,8 @@
 Rules
     1. Order: the lane `interactive` before `batch`; in a lane, the tenant with the least virtual
        token counter (`shares`); within a tenant, the oldest (`lane`). A batch request that has
-       waited `batch_patience_s` joins its tenant's interactive requests.
+       waited `batch_patience_s` joins its tenant's interactive requests as the youngest of them,
+       one at a time: else its tenant's chat would have to wait for all that it left for later.
     2. At most `max_running` choices run, and what they hold fits the KV (`places`), so that the
        engine's own waiting queue stays empty. A request takes a place for each of its choices.
     3. The last `reserved` places, and their share of the KV, are for *light* tenants: those that
@@ -39,12 +40,13 @@ wait; an `admit` besides looks at LOOK_AHEAD tenants and one waiting adapter for
 from __future__ import annotations
 
 import itertools
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from inference.agent.lane import Lane, Request, Waiting
 from inference.agent.pace import Pace
+from inference.agent.patience import Patience
 from inference.agent.places import Places, growth
 from inference.agent.shares import Shares
 from inference.agent.slots import Slots
@@ -119,7 +121,7 @@ class Queue:
         batch_patience_s: float = 30.0,
     ) -> None:
         self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
-        self._patience_s, self._batch_patience_s = patience_s, batch_patience_s
+        self._patience_s, self._patience = patience_s, Patience(batch_patience_s)
         self._turns = Turns(slots, quota=slots_per_tenant, turn_s=patience_s)
         self._places = Places(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
         # What others served sets a tenant back by no more than the slack that the counters of two
@@ -133,8 +135,6 @@ class Queue:
         """How many, by tenant."""
         self._waiting: dict[str, Waiting] = {}
         self._running: dict[str, Running] = {}
-        self._patient: OrderedDict[str, Waiting] = OrderedDict()
-        """Batch requests that wait, the oldest first."""
         self._requests: Counter[str] = Counter()
         """Waiting and running, by tenant."""
         self._arrivals = itertools.count()
@@ -181,7 +181,7 @@ class Queue:
         self._waiting[request.id] = waiting
         self._requests[request.tenant] += 1
         if lane is self._batch:
-            self._patient[request.id] = waiting
+            self._patience.add(waiting)
         self._look(now)
 
     def admit(self, now: float) -> list[str]:
@@ -279,7 +279,7 @@ class Queue:
         if lane != BATCH:
             return wait_s
         in_turn_s = self._pace.wait_s(1 + len(self._interactive) + self._ahead(self._batch, tenant))
-        return min(in_turn_s, self._batch_patience_s + wait_s)
+        return min(in_turn_s, self._patience.patience_s + wait_s)
 
     def _ahead(self, lane: Lane, tenant: str) -> int:
         waiting = lane.shares.waiting(tenant)
@@ -290,14 +290,11 @@ class Queue:
     # --- admission -------------------------------------------------------------------------------
 
     def _promote(self, now: float) -> None:
-        """Batch requests whose patience is over count as interactive from now."""
-        while self._patient:
-            waiting = next(iter(self._patient.values()))
-            if now - waiting.since < self._batch_patience_s:
-                return
-            self._leave_lane(waiting)
+        """Batch requests whose patience is over count as interactive from now, as the youngest."""
+        while waiting := self._patience.next_over(now):
+            self._batch.remove(waiting)
             self._batch.shares.withdraw(waiting.request.tenant)
-            waiting.lane = self._interactive
+            waiting.lane, waiting.number = self._interactive, next(self._arrivals)
             self._interactive.add(waiting)
 
     def _admit_from(self, lane: Lane, step: Pass) -> list[str]:
@@ -426,7 +423,7 @@ class Queue:
 
     def _leave_lane(self, waiting: Waiting) -> None:
         waiting.lane.remove(waiting)
-        self._patient.pop(waiting.request.id, None)
+        self._patience.discard(waiting)
 
     def _withdraw(self, waiting: Waiting) -> None:
         """A waiting request has ended: its client left."""

@@ -241,6 +241,30 @@ def test_batch_runs_on_an_idle_engine_and_delays_its_tenants_chat_by_nothing() -
     assert q.served_since(0)[1] == {"batch:a": 18_000}
 
 
+def test_of_a_tenants_batch_one_request_at_a_time_counts_as_interactive() -> None:
+    q = queue(running=1)
+    push(q, "b1", "b2", "b3", tenant="bulk", lane="batch")
+    push(q, "i1", tenant="bulk", now=BATCH_PATIENCE_S - 1)
+    order = []
+    for number in range(5):
+        order += q.admit(BATCH_PATIENCE_S)
+        if not number:
+            push(q, "i2", tenant="bulk", now=BATCH_PATIENCE_S)
+        q.finish(order[-1], BATCH_PATIENCE_S)
+    assert order == ["i1", "b1", "i2", "b2", "b3"]
+
+
+def test_when_one_that_counts_as_interactive_is_withdrawn_the_next_does() -> None:
+    q = queue(running=0)
+    push(q, "b1", "b2", "b3", lane="batch")
+    assert q.admit(BATCH_PATIENCE_S) == []
+    push(q, "i1")
+    for id in ("b1", "b3"):
+        q.finish(id, BATCH_PATIENCE_S)
+    assert q.admit(BATCH_PATIENCE_S) == []
+    assert q.places(["i1", "b2"]) == {"i1": 1, "b2": 2}
+
+
 def test_a_withdrawn_batch_request_is_not_promoted() -> None:
     q = queue(running=0)
     push(q, "b1", lane="batch")

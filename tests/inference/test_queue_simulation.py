@@ -301,6 +301,20 @@ def test_batch_waits_no_longer_than_its_patience_and_its_turn() -> None:
     assert 9.0 <= max(waits) <= 10.0 + 50 * STEP_S
 
 
+def test_a_tenants_chat_does_not_wait_for_all_that_it_left_for_later() -> None:
+    """Two minutes of batch requests come at once, and a chat every five seconds."""
+    made = engine(8, 5000, reserved=1, batch_patience_s=10.0)
+    for _ in range(200):
+        made.push(Job(0.0, "a", 20, 100, lane="batch"))
+    for clock in range(2500):
+        if clock % 100 == 0:
+            made.push(Job(0.0, "a", 20, 20))
+        made.step()
+    chats = [run for run in made.done if run.job.lane == "interactive"]
+    assert len(chats) == 25
+    assert max(run.began - run.came for run in chats) <= 100, "one answer of a batch request"
+
+
 # --- adapters ------------------------------------------------------------------------------------
 
 
