@@ -63,7 +63,8 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
 KEY_SCOPES: Mapping[Role, frozenset[Scope]] = {
     Role.OWNER: ANY_SCOPE,
     Role.ADMIN: ANY_SCOPE,
-    Role.DEVELOPER: ANY_SCOPE - ADMIN,
+    # Not usage: a key reads everybody's.
+    Role.DEVELOPER: frozenset({Scope.INFERENCE, Scope.WRITE_ADAPTERS}),
     Role.VIEWER: frozenset(),
 }
 """The scopes that a member may give to a key."""

@@ -94,6 +94,7 @@ def test_a_key_is_made_shown_once_and_listed_without_its_text(tenant: Tenant) ->
     [
         ("developer", {"name": "", "scopes": ["inference"], "lane": "interactive"}, 422),
         ("developer", {"name": "x", "scopes": ["admin"], "lane": "interactive"}, 422),
+        ("developer", {"name": "x", "scopes": ["usage:read"], "lane": "interactive"}, 422),
         ("admin", {"name": "x", "scopes": ["admin"], "lane": "interactive"}, 200),
         ("viewer", {"name": "x", "scopes": ["inference"], "lane": "interactive"}, 403),
     ],
