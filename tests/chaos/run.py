@@ -27,7 +27,14 @@ from tests.chaos.facts import Counts, Seen  # noqa: E402
 from tests.chaos.plan import AGENTS, GATEWAYS, STORMS, Strike, plan  # noqa: E402
 from tests.chaos.processes import Failed  # noqa: E402
 from tests.chaos.recorder import Record  # noqa: E402
-from tests.chaos.stage import WITHOUT_REDIS, Places, Stage, database, installation  # noqa: E402
+from tests.chaos.stage import (  # noqa: E402
+    READY_S,
+    WITHOUT_REDIS,
+    Places,
+    Stage,
+    database,
+    installation,
+)
 from tests.chaos.verdict import Facts, Purse, Unseen, judge  # noqa: E402
 
 CLIENTS_EACH = {"synthetic": 4, "vllm": 2}
@@ -105,7 +112,7 @@ class Run:
             await asyncio.sleep(WARM_UP_S)
             await self._strike(self.facts.planned)
             crowd.over.set()
-            await asyncio.wait_for(sending, 3 * PATIENCE_S)
+            await asyncio.wait_for(sending, READY_S + 3 * PATIENCE_S)  # some wait for a gateway
         finally:
             sending.cancel()
             showing.cancel()
