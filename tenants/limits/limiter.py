@@ -260,9 +260,10 @@ class StoreLimiter:
         raise Unavailable("The rate limits cannot be checked.", retry_after_s=1.0)
 
     def _store_for(self, held: Held) -> Store:
-        """A request that came to be counted locally stays so when Redis is back."""
+        """A request that began locally stays there when Redis is back."""
         local = self._failover.local
-        return local if local in held.stores and not self.degraded else self._failover.decide()
+        began_locally = held.stores[:1] == [local]
+        return local if began_locally and not self.degraded else self._failover.decide()
 
     async def _ask(self, store: Store, held: Held, charge: Charge) -> AnyAnswer:
         """Try once; a store that was asked first to seed its budgets has that done now."""

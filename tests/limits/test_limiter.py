@@ -368,6 +368,19 @@ async def test_a_request_that_began_locally_stays_local(
     await on_flaky.reserve("r2", caller, target(), wanted(10, 20))
 
 
+async def test_a_request_that_began_in_redis_grows_there_again(
+    flaky: FlakyStore, on_flaky: StoreLimiter
+) -> None:
+    caller = grant(limits(tokens_per_minute=100))
+    reservation = await on_flaky.reserve("r1", caller, target(), wanted(10, 20))
+    flaky.away = True
+    await on_flaky.extend(reservation, 10)
+    await back(flaky, on_flaky)
+    await on_flaky.reserve("r2", caller, target(), wanted(10, 60))
+    with pytest.raises(RateLimitExceeded, match="used 100, requested 1"):
+        await on_flaky.extend(reservation, 10)
+
+
 async def test_a_request_that_ends_while_it_is_made_anew_leaves_nothing(
     flaky: FlakyStore, on_flaky: StoreLimiter, spent: FakeSpent
 ) -> None:
