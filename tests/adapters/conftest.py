@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from django.core.files.storage import InMemoryStorage, storages
 from django.db import connection
+from django.utils import timezone
 from pytest_django import Settings
 
 from tenants.models import BaseModel, GatewayProcess, Tenant
@@ -126,7 +128,8 @@ def gateway(db: None) -> Iterator[FakeGateway]:
     found = FakeGateway()
     thread = threading.Thread(target=found.server.serve_forever)
     thread.start()
-    GatewayProcess.objects.beat(found.url)
+    GatewayProcess.objects.beat(found.url)  # and it lives as long as the test takes:
+    GatewayProcess.objects.update(heartbeat_at=timezone.now() + timedelta(days=1))
     yield found
     found.server.shutdown()
     thread.join()
