@@ -55,6 +55,9 @@ def test_the_command_on_a_list(event: UsageEvent, tmp_path: Path) -> None:
     events = [event, spend(event.key)]
     page = {"object": "list", "data": [signer().sign(describe(each)) for each in events]}
     assert verify(page, tmp_path).endswith("2 receipts, 0.000032400000 in all\n")
+    twice = page | {"data": page["data"] + page["data"][:1]}
+    told = verify(twice, tmp_path)
+    assert "the ledger says the same; but it is there TWICE\n" in told and "FAILED" in told
     page["data"][0]["receipt"]["tenant"] = "other"
     assert "FAILED" in verify(page, tmp_path)
     assert verify({"object": "list", "data": []}, tmp_path) == "0 receipts, 0.000000000000 in all\n"

@@ -19,8 +19,8 @@ from tenants.receipts import InvalidPublicKey, InvalidReceipt, PublicKey, differ
 class Command(BaseCommand):
     help = (
         "Verify a receipt, or a list of them, as /v1/usage/receipts gives it out. Exits with 0 if "
-        "every signature is valid and the ledger, where it has the request, says the same; else "
-        "with 1."
+        "every signature is valid, no request is there twice and the ledger, where it has them, "
+        "says the same; else with 1."
     )
     requires_system_checks = []
 
@@ -34,17 +34,20 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         key = _public_key(options["public_key"])
-        sound, costs = True, 0
+        sound, costs = True, dict[str, int]()
         signed = _read(options["file"])
         for receipt in signed:
             valid, words = self._judge(receipt, key)
+            if valid and (id := receipt["receipt"]["id"]) in costs:
+                valid, words = False, f"{words}; but it is there TWICE"
+            elif valid:
+                costs[id] = receipt["receipt"]["cost_pico"]
             self.stdout.write(words)
             sound &= valid
-            costs += receipt["receipt"]["cost_pico"] if valid else 0
         if not sound:
             raise CommandError("Not all is as it should be.", returncode=1)
         if len(signed) != 1:
-            self.stdout.write(f"{len(signed)} receipts, {amount(costs)} in all")
+            self.stdout.write(f"{len(signed)} receipts, {amount(sum(costs.values()))} in all")
 
     def _judge(self, signed: Mapping[str, Any], key: PublicKey) -> tuple[bool, str]:
         """Whether the receipt is sound, and what to say of it."""
