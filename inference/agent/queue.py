@@ -270,20 +270,22 @@ class Queue:
         """How long a request that came now would wait, in seconds, by the rate of completions.
 
         Before it go its tenant's own, expected ones included, and as many of each other tenant in
-        its lane; before a batch request all interactive ones too, but for no longer than its
-        patience.
+        its lane; before a batch request all interactive ones too, or, once its patience is over,
+        its tenant's own of both lanes and as many interactive ones of each other tenant.
         """
         if not self._waiting and not self._expecting[tenant] and self._places.free(reserve=False):
             return 0.0
-        wait_s = self._pace.wait_s(1 + self._ahead(self._interactive, tenant))
         if lane != BATCH:
-            return wait_s
+            return self._pace.wait_s(1 + self._ahead(self._interactive, tenant))
         in_turn_s = self._pace.wait_s(1 + len(self._interactive) + self._ahead(self._batch, tenant))
-        return min(in_turn_s, self._patience.patience_s + wait_s)
+        older = self._batch.shares.waiting(tenant)
+        ahead = self._ahead(self._interactive, tenant, older)
+        return min(in_turn_s, self._patience.patience_s + self._pace.wait_s(1 + ahead))
 
-    def _ahead(self, lane: Lane, tenant: str) -> int:
+    def _ahead(self, lane: Lane, tenant: str, elsewhere: int = 0) -> int:
+        """Of this lane, with so many more of the tenant's own that wait elsewhere."""
         waiting = lane.shares.waiting(tenant)
-        own = waiting + self._expecting[tenant]
+        own = waiting + self._expecting[tenant] + elsewhere
         others = lane.shares.tenants_waiting - bool(waiting)
         return own + min(len(lane) - waiting, others * (own + 1))
 

@@ -708,6 +708,9 @@ def test_batch_waits_no_longer_than_its_patience_and_its_turn() -> None:
     q = queue(running=1, batch_patience_s=3.0)
     busy(q, 100, 0.5)
     assert q.expected_wait_s("new", "batch") == pytest.approx(3 + 2 * 0.5)
+    push(q, *"abcd", tenant="new", lane="batch")
+    assert q.expected_wait_s("new", "batch") == pytest.approx(3 + (1 + 4 + 5) * 0.5)
+    assert q.expected_wait_s("new", "interactive") == pytest.approx(2 * 0.5)
 
 
 def test_time_in_which_nobody_waits_says_nothing_of_the_rate() -> None:
