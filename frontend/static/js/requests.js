@@ -3,9 +3,17 @@ const drawer = document.getElementById("request");
 const here = () => location.pathname + location.search;
 const list = here();
 
+let opening = false;
+
+// One at a time, as of a double click: htmx would queue the second and say at once that it is done.
 async function open(link) {
-  await htmx.ajax("GET", link.href, { target: drawer, swap: "innerHTML" });
-  if (drawer.open) return;
+  if (opening || drawer.open) return;
+  opening = true;
+  try {
+    await htmx.ajax("GET", link.href, { target: drawer, swap: "innerHTML" });
+  } finally {
+    opening = false;
+  }
   if (!drawer.childElementCount) return location.assign(link.href);
   drawer.showModal();
   history.pushState({ drawer: true }, "", link.href);
