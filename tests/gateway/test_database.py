@@ -61,7 +61,7 @@ def test_a_killed_user_does_not_keep_the_server_alive(folder: Path) -> None:
     second.communicate()
     assert server.is_running(), "the third still uses it"
     third.communicate()
-    until(lambda: gone(server), 10)
+    until(lambda: gone(server))
 
 
 def test_two_processes_never_change_the_list_of_users_at_once(folder: Path) -> None:
