@@ -200,8 +200,10 @@ class EngineLink:
 
     async def _watch(self) -> None:
         while True:
+            due = time.monotonic() + HEARTBEAT_S / 2
             await asyncio.sleep(HEARTBEAT_S / 2)
             now = time.monotonic()
+            self._session.held_up(now - due, now)
             if self._session.lost(now):
                 raise EngineLost(f"engine {self.engine.id} was silent for too long")
             if self._session.heartbeat_due(now):

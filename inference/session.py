@@ -8,7 +8,8 @@ Rules
        may cross the `done` it asks for, so the agent ignores one that names nothing.
     4. Who said or heard `drain` sends no `submit` and no `load`; one that was already on its way
        is still legal, and the agent refuses it with a `done`.
-    5. Each side sends something at least every HEARTBEAT_S; a peer silent for LOST_S is lost.
+    5. Each side sends something at least every HEARTBEAT_S; a peer silent for LOST_S is lost. A
+       side that was held up itself, as on a machine that was suspended, does not count that time.
     6. `error` is the last frame of a link.
 
 Theory of operation: the shell passes each frame through `sent` before it writes it and through
@@ -142,6 +143,10 @@ class Session:
     def heartbeat_due(self, now: float) -> bool:
         """Whether the shell should send a heartbeat now."""
         return self.state is State.OPEN and now - self._sent_at >= HEARTBEAT_S
+
+    def held_up(self, late_s: float, now: float) -> None:
+        """This end did nothing for so long: what the peer said meanwhile may lie there unread."""
+        self._heard_at = min(now, self._heard_at + late_s)
 
     def lost(self, now: float) -> bool:
         """Whether the peer has been silent for too long."""

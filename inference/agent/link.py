@@ -176,8 +176,10 @@ class Link:
 
     async def _watch(self) -> None:
         while True:
+            due = time.monotonic() + HEARTBEAT_S / 2
             await asyncio.sleep(HEARTBEAT_S / 2)
             now = time.monotonic()
+            self._session.held_up(now - due, now)
             if self._session.lost(now):
                 raise ConnectionError(f"{self.url} was silent for {LOST_S:.0f} s")
             if self._session.heartbeat_due(now):

@@ -189,6 +189,14 @@ def test_a_silent_peer_is_lost_and_any_frame_of_its_saves_it() -> None:
     assert not gateway.lost(LOST_S * 9)
 
 
+def test_who_was_held_up_does_not_take_that_for_its_peers_silence() -> None:
+    _, gateway = pair(State.OPEN)
+    gateway.held_up(3 * LOST_S, 3 * LOST_S)
+    assert not gateway.lost(4 * LOST_S - 0.01)
+    gateway.held_up(2 * LOST_S, 4 * LOST_S - 0.01)
+    assert gateway.lost(5 * LOST_S), "nothing is heard before it is said"
+
+
 def test_a_refused_frame_does_not_count_as_a_sign_of_life() -> None:
     _, gateway = pair(State.OPEN)
     with pytest.raises(ProtocolViolation):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -22,6 +23,7 @@ from inference.errors import ApiKeyRevoked, InsufficientQuota
 from inference.generation import Desk
 from inference.grants import Limits
 from inference.hub import new_id
+from inference.session import LOST_S
 from inference.wire import MAX_FRAME_BYTES, Delta, EngineStats, Frame, Wait
 from tests.inference.rig import HANGS_S, TOKEN, Rig, agent_on, chat, connected, gateway, rig, until
 from tests.inference.samples import MODEL
@@ -357,6 +359,18 @@ async def test_a_link_that_a_defect_broke_is_made_again(
         assert lost.json()["error"]["code"] == "engine_lost"
         await connected(stack.gateway)
         assert (await client.post("/v1/chat/completions", json=chat())).is_success
+
+
+async def test_a_machine_that_stood_still_lost_nobody(
+    monkeypatch: pytest.MonkeyPatch, stack: Rig
+) -> None:
+    """As where it was suspended: what the others said meanwhile lies there unread."""
+    links, clock = list(stack.gateway.hub._links.values()), time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + 2 * LOST_S)
+    async with stack.gateway.client() as client:
+        for _ in range(3):
+            assert (await client.post("/v1/chat/completions", json=chat(max_tokens=2))).is_success
+    assert list(stack.gateway.hub._links.values()) == links
 
 
 async def test_an_engine_drained_at_one_gateway_takes_nothing_new_from_any(tmp_path: Path) -> None:
