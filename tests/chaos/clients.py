@@ -65,6 +65,11 @@ class Crowd:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     numbers: count[int] = field(default_factory=count)
 
+    async def all_served(self) -> bool:
+        """Whether each customer has had an answer."""
+        served = {one.tenant for one in self.received if one.complete}
+        return all(customer.slug in served for customer in self.customers)
+
     async def run(self, seed: int, clients_each: int) -> None:
         """Send requests until `over` is set; returns when the last one has ended."""
         async with asyncio.TaskGroup() as tasks:

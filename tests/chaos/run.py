@@ -111,6 +111,7 @@ class Run:
         try:
             await asyncio.sleep(WARM_UP_S)
             await self._strike(self.facts.planned)
+            await _until(crowd.all_served)  # at once, unless the machine was very busy
             crowd.over.set()
             await asyncio.wait_for(sending, READY_S + 3 * PATIENCE_S)  # some wait for a gateway
         finally:

@@ -126,7 +126,6 @@ def test_a_body_that_is_no_key_is_refused(owner: Api, body: str) -> None:
     assert answer.status_code == 400 and answer.json()["status"] == 400
 
 
-DEEP = "[" * 900 + "]" * 900
 DEEPER = "[" * 20_000 + "]" * 20_000
 HALF = "\\ud800"
 
@@ -134,16 +133,28 @@ HALF = "\\ud800"
 @pytest.mark.parametrize(
     "body",
     [
-        f'{{"name": "k", "scopes": [{DEEP}]}}',
         f'{{"name": {DEEPER}, "scopes": ["inference"]}}',
         f'{{"name": "k", "scopes": ["{HALF}"]}}',
         f'{{"{HALF}": "k"}}',
     ],
-    ids=["deep", "deeper", "half a pair", "half a pair as a name"],
+    ids=["deeper", "half a pair", "half a pair as a name"],
 )
 def test_a_hostile_body_is_refused(owner: Api, body: str) -> None:
     answer = owner.client.post("/api/v1/keys", body, content_type="application/json")
     assert (answer.status_code, answer.json()["code"]) == (400, "parse_error")
+
+
+def test_bodies_that_are_almost_too_deep_are_refused(owner: Api) -> None:
+    """What the reader bears may be too deep for the message that shows it. Where that is depends
+    on how deep the stack was before."""
+    found = []
+    for depth in range(700, 1000, 4):
+        body = f'{{"name": "k", "scopes": [{"[" * depth}{"]" * depth}]}}'
+        answer = owner.client.post("/api/v1/keys", body, content_type="application/json")
+        found.append((answer.status_code, answer.json()["code"]))
+    assert {status for status, _ in found} == {400}
+    assert [code for _, code in found] == sorted(code for _, code in found)
+    assert {code for _, code in found} == {"invalid", "parse_error"}
 
 
 @pytest.mark.parametrize(
