@@ -17,7 +17,7 @@ from tests.stack.asking import until
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
 
 WEIGHTS_BYTES = 24 << 20
-SLOW_BYTES_PER_S = 2 << 20
+SLOW_BYTES_PER_S = 1 << 20
 """So that the page can be left before all is sent."""
 RATE = re.compile(r"[KM]B/s")
 
