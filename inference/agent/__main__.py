@@ -152,7 +152,7 @@ def _add_queue(add: Callable[..., Any]) -> None:
         "--slots-per-tenant",
         type=int,
         metavar="SLOTS",
-        help="adapter slots that one tenant may hold while another waits for one; all but one if "
+        help="adapter slots that one tenant may hold while another waits for one; half of them if "
         "not given",
     )
     add(
@@ -178,7 +178,7 @@ def queue_options(options: argparse.Namespace, running: int, max_loras: int) -> 
         BadProfile: a value is not allowed.
     """
     reserved = running // 8 if options.reserved is None else options.reserved
-    slots = max(1, max_loras - 1) if options.slots_per_tenant is None else options.slots_per_tenant
+    slots = max(1, max_loras // 2) if options.slots_per_tenant is None else options.slots_per_tenant
     if not 0 <= reserved < running:
         raise BadProfile(f"reserved is {reserved}: it must be from 0 to {running - 1}")
     for name in ("max_queued", "max_queued_per_tenant", "max_unbilled"):

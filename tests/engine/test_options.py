@@ -8,9 +8,9 @@ from inference.agent.__main__ import MAX_ID, parser, queue_options
 from inference.agent.profile import BadProfile
 
 
-def test_a_queue_keeps_an_eighth_of_its_places_and_a_slot_for_others() -> None:
+def test_a_queue_keeps_an_eighth_of_its_places_and_half_of_its_slots_for_others() -> None:
     queue = queue_options(parser().parse_args([]), 64, 4)
-    assert (queue["reserved"], queue["slots_per_tenant"]) == (8, 3)
+    assert (queue["reserved"], queue["slots_per_tenant"]) == (8, 2)
     assert queue_options(parser().parse_args([]), 1, 1)["reserved"] == 0
 
 
