@@ -65,12 +65,14 @@ class RedisServer:
 
     def freeze(self) -> None:
         """It takes connections and commands, and answers none."""
-        self._signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._signal(signal.SIGSTOP), os.WSTOPPED)
 
     def thaw(self) -> None:
         """It answers what came meanwhile."""
         self._signal(signal.SIGCONT)
 
-    def _signal(self, number: int) -> None:
+    def _signal(self, number: int) -> int:
+        """Returns whom it was sent to."""
         assert self._process is not None
         os.kill(self._process.pid, number)
+        return self._process.pid
