@@ -14,7 +14,7 @@ BODY = {"model": MODEL.name, "messages": [{"role": "user", "content": "Hello"}],
 
 
 async def test_a_stream_that_is_cut_short_is_logged(tmp_path: Path) -> None:
-    engine = SyntheticEngine(MODEL, Behaviour(tokens_per_second=0.01))
+    engine = SyntheticEngine(MODEL, Behaviour(stall_after_tokens=1))
     async with rig(tmp_path, engine=engine) as made, made.gateway.client() as client:
         with capture_logs() as logs:
             async with client.stream("POST", "/v1/chat/completions", json=BODY) as response:
