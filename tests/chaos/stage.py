@@ -26,6 +26,7 @@ from gateway.database import redis_command
 from tests.chaos.facts import Kill, Life
 from tests.chaos.plan import AGENTS, GATEWAYS, Strike
 from tests.chaos.processes import ROOT, Actor, Program, running
+from tests.stack.running import command_of
 
 HOST = "127.0.0.1"
 READY_S = 600.0
@@ -110,7 +111,8 @@ class Stage:
         if postgres.pid is None:
             return False
         try:
-            backends = [one for one in psutil.Process(postgres.pid).children() if _is_backend(one)]
+            children = psutil.Process(postgres.pid).children()
+            backends = [one for one in children if "[local]" in "".join(command_of(one))]
             if not backends:
                 return False
             luck.choice(backends).send_signal(signal.SIGKILL)
@@ -176,14 +178,6 @@ async def installation(stage: Stage, engine: str) -> AsyncIterator[None]:
             await stack.enter_async_context(running(_actor(stage, program)))
         await stage.until_ready()
         yield
-
-
-def _is_backend(process: psutil.Process) -> bool:
-    """Whether it serves a client; not if it just ended."""
-    try:
-        return "[local]" in "".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _actor(stage: Stage, program: Program) -> Actor:

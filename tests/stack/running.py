@@ -54,12 +54,12 @@ class Stack:
         return [
             child
             for child in psutil.Process(self.process.pid).children()
-            if _is(name, _command(child))
+            if _is(name, command_of(child))
         ]
 
     def gateway(self, url: str) -> psutil.Process:
         """The living gateway that is one of `urls`."""
-        (found,) = (one for one in self.children("gateway") if url in _command(one))
+        (found,) = (one for one in self.children("gateway") if url in command_of(one))
         return found
 
     @property
@@ -90,7 +90,7 @@ def _is(name: str, command: list[str]) -> bool:
     return name in command[1:4] or f"{name}-server" in "".join(command[:1])
 
 
-def _command(process: psutil.Process) -> list[str]:
+def command_of(process: psutil.Process) -> list[str]:
     """Its command line; empty if it was killed, and its parent has perhaps not yet noticed."""
     try:
         return process.cmdline()
