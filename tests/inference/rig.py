@@ -18,7 +18,7 @@ from django.urls import path, re_path
 from inference.agent.agent import Agent
 from inference.agent.engine import Engine, LocalAdapter
 from inference.agent.journal import Journal
-from inference.agent.synthetic import SyntheticEngine
+from inference.agent.synthetic import Behaviour, SyntheticEngine
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
 from inference.generation import Desk
@@ -34,6 +34,9 @@ from tests.inference.samples import MODEL
 TOKEN = "t" * 40
 HANGS_S = 60.0
 """What takes that long would hang for ever."""
+SLOW = Behaviour(tokens_per_second=200.0)
+STALLED = Behaviour(stall_after_tokens=0)
+"""Whatever comes runs until another behaviour is set."""
 
 
 class Keys:

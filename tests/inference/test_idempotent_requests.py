@@ -19,13 +19,10 @@ from inference.errors import ApiKeyRevoked
 from inference.grants import Claim
 from inference.idempotency import digest_of
 from tests.inference.answers import CLAIM_S, MemoryAnswers
-from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, rig, until
+from tests.inference.rig import SLOW, STALLED, Gateway, Rig, agent_on, chat, gateway, rig, until
 from tests.inference.samples import MODEL
 
 CHAT = "/v1/chat/completions"
-SLOW = Behaviour(tokens_per_second=200.0)
-STALLED = Behaviour(stall_after_tokens=0)
-"""Whatever comes runs until another behaviour is set."""
 KEY = {"Idempotency-Key": "order 17"}
 REPLAYED = "idempotent-replayed"
 

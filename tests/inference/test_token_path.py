@@ -25,13 +25,22 @@ from inference.grants import Limits
 from inference.hub import new_id
 from inference.session import LOST_S
 from inference.wire import MAX_FRAME_BYTES, Delta, EngineStats, Frame, Wait
-from tests.inference.rig import HANGS_S, TOKEN, Rig, agent_on, chat, connected, gateway, rig, until
+from tests.inference.rig import (
+    HANGS_S,
+    SLOW,
+    STALLED,
+    TOKEN,
+    Rig,
+    agent_on,
+    chat,
+    connected,
+    gateway,
+    rig,
+    until,
+)
 from tests.inference.samples import MODEL
 
 LONG = "Tell me everything that you know about parrots, and take your time."
-SLOW = Behaviour(tokens_per_second=200.0)
-STALLED = Behaviour(stall_after_tokens=0)
-"""Whatever comes runs until another behaviour is set."""
 
 
 @pytest.fixture
