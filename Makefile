@@ -7,7 +7,7 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 	ENGINE_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
-PURE_TESTS := $(addprefix tests/inference/,gateway/test_admission.py gateway/test_routing.py gateway/test_hub.py \
+PURE_TESTS := $(addprefix tests/inference/,gateway/test_prompt_lengths.py gateway/test_routing.py gateway/test_hub.py \
 		link journal scheduler operations agent/test_outbox.py agent/test_progress.py) \
 	$(addprefix tests/tenants/,directory/test_invalidating_cache.py directory/test_catalogue.py \
 		billing/test_journals.py billing/test_money.py) tests/adapters/test_disk.py \

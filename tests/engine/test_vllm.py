@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.errors import EngineFailed, InvalidRequest, RequestError
-from inference.operations.bodies import MAX_CONSTRAINT_BYTES
+from inference.operations.fields import MAX_CONSTRAINT_BYTES
 from tests.engine.driving import QUESTION, ask, running_after_a_step, work_of
 from tests.engine.factory import AdapterFactory
 

@@ -22,7 +22,8 @@ from inference.agent.journal.journal import Journal
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.http import Health, OpenAIServer
+from inference.gateway.health import Health
+from inference.gateway.http import OpenAIServer
 from inference.gateway.hub import Hub
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.grants import Grant, Limits, ModelCard, Target, Written

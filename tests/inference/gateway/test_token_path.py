@@ -24,7 +24,7 @@ from inference.gateway.hub import new_id
 from inference.grants import Limits
 from inference.link.session import LOST_S
 from inference.link.wire import MAX_FRAME_BYTES, Delta, EngineStats, Frame, Wait
-from inference.operations import openai
+from inference.operations.chat import CHAT
 from tests.inference.rig import (
     HANGS_S,
     SLOW,
@@ -495,12 +495,12 @@ class Watched:
             stack.gateway.hub, stack.gateway.keys, stack.gateway.limits, timeout_s=HANGS_S
         )
         grant = await stack.gateway.keys.authenticate("acme")
-        call = openai.parse("chat", body)
+        call = CHAT.parse(body)
 
         def watch(wait: Wait) -> None:
             self.heard.append((wait.phase, wait.place))
 
-        async with dispatcher.generation(new_id(), grant, call, body, watch) as stream:
+        async with dispatcher.generation(new_id(), grant, call, watch) as stream:
             while isinstance(await stream.read(), Delta):
                 pass
 
@@ -752,9 +752,10 @@ class Verbose(SyntheticEngine):
     """Answers whole requests with more than one frame of an engine link holds."""
 
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+        streams = work.body.get("stream")
         async with aclosing(super().generate(work)) as outputs:
             async for output in outputs:
-                if not work.body.get("stream"):
+                if not streams:
                     output = replace(output, response=bytes(MAX_FRAME_BYTES))
                 yield output
 
