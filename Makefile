@@ -7,12 +7,11 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 	ENGINE_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
-PURE_TESTS := $(addprefix tests/inference/test_,admission.py session.py queue.py queue_simulation.py \
-		shares.py slots.py tally.py turns.py journal.py journal_crashes.py delivery.py fleet.py \
-		outbox.py openai.py hub.py watch.py) \
-	tests/tenants/test_fresh.py tests/tenants/test_catalogue.py tests/tenants/test_ceilings.py \
-	tests/tenants/test_journals.py tests/tenants/test_money.py tests/adapters/test_disk.py \
-	$(addprefix tests/limits/test_,window.py arithmetic.py book.py refusals.py stores.py)
+PURE_TESTS := $(addprefix tests/inference/,gateway/test_admission.py gateway/test_routing.py gateway/test_hub.py \
+		link journal scheduler operations agent/test_outbox.py agent/test_progress.py) \
+	$(addprefix tests/tenants/,directory/test_invalidating_cache.py directory/test_catalogue.py \
+		billing/test_journals.py billing/test_money.py) tests/adapters/test_disk.py \
+	$(addprefix tests/limits/test_,window.py arithmetic.py book.py refusals.py stores.py ceilings.py)
 
 .PHONY: up test coverage check format bench chaos screenshots lock clean
 

@@ -1,6 +1,6 @@
 """What the console asks of the gateway process that it runs in; the gateway's wiring sets it.
 
-Apart from these a page knows only what is in the database, and `tenants.api.engines`.
+Apart from these a page knows only what is in the database, and `tenants.api.endpoints.engines`.
 """
 
 from __future__ import annotations

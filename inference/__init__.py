@@ -1,4 +1,4 @@
 """From an authenticated request to tokens: the HTTP edge, the engine link and the engine agent.
 
-Everything here except `views` and `sockets` is free of Django, so that the agent starts without it.
+Nothing here imports Django, so that the agent starts without it.
 """

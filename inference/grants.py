@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from inference.errors import InferenceError
-from inference.wire import AdapterRef, EngineStats, LedgerEntry, Usage
+from inference.link.wire import AdapterRef, EngineStats, LedgerEntry, Usage
 
 MICRO = 10**6
 PICO = 10**12

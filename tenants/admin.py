@@ -13,7 +13,7 @@ from django.db import models
 from django.http import HttpRequest
 from django.utils import timezone
 
-from tenants.ceilings import FIELDS
+from tenants.limits.ceilings import FIELDS
 from tenants.models import (
     Adapter,
     AdapterVersion,

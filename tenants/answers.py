@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from inference.errors import IdempotencyKeyReused
 from inference.grants import Claim, KeptAnswer
-from tenants.pool import ANSWER_S, Pool
+from tenants.database import ANSWER_S, Database
 
 CLAIM_TIME = timedelta(seconds=15)
 """Without a renewal; what a retry waits at most when the first one's gateway was killed."""
@@ -70,7 +70,7 @@ class PostgresAnswers:
 
     def __init__(self, answer_s: float = ANSWER_S) -> None:
         """`answer_s` bounds each statement, the wait for a connection included."""
-        self._pool = Pool("answers", answer_s)
+        self._pool = Database("answers", answer_s)
 
     async def __aenter__(self) -> PostgresAnswers:
         """Connect.

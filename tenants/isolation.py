@@ -31,8 +31,8 @@ import structlog
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 
-from tenants.adapters.scrambled import scrambled
-from tenants.adapters.store import pool_of
+from tenants.adapters.checks.scrambled import scrambled
+from tenants.adapters.store import target_modules_of
 from tenants.models import (
     LIVE,
     Alias,
@@ -169,7 +169,7 @@ class Gateway:
         if live.filter(adapter__tenant__slug=voice.tenant).exists():
             return
         path = f"/api/v1/adapters/{voice.model}/versions"
-        files = scrambled(base.name, pool_of(base), seed)
+        files = scrambled(base.name, target_modules_of(base), seed)
         parts = [("files", (name, content)) for name, content in files.items()]
         version = self._sent(
             voice, "POST", path, files=parts, data={"base_model": base.name}

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from gateway.database import start_embedded  # noqa: E402
-from inference.agent import vllm_environment  # noqa: E402, F401  before anything imports torch
+from inference.agent.engines.vllm import environment  # noqa: E402, F401  before anything imports torch
 
 _var = tempfile.TemporaryDirectory(prefix="lorikeet-tests-", ignore_cleanup_errors=True)
 VAR = Path(_var.name)

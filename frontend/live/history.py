@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from tenants.api import engines
+from tenants.api.endpoints import engines
 
 SAMPLE_S = 1.0
 WINDOW_S = 10.0

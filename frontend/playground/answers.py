@@ -19,18 +19,18 @@ import structlog
 from frontend.playground import messages
 from frontend.playground.messages import Failed, Outcome, Phase, Start, Token
 from frontend.sockets import Message
-from inference import openai
 from inference.errors import (
     ClientDisconnected,
     InferenceError,
     Overloaded,
     PayloadTooLarge,
 )
-from inference.generation import Desk
+from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.hub import new_id
+from inference.gateway.stream import Stream
 from inference.grants import Grant
-from inference.hub import new_id
-from inference.stream import Stream
-from inference.wire import Delta, Wait
+from inference.link.wire import Delta, Wait
+from inference.operations import openai
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ Owner = tuple[int, int]
 
 
 class Grants(Protocol):
-    """Where the tenant's own grant comes from; see `tenants.directory.CachedDirectory`."""
+    """Where the tenant's own grant comes from; see `tenants.directory.cached.CachedDirectory`."""
 
     async def playground(self, tenant_id: int) -> Grant: ...
 
@@ -134,9 +134,14 @@ class Playground:
     """The answers of this gateway process."""
 
     def __init__(
-        self, desk: Desk, grants: Grants, *, max_body_bytes: int, grace_s: float = GRACE_S
+        self,
+        dispatcher: Dispatcher,
+        grants: Grants,
+        *,
+        max_body_bytes: int,
+        grace_s: float = GRACE_S,
     ) -> None:
-        self._desk, self._grants = desk, grants
+        self._dispatcher, self._grants = dispatcher, grants
         self._max_body_bytes, self._grace_s = max_body_bytes, grace_s
         self._answers: dict[tuple[Owner, str], Answer] = {}
 
@@ -205,7 +210,7 @@ class Playground:
         call = openai.parse("chat", body)
         grant = await self._grants.playground(answer.owner[1])
         id, watch = answer.request_id, answer.waits
-        async with self._desk.generation(id, grant, call, body, watch) as stream:
+        async with self._dispatcher.generation(id, grant, call, body, watch) as stream:
             answer.begin(stream)
             reason = ""
             while isinstance(delta := await stream.read(), Delta):

@@ -13,9 +13,9 @@ import msgspec
 
 from frontend.sockets import Message, Ping
 from inference.errors import InferenceError, InvalidRequest
-from inference.openai import usage_body
-from inference.stream import Stream
-from inference.wire import Done, Usage
+from inference.gateway.stream import Stream
+from inference.link.wire import Done, Usage
+from inference.operations.openai import usage_body
 
 MAX_ID_CHARS = 64
 TOP_LOGPROBS = 5
@@ -120,8 +120,8 @@ class Delta(Message, tag="delta", omit_defaults=True):
 class Phase(Message, tag="phase"):
     """Socket to page: what an answer waits for.
 
-    `waiting` (for the engine to say so), then as `inference.wire.Wait` has it, then `generating`;
-    `place` in the queue, and how long it has been in this phase.
+    `waiting` (for the engine to say so), then as `inference.link.wire.Wait` has it, then
+    `generating`; `place` in the queue, and how long it has been in this phase.
     """
 
     id: str

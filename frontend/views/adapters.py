@@ -21,10 +21,10 @@ from django.views.decorators.http import require_http_methods, require_POST
 from frontend.lists import page_of, place_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.marks import mark
-from tenants.adapters import parts
-from tenants.adapters.refusals import UploadRefused
-from tenants.api import engines
-from tenants.api.uploads import Destination, keep_files
+from tenants.adapters.uploads import parts
+from tenants.adapters.uploads.refusals import UploadRefused
+from tenants.api.endpoints import engines
+from tenants.api.endpoints.uploads import Destination, keep_files
 from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.permissions import Caller, Permission
 

@@ -21,9 +21,8 @@ from frontend.lists import MAX_DIGITS, words_of
 from frontend.pages import tenant_page
 from frontend.templatetags.lorikeet import money, number, price
 from inference.grants import MICRO
-from tenants import ceilings
-from tenants.ceilings import FIELDS, Figures, Sets
-from tenants.limits import consumption
+from tenants.limits import ceilings, consumption
+from tenants.limits.ceilings import FIELDS, Figures, Sets
 from tenants.models import Adapter, ApiKey, LimitScope, LimitSet, Tenant
 from tenants.models.limits import MAX_LIMIT
 from tenants.permissions import Caller, Permission

@@ -9,7 +9,7 @@ from typing import Any
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef
 
-from tenants.api import engines
+from tenants.api.endpoints import engines
 from tenants.models import AdapterVersion, AuditEntry, Tenant
 
 Asked = tuple[int, str]

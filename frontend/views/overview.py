@@ -18,8 +18,8 @@ from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import LABELS, shown
 from frontend.views.usage import added_up
 from inference.grants import MICRO
-from tenants import ceilings
-from tenants.api import engines
+from tenants.api.endpoints import engines
+from tenants.limits import ceilings
 from tenants.models import (
     LIVE,
     Alias,

@@ -16,10 +16,10 @@ from django.views.decorators.vary import vary_on_headers
 
 from frontend.pages import tenant_page
 from inference.errors import BY_CODE
+from tenants.billing.money import amount
+from tenants.billing.receipts import describe, signer
 from tenants.models import ApiKey, UsageEvent
-from tenants.money import amount
 from tenants.permissions import Caller, Permission
-from tenants.receipts import describe, signer
 
 SCALE = 1000
 """Units of the timeline's drawing."""

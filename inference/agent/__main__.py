@@ -16,12 +16,12 @@ from typing import Any
 import structlog
 import uvloop
 
-from inference import environ, heap, logs
+from inference import environ, gc_tuning, logs
+from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent, default_id
-from inference.agent.engine import Engine
-from inference.agent.journal import Journal, JournalFailed
-from inference.agent.profile import BadProfile, EngineProfile
-from inference.agent.store import AdapterStore, HttpFetch
+from inference.agent.engines.engine import Engine
+from inference.agent.engines.profile import BadProfile, EngineProfile
+from inference.agent.journal.journal import Journal, JournalFailed
 from inference.environ import BadSetting
 
 log = structlog.get_logger(__name__)
@@ -144,9 +144,9 @@ def _add_queue(add: Callable[..., Any]) -> None:
     add(
         "--reserved",
         type=int,
-        metavar="PLACES",
-        help="of the places on the engine, those kept for tenants that have few; an eighth if "
-        "not given",
+        metavar="SEQUENCES",
+        help="of the sequences that run at once, those kept for tenants that have few; an eighth "
+        "if not given",
     )
     add(
         "--slots-per-tenant",
@@ -263,10 +263,10 @@ async def start_engine(options: argparse.Namespace, profile: EngineProfile) -> E
     """The engine that the options ask for; every start says which one runs."""
     log.info("engine_starting", engine=options.engine, model=profile.model)
     if options.engine == "synthetic":
-        from inference.agent.synthetic import SyntheticEngine
+        from inference.agent.engines.synthetic import SyntheticEngine
 
         return SyntheticEngine.of(profile, tokens_per_second=options.tokens_per_second or None)
-    from inference.agent.vllm_engine import VLLMEngine
+    from inference.agent.engines.vllm.engine import VLLMEngine
 
     return await VLLMEngine.start(profile)
 
@@ -298,7 +298,7 @@ async def serve(
                 max_unbilled=options.max_unbilled,
                 **queue,
             )
-            heap.settle()
+            gc_tuning.settle()
             return await _until(stop, agent, gateways, options.drain)
     finally:
         await fetch.aclose()

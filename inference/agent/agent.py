@@ -21,17 +21,15 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from inference import wire
-from inference.agent.billing import Billing
-from inference.agent.bodies import choices_of
-from inference.agent.engine import Engine, Kind, LocalAdapter, Output, Work
+from inference.agent.adapters.residency import Residency, Store
+from inference.agent.engines.engine import Engine, Kind, LocalAdapter, Output, Work
 from inference.agent.job import Job
-from inference.agent.journal import Journal, JournalFailed
+from inference.agent.journal.billing import Billing
+from inference.agent.journal.journal import Journal, JournalFailed
 from inference.agent.link import Link
-from inference.agent.queue import Queue, Request
-from inference.agent.residency import Residency, Store
-from inference.agent.slots import Slots
-from inference.agent.watch import Watch
+from inference.agent.progress import Progress
+from inference.agent.scheduler.queue import Queue, Request
+from inference.agent.scheduler.slots import Slots
 from inference.errors import (
     EngineFailed,
     GenerationTimeout,
@@ -39,7 +37,9 @@ from inference.errors import (
     InvalidRequest,
     Overloaded,
 )
-from inference.wire import Done, EngineStats, Fault, Frame, Load, Loaded
+from inference.link import wire
+from inference.link.wire import Done, EngineStats, Fault, Frame, Load, Loaded
+from inference.operations.bodies import choices_of
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +77,7 @@ class Agent:
         self._queue = Queue(
             self._slots, max_running=max_running, kv_tokens=engine.info.kv_tokens, **queue
         )
-        self._watch = Watch(self._queue)
+        self._watch = Progress(self._queue)
         self._residency = Residency(engine, store, self._slots, self._publish)
         self._links: dict[str, tuple[Link, asyncio.Task[None]]] = {}
         self._bootstrap: frozenset[str] = frozenset()

@@ -6,10 +6,10 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from inference.agent.engine import Meter
+from inference.agent.engines.engine import Meter
 from inference.agent.link import Link
 from inference.errors import Overloaded
-from inference.wire import AdapterRef, Delta, Done, Fault, Loaded, Usage
+from inference.link.wire import AdapterRef, Delta, Done, Fault, Loaded, Usage
 
 
 @dataclass(slots=True, eq=False)

@@ -12,11 +12,11 @@ import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from inference import wire
 from inference.agent.outbox import Outbox
 from inference.errors import InferenceError, ProtocolViolation
-from inference.session import HEARTBEAT_S, LOST_S, Session, Side, State
-from inference.wire import Delta, Frame, Wait
+from inference.link import wire
+from inference.link.session import HEARTBEAT_S, LOST_S, Session, Side, State
+from inference.link.wire import Delta, Frame, Wait
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from inference.wire import Delta, Frame, Stats, Step, Wait, Waits
+from inference.link.wire import Delta, Frame, Stats, Step, Wait, Waits
 
 
 class Outbox:

@@ -31,23 +31,23 @@ from frontend.playground.socket import PlaygroundSocket  # noqa: E402
 from frontend.sockets import guarded  # noqa: E402
 from gateway.cookies import CookieLimit  # noqa: E402
 from gateway.metrics import Metrics  # noqa: E402
-from inference.generation import Desk  # noqa: E402
-from inference.hub import Hub  # noqa: E402
-from inference.sockets import EngineProbe, EngineSocket, NoSocket  # noqa: E402
-from inference.views import Health, OpenAIServer, Receive, Scope, Send  # noqa: E402
-from inference.wire import ModelInfo  # noqa: E402
+from inference.gateway.dispatcher import Dispatcher  # noqa: E402
+from inference.gateway.http import Health, OpenAIServer, Receive, Scope, Send  # noqa: E402
+from inference.gateway.hub import Hub  # noqa: E402
+from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket  # noqa: E402
+from inference.link.wire import ModelInfo  # noqa: E402
 from tenants.adapters.files import AdapterFiles  # noqa: E402
-from tenants.adapters.guard import BodyGuard  # noqa: E402
-from tenants.adapters.intake import Intake, without_body  # noqa: E402
+from tenants.adapters.uploads.guard import BodyGuard  # noqa: E402
+from tenants.adapters.uploads.intake import Intake, without_body  # noqa: E402
 from tenants.answers import PostgresAnswers  # noqa: E402
-from tenants.api import engines  # noqa: E402
-from tenants.auth import PostgresDirectory  # noqa: E402
-from tenants.ledger import Ledger  # noqa: E402
+from tenants.api.endpoints import engines  # noqa: E402
+from tenants.billing.ledger import Ledger  # noqa: E402
+from tenants.database import Database  # noqa: E402
+from tenants.directory.auth import PostgresDirectory  # noqa: E402
 from tenants.limits import consumption  # noqa: E402
 from tenants.limits.limiter import configured  # noqa: E402
 from tenants.limits.spent import LedgerSpent  # noqa: E402
 from tenants.models import BaseModel, GatewayProcess  # noqa: E402
-from tenants.pool import Pool  # noqa: E402
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ BEAT_S = 3.0
 directory = PostgresDirectory()
 ledger = Ledger()
 answers = PostgresAnswers()
-_budgets = Pool("limits")
+_budgets = Database("limits")
 limiter = configured(LedgerSpent(_budgets))
 board = Board(layer=get_channel_layer() if settings.REDIS_URL else None)
 hub = Hub(settings.GATEWAY_URL, settings.ENGINE_TOKEN, ledger, limiter)
@@ -156,11 +156,11 @@ def _route(pattern: str, app: Any) -> URLPattern:
     return route
 
 
-_desk = Desk(hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S)
+_dispatcher = Dispatcher(hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S)
 _inference = OpenAIServer(
-    _desk, directory, limiter, answers=answers, max_body_bytes=settings.MAX_REQUEST_BYTES
+    _dispatcher, directory, limiter, answers=answers, max_body_bytes=settings.MAX_REQUEST_BYTES
 )
-_playground = Playground(_desk, directory, max_body_bytes=settings.MAX_REQUEST_BYTES)
+_playground = Playground(_dispatcher, directory, max_body_bytes=settings.MAX_REQUEST_BYTES)
 _health = Health(
     {"database": _database_answers, "engine": _engine_connected, "limits": _limits_hold}
 )

@@ -15,9 +15,9 @@ from typing import Any
 import structlog
 
 from inference.errors import HeadersTooLarge
-from inference.hub import new_id
-from inference.openai import error_body
-from inference.views import Receive, Scope, Send
+from inference.gateway.http import Receive, Scope, Send
+from inference.gateway.hub import new_id
+from inference.operations.openai import error_body
 from tenants.api.problems import MEDIA_TYPE, problem
 
 log = structlog.get_logger(__name__)

@@ -17,11 +17,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from inference.errors import InferenceError, InvalidApiKey, NotFound
-from inference.hub import Hub
-from inference.views import Exchange, Receive, Scope, Send
-from tenants.ledger import Ledger
+from inference.gateway.http import Exchange, Receive, Scope, Send
+from inference.gateway.hub import Hub
+from tenants.billing.ledger import Ledger
+from tenants.billing.reconciliation import Drift, drifts
 from tenants.limits.limiter import StoreLimiter
-from tenants.reconciliation import Drift, drifts
 
 TEXT = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 ENGINE_GAUGES = {

@@ -10,7 +10,7 @@ import structlog
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 
-from inference.hub import new_id
+from inference.gateway.hub import new_id
 from tenants.models.audit import act_as, actor_of
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 from django.utils import timezone
 
-from gateway.demo import ADAPTERS, TENANTS
+from demo import ADAPTERS, TENANTS
 from inference.content import FILES
 from tenants.models import ApiKey, BaseModel, Price, Tenant, User
 

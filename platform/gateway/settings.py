@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 import dotenv
 
@@ -48,7 +49,7 @@ MAX_TENANT_UPLOAD_BYTES = environ.size("MAX_TENANT_UPLOAD_BYTES", 8 << 30)
 """What a tenant may have under way in uploads that survive a broken connection."""
 FILE_UPLOAD_TEMP_DIR = environ.text("UPLOAD_DIR", str(VAR / "uploads"))
 os.makedirs(FILE_UPLOAD_TEMP_DIR, exist_ok=True)
-FILE_UPLOAD_HANDLERS = ["tenants.adapters.receiving.HashingUploadHandler"]
+FILE_UPLOAD_HANDLERS = ["tenants.adapters.uploads.receiving.HashingUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 _S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
 STORAGES = {
@@ -95,6 +96,7 @@ INSTALLED_APPS = [
     "procrastinate.contrib.django",
     "tenants",
     "gateway",
+    *(["demo"] if find_spec("demo") else []),  # not in the wheel
 ]
 MIDDLEWARE = [
     "gateway.middleware.RequestId",

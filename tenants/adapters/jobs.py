@@ -25,8 +25,9 @@ from procrastinate.contrib.django import app as django_app
 from procrastinate.contrib.django.models import ProcrastinateJob
 from procrastinate.jobs import Job
 
-from tenants.adapters import parts, probe, store
-from tenants.adapters.findings import Code, Finding, told
+from tenants.adapters import probe, store
+from tenants.adapters.checks.findings import Code, Finding, told
+from tenants.adapters.uploads import parts
 from tenants.errors import IllegalTransition
 from tenants.models import AdapterVersion, GatewayProcess, State, UploadSession
 

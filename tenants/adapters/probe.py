@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from inference.errors import AdapterLoadFailed
-from tenants.adapters.findings import Code, Finding
+from tenants.adapters.checks.findings import Code, Finding
 
 MIN_LOGPROB_DELTA = 1e-3
 """The least change of a log-probability that counts as an effect, in nats.
@@ -25,7 +25,7 @@ ANSWER_TIMEOUT_S = 300.0
 
 
 class ProbeReport(msgspec.Struct):
-    """What the engine found (`inference.agent.engine.ProbeReport`).
+    """What the engine found (`inference.agent.engines.engine.ProbeReport`).
 
     `max_logprob_delta` is None where it is not finite: JSON has no such number.
     """

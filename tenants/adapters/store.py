@@ -14,10 +14,10 @@ from django.core.files import File
 from django.core.files.storage import Storage, storages
 
 from inference.content import CONFIG, FILES, WEIGHTS, digest_of
-from tenants.adapters import checks
-from tenants.adapters.checks import Verdict
-from tenants.adapters.pools import Pool
-from tenants.adapters.receiving import COPY_BYTES, Upload
+from tenants.adapters.checks import static
+from tenants.adapters.checks.static import Verdict
+from tenants.adapters.checks.target_modules import TargetModules
+from tenants.adapters.uploads.receiving import COPY_BYTES, Upload
 from tenants.models import Adapter, AdapterVersion, BaseModel
 
 
@@ -72,8 +72,8 @@ def sha256(folder: str, name: str) -> str:
     return found.hexdigest()
 
 
-def pool_of(base_model: BaseModel) -> Pool:
-    return Pool(base_model.modules, base_model.max_lora_rank)
+def target_modules_of(base_model: BaseModel) -> TargetModules:
+    return TargetModules(base_model.modules, base_model.max_lora_rank)
 
 
 def check(version: AdapterVersion) -> Verdict:
@@ -87,6 +87,6 @@ def check(version: AdapterVersion) -> Verdict:
     if digest_of(sha256(folder, CONFIG), sha256(folder, WEIGHTS)) != version.digest:
         raise StoredFileDamaged(f"{version} in {folder} is not what was uploaded")
     with closing(open_file(folder, CONFIG)) as config, closing(open_file(folder, WEIGHTS)) as rest:
-        return checks.check(
-            config, rest, size(folder, WEIGHTS), pool_of(version.adapter.base_model)
+        return static.check(
+            config, rest, size(folder, WEIGHTS), target_modules_of(version.adapter.base_model)
         )

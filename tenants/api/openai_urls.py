@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from tenants.api.organization import completions, costs
-from tenants.api.receipts import public_key, receipt, receipts
+from tenants.api.endpoints.organization import completions, costs
+from tenants.api.endpoints.receipts import public_key, receipt, receipts
 from tenants.api.v1 import not_found
 
 urlpatterns: list[URLPattern] = [

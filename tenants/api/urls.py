@@ -11,15 +11,15 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from tenants.api.adapters import Adapters, Aliases, Versions
-from tenants.api.engines import BaseModels, Engines
-from tenants.api.keys import Keys
-from tenants.api.limits import AdapterLimits, DefaultLimits, KeyLimits, Limits
-from tenants.api.prices import Prices
+from tenants.api.endpoints.adapters import Adapters, Aliases, Versions
+from tenants.api.endpoints.engines import BaseModels, Engines
+from tenants.api.endpoints.keys import Keys
+from tenants.api.endpoints.limits import AdapterLimits, DefaultLimits, KeyLimits, Limits
+from tenants.api.endpoints.prices import Prices
+from tenants.api.endpoints.sessions import Uploads
+from tenants.api.endpoints.tenants import Members, OneTenant, Tenants
+from tenants.api.endpoints.usage import Costs, Usage
 from tenants.api.problems import not_found
-from tenants.api.sessions import Uploads
-from tenants.api.tenants import Members, OneTenant, Tenants
-from tenants.api.usage import Costs, Usage
 
 Actions = dict[str, Any]
 READ: Actions = {"get": "retrieve"}

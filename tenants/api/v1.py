@@ -23,7 +23,7 @@ from inference.errors import (
     PermissionDenied,
     Unavailable,
 )
-from inference.openai import error_body
+from inference.operations.openai import error_body
 from tenants.models import ApiKey
 
 View = Callable[..., HttpResponse]

@@ -18,7 +18,7 @@ from django.conf import settings
 
 from inference.errors import Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
-from inference.wire import Usage
+from inference.link.wire import Usage
 from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
     MAX_TOKENS,

@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Protocol
 
 from inference.grants import MICRO
+from tenants.database import Database
 from tenants.models.usage import Span, month_end, month_start
-from tenants.pool import Pool
 
 # Each begins with the tenant, by which the sums are found. A key's are also of those that it was
 # rotated into, an adapter's are by its name.
@@ -51,9 +51,9 @@ class _Row:
 class LedgerSpent:
     """`Spent` from the ledger's sums."""
 
-    def __init__(self, pool: Pool) -> None:
-        """The pool is open as long as this is used."""
-        self._pool = pool
+    def __init__(self, database: Database) -> None:
+        """The database is open as long as this is used."""
+        self._database = database
 
     async def spent(self, counters: str, start: datetime, end: datetime) -> tuple[int, int]:
         """As `Spent`. A scope that is gone has used nothing."""
@@ -61,5 +61,5 @@ class LedgerSpent:
         is_month = (start, end) == (month_start(start), month_end(start))
         span = Span.MONTH if is_month else Span.HOUR
         values = {"id": int(counters[1:]), "span": span.value, "start": start, "end": end}
-        (row,) = await self._pool.rows(_Row, _QUERIES[counters[0]], values)
+        (row,) = await self._database.rows(_Row, _QUERIES[counters[0]], values)
         return row.tokens, -(-int(row.cost) // MICRO)

@@ -1,7 +1,7 @@
 """What the token path keeps in memory is told to every gateway when it changes.
 
 The notice leaves with the commit of the transaction that made the change, whoever made it.
-`tenants.notices` reads them.
+`tenants.directory.notices` reads them.
 """
 
 from django.db import migrations

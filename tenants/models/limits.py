@@ -9,8 +9,8 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 
-from tenants import ceilings
-from tenants.ceilings import FIELDS, Figures, Sets
+from tenants.limits import ceilings
+from tenants.limits.ceilings import FIELDS, Figures, Sets
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import Adapter
 from tenants.models.keys import ApiKey

@@ -1,9 +1,9 @@
 """The ledger: what each request cost, and its sums.
 
-Only `tenants.ledger` writes here, events and their hourly sums in one transaction, to which the
-database itself adds the sums of months (`migrations/0012_usage_months.py`): they are always what
-their hours add up to. Sums are read from `UsageSum`, which chooses between the two; events by id,
-and in pages for receipts and the list of requests.
+Only `tenants.billing.ledger` writes here, events and their hourly sums in one transaction, to which
+the database itself adds the sums of months (`migrations/0012_usage_months.py`): they are always
+what their hours add up to. Sums are read from `UsageSum`, which chooses between the two; events by
+id, and in pages for receipts and the list of requests.
 
 Costs are whole pico-units (1e-12) of the platform's currency: tokens times a price in micro-units
 per million tokens, never rounded.
@@ -368,7 +368,7 @@ class EngineJournal(models.Model):
     waiting_requests = models.BigIntegerField(default=0)
     """Ended, and not acknowledged at the time of the report."""
     surplus_requests = models.BigIntegerField(null=True)
-    """What the ledger has beyond the journal (`tenants.journals`); null: not judged yet."""
+    """What the ledger has beyond the journal (`tenants.billing.journals`); null: not judged yet."""
     surplus_tokens = models.BigIntegerField(null=True)
     accepted_requests = models.BigIntegerField(default=0, db_default=0)
     """Drift that was looked into (`manage.py reconcile --accept`), and is none now."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tenants.adapters.pools import PREFIX, Pool
+from tenants.adapters.checks.target_modules import PREFIX, TargetModules
 
 HIDDEN, KV, INNER, LAYERS = 16, 8, 24, 2
 """A Llama as small as can be, with grouped key and value heads so that no two shapes are alike."""
@@ -32,7 +32,7 @@ def modules() -> dict[str, list[int]]:
     }
 
 
-POOL = Pool(modules(), max_lora_rank=16)
+TARGETS = TargetModules(modules(), max_lora_rank=16)
 _ITEM = {"F64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I8": 1, "BOOL": 1}
 
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from inference.content import CONFIG, FILES, WEIGHTS
-from tenants.adapters.archives import MAX_MEMBERS, MAX_READ_BYTES
-from tenants.adapters.receiving import HashedFile, collect, unpacked
-from tenants.adapters.refusals import Refusal, UploadRefused
+from tenants.adapters.checks.archives import MAX_MEMBERS, MAX_READ_BYTES
+from tenants.adapters.uploads.receiving import HashedFile, collect, unpacked
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tests.adapters.builder import config_bytes, lora
 from tests.adapters.test_mutations import mutated
 

@@ -16,17 +16,17 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from inference.content import CONFIG, WEIGHTS
-from tenants.adapters.checks import Verdict, check
-from tenants.adapters.config import MAX_CONFIG_BYTES
-from tenants.adapters.findings import MAX_FINDINGS, Code
-from tenants.adapters.pools import PREFIX, Pool
-from tenants.adapters.safetensors_header import MAX_HEADER_BYTES
+from tenants.adapters.checks.config import MAX_CONFIG_BYTES
+from tenants.adapters.checks.findings import MAX_FINDINGS, Code
+from tenants.adapters.checks.safetensors_header import MAX_HEADER_BYTES
+from tenants.adapters.checks.static import Verdict, check
+from tenants.adapters.checks.target_modules import PREFIX, TargetModules
 from tests.adapters.builder import (
     HIDDEN,
     INNER,
     KV,
     LAYERS,
-    POOL,
+    TARGETS,
     Weights,
     config,
     config_bytes,
@@ -38,8 +38,8 @@ from tests.adapters.builder import (
 Q_A, Q_B = name_of(0, "self_attn.q_proj", "A"), name_of(0, "self_attn.q_proj", "B")
 
 
-def verdict(configuration: bytes, weights: bytes, pool: Pool = POOL) -> Verdict:
-    return check(io.BytesIO(configuration), io.BytesIO(weights), len(weights), pool)
+def verdict(configuration: bytes, weights: bytes, targets: TargetModules = TARGETS) -> Verdict:
+    return check(io.BytesIO(configuration), io.BytesIO(weights), len(weights), targets)
 
 
 def codes(found: Verdict) -> list[Code]:
@@ -84,9 +84,9 @@ def test_sound_configurations(changes: dict[str, Any]) -> None:
 
 
 def test_all_linear_means_every_module_but_the_output_layer() -> None:
-    pool = Pool({**POOL.modules, "lm_head": [100, HIDDEN]}, 16)
-    targets = tuple(name for name in pool.leaf_names if name != "lm_head")
-    found = verdict(config_bytes(target_modules="all-linear"), lora(targets).bytes(), pool)
+    shape = TargetModules({**TARGETS.modules, "lm_head": [100, HIDDEN]}, 16)
+    targets = tuple(name for name in shape.leaf_names if name != "lm_head")
+    found = verdict(config_bytes(target_modules="all-linear"), lora(targets).bytes(), shape)
     assert found.accepted, list(found.findings)
 
 
@@ -269,7 +269,7 @@ BAD_WEIGHTS: dict[str, tuple[bytes, Code]] = {
     "dtype a list": (_header(lambda h: h[Q_A].update(dtype=["F32"])), Code.DTYPE_UNSUPPORTED),
     "no tensors": (Weights().bytes(), Code.NO_TENSORS),
     "too many tensors": (
-        _with(lambda w: [w.put(f"x{n}", [1]) for n in range(2 * len(POOL.modules))]),
+        _with(lambda w: [w.put(f"x{n}", [1]) for n in range(2 * len(TARGETS.modules))]),
         Code.TOO_MANY_TENSORS,
     ),
     "no prefix": (
@@ -420,7 +420,7 @@ class _Generated(io.BytesIO):
 
 def test_memory_stays_bounded_with_64_mib_of_weights() -> None:
     side = 1 << 20
-    pool = Pool({"model.layers.0.mlp.up_proj": [side, side]}, 16)
+    targets = TargetModules({"model.layers.0.mlp.up_proj": [side, side]}, 16)
     half = 32 << 20
     header = {
         name_of(0, "mlp.up_proj", letter): {
@@ -435,7 +435,7 @@ def test_memory_stays_bounded_with_64_mib_of_weights() -> None:
     raw = io.BytesIO(config_bytes(r=8, target_modules=["up_proj"]))
     tracemalloc.start()
     try:
-        found = check(raw, _Generated(head, total), total, pool)
+        found = check(raw, _Generated(head, total), total, targets)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inference.agent.disk import DiskIndex, NoRoom
+from inference.agent.adapters.disk import DiskIndex, NoRoom
 
 
 def test_least_recently_used_goes_first() -> None:

@@ -10,10 +10,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
 
-from inference.agent.store import AdapterStore, HttpFetch
+from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.content import CONFIG, FILES, WEIGHTS
 from inference.errors import AdapterUnavailable
-from inference.wire import AdapterRef
+from inference.link.wire import AdapterRef
 from tenants.adapters import store
 from tenants.adapters.files import CHUNK_BYTES, AdapterFiles
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant

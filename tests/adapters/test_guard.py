@@ -14,7 +14,7 @@ from pytest_django import Settings
 
 from inference.errors import InferenceError, InvalidApiKey
 from inference.grants import Grant, ModelCard, Target
-from tenants.adapters.guard import FRAMING_BYTES, BodyGuard
+from tenants.adapters.uploads.guard import FRAMING_BYTES, BodyGuard
 from tests.adapters.servers import serving
 from tests.adapters.uploading import KEY, chunked
 

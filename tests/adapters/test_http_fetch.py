@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 import uvloop
 
-from inference.agent.store import FetchFailed, HttpFetch
+from inference.agent.adapters.store import FetchFailed, HttpFetch
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: a connection that is closed is reset."""

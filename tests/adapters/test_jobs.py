@@ -23,7 +23,7 @@ from inference.content import CONFIG, WEIGHTS
 from tenants.adapters import jobs, store
 from tenants.adapters.jobs import Backoff, clean_up, judge_later, judge_version
 from tenants.adapters.probe import LoadFailed, ProbeUnavailable
-from tenants.adapters.receiving import HashedFile, Upload
+from tenants.adapters.uploads.receiving import HashedFile, Upload
 from tenants.errors import IllegalTransition
 from tenants.models import LIVE, Adapter, AdapterVersion, BaseModel, GatewayProcess, State, Tenant
 from tests.adapters.builder import config_bytes, lora

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from tenants.adapters.checks import Verdict, check
-from tenants.adapters.weights import MAX_VALUE
-from tests.adapters.builder import POOL, config_bytes, lora
+from tenants.adapters.checks.static import Verdict, check
+from tenants.adapters.checks.weights import MAX_VALUE
+from tests.adapters.builder import TARGETS, config_bytes, lora
 
 SOUND = lora(targets=("k_proj",), dtype="F32").bytes()
 HEADER_END = 8 + int.from_bytes(SOUND[:8], "little")
@@ -44,7 +44,7 @@ def mutated(draw: st.DrawFn, original: bytes, end: int) -> bytes:
 
 
 def judge(config: bytes, weights: bytes) -> Verdict:
-    return check(io.BytesIO(config), io.BytesIO(weights), len(weights), POOL)
+    return check(io.BytesIO(config), io.BytesIO(weights), len(weights), TARGETS)
 
 
 def _library_reads(raw: bytes) -> dict[str, np.ndarray] | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from inference.agent.store import (
+from inference.agent.adapters.store import (
     DOWNLOADS_PER_TENANT,
     AdapterStore,
     Download,
@@ -22,7 +22,7 @@ from inference.agent.store import (
 )
 from inference.content import CONFIG, FILES, WEIGHTS, digest_of
 from inference.errors import AdapterLoadFailed, AdapterUnavailable
-from inference.wire import AdapterRef
+from inference.link.wire import AdapterRef
 from tests.adapters.servers import Responder, serving
 
 SOURCE = "http://gateway"

@@ -29,9 +29,10 @@ from procrastinate.contrib.django.models import ProcrastinateJob
 from pytest_django import Settings
 
 from inference.content import CONFIG, WEIGHTS, digest_of
-from tenants.adapters import jobs, parts, tus
-from tenants.adapters.guard import BodyGuard
-from tenants.adapters.intake import Intake
+from tenants.adapters import jobs
+from tenants.adapters.uploads import parts, tus
+from tenants.adapters.uploads.guard import BodyGuard
+from tenants.adapters.uploads.intake import Intake
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -581,7 +582,7 @@ from django.core.asgi import get_asgi_application
 django = get_asgi_application()
 import uvicorn
 from django.conf import settings
-from tenants.adapters.intake import Intake
+from tenants.adapters.uploads.intake import Intake
 settings.DATABASES["default"]["NAME"] = sys.argv[1]
 settings.FILE_UPLOAD_TEMP_DIR = sys.argv[2]
 listener = socket.create_server(("127.0.0.1", 0))

@@ -15,8 +15,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from inference.content import CONFIG, WEIGHTS
-from tenants.adapters.guard import BodyGuard
-from tenants.api.uploads import take_in
+from tenants.adapters.uploads.guard import BodyGuard
+from tenants.api.endpoints.uploads import take_in
 from tenants.models import Tenant
 from tests.adapters.builder import config_bytes, lora
 

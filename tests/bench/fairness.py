@@ -12,7 +12,7 @@ from statistics import median
 
 from asgiref.sync import sync_to_async
 
-from gateway import demo
+import demo
 from tenants.models import ApiKey, Tenant
 from tests.bench import lorikeet, servers
 from tests.bench.client import Address, Connection, Refused, Reply

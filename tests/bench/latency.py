@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from statistics import median
 
-from inference.agent.synthetic import SyntheticEngine
+from inference.agent.engines.synthetic import SyntheticEngine
 from tests.bench import lorikeet, peers, servers
 from tests.bench.client import Address, Connection
 from tests.bench.report import Figure, Report, Row, take_turns

@@ -17,8 +17,8 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 from django.db.models import QuerySet, Sum
 
-from inference.wire import Account, LedgerEntry, Usage
-from tenants.ledger import Ledger
+from inference.link.wire import Account, LedgerEntry, Usage
+from tenants.billing.ledger import Ledger
 from tenants.models import BaseModel, Price, Tenant, UsageRollup, UsageSum
 from tests.bench.processes import Failed, postgres_cpu_s
 from tests.bench.report import Figure, Report, Row

@@ -19,8 +19,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from playwright.async_api import Browser, async_playwright
 
-from gateway.crowd import Size
-from gateway.management.commands.make_crowd import make
+from demo.crowd import Size
+from demo.management.commands.make_crowd import make
 from tenants.models import Role, Tenant, User
 from tests.bench import lorikeet
 from tests.bench.lorikeet import Gateway

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.supervisor import Child
-from inference.agent.profile import EngineProfile
+from inference.agent.engines.profile import EngineProfile
 from tests.bench.client import Address
 from tests.bench.processes import HOST, PYTHON, free_port, running, url_of
 

@@ -10,8 +10,8 @@ import argparse
 import msgspec
 
 from inference.agent.__main__ import main
-from inference.agent.profile import EngineProfile
-from inference.agent.synthetic import SyntheticEngine
+from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.synthetic import SyntheticEngine
 
 KV_TOKENS = 1 << 22
 

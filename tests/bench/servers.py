@@ -12,14 +12,14 @@ from contextlib import aclosing
 
 import uvicorn
 
-from inference import openai
-from inference.agent.engine import Meter, Work
-from inference.agent.profile import EngineProfile
-from inference.agent.synthetic import SyntheticEngine
+from inference.agent.engines.engine import Meter, Work
+from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.synthetic import SyntheticEngine
 from inference.errors import InferenceError
-from inference.hub import new_id
-from inference.views import EVENT_STREAM, Exchange, Receive, Scope, Send
-from inference.wire import Usage
+from inference.gateway.http import EVENT_STREAM, Exchange, Receive, Scope, Send
+from inference.gateway.hub import new_id
+from inference.link.wire import Usage
+from inference.operations import openai
 
 MODEL = "bench"
 ENGINE_OPTIONS = ["--engine", "synthetic", "--model", MODEL, "--max-num-seqs", "256"]

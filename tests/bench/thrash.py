@@ -14,7 +14,8 @@ import httpx
 from asgiref.sync import sync_to_async
 from safetensors.numpy import load_file, save_file
 
-from gateway import demo, seed
+import demo
+from gateway import seed
 from inference.content import CONFIG, WEIGHTS
 from tenants.models import ApiKey, Tenant
 from tests.bench import lorikeet

@@ -16,12 +16,12 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from inference import environ, heap, logs
+from inference import environ, gc_tuning, logs
 from inference.agent.__main__ import parser, profile_of, serve, start_engine
-from inference.agent.journal import Journal
+from inference.agent.journal.journal import Journal
 from inference.grants import Ask, Grant, Reservation, Target, Written
-from inference.openai import Counts
-from inference.wire import MAX_FRAME_BYTES, Account, EngineStats, LedgerEntry, Totals, Usage
+from inference.link.wire import MAX_FRAME_BYTES, Account, EngineStats, LedgerEntry, Totals, Usage
+from inference.operations.openai import Counts
 
 
 class NoLimits:
@@ -108,12 +108,12 @@ async def _serve_gateway(port: int) -> None:
     from django.conf import settings
     from django.urls import re_path
 
-    from inference.generation import Desk
-    from inference.hub import Hub
-    from inference.sockets import EngineSocket
-    from inference.views import Health, OpenAIServer
+    from inference.gateway.dispatcher import Dispatcher
+    from inference.gateway.http import Health, OpenAIServer
+    from inference.gateway.hub import Hub
+    from inference.gateway.sockets import EngineSocket
     from tenants.answers import PostgresAnswers
-    from tenants.auth import PostgresDirectory
+    from tenants.directory.auth import PostgresDirectory
 
     limiter, directory, answers = NoLimits(), PostgresDirectory(), PostgresAnswers()
     hub = Hub(f"http://127.0.0.1:{port}", settings.ENGINE_TOKEN, NoLedger(), limiter)
@@ -122,7 +122,7 @@ async def _serve_gateway(port: int) -> None:
         return bool(hub.snapshot())
 
     inference = OpenAIServer(
-        Desk(hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S),
+        Dispatcher(hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S),
         directory,
         limiter,
         answers=answers,
@@ -146,7 +146,7 @@ async def _serve_gateway(port: int) -> None:
         timeout_keep_alive=75,
     )
     async with directory, answers:
-        heap.settle()
+        gc_tuning.settle()
         await uvicorn.Server(config).serve()
 
 

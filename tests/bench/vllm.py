@@ -6,9 +6,10 @@ from functools import partial
 
 from asgiref.sync import sync_to_async
 
-from gateway import demo, seed
+import demo
+from gateway import seed
 from gateway.supervisor import Child
-from inference.agent.profile import EngineProfile
+from inference.agent.engines.profile import EngineProfile
 from tests.bench import lorikeet, peers
 from tests.bench.measure import Samples, Side
 from tests.bench.processes import (

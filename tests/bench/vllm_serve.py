@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 
-from inference.agent import vllm_environment as _environment  # noqa: F401  # sets variables
-from inference.agent.profile import is_cpu_build
+from inference.agent.engines.profile import is_cpu_build
+from inference.agent.engines.vllm import environment as _environment  # noqa: F401  # sets variables
 
 _version = importlib.metadata.version
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from random import random
 
-from gateway.demo import ADAPTERS, BASE, MODEL_NAME
-from inference.agent.synthetic import llama_modules
+from demo import ADAPTERS, BASE, MODEL_NAME
+from inference.agent.engines.synthetic import llama_modules
 from inference.content import CONFIG, FILES, WEIGHTS
 from tests.adapters.builder import config_bytes, lora
 

@@ -16,9 +16,9 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.db import connection
 from django.utils import timezone
 
-from gateway.demo import MODEL_NAME
+from demo import MODEL_NAME
 from inference.grants import MICRO, PICO, Price
-from inference.wire import Usage
+from inference.link.wire import Usage
 from tenants.models import (
     ApiKey,
     Invitation,
@@ -43,7 +43,7 @@ LONG_NAME = "The International Society for Perfectly Ordinary Widgets Ltd"
 PEOPLE = {"owner": "ada", "admin": "grace", "developer": "linus", "viewer": "margaret"}
 DAYS = 35
 PRICE = Price(prompt=1_000_000, cached_prompt=250_000, output=4_000_000)
-USED = ("support", "returns-desk", "size-advisor", "")
+USED = ("support", "returns-dispatcher", "size-advisor", "")
 """Adapters, each used with another key; the last is the base model itself."""
 
 
@@ -124,7 +124,7 @@ def _keys(tenant: Tenant, people: dict[str, User]) -> list[ApiKey]:
     soon = timezone.now() + timedelta(days=6)
     return [
         issue("Web shop", "owner"),
-        issue("Help desk", "developer", allowed_models=["support", "returns-desk"]),
+        issue("Help dispatcher", "developer", allowed_models=["support", "returns-dispatcher"]),
         issue("Nightly evaluation", "developer", lane=Lane.BATCH, expires_at=soon),
     ]
 

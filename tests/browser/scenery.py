@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from gateway.demo import ADAPTERS, MODEL_NAME
+from demo import ADAPTERS, MODEL_NAME
 from inference.content import CONFIG, FILES
 from tests.stack.asking import CHAT, ask, until
 from tests.stack.running import Stack
@@ -22,7 +22,7 @@ from tests.stack.running import Stack
 UPLOADS: tuple[tuple[str, str, dict[str, int]], ...] = (
     ("support", "support", {}),
     ("support", "support", {"lora_alpha": 12}),
-    ("returns-desk", "pirate", {}),
+    ("returns-dispatcher", "pirate", {}),
     ("size-advisor", "extract", {}),
     ("size-advisor", "extract", {"r": 128}),
 )

@@ -30,7 +30,7 @@ THANKS, ARR = "Thanks for asking", "Arr!"
 
 def test_a_sound_adapter_becomes_ready_before_ones_eyes(owner: Page) -> None:
     go(owner, "Adapters")
-    upload(owner, "desk", SUPPORT)
+    upload(owner, "dispatcher", SUPPORT)
     expect(owner.get_by_role("heading", name="Version 1")).to_be_visible()
     with staying(owner):
         await_ready(owner)
@@ -72,18 +72,18 @@ def test_promoting_and_rolling_back_spares_open_streams(
 ) -> None:
     for number, folder in enumerate((SUPPORT, PIRATE), start=1):
         go(owner, "Adapters")
-        upload(owner, "desk", own(folder, tmp_path / str(number)))
+        upload(owner, "dispatcher", own(folder, tmp_path / str(number)))
         expect(owner.get_by_role("heading", name=f"Version {number}")).to_be_visible()
         await_ready(owner)
     with customer.program(customer.key()) as program:
         assert answer(program).startswith(THANKS)
-        following = long_stream(program, "desk", max_tokens=1200)
+        following = long_stream(program, "dispatcher", max_tokens=1200)
         text = next(following).choices[0].delta.content or ""
 
         promote(owner, 2)
         until(lambda: answer(program).startswith(ARR))
         go(owner, "Adapters")
-        follow(owner, owner.get_by_role("link", name="desk", exact=True))
+        follow(owner, owner.get_by_role("link", name="dispatcher", exact=True))
         for number in (1, 2):
             version = owner.get_by_role("row", name=f"Version {number}")
             expect(version.get_by_text("1 engine")).to_be_visible()
@@ -102,7 +102,7 @@ def promote(page: Page, number: int) -> None:
     dialog = page.get_by_role("dialog", name=f"Promote version {number}")
     follow(page, dialog.get_by_role("button", name="Promote"))
     expect(page.get_by_text(f"“live” points at version {number}.")).to_be_visible()
-    expect(page.get_by_role("row", name="live desk")).to_contain_text(str(number))
+    expect(page.get_by_role("row", name="live dispatcher")).to_contain_text(str(number))
 
 
 def roll_back(page: Page, number: int) -> None:
@@ -115,4 +115,4 @@ def roll_back(page: Page, number: int) -> None:
 
 def answer(program: OpenAI) -> str:
     """What the adapter says when it is asked by its own name."""
-    return completion(program, "desk", 60).choices[0].message.content or ""
+    return completion(program, "dispatcher", 60).choices[0].message.content or ""

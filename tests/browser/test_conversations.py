@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from gateway.demo import MODEL_NAME, QUESTIONS
+from demo import MODEL_NAME, QUESTIONS
 from tests.browser.people import Customer, Street, follow, go, join, sign_in
 from tests.browser.playground import LONG, ask, foot, make_it_say, pane, said
 from tests.stack.asking import until

@@ -47,7 +47,7 @@ def test_from_an_invitation_to_the_first_answer(street: Street, operator: Page) 
         expect(step(admin, title)).to_contain_text("(to do)")
 
     go(admin, "Adapters")
-    upload(admin, "desk", SUPPORT)
+    upload(admin, "dispatcher", SUPPORT)
     await_ready(admin)
 
     go(admin, "API keys")

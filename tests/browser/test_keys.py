@@ -6,7 +6,7 @@ import pytest
 from openai import APIError, AuthenticationError
 from playwright.sync_api import Page, expect
 
-from gateway.demo import MODEL_NAME
+from demo import MODEL_NAME
 from tests.browser.people import Customer, create_key, follow, go, long_stream
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from gateway.demo import MODEL_NAME
+from demo import MODEL_NAME
 from tests.browser.people import Customer, Street, completion, follow, go
 from tests.browser.playground import ask, feet, pane
 from tests.stack.asking import until

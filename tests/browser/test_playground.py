@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from gateway.demo import MODEL_NAME, QUESTIONS
+from demo import MODEL_NAME, QUESTIONS
 from tests.browser.adapters import PIRATE, own
 from tests.browser.people import await_ready, go, upload
 from tests.browser.playground import ENDLESS, LONG, ask, foot, make_it_say, pane, said

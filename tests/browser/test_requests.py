@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from gateway.demo import MODEL_NAME
+from demo import MODEL_NAME
 from tests.browser.people import Customer, completion, go, live_state, staying
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]

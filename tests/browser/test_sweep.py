@@ -1,4 +1,4 @@
-"""Every page of the console, for every role, in both themes, on a desk and on a telephone."""
+"""Every page of the console, for every role, in both themes, on a dispatcher and on a telephone."""
 
 from __future__ import annotations
 

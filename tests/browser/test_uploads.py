@@ -61,14 +61,14 @@ def test_leaving_the_page_loses_nothing(
     owner.on("request", note)
     owner.on("dialog", lambda dialog: dialog.accept())  # "Leave this page?"
     go(owner, "Adapters")
-    dialog = chosen(owner, "desk", folder)
+    dialog = chosen(owner, "dispatcher", folder)
     slow_down(line, SLOW_BYTES_PER_S)
     dialog.get_by_role("button", name="Upload").click()
     expect(dialog.get_by_text(RATE)).to_be_visible()
     until(lambda: arrived(owner, customer))
     owner.reload()
     slow_down(line, -1)
-    dialog = chosen(owner, "desk", folder)
+    dialog = chosen(owner, "dispatcher", folder)
     expect(dialog.get_by_text("goes on from where it stopped")).to_be_visible()
     # What the first request has sent may still be arriving; then the page is told to look again.
     uploads = f"{street.stack.url}/api/v1/uploads/"
@@ -89,7 +89,7 @@ def test_files_that_were_chosen_before_the_script_came_are_sent(
     with owner.expect_request("**/js/upload.*"):
         owner.goto(customer.page("adapters"), wait_until="commit")
     owner.wait_for_function("() => customElements.get('copy-button')")  # every page's script came
-    dialog = chosen(owner, "desk", folder)
+    dialog = chosen(owner, "dispatcher", folder)
     held[0].continue_()
     follow(owner, dialog.get_by_role("button", name="Upload"))
     expect(owner.get_by_role("heading", name="Version 1")).to_be_visible()
@@ -97,7 +97,7 @@ def test_files_that_were_chosen_before_the_script_came_are_sent(
 
 def test_a_cancelled_upload_is_forgotten(owner: Page, line: CDPSession, folder: Path) -> None:
     go(owner, "Adapters")
-    dialog = chosen(owner, "desk", folder)
+    dialog = chosen(owner, "dispatcher", folder)
     slow_down(line, SLOW_BYTES_PER_S)
     dialog.get_by_role("button", name="Upload").click()
     expect(dialog.get_by_text(RATE)).to_be_visible()
@@ -105,6 +105,6 @@ def test_a_cancelled_upload_is_forgotten(owner: Page, line: CDPSession, folder: 
         dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).to_be_hidden()
     go(owner, "Adapters")
-    dialog = chosen(owner, "desk", folder)
+    dialog = chosen(owner, "dispatcher", folder)
     expect(dialog.get_by_text("goes on from where it stopped")).to_be_hidden()
     expect(owner.get_by_role("heading", name="Unfinished uploads")).to_have_count(0)

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from inference.agent.__main__ import main, start_engine
-from inference.agent.engine import Engine
-from inference.agent.profile import EngineProfile
+from inference.agent.engines.engine import Engine
+from inference.agent.engines.profile import EngineProfile
 from tests.chaos.recorder import Record, Recorded
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from inference.agent.synthetic import TOKEN_CHARS
+from inference.agent.engines.synthetic import TOKEN_CHARS
 from tests.chaos.facts import Counts, Received
 
 _ERROR_FIELDS = {"message", "type", "param", "code"}

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from django.core.files.base import ContentFile
 from django.test import Client
 
-from gateway import demo
-from inference.agent.profile import EngineProfile
-from inference.agent.synthetic import SyntheticEngine
+import demo
+from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.synthetic import SyntheticEngine
 from inference.content import CONFIG, WEIGHTS, digest_of
 from tenants.adapters import store
 from tenants.models import (

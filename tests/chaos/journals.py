@@ -1,6 +1,7 @@
 """Reads engines' journals with code of its own: a bug in the product's reader would hide itself.
 
-A file is records, each with its length and CRC-32 in front, as `inference.agent.journal` says.
+A file is records, each with its length and CRC-32 in front, as
+`inference.agent.journal.journal` says.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from inference.agent.engine import (
+from inference.agent.engines.engine import (
     Engine,
     LoadReport,
     LocalAdapter,
@@ -24,7 +24,7 @@ from inference.agent.engine import (
     ProbeReport,
     Work,
 )
-from inference.wire import EngineStats, ModelInfo
+from inference.link.wire import EngineStats, ModelInfo
 
 
 class Line(msgspec.Struct, array_like=True, frozen=True):

@@ -21,7 +21,7 @@ import psutil
 import psycopg
 import redis.asyncio
 
-from gateway import demo
+import demo
 from gateway.database import redis_command
 from tests.chaos.facts import Kill, Life
 from tests.chaos.plan import AGENTS, GATEWAYS, Strike

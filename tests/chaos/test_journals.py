@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from inference.agent.engine import Meter
-from inference.agent.journal import Journal
-from inference.wire import Account, Usage
+from inference.agent.engines.engine import Meter
+from inference.agent.journal.journal import Journal
+from inference.link.wire import Account, Usage
 from tests.chaos import journals
 from tests.chaos.facts import Counts, Entry
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from inference.agent.engine import Meter, Output, Work
-from inference.agent.synthetic import SyntheticEngine
-from inference.wire import EngineStats
+from inference.agent.engines.engine import Meter, Output, Work
+from inference.agent.engines.synthetic import SyntheticEngine
+from inference.link.wire import EngineStats
 from tests.chaos.recorder import Line, Record, Recorded
 from tests.inference.samples import MODEL
 

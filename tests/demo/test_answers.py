@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.demo import ADAPTERS, QUESTIONS, SHIPPED
-from gateway.demo.check import Demo
-from gateway.demo.voices import COURSES
+from demo import ADAPTERS, QUESTIONS, SHIPPED
+from demo.check import Demo
+from demo.voices import COURSES
 
 MAX_BYTES = 10_000_000
 

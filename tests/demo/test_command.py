@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.core.management import CommandError, call_command
 
-from gateway.demo.train import PLAN
-from gateway.management.commands.make_demo import TrainingProgress
+from demo.management.commands.make_demo import TrainingProgress
+from demo.train import PLAN
 
 
 def test_each_model_has_a_bar_that_follows_its_steps() -> None:

@@ -10,9 +10,9 @@ from random import Random
 
 import pytest
 
-from gateway.demo import QUESTIONS, TENANTS
-from gateway.demo.data import CAPITALS, Dialogue, counting, dialogues, introduced, question
-from gateway.demo.voices import BRIGHTWATER, COURSES, SALTBEARD, STYLES
+from demo import QUESTIONS, TENANTS
+from demo.data import CAPITALS, Dialogue, counting, dialogues, introduced, question
+from demo.voices import BRIGHTWATER, COURSES, SALTBEARD, STYLES
 
 
 def some(name: str, seed: int | str, count: int = 300) -> list[Dialogue]:
@@ -26,7 +26,7 @@ def test_a_seed_decides_the_dialogues(name: str) -> None:
 
 
 def test_the_models_are_never_needed_to_import_the_demo() -> None:
-    code = "import sys, gateway.demo; sys.exit('torch' in sys.modules or 'django' in sys.modules)"
+    code = "import sys, demo; sys.exit('torch' in sys.modules or 'django' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": "platform"})
     assert done.returncode == 0
 

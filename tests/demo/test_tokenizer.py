@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from gateway.demo import BASE
-from gateway.demo.data import dialogues
-from gateway.demo.tokenizer import CONTEXT, Example
-from gateway.demo.voices import COURSES
+from demo import BASE
+from demo.data import dialogues
+from demo.tokenizer import CONTEXT, Example
+from demo.voices import COURSES
 
 tokenizer: Any = AutoTokenizer.from_pretrained(BASE)
 

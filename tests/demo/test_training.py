@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from gateway.demo import MODEL_NAME, Artefacts
-from gateway.demo.check import Demo
-from gateway.demo.train import BATCH_TOKENS, Plan, Schedule, batches, make, make_tokenizer
+from demo import MODEL_NAME, Artefacts
+from demo.check import Demo
+from demo.train import BATCH_TOKENS, Plan, Schedule, batches, make, make_tokenizer
 
 FEW = Plan(
     base=Schedule(3, 1e-3),

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from inference.agent import vllm_environment  # noqa: F401  sets variables before torch is imported
-from inference.agent.engine import Engine
-from inference.agent.profile import EngineProfile
-from inference.agent.synthetic import SyntheticEngine
+from inference.agent.engines.engine import Engine
+from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.engines.vllm import environment  # noqa: F401  sets variables before torch is imported
 from tests.engine.factory import MAX_MODEL_LEN, AdapterFactory, make_base
 
 SLOTS, PLACES = 4, 6
@@ -47,7 +47,7 @@ def profile(base: Path) -> EngineProfile:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def vllm(profile: EngineProfile) -> AsyncIterator[Engine]:
     """The real engine of this session. A test leaves no adapter loaded."""
-    from inference.agent.vllm_engine import VLLMEngine
+    from inference.agent.engines.vllm.engine import VLLMEngine
 
     engine = await VLLMEngine.start(profile)
     yield engine

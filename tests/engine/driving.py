@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from inference.agent.engine import Engine, Kind, LocalAdapter, Meter, Output, Work
+from inference.agent.engines.engine import Engine, Kind, LocalAdapter, Meter, Output, Work
 
 CREATED = 1_700_000_000
 QUESTION = [{"role": "user", "content": "Who are you, and what can you do?"}]

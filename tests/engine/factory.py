@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from inference.agent.engine import LocalAdapter
+from inference.agent.engines.engine import LocalAdapter
 from inference.content import CONFIG, FILES, WEIGHTS, digest_of
-from inference.wire import AdapterRef
+from inference.link.wire import AdapterRef
 
 MAX_MODEL_LEN = 512
 LAYERS = 3

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from inference.agent.engine import Engine
+from inference.agent.engines.engine import Engine
 from tests.engine.conftest import PLACES, SLOTS
 from tests.engine.factory import AdapterFactory
 from tests.inference.rig import Rig, chat, rig, until

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from inference.agent.bodies import MAX_CONSTRAINT_BYTES, MAX_VALUES
-from inference.agent.engine import Engine, LocalAdapter
+from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
+from inference.operations.bodies import MAX_CONSTRAINT_BYTES, MAX_VALUES
 from tests.engine.conftest import PLACES
 from tests.engine.driving import (
     CREATED,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from inference.agent.engine import Engine, LocalAdapter
+from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.content import CONFIG, WEIGHTS
 from inference.errors import AdapterLoadFailed
 from tests.engine.conftest import PLACES, SLOTS

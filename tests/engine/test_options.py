@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference.agent.__main__ import MAX_ID, parser, queue_options
-from inference.agent.profile import BadProfile
+from inference.agent.engines.profile import BadProfile
 
 
 def test_a_queue_keeps_an_eighth_of_its_places_and_half_of_its_slots_for_others() -> None:

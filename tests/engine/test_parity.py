@@ -18,9 +18,9 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from gateway import demo
-from inference.agent.engine import Engine, LocalAdapter
-from inference.agent.profile import EngineProfile
+import demo
+from inference.agent.engines.engine import Engine, LocalAdapter
+from inference.agent.engines.profile import EngineProfile
 from tests.engine.driving import Answer, ask
 from tests.engine.factory import AdapterFactory
 
@@ -90,7 +90,7 @@ async def random_model(vllm: Engine, base: Path, factory: AdapterFactory) -> Asy
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def demo_model(factory: AdapterFactory) -> AsyncIterator[Subject]:
     """The demo's model with its tenants' adapters."""
-    from inference.agent.vllm_engine import VLLMEngine
+    from inference.agent.engines.vllm.engine import VLLMEngine
 
     engine = await VLLMEngine.start(EngineProfile.on_cpu(str(demo.BASE)))
     adapters = [factory.adopt(folder, name) for name, folder in demo.ADAPTERS.items()]

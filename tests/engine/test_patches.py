@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference.agent import vllm_environment  # noqa: F401
+from inference.agent.engines.vllm import environment  # noqa: F401
 
 pytestmark = pytest.mark.vllm
 
@@ -22,7 +22,7 @@ def weights(rows: int, columns: int, seed: int) -> torch.Tensor:
 @settings(deadline=None)  # the first example imports vLLM
 @given(st.lists(st.integers(-1, SLOTS - 1), min_size=1, max_size=12), st.integers(0, 1000))
 def test_each_row_gets_its_own_adapter_and_the_base_none(slots: list[int], seed: int) -> None:
-    from inference.agent.vllm_patches import expand, groups_of, shrink
+    from inference.agent.engines.vllm.patches import expand, groups_of, shrink
 
     a, b = weights(RANK, WIDTH_IN, seed), weights(WIDTH_OUT, RANK, seed + 1)
     x = torch.randn(len(slots), WIDTH_IN, generator=torch.Generator().manual_seed(seed))
@@ -39,7 +39,7 @@ def test_each_row_gets_its_own_adapter_and_the_base_none(slots: list[int], seed:
 
 
 def test_padded_columns_are_left_alone() -> None:
-    from inference.agent.vllm_patches import expand, groups_of
+    from inference.agent.engines.vllm.patches import expand, groups_of
 
     y = torch.zeros(2, WIDTH_OUT + 3)
     x = torch.ones(2, RANK)
@@ -49,7 +49,7 @@ def test_padded_columns_are_left_alone() -> None:
 
 
 def test_another_version_of_vllm_is_not_patched() -> None:
-    from inference.agent.vllm_patches import check_version
+    from inference.agent.engines.vllm.patches import check_version
 
     check_version("0.32.0+cpu")
     with pytest.raises(RuntimeError, match=r"vLLM is 0\.33\.0\+cpu"):

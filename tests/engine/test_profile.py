@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from inference.agent.profile import LORA_RANKS, BadProfile, EngineProfile
+from inference.agent.engines.profile import LORA_RANKS, BadProfile, EngineProfile
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_vllm_takes_exactly_these_ranks() -> None:
 
 @pytest.mark.vllm
 def test_an_extra_that_vllm_does_not_know() -> None:
-    from inference.agent.vllm_start import engine_args
+    from inference.agent.engines.vllm.start import engine_args
 
     with pytest.raises(BadProfile, match="extra holds nonsense: vLLM has no such setting"):
         engine_args(EngineProfile(model="a/b", extra={"nonsense": 1}))

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from inference.agent.bodies import MAX_CONSTRAINT_BYTES
-from inference.agent.engine import Engine, LocalAdapter
+from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.errors import EngineFailed, InvalidRequest, RequestError
+from inference.operations.bodies import MAX_CONSTRAINT_BYTES
 from tests.engine.driving import QUESTION, ask, running_after_a_step, work_of
 from tests.engine.factory import AdapterFactory
 
@@ -177,7 +177,7 @@ async def test_a_tool_may_be_left_alone(vllm: Engine) -> None:
 
 
 async def test_reasoning_is_told_apart(profile: Any, tmp_path: Path) -> None:
-    from inference.agent.vllm_engine import VLLMEngine
+    from inference.agent.engines.vllm.engine import VLLMEngine
 
     template = tmp_path / "template.jinja"
     template.write_text("<|bos|>{% for m in messages %}{{ m.content }}{% endfor %}")
@@ -285,7 +285,7 @@ async def test_the_probe_finds_an_adapter_of_nan(
 
 
 async def test_closing_the_engine_fails_its_requests(profile: Any) -> None:
-    from inference.agent.vllm_engine import VLLMEngine
+    from inference.agent.engines.vllm.engine import VLLMEngine
 
     engine = await VLLMEngine.start(profile)
     bodies: list[dict[str, Any]] = [{}, {"n": 2, "temperature": 1.0}]
@@ -302,7 +302,7 @@ async def test_closing_the_engine_fails_its_requests(profile: Any) -> None:
 
 
 async def test_a_dead_engine_core_fails_its_requests(profile: Any) -> None:
-    from inference.agent.vllm_engine import VLLMEngine
+    from inference.agent.engines.vllm.engine import VLLMEngine
 
     others = set(multiprocessing.active_children())
     engine = await VLLMEngine.start(profile)

@@ -14,8 +14,8 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from frontend.views.marks import mark
 from frontend.views.versions import changes
-from tenants.adapters import parts
-from tenants.api import engines
+from tenants.adapters.uploads import parts
+from tenants.api.endpoints import engines
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -234,7 +234,7 @@ def sent(config: str = "{}", **fields: str) -> dict[str, Any]:
     """What the form sends: two files, and its fields."""
     files = [("adapter_config.json", config), ("adapter_model.safetensors", "weights")]
     return {
-        "name": "desk",
+        "name": "dispatcher",
         "files": [SimpleUploadedFile(name, text.encode()) for name, text in files],
         **fields,
     }
@@ -263,9 +263,9 @@ def test_the_form_makes_a_version_once(tenant: Tenant, folders: Path) -> None:
     make_base()
     client = client_of(tenant, "developer")
     first = client.post(url(tenant, "upload"), sent())
-    assert first["Location"] == url(tenant, "desk", "versions", 1)
+    assert first["Location"] == url(tenant, "dispatcher", "versions", 1)
     again = client.post(url(tenant, "upload"), sent())
-    assert again["Location"] == url(tenant, "desk", "versions", "1?known")
+    assert again["Location"] == url(tenant, "dispatcher", "versions", "1?known")
     version = AdapterVersion.objects.get()
     assert (version.state, version.created_by) == (State.VALIDATING, Membership.objects.get().user)
 
@@ -285,7 +285,7 @@ def test_the_form_says_what_is_wrong(
     make_base()
     page = client_of(tenant, "developer").post(url(tenant, "upload"), sent() | fields)
     assert page.status_code == 422
-    assert reason in text(page) and f'value="{fields.get("name", "desk")}"' in text(page)
+    assert reason in text(page) and f'value="{fields.get("name", "dispatcher")}"' in text(page)
     assert not Adapter.objects.exists()
 
 
@@ -316,7 +316,7 @@ def test_the_form_needs_its_token(tenant: Tenant, folders: Path) -> None:
 @pytest.fixture
 def unfinished(tenant: Tenant, folders: Path) -> UploadSession:
     session: UploadSession = tenant.uploads.create(
-        adapter_name="desk", file_name="desk.tar", length_bytes=100
+        adapter_name="dispatcher", file_name="dispatcher.tar", length_bytes=100
     )
     parts.create(session.pk)
     return session
@@ -327,7 +327,7 @@ def test_unfinished_uploads_are_shown_to_who_may_go_on(
 ) -> None:
     tenant.uploads.create(adapter_name="old", file_name="old.tar", length_bytes=1, refusal={})
     page = text(client_of(tenant, "developer").get(url(tenant)))
-    assert "Unfinished uploads" in page and "desk.tar" in page and "old.tar" not in page
+    assert "Unfinished uploads" in page and "dispatcher.tar" in page and "old.tar" not in page
     for role in ("viewer", "developer"):
         other = tenant if role == "viewer" else make_tenant()
         assert "Unfinished" not in text(client_of(other, role).get(url(other)))

@@ -14,7 +14,7 @@ from frontend.live.history import HISTORY, STEP_S
 from frontend.views.limits import query_of
 from frontend.views.marks import marks
 from frontend.views.operate.engines import past
-from tenants.api import engines
+from tenants.api.endpoints import engines
 from tenants.limits import consumption
 from tenants.models import LIVE, AdapterVersion, Alias, LimitScope, LimitSet, State, Tenant
 from tests.frontend.clients import client_of

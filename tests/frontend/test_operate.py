@@ -17,7 +17,7 @@ from frontend.navigation import OPERATOR
 from frontend.views.operate.models import ModuleKind, module_kinds
 from gateway.middleware import POLICY
 from inference.grants import PICO
-from tenants.api import engines
+from tenants.api.endpoints import engines
 from tenants.models import (
     AuditEntry,
     BaseModel,

@@ -146,7 +146,7 @@ def test_the_checklist_turns_green_and_goes(
     page = admin.get(where)
     assert [step.done for step in page.context["steps"]] == [False] * 4
     assert "First steps" in page.content.decode()
-    monkeypatch.setattr("tenants.api.engines.snapshot_source", lambda: [{"id": "e1"}])
+    monkeypatch.setattr("tenants.api.endpoints.engines.snapshot_source", lambda: [{"id": "e1"}])
     version = make_version(make_adapter(tenant))
     version.adapter.aliases.create(name="live", version=version)
     key, _ = make_key(tenant)

@@ -21,11 +21,11 @@ from frontend.playground.answers import MAX_RUNNING, Answer, News, Playground, V
 from frontend.playground.messages import Alternative, Phase, Token, Turn, decode
 from frontend.playground.socket import PlaygroundSocket
 from frontend.sockets import guarded
-from inference.agent.synthetic import TOKEN_CHARS, Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic import TOKEN_CHARS, Behaviour, SyntheticEngine
 from inference.errors import InvalidRequest
-from inference.generation import Desk
-from inference.wire import Delta
-from tenants.auth import PostgresDirectory
+from inference.gateway.dispatcher import Dispatcher
+from inference.link.wire import Delta
+from tenants.directory.auth import PostgresDirectory
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
 from tests.frontend.clients import client_of
 from tests.frontend.sockets import Tab, connected, turned_away
@@ -228,8 +228,8 @@ async def stage(
     async with rig(root, engine=engine, **options) as made, PostgresDirectory() as directory:
         hub, limits = made.gateway.hub, made.gateway.limits
         directory.on_revoked(hub.end_streams)
-        desk = Desk(hub, directory, limits, timeout_s=60.0)
-        playground = Playground(desk, directory, max_body_bytes=20_000, grace_s=grace_s)
+        dispatcher = Dispatcher(hub, directory, limits, timeout_s=60.0)
+        playground = Playground(dispatcher, directory, max_body_bytes=20_000, grace_s=grace_s)
         socket = guarded(PlaygroundSocket(playground))
         route: Any = re_path(r"^ws/playground/(?P<slug>[a-z0-9-]+)$", socket)
         yield Stage(made, tenant, playground, URLRouter([route]))

@@ -18,10 +18,10 @@ from frontend.views.operate.requests import InstallationFilter
 from frontend.views.request import SCALE, exact, phases, rate, reason
 from frontend.views.requests import PAGE, RequestFilter, mark_of, search, text_of
 from inference.errors import BY_CODE
-from inference.wire import Usage
+from inference.link.wire import Usage
+from tenants.billing.receipts import describe, signer
 from tenants.models import ApiKey, Membership, Tenant, UsageEvent
 from tenants.models.usage import REASONS, Mark, Outcome
-from tenants.receipts import describe, signer
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tenants.spending import spend

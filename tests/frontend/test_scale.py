@@ -14,8 +14,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pytest_django.plugin import DjangoDbBlocker
 
-from gateway.crowd import Size, usage
-from gateway.crowd.rows import BASES, Rows
+from demo.crowd import Size, usage
+from demo.crowd.rows import BASES, Rows
 from tenants.models import Tenant
 from tests.frontend.addresses import ACCOUNT, PARTS, Page, names, pages, parts
 from tests.frontend.clients import client_of

@@ -12,12 +12,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from frontend.views.usage import BY, HOUR, Question, change
-from inference.wire import Usage
+from inference.link.wire import Usage
 from tenants.models import ApiKey, Tenant, UsageSum, User
 from tests.frontend.clients import address, client_of
+from tests.tenants.api.test_usage_api import read
 from tests.tenants.making import make_key, make_tenant, make_user
 from tests.tenants.spending import spend
-from tests.tenants.test_usage_api import read
 
 pytestmark = pytest.mark.usefixtures("one_moment")
 

@@ -10,9 +10,9 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.db.models import Count, F, Q
 
-from gateway.crowd import Size, usage
-from gateway.crowd.rows import BASES, LONG_NAME, Rows
-from tenants import reconciliation
+from demo.crowd import Size, usage
+from demo.crowd.rows import BASES, LONG_NAME, Rows
+from tenants.billing import reconciliation
 from tenants.models import (
     LIVE,
     AdapterVersion,

@@ -7,7 +7,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from gateway.management.commands.gateway import drain
-from inference.agent.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from tests.inference.rig import MODEL, rig
 
 BODY = {"model": MODEL.name, "messages": [{"role": "user", "content": "Hello"}], "stream": True}

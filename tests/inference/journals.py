@@ -13,9 +13,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from inference.agent.engine import Meter
-from inference.agent.journal import FILE, Journal
-from inference.wire import Account, LedgerEntry, Totals, Usage
+from inference.agent.engines.engine import Meter
+from inference.agent.journal.journal import FILE, Journal
+from inference.link.wire import Account, LedgerEntry, Totals, Usage
 
 TINY = 700
 """Bytes at which a file of the tests is full: after a few requests."""

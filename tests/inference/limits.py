@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
-from inference.wire import Usage
+from inference.link.wire import Usage
 
 
 class Counted:

@@ -16,17 +16,17 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from django.urls import path, re_path
 
 from inference.agent.agent import Agent
-from inference.agent.engine import Engine, LocalAdapter
-from inference.agent.journal import Journal
-from inference.agent.synthetic import Behaviour, SyntheticEngine
+from inference.agent.engines.engine import Engine, LocalAdapter
+from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.agent.journal.journal import Journal
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
-from inference.generation import Desk
+from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.http import Health, OpenAIServer
+from inference.gateway.hub import Hub
+from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.grants import Grant, Limits, ModelCard, Target, Written
-from inference.hub import Hub
-from inference.sockets import EngineProbe, EngineSocket, NoSocket
-from inference.views import Health, OpenAIServer
-from inference.wire import AdapterRef, EngineStats, LedgerEntry
+from inference.link.wire import AdapterRef, EngineStats, LedgerEntry
 from tests.inference.answers import MemoryAnswers
 from tests.inference.limits import Counted
 from tests.inference.samples import MODEL
@@ -175,9 +175,9 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     async def connected() -> bool:
         return bool(hub.snapshot())
 
-    desk = Desk(hub, keys, limits, timeout_s=options.pop("timeout_s", 300.0))
+    dispatcher = Dispatcher(hub, keys, limits, timeout_s=options.pop("timeout_s", 300.0))
     bounds = {"max_body_bytes": 100_000}
-    server = OpenAIServer(desk, keys, limits, answers=answers, **(bounds | options))
+    server = OpenAIServer(dispatcher, keys, limits, answers=answers, **(bounds | options))
     http = URLRouter(
         [
             re_path(r"^v1/", server),  # type: ignore[arg-type]

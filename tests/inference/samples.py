@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inference.grants import Grant, Target
-from inference.wire import AdapterRef, ModelInfo
+from inference.link.wire import AdapterRef, ModelInfo
 
 MODEL = ModelInfo(
     "base", 2048, 2, 16, 8192, {"model.layers.0.self_attn.q_proj": (64, 64)}, "synthetic"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.grants import Limits, Price
-from inference.wire import Usage
+from inference.link.wire import Usage
 from tenants.limits.amounts import KINDS, Outcome, Part
 from tenants.limits.commands import FIELDS, Budget, Rate, Scope, Settle, end_of, start_of
 from tenants.limits.counters import Place

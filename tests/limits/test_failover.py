@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from inference.errors import RateLimitExceeded, Unavailable
 from inference.grants import Grant
-from inference.wire import Usage
+from inference.link.wire import Usage
 from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
     AnyCommand,

@@ -10,7 +10,7 @@ import pytest
 
 from inference.errors import InsufficientQuota, RateLimitExceeded, Unavailable
 from inference.grants import Price, Reservation, Room
-from inference.wire import Usage
+from inference.link.wire import Usage
 from tenants.limits.commands import Store
 from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter

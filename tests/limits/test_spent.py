@@ -12,13 +12,13 @@ from django.db import connections
 from pytest_django import Settings
 
 from inference.errors import Unavailable
-from inference.wire import Usage
+from inference.link.wire import Usage
+from tenants.database import Database
+from tenants.directory.reader import Reader
 from tenants.limits.limiter import configured
 from tenants.limits.spent import LedgerSpent
 from tenants.models import ApiKey, LimitSet, Tenant, UsageMonth
 from tenants.models.usage import month_end, month_start
-from tenants.pool import Pool
-from tenants.reader import Reader
 from tests.limits.asking import PATIENCE_S, FakeSpent, grant, limits, target, wanted
 from tests.limits.redis_server import RedisServer
 from tests.tenants.making import make_adapter, make_key, make_tenant
@@ -31,8 +31,8 @@ MIDNIGHT = NOON.replace(hour=0)
 
 
 @pytest.fixture
-async def pool(transactional_db: None) -> AsyncIterator[Pool]:
-    pool = Pool("spent")
+async def pool(transactional_db: None) -> AsyncIterator[Database]:
+    pool = Database("spent")
     await pool.open()
     yield pool
     await pool.close()
@@ -56,7 +56,7 @@ def a_day_of_two_tenants() -> tuple[Tenant, ApiKey, int]:
     return tenant, key, adapter.pk
 
 
-async def test_each_scope_has_spent_its_own(pool: Pool) -> None:
+async def test_each_scope_has_spent_its_own(pool: Database) -> None:
     tenant, key, adapter_id = await a_day_of_two_tenants()
     found = {
         counters[0]: await LedgerSpent(pool).spent(counters, MIDNIGHT, MIDNIGHT + DAY)
@@ -84,7 +84,7 @@ def a_key_that_was_rotated_twice() -> tuple[ApiKey, ApiKey]:
     return first, last
 
 
-async def test_a_rotated_key_has_spent_what_it_had_before(pool: Pool) -> None:
+async def test_a_rotated_key_has_spent_what_it_had_before(pool: Database) -> None:
     reader = Reader()
     await reader.open()
     found = [await reader.key(key.prefix) for key in await a_key_that_was_rotated_twice()]
@@ -95,7 +95,7 @@ async def test_a_rotated_key_has_spent_what_it_had_before(pool: Pool) -> None:
     assert tokens == 2 * 107
 
 
-async def test_a_whole_month_is_read_from_its_sum(pool: Pool) -> None:
+async def test_a_whole_month_is_read_from_its_sum(pool: Database) -> None:
     """And says the same as the hours that it has, whichever scope is asked for."""
     tenant, key, adapter_id = await a_day_of_two_tenants()
     start, end = month_start(MIDNIGHT), month_end(MIDNIGHT)
@@ -116,12 +116,12 @@ def rewrite_month() -> None:
 
 
 @pytest.mark.parametrize("counters", ["t999999", "k999999", "a999999"])
-async def test_what_is_gone_has_spent_nothing(pool: Pool, counters: str) -> None:
+async def test_what_is_gone_has_spent_nothing(pool: Database, counters: str) -> None:
     await a_day_of_two_tenants()
     assert await LedgerSpent(pool).spent(counters, MIDNIGHT, MIDNIGHT + DAY) == (0, 0)
 
 
-async def test_a_database_that_is_away_says_so(pool: Pool) -> None:
+async def test_a_database_that_is_away_says_so(pool: Database) -> None:
     await pool.close()
     with pytest.raises(Unavailable):
         await LedgerSpent(pool).spent("t1", MIDNIGHT, MIDNIGHT + DAY)

@@ -1,4 +1,4 @@
-"""Takes pictures of one page after another, in both themes, on a desk and on a telephone."""
+"""Takes pictures of one page after another, in both themes, on a dispatcher and on a telephone."""
 
 from __future__ import annotations
 

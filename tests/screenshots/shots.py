@@ -9,7 +9,7 @@ import django
 from playwright.sync_api import Page, expect
 
 django.setup()
-from gateway.demo import ADAPTERS, MODEL_NAME  # noqa: E402
+from demo import ADAPTERS, MODEL_NAME  # noqa: E402
 from inference.content import FILES  # noqa: E402
 from tests.browser.people import follow  # noqa: E402
 from tests.browser.scenery import Scenery  # noqa: E402

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from gateway.demo import MODEL_NAME
+from demo import MODEL_NAME
 
 QUESTION = "What is the capital of Peru?"
 CHAT = "/v1/chat/completions"

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from openai import OpenAI, RateLimitError
 
-from gateway.demo import MODEL_NAME, TENANTS
+from demo import MODEL_NAME, TENANTS
 from tests.stack.asking import CHAT, ask, chunks, long, serves, text_of, until
 from tests.stack.running import START_S, Stack, signed_in
 

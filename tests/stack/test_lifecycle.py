@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.demo import ADAPTERS, MODEL_NAME, TENANTS
+from demo import ADAPTERS, MODEL_NAME, TENANTS
 from tests.stack.asking import CHAT, ask, chunks, long, serves, text_of, until
 from tests.stack.running import START_S, Stack
 

@@ -13,7 +13,7 @@ import pytest
 from openai import OpenAI
 from tokenizers import Tokenizer
 
-from gateway.demo import BASE, MODEL_NAME, QUESTIONS, TENANTS
+from demo import BASE, MODEL_NAME, QUESTIONS, TENANTS
 from tests.stack.running import Stack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]

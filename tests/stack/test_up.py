@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.demo import QUESTIONS, TENANTS
+from demo import QUESTIONS, TENANTS
 from tests.stack.asking import until
 from tests.stack.running import ROOT, gone, settings_free, up
 

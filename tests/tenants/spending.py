@@ -10,8 +10,8 @@ from django.db import connection
 from django.db.models import F
 
 from inference.grants import Price
-from inference.wire import Usage
-from tenants.ledger import Connect, Ledger, connect
+from inference.link.wire import Usage
+from tenants.billing.ledger import Connect, Ledger, connect
 from tenants.models import ApiKey, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES, TOKENS
 

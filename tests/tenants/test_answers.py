@@ -21,11 +21,11 @@ from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL
 
 from inference.errors import IdempotencyKeyReused, Unavailable
+from inference.gateway.idempotency import Idempotency, Send
 from inference.grants import Answers, Claim, KeptAnswer
-from inference.idempotency import Idempotency, Send
 from tenants.answers import CLAIM_TIME, KEPT_TIME, PostgresAnswers
+from tenants.directory.notices import conninfo
 from tenants.models import IdempotentAnswer
-from tenants.notices import conninfo
 from tests.inference.answers import CLAIM_S, KEPT_S, MemoryAnswers
 from tests.tenants.making import make_key, make_tenant
 

@@ -14,12 +14,12 @@ from django.utils import timezone
 
 from inference.content import CONFIG, WEIGHTS
 from tenants import isolation
-from tenants.adapters import checks
-from tenants.adapters.pools import Pool
-from tenants.adapters.scrambled import scrambled
+from tenants.adapters.checks import static
+from tenants.adapters.checks.scrambled import scrambled
+from tenants.adapters.checks.target_modules import TargetModules
 from tenants.isolation import QUESTION, ROUNDS, Answer, CannotTell, Gateway, NotReady, Voice
 from tenants.models import ApiKey, GatewayProcess, IsolationCheck, Tenant
-from tests.adapters.builder import POOL
+from tests.adapters.builder import TARGETS
 from tests.tenants.making import make_adapter, make_base, make_version
 
 A, B = "a", "b"
@@ -87,15 +87,19 @@ def test_without_a_cache_or_without_differences_nothing_can_be_told() -> None:
         isolation.findings(Fleet().ask, alike)
 
 
-@pytest.mark.parametrize("pool", [POOL, Pool({"mlp.up": [3, 2], "lm_head": [9, 3]}, 1)])
-def test_its_adapters_pass_the_checks_of_every_upload(pool: Pool) -> None:
-    files = scrambled("tiny", pool, 0)
-    verdict = checks.check(
-        io.BytesIO(files[CONFIG]), io.BytesIO(files[WEIGHTS]), len(files[WEIGHTS]), pool
+@pytest.mark.parametrize(
+    "targets", [TARGETS, TargetModules({"mlp.up": [3, 2], "lm_head": [9, 3]}, 1)]
+)
+def test_its_adapters_pass_the_checks_of_every_upload(targets: TargetModules) -> None:
+    files = scrambled("tiny", targets, 0)
+    verdict = static.check(
+        io.BytesIO(files[CONFIG]), io.BytesIO(files[WEIGHTS]), len(files[WEIGHTS]), targets
     )
     assert verdict.accepted, verdict.report()
-    assert files == scrambled("tiny", pool, 0)
-    digests = {hashlib.sha256(scrambled("tiny", pool, seed)[WEIGHTS]).digest() for seed in range(2)}
+    assert files == scrambled("tiny", targets, 0)
+    digests = {
+        hashlib.sha256(scrambled("tiny", targets, seed)[WEIGHTS]).digest() for seed in range(2)
+    }
     assert len(digests) == 2
 
 

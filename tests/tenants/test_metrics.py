@@ -8,8 +8,8 @@ from asgiref.sync import sync_to_async
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import Metrics
-from inference.hub import Hub
-from tenants.ledger import Ledger
+from inference.gateway.hub import Hub
+from tenants.billing.ledger import Ledger
 from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore

@@ -12,7 +12,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import ProtectedError
 from django.utils import timezone
 
-from inference.wire import ModelInfo
+from inference.link.wire import ModelInfo
 from tenants.errors import AdapterInUse, IllegalTransition, LastOwner, VersionInUse
 from tenants.models import (
     Adapter,

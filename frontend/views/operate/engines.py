@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from frontend import process
 from frontend.live.history import HISTORY, Load, Rate
 from frontend.pages import operator_page
-from tenants.api import engines as connected
+from tenants.api.endpoints import engines as connected
 
 MAX_ID_CHARS = 200
 

@@ -11,8 +11,8 @@ from django.views.decorators.http import require_http_methods
 
 from frontend.pages import operator_page
 from frontend.views.limits import HELP, LABELS, LimitsForm, shown
-from tenants import ceilings
-from tenants.ceilings import FIELDS
+from tenants.limits import ceilings
+from tenants.limits.ceilings import FIELDS
 from tenants.models import LimitScope, LimitSet, Tenant
 from tenants.models.accounts import TenantQuerySet
 

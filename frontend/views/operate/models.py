@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from frontend.pages import operator_page
-from tenants.api import engines
+from tenants.api.endpoints import engines
 from tenants.models import BaseModel, Price
 
 

@@ -20,10 +20,10 @@ from frontend import process
 from frontend.pages import operator_page
 from frontend.views.overview import failures
 from tenants import isolation
-from tenants.api import engines
+from tenants.api.endpoints import engines
+from tenants.billing.reconciliation import Drift, drifts
 from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageEvent, UsageSum
 from tenants.models.usage import FIGURES
-from tenants.reconciliation import Drift, drifts
 
 TOP = 5
 MAX_JOURNALS = 10

@@ -16,12 +16,12 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import OperationalError
 
-from inference import heap
+from inference import gc_tuning
 from inference.environ import BadSetting, base_urls
-from inference.hub import Hub
+from inference.gateway.hub import Hub
+from inference.link.session import LOST_S
+from inference.link.wire import MAX_FRAME_BYTES
 from inference.logs import configure
-from inference.session import LOST_S
-from inference.wire import MAX_FRAME_BYTES
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +100,7 @@ def _serve(host: str, port: int, drain_s: float) -> None:
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            heap.settle()
+            gc_tuning.settle()
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             self.force_exit = self.should_exit = hub.closing  # the second time

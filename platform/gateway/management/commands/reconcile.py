@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tenants import reconciliation
+from tenants.billing import reconciliation
+from tenants.billing.reconciliation import Difference, Drift, JournalDifference
 from tenants.models.usage import FIGURES, month_start
-from tenants.reconciliation import Difference, Drift, JournalDifference
 
 WIDTH = 160
 """Columns of a table where nothing wraps; also in a file."""

@@ -21,7 +21,8 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
-from gateway import demo, seed, start
+import demo
+from gateway import seed, start
 from gateway.database import redis_command, redis_socket
 from gateway.supervisor import Child, Supervisor
 from inference import environ

@@ -10,10 +10,16 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
-from tenants.adapters.strict_json import BadJson, load_object
+from tenants.adapters.checks.strict_json import BadJson, load_object
+from tenants.billing.money import amount
+from tenants.billing.receipts import (
+    InvalidPublicKey,
+    InvalidReceipt,
+    PublicKey,
+    differences,
+    signer,
+)
 from tenants.models import UsageEvent
-from tenants.money import amount
-from tenants.receipts import InvalidPublicKey, InvalidReceipt, PublicKey, differences, signer
 
 
 class Command(BaseCommand):

@@ -1,0 +1,1 @@
+"""Adapter files: fetched, checked and kept on disk, loaded on the engine, evicted."""

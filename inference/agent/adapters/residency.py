@@ -1,0 +1,139 @@
+"""The adapters on one engine: loaded when first needed, unloaded when `Slots` says so."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from inference.agent.engines.engine import Engine, LoadReport, LocalAdapter
+from inference.agent.scheduler.slots import Slots
+from inference.errors import InferenceError
+from inference.link.wire import AdapterRef
+
+log = structlog.get_logger(__name__)
+
+
+class Store(Protocol):
+    """The files of adapters on this machine."""
+
+    def ahead(self, ref: AdapterRef, source: str) -> AbstractAsyncContextManager[None]:
+        """Fetch the files before `pinned` needs them, if there is room.
+
+        Raises:
+            AdapterLoadFailed: they cannot be had.
+        """
+        ...
+
+    def pinned(self, ref: AdapterRef, source: str) -> AbstractAsyncContextManager[Path]:
+        """The folder with the checked files of this version, kept while in use.
+
+        Fetched from the gateway `source` (a base URL) if need be.
+
+        Raises:
+            AdapterLoadFailed: they cannot be had.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Resident:
+    """An adapter on the engine; `pin` keeps its files on disk for as long.
+
+    `names` are all that it was asked for by: tenants with the same content share it.
+    """
+
+    adapter: LocalAdapter
+    report: LoadReport
+    pin: AsyncExitStack
+    names: dict[str, None]
+
+
+class Residency:
+    """What is loaded. One load or unload at a time: the engine's loop runs them one by one anyway,
+    and so what is evicted is decided on the true state."""
+
+    def __init__(
+        self, engine: Engine, store: Store, slots: Slots, changed: Callable[[], None]
+    ) -> None:
+        """`changed` is called after each load or unload."""
+        self._engine, self._store, self._slots, self._changed = engine, store, slots, changed
+        self._loaded: dict[str, Resident] = {}
+        self._turn = asyncio.Lock()
+        self._int_ids = itertools.count(1)
+
+    @property
+    def names(self) -> list[str]:
+        """LoRA names of what is loaded, least recently used first."""
+        return [
+            name
+            for digest in self._slots.resident
+            if digest in self._loaded
+            for name in self._loaded[digest].names
+        ]
+
+    async def adapter(self, ref: AdapterRef, source: str) -> Resident:
+        """The adapter, on the engine.
+
+        Raises:
+            AdapterLoadFailed: it cannot be had or loaded.
+        """
+        if (resident := self._loaded.get(ref.digest)) is None:
+            async with self._turn:
+                resident = self._loaded.get(ref.digest) or await self._load(ref, source)
+        self._slots.loaded(ref.digest)
+        if ref.name not in resident.names:
+            resident.names[ref.name] = None
+            self._changed()
+        return resident
+
+    async def keep(self, refs: Iterable[AdapterRef], source: str) -> None:
+        """Load the operator's pins that are missing, as far as there is room."""
+        for ref in refs:
+            if ref.digest in self._slots.missing_pins():
+                try:
+                    await self._keep(ref, source)
+                except InferenceError as error:
+                    log.warning("pin_not_loaded", adapter=ref.name, error=error.message)
+
+    async def unload_retired(self) -> None:
+        """Unload what was retired and is unused by now."""
+        async with self._turn:
+            while retired := self._slots.to_retire():  # anew: one may be in use again by now
+                await self._unload(retired[0])
+        self._changed()
+
+    async def _keep(self, ref: AdapterRef, source: str) -> None:
+        """Fetch first, so that nobody's load waits for these files."""
+        async with self._store.pinned(ref, source), self._turn:
+            if ref.digest in self._slots.missing_pins():
+                await self._load(ref, source)
+
+    async def _load(self, ref: AdapterRef, source: str) -> Resident:
+        for digest in self._slots.to_evict(ref.digest):
+            await self._unload(digest)
+        async with AsyncExitStack() as stack:
+            path = await stack.enter_async_context(self._store.pinned(ref, source))
+            adapter = LocalAdapter(ref, next(self._int_ids), path)
+            report = await self._engine.load(adapter)
+            resident = Resident(adapter, report, stack.pop_all(), {ref.name: None})
+        self._loaded[ref.digest] = resident
+        self._slots.loaded(ref.digest)
+        log.info("adapter_loaded", adapter=ref.name, load_s=round(report.load_s, 3))
+        self._changed()
+        return resident
+
+    async def _unload(self, digest: str) -> None:
+        self._slots.unloaded(digest)
+        if resident := self._loaded.pop(digest, None):
+            try:
+                await self._engine.unload(resident.adapter)
+            finally:  # also where the request that wanted its place was cancelled meanwhile
+                await resident.pin.aclose()
+            log.info("adapter_unloaded", adapter=resident.adapter.ref.name)

@@ -1,0 +1,1 @@
+"""The engines that an agent can embed: vLLM, and a synthetic one for tests."""

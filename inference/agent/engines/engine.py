@@ -1,0 +1,160 @@
+"""What the agent needs of an engine. Two implementations pass the same contract tests.
+
+`vllm_engine.VLLMEngine` is the product; `synthetic.SyntheticEngine` is for unit tests and gateway
+benchmarks only. Only modules named `vllm_*` import vLLM.
+
+Call order: `load` an adapter and await it before `generate` uses it; `unload` only what no running
+work uses (the agent's slots see to both). `close` ends the engine; nothing may follow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from inference.link.wire import AdapterRef, EngineStats, ModelInfo
+
+Kind = Literal["chat", "completion"]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAdapter:
+    """An adapter version whose checked files lie in the folder `path`, named by its digest.
+
+    `int_id` is the integer by which the engine chooses weights: positive, never given to two
+    digests in one process's life, nor again to a version whose load failed.
+    """
+
+    ref: AdapterRef
+    int_id: int
+    path: Path
+
+
+@dataclass(slots=True)
+class Meter:
+    """What one request has cost so far; the engine counts here as tokens leave it.
+
+    Right at every moment, so that an aborted request is billed for what was generated.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One admitted request. `body` is the client's decoded JSON, nothing in it trusted.
+
+    `model` is the name shown in the answer; `created` a unix time in seconds; `priority` as vLLM's
+    (lower goes first).
+    """
+
+    id: str
+    kind: Kind
+    body: dict[str, Any]
+    model: str
+    salt: str
+    adapter: LocalAdapter | None = None
+    priority: int = 0
+    created: int = 0
+    meter: Meter = field(default_factory=Meter)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one engine step added to a request.
+
+    Lean path (n = 1, no tools, no log-probabilities, ...): `text`, streaming or not; the gateway
+    makes the chunks or the whole answer. Full path: `chunks`, finished JSON bodies of stream
+    chunks (without a usage chunk, which the gateway adds), or, when the client does not stream,
+    one Output with `response`, the whole JSON body. The last Output has the `finish_reason`.
+    """
+
+    text: str = ""
+    tokens: int = 0
+    chunks: tuple[bytes, ...] = ()
+    response: bytes | None = None
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """`load_s` in seconds, `weight_bytes` on the engine."""
+
+    load_s: float
+    weight_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What a fixed prompt showed: does the adapter change the base model's log-probabilities?
+
+    `max_logprob_delta` is the largest difference over the compared tokens; not finite where any
+    log-probability was not.
+    """
+
+    load_s: float
+    weight_bytes: int
+    max_logprob_delta: float
+    finite: bool
+    base_text: str
+    adapter_text: str
+
+
+class Engine(Protocol):
+    """One base model and the adapters loaded on it."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is served; constant over the engine's life."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """False once the engine is beyond use; the agent then exits and is started again."""
+        ...
+
+    async def load(self, adapter: LocalAdapter) -> LoadReport:
+        """Load the adapter; returns at once if it is loaded already.
+
+        Raises:
+            AdapterLoadFailed: it cannot be served, or the profile's `loaded_adapters` are loaded
+                already; nothing of it stays registered.
+        """
+        ...
+
+    async def unload(self, adapter: LocalAdapter) -> None:
+        """Forget the adapter; no error if it was not loaded."""
+        ...
+
+    async def probe(self, adapter: LocalAdapter) -> ProbeReport:
+        """Load the adapter and compare its output with the base model's on a fixed prompt.
+
+        Raises:
+            AdapterLoadFailed: as `load`.
+        """
+        ...
+
+    def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+        """Run one request; closing the generator or cancelling its task aborts it in the engine.
+
+        Mutates `work.meter`; the prompt counts once its first token is generated.
+
+        Raises:
+            RequestError: the request is at fault (bad parameter, prompt too long, ...).
+            EngineFailed: the engine failed on it.
+            AdapterLoadFailed: its adapter is not loaded.
+        """
+        ...
+
+    def stats(self) -> EngineStats:
+        """The state now; cheap enough to call once a second. `queued` and `resident` stay empty."""
+        ...
+
+    async def close(self) -> None:
+        """Abort everything and free the engine."""
+        ...

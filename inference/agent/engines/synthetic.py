@@ -1,0 +1,484 @@
+"""An engine that makes its answers up: for unit tests and gateway benchmarks, nothing else.
+
+Deterministic, and with the contract of the real one. An answer names the adapter and repeats the
+prompt, so that a test sees at once whose answer it got. A token is four characters. One timer steps
+all running streams, as an engine core does; at unlimited rate a token costs a few microseconds.
+
+Failures are asked for in `Behaviour`, which may be replaced while the engine runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import json
+import math
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from inference.agent.engines.engine import (
+    LoadReport,
+    LocalAdapter,
+    Meter,
+    Output,
+    ProbeReport,
+    Work,
+)
+from inference.agent.engines.profile import EngineProfile
+from inference.content import FILES, WEIGHTS
+from inference.errors import (
+    AdapterLoadFailed,
+    ContextLengthExceeded,
+    EngineFailed,
+    InvalidRequest,
+)
+from inference.link.wire import EngineStats, ModelInfo
+from inference.operations.bodies import allowed
+
+TOKEN_CHARS = 4
+BLOCK_TOKENS = 32
+"""Tokens per block of the prefix cache; only full blocks are shared, as in vLLM."""
+
+SHORTEST_TICK_S = 0.001
+"""Above this rate a tick hands out several tokens: timers are no finer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour:
+    """How the engine acts. Adapters are given by LoRA name (`tenant/adapter@digest`)."""
+
+    tokens_per_second: float | None = None
+    """Per stream, at the most: what a busy process was late for is not caught up, as on a real
+    engine. None is as fast as the event loop turns."""
+    latency_s: float = 0.0
+    """From submission to the first token."""
+    load_s: float = 0.0
+    fail_loads: frozenset[str] = frozenset()
+    inert: frozenset[str] = frozenset()
+    """Adapters that a probe finds to change nothing."""
+    corrupt: frozenset[str] = frozenset()
+    """Adapters that a probe finds to give NaN."""
+    fail_after_tokens: int | None = None
+    """Every request fails in the engine after so many tokens."""
+    stall_after_tokens: int | None = None
+    """No request gets further than so many tokens."""
+
+
+class _Options(msgspec.Struct):
+    """The sampling parameters that mean something here; the others are checked for their type."""
+
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    ignore_eos: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+
+
+class _Stream:
+    """One request: its whole answer is known from the start, `at` says how much is generated."""
+
+    __slots__ = ("answer", "at", "due_at", "error", "finish_reason", "length", "waiter")
+
+    def __init__(self, answer: str, tokens: int, finish_reason: str, due_at: float) -> None:
+        self.answer, self.length, self.finish_reason = answer, tokens, finish_reason
+        self.at = 0
+        self.due_at = due_at
+        self.error: EngineFailed | None = None
+        self.waiter: asyncio.Future[None] | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.at >= self.length or self.error is not None
+
+    def wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def wait(self) -> None:
+        self.waiter = asyncio.get_running_loop().create_future()
+        await self.waiter
+
+
+class SyntheticEngine:
+    """See `inference.agent.engines.engine.Engine` for the contract."""
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        behaviour: Behaviour | None = None,
+        *,
+        max_running: int = 256,
+        max_loaded: int = 16,
+    ) -> None:
+        self.info = info
+        self.behaviour = behaviour or Behaviour()
+        self.alive = True
+        self._max_running, self._max_loaded = max_running, max_loaded
+        self._loaded: dict[int, LocalAdapter] = {}
+        self._running: dict[_Stream, None] = {}
+        self._waiting: list[tuple[int, int, _Stream]] = []
+        self._order = count()
+        self._timer: asyncio.Handle | None = None
+        self._tick_at = 0.0
+        """When the last step was due."""
+        self._totals = Meter()
+        self._prefixes = _PrefixCache(info.kv_tokens // BLOCK_TOKENS)
+
+    @classmethod
+    def of(cls, profile: EngineProfile, *, tokens_per_second: float | None = None) -> Self:
+        """An engine that pretends to serve `profile`; a local folder's config.json gives shapes."""
+        info = ModelInfo(
+            name=profile.name,
+            max_model_len=profile.max_model_len or 4096,
+            max_loras=profile.max_loras,
+            max_lora_rank=profile.max_lora_rank,
+            kv_tokens=1 << 16,
+            modules=llama_modules(Path(profile.model) / "config.json"),
+            engine="synthetic",
+        )
+        return cls(
+            info,
+            Behaviour(tokens_per_second=tokens_per_second),
+            max_running=profile.max_num_seqs or 256,
+            max_loaded=profile.loaded_adapters,
+        )
+
+    async def load(self, adapter: LocalAdapter) -> LoadReport:
+        """As the contract says; the files must exist."""
+        began = time.monotonic()
+        if adapter.int_id not in self._loaded:
+            await self._load(adapter)
+        weight_bytes = (adapter.path / WEIGHTS).stat().st_size
+        return LoadReport(time.monotonic() - began, weight_bytes)
+
+    async def _load(self, adapter: LocalAdapter) -> None:
+        if len(self._loaded) >= self._max_loaded:
+            raise AdapterLoadFailed(f"All {len(self._loaded)} adapter places are taken.")
+        if self.behaviour.load_s:
+            await asyncio.sleep(self.behaviour.load_s)
+        missing = [name for name in FILES if not (adapter.path / name).is_file()]
+        if missing or adapter.ref.name in self.behaviour.fail_loads:
+            raise AdapterLoadFailed(f"The adapter {adapter.ref.name} could not be loaded.")
+        self._loaded[adapter.int_id] = adapter
+
+    async def unload(self, adapter: LocalAdapter) -> None:
+        """As the contract says."""
+        self._loaded.pop(adapter.int_id, None)
+
+    async def probe(self, adapter: LocalAdapter) -> ProbeReport:
+        """As the contract says; `Behaviour` decides what is found."""
+        loaded = await self.load(adapter)
+        name = adapter.ref.name
+        finite = name not in self.behaviour.corrupt
+        delta = 0.0 if name in self.behaviour.inert else 1.0
+        return ProbeReport(
+            loaded.load_s,
+            loaded.weight_bytes,
+            max_logprob_delta=delta if finite else math.nan,
+            finite=finite,
+            base_text=f"{self.info.name}: hello",
+            adapter_text=f"{name}: hello",
+        )
+
+    async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+        """As the contract says; tools and log-probabilities are refused."""
+        prompt, said = _prompt_of(work)
+        options = _options_of(work)
+        stream = self._stream_of(work, prompt, said, options)
+        self._submit(stream, work.priority)
+        try:
+            async with aclosing(self._texts(stream, work, prompt, options)) as texts:
+                outputs = _many(texts, work, options) if (options.n or 1) > 1 else texts
+                async for output in outputs:
+                    yield output
+        finally:
+            self._running.pop(stream, None)
+            stream.error = stream.error or EngineFailed("aborted")  # if it still waits
+
+    def stats(self) -> EngineStats:
+        """As the contract says."""
+        return EngineStats(
+            running=len(self._running),
+            waiting=sum(not stream.over for _, _, stream in self._waiting),
+            kv_usage=min(1.0, len(self._running) / self._max_running),
+            prompt_tokens=self._totals.prompt_tokens,
+            completion_tokens=self._totals.completion_tokens,
+            cached_tokens=self._totals.cached_tokens,
+        )
+
+    async def close(self) -> None:
+        """As the contract says."""
+        self.die()
+
+    def die(self) -> None:
+        """End as a crashed engine core does: whatever runs or comes fails."""
+        self.alive = False
+        for stream in [*self._running, *(stream for _, _, stream in self._waiting)]:
+            stream.error = stream.error or EngineFailed("The engine stopped.")
+            stream.wake()
+        self._waiting.clear()
+
+    def _stream_of(self, work: Work, prompt: str, said: str, options: _Options) -> _Stream:
+        if not self.alive:
+            raise EngineFailed("The engine stopped.")
+        if work.adapter is not None and work.adapter.int_id not in self._loaded:
+            raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
+        room = self.info.max_model_len - tokens_in(prompt)
+        if room < 1:
+            raise ContextLengthExceeded(
+                f"The prompt has {tokens_in(prompt)} tokens, "
+                f"the model's context {self.info.max_model_len}."
+            )
+        voice = work.adapter.ref.name if work.adapter else self.info.name
+        answer, reason = _answer(f"{voice}: {said}", min(_wanted(options) or room, room), options)
+        due_at = time.monotonic() + self.behaviour.latency_s
+        return _Stream(answer, max(1, tokens_in(answer)), reason, due_at)
+
+    async def _texts(
+        self, stream: _Stream, work: Work, prompt: str, options: _Options
+    ) -> AsyncGenerator[Output, None]:
+        """What was generated since the last time; if not streamed, all after the first at the end.
+
+        Counted as it is generated in either case.
+        """
+        given, counted, choices = 0, 0, options.n or 1
+        while given < stream.length:
+            while stream.at == counted and stream.error is None:
+                await stream.wait()
+            if stream.error is not None:
+                raise stream.error
+            if counted == 0:
+                self._count_prompt(work, prompt)
+            at = stream.at
+            for meter in (work.meter, self._totals):
+                meter.completion_tokens += (at - counted) * choices
+            counted = at
+            if options.stream or given == 0 or at == stream.length:
+                text = stream.answer[given * TOKEN_CHARS : at * TOKEN_CHARS]
+                reason = stream.finish_reason if at == stream.length else None
+                yield Output(text, (at - given) * choices, finish_reason=reason)
+                given = at
+
+    def _count_prompt(self, work: Work, prompt: str) -> None:
+        name = work.adapter.ref.name if work.adapter else ""
+        cached = self._prefixes.reuse(f"{work.salt}\0{name}", prompt)
+        for meter in (work.meter, self._totals):
+            meter.prompt_tokens += tokens_in(prompt)
+            meter.cached_tokens += cached
+
+    def _submit(self, stream: _Stream, priority: int) -> None:
+        if len(self._running) < self._max_running:
+            self._running[stream] = None
+        else:
+            heapq.heappush(self._waiting, (priority, next(self._order), stream))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._timer is not None or not (self._running or self._waiting):
+            return
+        loop = asyncio.get_running_loop()
+        rate, now = self.behaviour.tokens_per_second, time.monotonic()
+        soonest = min((stream.due_at for stream in self._running), default=now)
+        if rate is None and soonest <= now and self.behaviour.stall_after_tokens is None:
+            self._timer = loop.call_soon(self._step)
+        else:
+            tick_s = max(1 / rate, SHORTEST_TICK_S) if rate else SHORTEST_TICK_S
+            in_time = self._tick_at + tick_s
+            self._tick_at = max(in_time if in_time > now else now + tick_s, soonest)
+            self._timer = loop.call_later(self._tick_at - now, self._step)
+
+    def _step(self) -> None:
+        """One engine step: admit what waits, move every running stream on."""
+        self._timer = None
+        while self._waiting and len(self._running) < self._max_running:
+            stream = heapq.heappop(self._waiting)[2]
+            if not stream.over:
+                self._running[stream] = None
+        now = time.monotonic()
+        for stream in list(self._running):
+            self._move(stream, now)
+        self._schedule()
+
+    def _move(self, stream: _Stream, now: float) -> None:
+        if now < stream.due_at:
+            return
+        rate, limit = self.behaviour.tokens_per_second, self.behaviour.fail_after_tokens
+        stall = self.behaviour.stall_after_tokens
+        due = stream.at + (max(1, round(rate * SHORTEST_TICK_S)) if rate else 1)
+        if limit is not None and due > limit:
+            stream.error = EngineFailed()
+        furthest = stream.length if stall is None else min(stall, stream.length)
+        if (due := min(due, furthest)) > stream.at or stream.error:
+            stream.at = due
+            stream.wake()
+        if stream.over:
+            del self._running[stream]
+
+
+class _PrefixCache:
+    """Which blocks of which prompts were seen, least recently used first out."""
+
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+
+    def reuse(self, owner: str, prompt: str) -> int:
+        """Tokens of `prompt` that `owner` has sent before; remembers it.
+
+        The last block is always computed again, as vLLM does.
+        """
+        size, key, hits, unbroken = BLOCK_TOKENS * TOKEN_CHARS, hash(owner), 0, True
+        for start in range(0, len(prompt) - size, size):
+            key = hash((key, prompt[start : start + size]))
+            unbroken = unbroken and key in self._blocks
+            hits += unbroken
+            self._blocks[key] = None
+            self._blocks.move_to_end(key)
+        while len(self._blocks) > self._max_blocks:
+            self._blocks.popitem(last=False)
+        return hits * BLOCK_TOKENS
+
+
+def tokens_in(text: str) -> int:
+    """The length of `text` in tokens."""
+    return -(-len(text) // TOKEN_CHARS)
+
+
+def llama_modules(config: Path) -> dict[str, tuple[int, int]]:
+    """The linear layers of a Llama with this config.json, or of a tiny one if there is none."""
+    given = json.loads(config.read_text()) if config.is_file() else {}
+    hidden, inner = given.get("hidden_size", 64), given.get("intermediate_size", 128)
+    heads = given.get("num_attention_heads", 4)
+    head = given.get("head_dim") or hidden // heads
+    kv = head * (given.get("num_key_value_heads") or heads)
+    shapes = {
+        "self_attn.q_proj": (head * heads, hidden),
+        "self_attn.k_proj": (kv, hidden),
+        "self_attn.v_proj": (kv, hidden),
+        "self_attn.o_proj": (hidden, head * heads),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    layers = given.get("num_hidden_layers", 2)
+    return {
+        f"model.layers.{i}.{name}": shape for i in range(layers) for name, shape in shapes.items()
+    }
+
+
+def _prompt_of(work: Work) -> tuple[str, str]:
+    """The whole prompt as text, and the part of it that the answer repeats."""
+    body = allowed(work.kind, work.body)
+    if work.kind == "chat":
+        texts = [_text(message.get("content")) for message in body["messages"]]
+        roles = [message["role"] for message in body["messages"]]
+        said = zip(roles, texts, strict=True)
+        return "".join(f"<{role}>{text}" for role, text in said), texts[-1]
+    prompt = body["prompt"]
+    if isinstance(prompt, str):
+        return prompt, prompt
+    if all(isinstance(token, int) for token in prompt):
+        return "".join(f"{token:>{TOKEN_CHARS}}" for token in prompt), f"{len(prompt)} tokens"
+    raise InvalidRequest("The synthetic engine takes one prompt.", param="prompt")
+
+
+def _text(content: str | list[dict[str, Any]] | None) -> str:
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content)
+    return content or ""
+
+
+def _options_of(work: Work) -> _Options:
+    for name in ("tools", "logprobs"):
+        if work.body.get(name):
+            raise InvalidRequest(f"`{name}` is not supported by the synthetic engine.", param=name)
+    given = {name: work.body[name] for name in _Options.__struct_fields__ if name in work.body}
+    try:
+        options = msgspec.convert(given, _Options)
+    except msgspec.ValidationError as error:
+        what, _, at = str(error).partition(" - at `$.")
+        param = at.rstrip("`").split("[")[0] or None
+        raise InvalidRequest(f"`{param}`: {what[0].lower()}{what[1:]}.", param=param) from None
+    for name in ("max_tokens", "max_completion_tokens", "n"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise InvalidRequest(f"`{name}` is {value}: it must be at least 1.", param=name)
+    return options
+
+
+def _wanted(options: _Options) -> int | None:
+    if options.max_completion_tokens is not None:
+        return options.max_completion_tokens
+    return options.max_tokens
+
+
+def _answer(text: str, limit: int, options: _Options) -> tuple[str, str]:
+    """The answer cut where it ends, and why it ends there."""
+    if options.ignore_eos:
+        text = (text + " ") * (limit * TOKEN_CHARS // len(text) + 1)
+    stops = [options.stop] if isinstance(options.stop, str) else options.stop or []
+    ends = [at for stop in stops if stop and (at := text.find(stop)) >= 0]
+    reason = "stop"
+    if tokens_in(text[: min(ends, default=len(text))]) > limit or (options.ignore_eos and not ends):
+        return text[: limit * TOKEN_CHARS], "length"
+    return text[: min(ends, default=len(text))], reason
+
+
+async def _many(
+    texts: AsyncGenerator[Output, None], work: Work, options: _Options
+) -> AsyncGenerator[Output, None]:
+    """The full path for n > 1: every choice says the same."""
+    whole = ""
+    async for output in texts:
+        whole += output.text
+        if options.stream:
+            body = _body(work, options, output.text, output.finish_reason)
+            yield Output(chunks=(body,), tokens=output.tokens)
+        if output.finish_reason is not None:
+            response = None if options.stream else _body(work, options, whole, output.finish_reason)
+            tokens = 0 if options.stream else work.meter.completion_tokens
+            yield Output(response=response, tokens=tokens, finish_reason=output.finish_reason)
+
+
+def _body(work: Work, options: _Options, text: str, finish_reason: str | None) -> bytes:
+    chat, meter = work.kind == "chat", work.meter
+    said: dict[str, Any] = {"text": text}
+    if chat:
+        said = {"delta" if options.stream else "message": {"role": "assistant", "content": text}}
+    rest = said | {"logprobs": None, "finish_reason": finish_reason}
+    body: dict[str, Any] = {
+        "id": f"{'chatcmpl' if chat else 'cmpl'}-{work.id}",
+        "object": _object(chat=chat, streams=bool(options.stream)),
+        "created": work.created,
+        "model": work.model,
+        "choices": [{"index": i} | rest for i in range(options.n or 1)],
+    }
+    if not options.stream:
+        body["usage"] = {
+            "prompt_tokens": meter.prompt_tokens,
+            "completion_tokens": meter.completion_tokens,
+            "total_tokens": meter.prompt_tokens + meter.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": meter.cached_tokens},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        }
+    return msgspec.json.encode(body)
+
+
+def _object(*, chat: bool, streams: bool) -> str:
+    if not chat:
+        return "text_completion"
+    return "chat.completion.chunk" if streams else "chat.completion"

@@ -1,0 +1,1 @@
+"""vLLM behind the engine interface; the only modules that import it."""

@@ -1,0 +1,306 @@
+"""The product's engine: vLLM's `AsyncLLM` with many LoRA adapters, without vLLM's HTTP server.
+
+A request that wants one text takes the lean path: vLLM's renderer and sampling parameters, then
+the engine's deltas as they come. Everything else takes vLLM's serving layer (`vllm_serving`).
+Modules named `vllm_*` are the only ones that import vLLM, whose serving classes are internal.
+"""
+
+from __future__ import annotations
+
+# Sets environment variables that vLLM and torch read while they are imported.
+from inference.agent.engines.vllm import environment as _environment  # isort: skip  # noqa: F401
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Self
+from uuid import uuid4
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
+from vllm.inputs import tokens_input
+from vllm.lora.request import LoRARequest
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from inference import gc_tuning
+from inference.agent.engines.engine import (
+    LoadReport,
+    LocalAdapter,
+    Meter,
+    Output,
+    ProbeReport,
+    Work,
+)
+from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.vllm.requests import Request, as_error, is_lean, of_info, request_of
+from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving
+from inference.agent.engines.vllm.start import Load, adapter_modules, start_llm
+from inference.errors import (
+    AdapterLoadFailed,
+    ContextLengthExceeded,
+    EngineFailed,
+    InferenceError,
+)
+from inference.link.wire import EngineStats, ModelInfo
+
+log = logging.getLogger(__name__)
+
+PROBE_PROMPT = (
+    "Please answer briefly. Who are you, what can you do, and what is the capital of France? "
+    "Then count from one to five and end with a polite greeting."
+)
+PROBE_TOKENS = 16
+"""Tokens that a probe generates to show in its report: a few steps on any machine."""
+
+SHUTDOWN_S = 5.0
+"""How long the engine core may take to end before it is killed."""
+
+
+class VLLMEngine:
+    """One vLLM engine; see `inference.agent.engines.engine.Engine` for the contract."""
+
+    def __init__(self, profile: EngineProfile, llm: AsyncLLM, load: Load, info: ModelInfo) -> None:
+        self.info = info
+        self._profile, self._llm, self._load = profile, llm, load
+        self._serving = Serving(llm, profile)
+        self._max_choices = llm.vllm_config.scheduler_config.max_num_seqs
+        self._has_tools = profile.tool_parser is not None
+        self._loaded: dict[int, tuple[LoRARequest, int]] = {}
+        self._loading = asyncio.Lock()
+        self._totals = Meter()
+        self._closed = False
+
+    @classmethod
+    async def start(cls, profile: EngineProfile) -> Self:
+        """Start vLLM and wait until it can generate.
+
+        Raises:
+            BadProfile: vLLM doesn't take a setting.
+        """
+        llm, load = await asyncio.to_thread(start_llm, profile)
+        await llm.collective_rpc("lorikeet_follow_parent")
+        (wrapped, *_) = await llm.collective_rpc("lorikeet_adapter_modules")
+        config = llm.vllm_config
+        cache = config.cache_config
+        info = ModelInfo(
+            name=profile.name,
+            max_model_len=llm.model_config.max_model_len,
+            max_loras=profile.max_loras,
+            max_lora_rank=profile.max_lora_rank,
+            kv_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
+            modules=adapter_modules(config, wrapped),
+            engine="vllm",
+        )
+        return cls(profile, llm, load, info)
+
+    @property
+    def alive(self) -> bool:
+        """False once the engine core is gone."""
+        return not self._closed and not self._llm.errored
+
+    async def load(self, adapter: LocalAdapter) -> LoadReport:
+        """As the contract says; loads run one after another, as they do inside vLLM."""
+        began = time.monotonic()
+        async with self._loading:
+            if (known := self._loaded.get(adapter.int_id)) is None:
+                known = await self._add(adapter)
+                self._loaded[adapter.int_id] = known
+        return LoadReport(time.monotonic() - began, known[1])
+
+    async def unload(self, adapter: LocalAdapter) -> None:
+        """As the contract says."""
+        async with self._loading:
+            if self._loaded.pop(adapter.int_id, None) is not None:
+                await self._remove(adapter.int_id)
+
+    async def probe(self, adapter: LocalAdapter) -> ProbeReport:
+        """As the contract says; greedy, over the same prompt, the base model's tokens compared."""
+        loaded = await self.load(adapter)
+        base_text, base = await self._probe_run(None)
+        lora = self._loaded[adapter.int_id][0]
+        adapter_text, adapted = await self._probe_run(lora)
+        delta, finite = _compare(base, adapted)
+        return ProbeReport(
+            loaded.load_s, loaded.weight_bytes, delta, finite, base_text, adapter_text
+        )
+
+    async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+        """As the contract says."""
+        try:
+            lora = self._lora_of(work)
+            request = request_of(work, max_choices=self._max_choices, tools=self._has_tools)
+            lean = is_lean(request) and not self._profile.reasoning_parser
+            path = self._lean if lean else self._full
+            async with aclosing(path(request, work, lora)) as outputs:
+                async for output in outputs:
+                    yield output
+        except InferenceError:
+            raise
+        except Exception as error:
+            raise as_error(error) from error
+
+    def stats(self) -> EngineStats:
+        """As the contract says; the engine core's counts as of its last step."""
+        return EngineStats(
+            running=self._load.running,
+            waiting=self._load.waiting,
+            kv_usage=self._load.kv_usage,
+            prompt_tokens=self._totals.prompt_tokens,
+            completion_tokens=self._totals.completion_tokens,
+            cached_tokens=self._totals.cached_tokens,
+        )
+
+    async def close(self) -> None:
+        """As the contract says."""
+        if not self._closed:
+            self._closed = True
+            await self._llm.abort(list(self._llm.output_processor.request_states), internal=True)
+            if (handler := self._llm.output_handler) is not None:
+                handler.cancel()  # else it reports the end of the core as a failure
+            await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_S)
+            # AsyncLLM shuts down again when it is collected, which fails at interpreter exit.
+            del self._llm, self._serving
+            gc_tuning.release()
+
+    async def _add(self, adapter: LocalAdapter) -> tuple[LoRARequest, int]:
+        """Load into vLLM and see that it has an effect, else remove what may be left of it."""
+        if len(self._loaded) >= self._profile.loaded_adapters:
+            # vLLM would drop the least recently used one behind our back, and read its files
+            # again inside a step, where a failure kills the engine core.
+            raise AdapterLoadFailed(f"All {len(self._loaded)} adapter places are taken.")
+        lora = LoRARequest(adapter.ref.name, adapter.int_id, str(adapter.path))
+        try:
+            await self._llm.add_lora(lora)
+            sizes = await self._llm.collective_rpc("lorikeet_adapter_bytes", args=(adapter.int_id,))
+        except BaseException as error:
+            await self._remove(adapter.int_id)
+            if isinstance(error, Exception):
+                raise self._load_failure(adapter, str(error)) from error
+            raise
+        if None in sizes or not any(sizes):
+            await self._remove(adapter.int_id)
+            raise self._load_failure(adapter, "none of its weights fit this model")
+        return lora, sum(sizes)
+
+    async def _probe_run(self, lora: LoRARequest | None) -> tuple[str, list[float]]:
+        """The answer to the fixed prompt and the log-probabilities of the prompt's own tokens.
+
+        The prompt's tokens are the same whoever computes them, so they compare one by one.
+        """
+        ids = self._probe_ids()[: self.info.max_model_len // 2]
+        prompt = tokens_input(ids, cache_salt=uuid4().hex)
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=min(PROBE_TOKENS, self.info.max_model_len - len(ids)),
+            logprobs=0,
+            prompt_logprobs=0,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        id = f"probe-{uuid4().hex}"
+        async for output in self._llm.generate(prompt, params, id, lora_request=lora):
+            final = output
+        answer = final.outputs[0]
+        found = [*(final.prompt_logprobs or []), *(answer.logprobs or [])]
+        values = [_chosen(entry) for entry in found if entry]
+        return answer.text, values[: len(ids) - 1] if _finite(values) else [math.nan]
+
+    def _probe_ids(self) -> list[int]:
+        """The fixed prompt as customers' prompts come: as a chat, where the model knows chats."""
+        tokenizer = self._llm.get_tokenizer()
+        if not getattr(tokenizer, "chat_template", None):
+            return list(tokenizer.encode(PROBE_PROMPT))
+        chat = [{"role": "user", "content": PROBE_PROMPT}]
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        return list(ids)
+
+    def _load_failure(self, adapter: LocalAdapter, why: str) -> InferenceError:
+        if not self.alive:
+            return EngineFailed("The engine stopped.")
+        reason = why.strip().splitlines()[-1] if why.strip() else "unknown cause"
+        return AdapterLoadFailed(f"The adapter {adapter.ref.name} could not be loaded: {reason}")
+
+    async def _remove(self, int_id: int) -> None:
+        if self.alive:
+            await self._llm.remove_lora(int_id)
+
+    def _lora_of(self, work: Work) -> LoRARequest | None:
+        if work.adapter is None:
+            return None
+        loaded = self._loaded.get(work.adapter.int_id)
+        if loaded is None:
+            # vLLM would read its files inside a step, where a failure kills the engine core.
+            raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
+        return loaded[0]
+
+    async def _lean(
+        self, request: Request, work: Work, lora: LoRARequest | None
+    ) -> AsyncGenerator[Output, None]:
+        """One text. Unless it streams, all but the first token come in one last Output."""
+        prompt, params = await self._rendered(request)
+        deltas = self._llm.generate(
+            prompt, params, work.id, lora_request=lora, priority=work.priority
+        )
+        counter = Counter(work.meter, self._totals)
+        held, held_tokens, first = "", 0, True
+        async with aclosing(deltas):
+            async for delta in deltas:
+                (completion,) = delta.outputs
+                tokens = counter.count(delta)
+                held, held_tokens = held + completion.text, held_tokens + tokens
+                if request.stream or first or completion.finish_reason:
+                    yield Output(held, held_tokens, finish_reason=completion.finish_reason)
+                    held, held_tokens, first = "", 0, False
+
+    async def _rendered(self, request: Request) -> tuple[Any, SamplingParams]:
+        """The tokenized prompt and its sampling parameters, which always ask for deltas."""
+        endpoint = self._serving.endpoint(request)
+        wanted = vars(request)["max_tokens"]  # as an attribute it warns that it is deprecated
+        if isinstance(request, ChatCompletionRequest):
+            rendered = await endpoint.render_chat_request(request)
+            if request.max_completion_tokens is not None:
+                wanted = request.max_completion_tokens
+        else:
+            rendered = await endpoint.render_completion_request(request)
+        if isinstance(rendered, ErrorResponse):
+            raise of_info(rendered.error)
+        prompt = rendered[1][0] if isinstance(rendered, tuple) else rendered[0]
+        defaults = endpoint.default_sampling_params
+        length, limit = endpoint._extract_prompt_len(prompt), self.info.max_model_len
+        if length >= limit:
+            raise ContextLengthExceeded(
+                f"The prompt has {length} tokens, which leaves no room for an answer "
+                f"in the model's context of {limit} tokens."
+            )
+        room = get_max_tokens(limit, wanted, length, defaults, endpoint.override_max_tokens)
+        params = request.to_sampling_params(room, defaults)
+        params.output_kind = RequestOutputKind.DELTA
+        return prompt, params
+
+    async def _full(
+        self, request: Request, work: Work, lora: LoRARequest | None
+    ) -> AsyncGenerator[Output, None]:
+        client = RequestClient(self._llm, work, lora, self._totals)
+        async with aclosing(self._serving.outputs(request, client)) as outputs:
+            async for output in outputs:
+                yield output
+
+
+def _chosen(entry: dict[int, Any]) -> float:
+    """The log-probability of the token that was there, which vLLM puts first."""
+    return float(next(iter(entry.values())).logprob)
+
+
+def _finite(values: list[float]) -> bool:
+    return all(map(math.isfinite, values))
+
+
+def _compare(base: list[float], adapted: list[float]) -> tuple[float, bool]:
+    """The largest difference, and whether everything was finite."""
+    if not (_finite(base) and _finite(adapted)):
+        return math.nan, False
+    return max((abs(a - b) for a, b in zip(base, adapted, strict=True)), default=0.0), True

@@ -1,0 +1,141 @@
+"""A client's body as vLLM's own request object, and vLLM's errors as ours."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any, TypeAlias
+
+from pydantic import ValidationError
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo
+from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+from vllm.exceptions import GenerationError, VLLMValidationError
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from inference.agent.engines.engine import Work
+from inference.errors import (
+    ContextLengthExceeded,
+    EngineFailed,
+    InferenceError,
+    InvalidRequest,
+    Overloaded,
+)
+from inference.operations.bodies import FIELDS, allowed
+
+log = logging.getLogger(__name__)
+
+Request: TypeAlias = ChatCompletionRequest | CompletionRequest
+
+CONTEXT_PARAMETERS = {"input_tokens", "input_text"}
+"""What vLLM names as the wrong parameter when a prompt is longer than the context."""
+
+
+def request_of(work: Work, *, max_choices: int, tools: bool) -> Request:
+    """Read the body with vLLM's model; what identifies the client comes from `work` alone.
+
+    `max_choices` bounds `n`; `tools` says whether the model has a tool-call parser.
+
+    Raises:
+        InvalidRequest: a field has a wrong type or value.
+    """
+    request = _read(work)
+    if (request.n or 1) > max_choices:
+        raise InvalidRequest(f"`n` is {request.n}: it must be at most {max_choices}.", param="n")
+    if isinstance(request, ChatCompletionRequest) and request.tools and not tools:
+        raise InvalidRequest("`tools` is not supported by this model.", param="tools")
+    return request
+
+
+def _read(work: Work) -> Request:
+    fields = allowed(work.kind, work.body)
+    fields |= {"request_id": work.id, "priority": work.priority, "cache_salt": work.salt or None}
+    if fields.get("stream"):
+        # The full path's last chunk then tells the reasoning tokens; it goes no further.
+        fields["stream_options"] = {"include_usage": True}
+    model = ChatCompletionRequest if work.kind == "chat" else CompletionRequest
+    try:
+        request: Request = model.model_validate(fields)
+    except ValidationError as error:
+        raise _invalid_field(error) from None
+    except VLLMValidationError as error:
+        raise as_error(error) from None
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        # vLLM's validators look into raw JSON and trip over shapes they don't expect.
+        raise InvalidRequest(f"The request is malformed: {error!r}.") from None
+    return request
+
+
+def is_lean(request: Request) -> bool:
+    """Whether the answer is one text: then vLLM's serving layer has nothing to add."""
+    if (request.n or 1) > 1:
+        return False
+    if isinstance(request, ChatCompletionRequest):
+        return not request.logprobs and not request.tools
+    prompt = request.prompt
+    single = isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], int))
+    return single and request.logprobs is None and not request.echo and not request.suffix
+
+
+def as_error(error: BaseException) -> InferenceError:
+    """An exception from inside vLLM as one of ours; what isn't the client's fault is logged."""
+    if isinstance(error, InferenceError):
+        return error
+    if isinstance(error, EngineDeadError):
+        return EngineFailed("The engine stopped.")
+    if isinstance(error, EngineGenerateError) and error.__cause__ is not None:
+        return as_error(error.__cause__)
+    if isinstance(error, Exception) and not isinstance(error, GenerationError):
+        info = create_error_response(error).error
+        if isinstance(error, VLLMValidationError):
+            info.message = str(error.args[0])
+        found = of_info(info)
+        if not isinstance(found, EngineFailed):
+            return found
+    log.error("the engine failed on a request", exc_info=error)
+    return EngineFailed()
+
+
+def of_info(info: ErrorInfo) -> InferenceError:
+    """vLLM's error body as one of ours."""
+    if info.code == HTTPStatus.SERVICE_UNAVAILABLE:
+        return Overloaded(retry_after_s=1.0)
+    if info.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return EngineFailed()
+    if info.param in CONTEXT_PARAMETERS:
+        return ContextLengthExceeded(info.message, param=None)
+    return InvalidRequest(info.message, param=info.param or _named_field(info.message))
+
+
+def _named_field(message: str) -> str | None:
+    """The field that one of vLLM's sentences begins with, such as "n must be at least 1"."""
+    first = message.partition(" ")[0]
+    return first if first in FIELDS["chat"] | FIELDS["completion"] else None
+
+
+def _invalid_field(error: ValidationError) -> InvalidRequest:
+    """One complaint as one sentence: `` `temperature`: input should be a valid number. ``
+
+    Of a field that may be of several types that is what is wrong with the type it has.
+    """
+    found = error.errors(include_url=False, include_context=False)
+    first = min(found, key=lambda complaint: complaint["type"].endswith("_type"))
+    param = _path(first["loc"])
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    if not param:
+        return InvalidRequest(f"{message}.")
+    return InvalidRequest(f"`{param}`: {message[0].lower()}{message[1:]}.", param=param)
+
+
+def _path(loc: tuple[Any, ...]) -> str:
+    """`messages[0].content`; the names of pydantic's union members are left out."""
+    path = ""
+    for step in loc:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif step.isidentifier() and step.islower() and step not in ("str", "int", "float"):
+            path += f".{step}" if path else step
+        else:
+            break
+    return path

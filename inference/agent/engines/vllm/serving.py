@@ -1,0 +1,298 @@
+"""vLLM's own serving layer without its HTTP server: what answers on the full path.
+
+Tools, reasoning, log-probabilities and n > 1 are vLLM's `OpenAIServingChat` and
+`OpenAIServingCompletion` from end to end. They are built once; `bound_to` lends one request a
+shallow copy whose engine client is a `RequestClient`, which adds the adapter and counts tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from copy import copy
+from typing import Any
+
+import msgspec
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+from vllm.entrypoints.openai.models.protocol import BaseModelPath
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
+from vllm.lora.request import LoRARequest
+from vllm.outputs import RequestOutput
+from vllm.renderers.online_renderer import OnlineRenderer
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine.async_llm import AsyncLLM
+
+from inference.agent.engines.engine import Meter, Output, Work
+from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.vllm.requests import Request, as_error, of_info
+from inference.errors import EngineFailed, InferenceError, InvalidRequest
+from inference.operations.openai import usage_body
+
+VLLM_ONLY = (
+    "prompt_logprobs",
+    "prompt_token_ids",
+    "prompt_text",
+    "kv_transfer_params",
+    "ec_transfer_params",
+    "metrics",
+)
+"""Keys of vLLM's answers and chunks that OpenAI's don't have."""
+
+VLLM_ONLY_IN_CHOICE = ("prompt_logprobs", "prompt_token_ids", "routed_experts", "token_ids")
+"""The same for one choice."""
+
+MAX_LOGPROBS = 200_000
+"""Log-probabilities that are held for one answer: 20 for each of 9,500 tokens. vLLM makes an object
+of each before the answer leaves, and everybody's streams stand still meanwhile."""
+
+GIVEN_UP = ("abort", "error")
+"""Finish reasons that no client asked for: the engine is closing, or failed on the request."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Counter:
+    """Counts one request's tokens into its meter and into the engine's lifetime totals."""
+
+    __slots__ = ("_meter", "_prompt_counted", "_totals")
+
+    def __init__(self, meter: Meter, totals: Meter) -> None:
+        self._meter, self._totals = meter, totals
+        self._prompt_counted = False
+
+    def count(self, output: RequestOutput) -> int:
+        """Count what `output` (a delta) adds; its new output tokens are returned.
+
+        The prompt counts once, when its first token appears, whatever n is.
+
+        Raises:
+            EngineFailed: the engine gave the request up.
+        """
+        if not self._prompt_counted and output.prompt_token_ids is not None:
+            self._prompt_counted = True
+            for meter in (self._meter, self._totals):
+                meter.prompt_tokens += len(output.prompt_token_ids)
+                meter.cached_tokens += output.num_cached_tokens or 0
+        tokens = sum(len(completion.token_ids) for completion in output.outputs)
+        self._meter.completion_tokens += tokens
+        self._totals.completion_tokens += tokens
+        if any(completion.finish_reason in GIVEN_UP for completion in output.outputs):
+            raise EngineFailed
+        return tokens
+
+
+class RequestClient:
+    """The engine client that vLLM's serving layer sees while it works on one request.
+
+    It always asks the engine for deltas, so that the meter is right at every moment; a request
+    that doesn't stream gets their sum at the end.
+    """
+
+    def __init__(self, llm: AsyncLLM, work: Work, lora: LoRARequest | None, totals: Meter) -> None:
+        self.work = work
+        self._llm, self._lora, self._totals = llm, lora, totals
+        self._ids: list[str] = []
+        self._logprobs = 0
+        self.error: InferenceError | None = None
+        """Why the engine failed or refused; the serving layer only saw the deltas end."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **kwargs: Any
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """As AsyncLLM's, for this request's adapter and priority. Each prompt comes after those of
+        others that find their tenant with as many choices running (`Queue.priority`)."""
+        priority = self.work.priority + len(self._ids) * (sampling_params.n or 1)
+        self._ids.append(request_id)
+        streams = sampling_params.output_kind == RequestOutputKind.DELTA
+        sampling_params.output_kind = RequestOutputKind.DELTA
+        kwargs |= {"lora_request": self._lora, "priority": priority}
+        deltas = self._llm.generate(prompt, sampling_params, request_id, **kwargs)
+        counter = Counter(self.work.meter, self._totals)
+        whole: RequestOutput | None = None
+        try:
+            async for delta in deltas:
+                counter.count(delta)
+                self._hold_logprobs(delta, of_answer=not streams)
+                if streams:
+                    yield delta
+                elif whole is None:
+                    whole = delta
+                else:
+                    whole.add(delta, aggregate=True)
+        except Exception as error:
+            # Not raised through the serving layer, which logs a traceback of it and goes on.
+            self.error = as_error(error)
+            return
+        if whole is not None:
+            whole.outputs.sort(key=lambda completion: completion.index)
+            yield whole
+
+    def _hold_logprobs(self, delta: RequestOutput, *, of_answer: bool) -> None:
+        """Count what is held: of prompts in any case, of answers only where they don't stream.
+
+        Raises:
+            InvalidRequest: it is too much.
+        """
+        tokens = list(delta.prompt_logprobs or ())
+        if of_answer:
+            tokens += (token for choice in delta.outputs for token in choice.logprobs or ())
+        self._logprobs += sum(len(token) for token in tokens if token)
+        if self._logprobs > MAX_LOGPROBS:
+            raise InvalidRequest(
+                f"The answer has more than {MAX_LOGPROBS} log-probabilities: set `stream`, or ask "
+                "for fewer by `logprobs`, `top_logprobs`, `n` or `max_tokens`.",
+                param="logprobs",
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """What every chunk and answer says of the request."""
+        prefix = "chatcmpl" if self.work.kind == "chat" else "cmpl"
+        id = f"{prefix}-{self.work.id}"
+        return {"id": id, "created": self.work.created, "model": self.work.model}
+
+    async def abort(self) -> None:
+        """End whatever still runs in the engine; no error if nothing does."""
+        await self._llm.abort(self._ids)
+
+
+class Serving:
+    """The chat and completion endpoints of one engine."""
+
+    def __init__(self, llm: AsyncLLM, profile: EngineProfile) -> None:
+        models = OpenAIServingModels(llm, [BaseModelPath(profile.name, profile.model)])
+        template = profile.chat_template.read_text() if profile.chat_template else None
+        parsers: dict[str, Any] = {
+            "enable_auto_tools": profile.tool_parser is not None,
+            "tool_parser": profile.tool_parser,
+            # A required or named tool's arguments are held to their schema.
+            "tool_strict_level": "parameter",
+            "chat_template": template,
+            "chat_template_content_format": "auto",
+            "request_logger": None,
+        }
+        renderer = OnlineRenderer(
+            llm.model_config, llm.renderer, reasoning_parser=profile.reasoning_parser, **parsers
+        )
+        self.chat = OpenAIServingChat(
+            llm,
+            models,
+            "assistant",
+            online_renderer=renderer,
+            reasoning_parser=profile.reasoning_parser or "",
+            **parsers,
+        )
+        self.completion = OpenAIServingCompletion(
+            llm, models, online_renderer=renderer, request_logger=None
+        )
+
+    def endpoint(self, request: Request) -> Any:
+        """The endpoint for this kind of request."""
+        return self.chat if isinstance(request, ChatCompletionRequest) else self.completion
+
+    async def outputs(
+        self, request: Request, client: RequestClient
+    ) -> AsyncGenerator[Output, None]:
+        """Answer one request on the full path; its chunks, or its whole response.
+
+        Raises:
+            InferenceError: the request or the engine is at fault.
+        """
+        endpoint = copy(self.endpoint(request))
+        endpoint.engine_client = client
+        events: AsyncGenerator[str, None] | None = None
+        try:
+            result = await _create(endpoint, request, client)
+            if client.error is not None:
+                raise client.error
+            if isinstance(result, ErrorResponse):
+                raise of_info(result.error)
+            if not request.stream:
+                yield _response(result.model_dump(mode="json"), client)
+                return
+            events = result
+            async for output in _chunks(events, client):
+                yield output
+        finally:
+            # Closing the outer generator doesn't close vLLM's inner ones, so the engine is told.
+            await client.abort()
+            if events is not None:
+                await events.aclose()
+
+
+async def _create(endpoint: Any, request: Request, client: RequestClient) -> Any:
+    try:
+        if isinstance(request, ChatCompletionRequest):
+            result = await endpoint.create_chat_completion(request)
+        else:
+            result = await endpoint.create_completion(request)
+    except AssertionError:
+        if client.error is None:  # else vLLM has only found that no output came
+            raise
+        raise client.error from None
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        # vLLM answers a cancellation with an error body instead of letting it through.
+        raise asyncio.CancelledError
+    return result
+
+
+async def _chunks(
+    events: AsyncGenerator[str, None], client: RequestClient
+) -> AsyncGenerator[Output, None]:
+    meter, counted, reasons = client.work.meter, 0, set[str]()
+    async for event in events:
+        data = event.removeprefix("data: ").strip()
+        if data == "[DONE]":
+            break
+        chunk = _decode(data)
+        if "error" in chunk:
+            raise client.error or of_info(ErrorInfo.model_validate(chunk["error"]))
+        if usage := chunk.pop("usage", None):
+            meter.reasoning_tokens = _reasoning_tokens(usage)
+        if not chunk["choices"]:
+            continue
+        reasons |= _reasons(chunk)
+        body = _encode(_openai(chunk) | client.identity())
+        tokens, counted = meter.completion_tokens - counted, meter.completion_tokens
+        yield Output(chunks=(body,), tokens=tokens)
+    if client.error is not None:
+        raise client.error
+    yield Output(finish_reason=_reason(reasons))
+
+
+def _response(body: dict[str, Any], client: RequestClient) -> Output:
+    meter = client.work.meter
+    meter.reasoning_tokens = _reasoning_tokens(body["usage"])
+    body = _openai(body) | client.identity() | {"usage": usage_body(meter)}
+    reason = _reason(_reasons(body))
+    return Output(response=_encode(body), tokens=meter.completion_tokens, finish_reason=reason)
+
+
+def _reasons(body: dict[str, Any]) -> set[str]:
+    return {reason for choice in body["choices"] if (reason := choice.get("finish_reason"))}
+
+
+def _reason(reasons: set[str]) -> str:
+    """Of a request as a whole: whether any of its choices was cut is what matters most."""
+    return "length" if "length" in reasons else min(reasons, default="stop")
+
+
+def _openai(body: dict[str, Any]) -> dict[str, Any]:
+    """`body` without what only vLLM has; it is changed."""
+    for choice in body["choices"]:
+        for key in VLLM_ONLY_IN_CHOICE:
+            choice.pop(key, None)
+    for key in VLLM_ONLY:
+        body.pop(key, None)
+    return body
+
+
+def _reasoning_tokens(usage: dict[str, Any]) -> int:
+    return int((usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0)

@@ -1,0 +1,141 @@
+"""Starting vLLM: from an engine profile to an `AsyncLLM` whose core runs.
+
+On a CPU the core is forked: it takes over the imports of this process (ten seconds of them) and
+the patches of `vllm_patches`. With CUDA vLLM chooses how it starts its processes.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from vllm.config import VllmConfig
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerBase
+from vllm.v1.metrics.stats import SchedulerStats
+
+from inference.agent.engines.profile import BadProfile, EngineProfile
+from inference.agent.engines.vllm import patches
+from inference.agent.engines.vllm.worker import EXTENSION
+
+EMBEDDINGS = ("embed_tokens", "lm_head")
+"""vLLM could adapt these too, but their adapters resize the vocabulary or are never applied to
+prompt log-probabilities; PEFT's defaults leave them alone."""
+
+
+class Load(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
+    """The engine core's own counts, as it last reported them."""
+
+    def __init__(self, vllm_config: VllmConfig, engine_index: int = 0) -> None:
+        self.running = self.waiting = 0
+        self.kv_usage = 0.0
+
+    def record(
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: Any = None,
+        mm_cache_stats: Any = None,
+        engine_idx: int = 0,
+    ) -> None:
+        """Called by vLLM after each step."""
+        if scheduler_stats is not None:
+            self.running = scheduler_stats.num_running_reqs
+            self.waiting = scheduler_stats.num_waiting_reqs
+            self.kv_usage = scheduler_stats.kv_cache_usage
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to log."""
+
+
+def start_llm(profile: EngineProfile) -> tuple[AsyncLLM, Load]:
+    """Start vLLM; blocks until its core is ready. Call it outside the event loop's thread.
+
+    Inside that thread AsyncLLM would start its output handler at once, with statistics on, which
+    cost half as much again per token; here they are reduced first to the core's own counts.
+
+    Raises:
+        BadProfile: vLLM doesn't take a setting.
+    """
+    args = engine_args(profile)
+    patches.install()
+    config = args.create_engine_config()
+    if current_platform.is_cpu():
+        # After create_engine_config, which forces spawn.
+        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+    loads: list[Load] = []
+
+    def observe(vllm_config: VllmConfig, engine_index: int) -> Load:
+        loads.append(Load(vllm_config, engine_index))
+        return loads[-1]
+
+    llm = AsyncLLM.from_vllm_config(config, stat_loggers=[observe], disable_log_stats=True)
+    llm.log_stats = llm.output_processor.log_stats = False
+    # vLLM adds a Prometheus logger unasked, at a tenth of a millisecond per step.
+    loggers = llm.logger_manager.stat_loggers
+    loggers[:] = [each for each in loggers if not isinstance(each, PrometheusStatLogger)]
+    return llm, loads[0]
+
+
+def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
+    """The profile in vLLM's words.
+
+    Raises:
+        BadProfile: `extra` names a field that vLLM doesn't have, or vLLM refuses a value.
+    """
+    if unknown := sorted(set(profile.extra) - {f.name for f in fields(AsyncEngineArgs)}):
+        raise BadProfile(f"extra holds {', '.join(unknown)}: vLLM has no such setting")
+    ours: dict[str, Any] = {
+        "model": profile.model,
+        "served_model_name": [profile.name],
+        "dtype": profile.dtype,
+        "max_model_len": profile.max_model_len,
+        "enable_lora": True,
+        "max_loras": profile.max_loras,
+        "max_cpu_loras": profile.loaded_adapters,
+        "max_lora_rank": profile.max_lora_rank,
+        "max_num_seqs": profile.max_num_seqs,
+        "max_num_batched_tokens": profile.max_num_batched_tokens,
+        "kv_cache_memory_bytes": profile.kv_cache_memory_bytes,
+        "tensor_parallel_size": profile.tensor_parallel_size,
+        "pipeline_parallel_size": profile.pipeline_parallel_size,
+        "quantization": profile.quantization,
+        "speculative_config": profile.speculative_config,
+        "reasoning_parser": profile.reasoning_parser,
+        "enforce_eager": profile.enforce_eager,
+        "block_size": profile.block_size,
+        "distributed_executor_backend": profile.executor,
+        "enable_prefix_caching": True,
+        "scheduling_policy": "priority",
+        "worker_extension_cls": EXTENSION,
+        "disable_log_stats": True,
+    }
+    return AsyncEngineArgs(**{k: v for k, v in ours.items() if v is not None}, **profile.extra)
+
+
+def linear_shapes(config: VllmConfig) -> dict[str, tuple[int, int]]:
+    """Each linear layer of the Hugging Face model by dotted path: (out_features, in_features).
+
+    Built on the meta device: no weights, a few milliseconds per layer.
+    """
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config.model_config.hf_config)
+    return {
+        name: (module.out_features, module.in_features)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+
+
+def adapter_modules(config: VllmConfig, wrapped: list[str]) -> dict[str, tuple[int, int]]:
+    """The modules of `wrapped` (vLLM's paths) that an adapter may target, with their shapes."""
+    shapes = linear_shapes(config)
+    return {
+        name: shapes[name]
+        for name in wrapped
+        if name in shapes and name.rpartition(".")[2] not in EMBEDDINGS
+    }

@@ -1,0 +1,110 @@
+"""What requests cost, from the engine's meters through the journal to a gateway's ledger.
+
+The order is what makes the bill exact: a token is journaled before it leaves for a gateway, and an
+entry is forgotten only when a gateway has it in the ledger for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from inference.agent.job import Job
+from inference.agent.journal.delivery import Delivery
+from inference.agent.journal.journal import Journal
+from inference.errors import Overloaded
+from inference.link.wire import Account, Totals, Usage, UsageReport
+
+RETRY_AFTER_S = 5.0
+
+
+class Billing:
+    """The journal of one engine, and what of it is on its way."""
+
+    def __init__(self, journal: Journal, *, max_unbilled: int) -> None:
+        """Above `max_unbilled` ended requests that no ledger has, new ones are refused."""
+        self._journal, self._max_unbilled = journal, max_unbilled
+        self._delivery = Delivery(journal.unacknowledged())
+        self._advanced: set[Job] = set()
+        self._completion_tokens = 0
+        """Of requests that ended in this run."""
+        self._open: set[Job] = set()
+
+    @property
+    def journal_id(self) -> str:
+        return self._journal.id
+
+    @property
+    def waiting(self) -> int:
+        """Ended requests that are in no ledger yet."""
+        return self._journal.backlog
+
+    @property
+    def totals(self) -> tuple[Totals, Totals]:
+        """Of all requests that ever ended, and of those that are in no ledger yet."""
+        return self._journal.journaled, self._journal.unbilled
+
+    @property
+    def completion_tokens(self) -> int:
+        """Output tokens journaled in this run, as of the last `write`."""
+        return self._completion_tokens + sum(job.meter.completion_tokens for job in self._open)
+
+    def open(self, job: Job, account: Account, model: str) -> None:
+        """The request is about to cost something.
+
+        Raises:
+            Overloaded: too much waits for a ledger; nothing is journaled.
+        """
+        if self.waiting >= self._max_unbilled:
+            raise Overloaded(
+                f"{self._max_unbilled} requests wait to be billed on this engine: "
+                "the ledger cannot be reached.",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._journal.opened(job.id, account, model)
+        job.journaled = True
+        self._open.add(job)
+
+    def advanced(self, job: Job) -> None:
+        """The request's meter moved; the next `write` journals it."""
+        if job.journaled:
+            self._advanced.add(job)
+
+    def write(self) -> None:
+        """Journal all that happened, and every meter that moved. Before anything is sent.
+
+        Raises:
+            JournalFailed: the journal cannot be written.
+        """
+        if self._advanced:
+            moved, self._advanced = self._advanced, set()
+            self._journal.progressed((job.id, job.meter) for job in moved)
+        self._journal.write()
+
+    def close(self, job: Job, usage: Usage, finish_reason: str, now: float) -> None:
+        """The request ended, with these final figures."""
+        self._advanced.discard(job)
+        if not job.journaled:
+            return
+        self._open.discard(job)
+        self._completion_tokens += usage.completion_tokens
+        entry = self._journal.closed(job.id, usage, finish_reason)
+        if entry is not None:
+            self._delivery.add(entry, job.link.url if job.link else None, now)
+
+    def link_up(self, url: str) -> None:
+        """A gateway can be told."""
+        self._delivery.link_up(url)
+
+    def link_down(self, url: str) -> None:
+        """A gateway is gone; what it did not acknowledge goes to another."""
+        self._delivery.link_down(url)
+
+    def report(self, url: str, now: float) -> UsageReport | None:
+        """What this gateway is to write next; None if nothing."""
+        entries = self._delivery.take(url, now)
+        return UsageReport(self._journal.id, entries) if entries else None
+
+    def acknowledged(self, ids: Sequence[str], url: str) -> None:
+        """This gateway has these in the ledger for good."""
+        self._journal.acknowledged(ids)
+        self._delivery.acknowledged(ids, url)

@@ -1,0 +1,51 @@
+"""Progress reports for watched requests, until their first token.
+
+A change of phase is reported at once, a change of queue position once a second (`look`). Requests
+that nobody watches are not here.
+"""
+
+from __future__ import annotations
+
+from inference.agent.job import Job
+from inference.agent.scheduler.queue import Queue
+from inference.link.wire import Wait
+
+
+class Progress:
+    """The watched requests of one agent."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._jobs: dict[str, Job] = {}
+        self._told: dict[str, Wait] = {}
+
+    def add(self, job: Job) -> None:
+        """Somebody looks at it; call `moved` whenever it comes further."""
+        self._jobs[job.id] = job
+
+    def discard(self, job: Job) -> None:
+        """It has ended."""
+        self._jobs.pop(job.id, None)
+        self._told.pop(job.id, None)
+
+    def moved(self, job: Job) -> None:
+        """It may be in another phase now; others' places are left to `look`."""
+        if job.id in self._jobs:
+            self._tell([job])
+
+    def look(self) -> None:
+        """Tell every phase and place that changed."""
+        if self._jobs:
+            self._tell(list(self._jobs.values()))
+
+    def _tell(self, jobs: list[Job]) -> None:
+        places = self._queue.positions(job.id for job in jobs if job.phase == "queued")
+        for job in jobs:
+            wait = Wait(job.id, job.phase, places.get(job.id, 0))
+            if job.phase == "generating":
+                self.discard(job)
+            elif job.phase == "queued" and not wait.place:
+                pass  # it was let in just now, and moves on at its next turn
+            elif wait != self._told.get(job.id) and job.link is not None:
+                self._told[job.id] = wait
+                job.link.note(wait)

@@ -1,0 +1,85 @@
+"""How many answers run and how much KV they hold. No engine, no loop: arithmetic.
+
+Each choice of a request is a sequence (vLLM's `max_num_seqs`). Capacity is KV: a request holds its
+prompt, what it has generated, and GROWTH_TOKENS for what each choice generates next (less, if it
+may not generate as much). Reserving its `max_tokens` would leave most of the KV idle, for answers
+mostly end earlier; where too many grow at once, vLLM preempts by `Queue.priority`. A prompt's
+cached part counts in full: it is shared, but it has to be there.
+
+A request larger than all of the KV runs alone.
+
+The last `reserved` sequences, and as large a share of the KV, are for those that have few
+sequences, so that a newcomer finds room while a flood's long answers run. `Queue` says who that
+is. So at most `reserved / max_running` of the engine is left idle while others wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+GROWTH_TOKENS = 64
+"""vLLM gives KV out in blocks of 16 or 32 tokens: up to one is partly empty, and one is next."""
+
+
+def growth(generated: int, max_tokens: int | None, choices: int) -> int:
+    """How many tokens more a request is given room for; `max_tokens` bounds each choice, and
+    `generated` counts all of them."""
+    room = choices * GROWTH_TOKENS
+    return room if max_tokens is None else min(room, max(0, choices * max_tokens - generated))
+
+
+class Capacity:
+    """The engine's running sequences and KV."""
+
+    def __init__(self, *, max_running: int, kv_tokens: int, reserved: int) -> None:
+        if not 0 <= reserved < max(1, max_running):
+            raise ValueError(f"reserved={reserved} must be less than max_running={max_running}")
+        self._max_running, self._kv_tokens = max_running, kv_tokens
+        self.reserved = reserved
+        self._kv_open = kv_tokens - kv_tokens * reserved // max(1, max_running)
+        self._running: Counter[str] = Counter()
+        self._total = 0
+        self.kv_held = 0
+        """Tokens; growth can take it over capacity, admission never does."""
+
+    @property
+    def open(self) -> int:
+        """Capacity that are not reserved."""
+        return self._max_running - self.reserved
+
+    def running(self, tenant: str) -> int:
+        """Capacity that this tenant has."""
+        return self._running[tenant]
+
+    def share(self, tenants: int) -> int:
+        """Each tenant's equal share of the sequences with one more tenant; at least one."""
+        return max(1, self._max_running // (tenants + 1))
+
+    def free(self, *, reserve: bool) -> bool:
+        """Whether another sequence may run, the reserve counted in or not."""
+        return self._total < self._limit(reserve=reserve)
+
+    def fits(self, tokens: int, choices: int, *, reserve: bool) -> bool:
+        """Whether a request that takes so much may run."""
+        if not self._total:
+            return True
+        kv_tokens = self._kv_tokens if reserve else self._kv_open
+        limit = self._limit(reserve=reserve)
+        return self.kv_held + tokens <= kv_tokens and self._total + choices <= limit
+
+    def start(self, tenant: str, tokens: int, choices: int) -> None:
+        """A request starts that takes this much."""
+        self._running[tenant] += choices
+        self._total += choices
+        self.kv_held += tokens
+
+    def finish(self, tenant: str, tokens: int, choices: int) -> None:
+        """A request that took this much has ended."""
+        self._running[tenant] -= choices
+        if not self._running[tenant]:
+            del self._running[tenant]
+        self._total -= choices
+        self.kv_held -= tokens
+
+    def _limit(self, *, reserve: bool) -> int:
+        return self._max_running if reserve else self.open

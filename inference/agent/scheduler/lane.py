@@ -1,0 +1,264 @@
+"""Requests that wait in one lane, in fair order. No engine, no loop.
+
+Rules
+    1. Among tenants, the one with the least counter goes first.
+    2. Within a tenant, the oldest goes first; only one that waits for an adapter slot is passed
+       by younger ones that need none.
+
+Requests of one tenant and adapter make a line. A line is *ready* where its adapter needs no slot
+of its own (`SlotScheduler.open_to`), else *wanting*; the two are ranked apart, so that thousands of
+tenants that all want a slot cost nothing while none is to be had. A line whose adapter was closed
+or left the engine is found out when it comes to the top; one whose adapter was opened is moved at
+once (`opened`).
+
+`first` gives the next, `pass_over` and its kin set somebody aside until `restore`. Each takes
+O(log n) on average, n being tenants or one tenant's lines.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from inference.agent.scheduler.lazy_heap import LazyHeap, Rank
+from inference.agent.scheduler.slot_scheduler import SlotScheduler
+from inference.agent.scheduler.vtc import VirtualTokenCounters
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the queue has to know of a request.
+
+    `adapter` is a digest, None for the base model; `prompt_tokens` an estimate; `max_tokens` what
+    each of its `choices` may generate, None if nobody said.
+    """
+
+    id: str
+    tenant: str
+    adapter: str | None
+    weight: float = 1.0
+    lane: str = "interactive"
+    """`interactive`, or `batch`, which waits behind it."""
+    prompt_tokens: int = 0
+    max_tokens: int | None = None
+    choices: int = 1
+    """Texts that it asks for: the engine generates all of them at once."""
+
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise ValueError(f"weight={self.weight} must be greater than 0")
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """One request that has not started; `number` orders arrivals, `since` is in seconds."""
+
+    request: Request
+    number: int
+    since: float
+    lane: Lane
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """Waiting requests of one tenant and adapter, in order of arrival."""
+
+    tenant: str
+    adapter: str | None
+    requests: OrderedDict[str, Waiting] = field(default_factory=OrderedDict)
+
+    @property
+    def head(self) -> Waiting:
+        return next(iter(self.requests.values()))
+
+
+def _oldest_head(line: Line) -> Rank:
+    return 0.0, line.head.number
+
+
+def _ranked_lines() -> LazyHeap[Line]:
+    return LazyHeap(_oldest_head)
+
+
+@dataclass(slots=True, eq=False)
+class Backlog:
+    """The lines of one tenant."""
+
+    lines: dict[str | None, Line] = field(default_factory=dict)
+    ready: LazyHeap[Line] = field(default_factory=_ranked_lines)
+    wanting: LazyHeap[Line] = field(default_factory=_ranked_lines)
+
+
+class Lane:
+    """One lane's waiting requests. Only lanes and queue change `counters`."""
+
+    def __init__(self, counters: VirtualTokenCounters, slot_scheduler: SlotScheduler) -> None:
+        self.counters = counters
+        self._slots = slot_scheduler
+        self._backlogs: dict[str, Backlog] = {}
+        self._ready: LazyHeap[str] = LazyHeap(counters.rank)
+        self._wanting: LazyHeap[str] = LazyHeap(counters.rank)
+        self._tenants: dict[str | None, dict[str, None]] = {}
+        """Who waits for an adapter, by adapter."""
+        self._tenants_aside: list[str] = []
+        self._lines_aside: list[Line] = []
+        self._no_wanting = False
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Requests waiting."""
+        return self._count
+
+    def add(self, waiting: Waiting) -> None:
+        """A request joins the end of its line."""
+        request = waiting.request
+        self.counters.wait(request.tenant)
+        backlog = self._backlogs.setdefault(request.tenant, Backlog())
+        if (line := backlog.lines.get(request.adapter)) is None:
+            line = backlog.lines[request.adapter] = Line(request.tenant, request.adapter)
+            self._tenants.setdefault(request.adapter, {})[request.tenant] = None
+        line.requests[request.id] = waiting
+        self._count += 1
+        if len(line.requests) == 1:
+            self._rank(backlog, line)
+
+    def remove(self, waiting: Waiting) -> None:
+        """A request leaves its line; then tell the counters whether it starts or is withdrawn."""
+        request = waiting.request
+        backlog, line = self._line(request)
+        del line.requests[request.id]
+        self._count -= 1
+        if not line.requests:
+            self._end(backlog, line)
+
+    def waits_for(self, adapter: str | None) -> bool:
+        """Whether any request of this adapter waits here."""
+        return adapter in self._tenants
+
+    def ahead_of(self, some: Collection[Waiting]) -> dict[str, int]:
+        """How many of this lane go before each, by id: by today's counters, and as if every
+        request charged its tenant alike.
+
+        So before a tenant's k-th request go k of each tenant that is first now, k - 1 of each
+        other; none of them has more than it has waiting in all.
+        """
+        ranks = sorted(map(self.counters.rank, self._backlogs)) if some else []
+        return {waiting.request.id: self._ahead_of(waiting, ranks) for waiting in some}
+
+    def _ahead_of(self, waiting: Waiting, ranks: list[Rank]) -> int:
+        tenant = waiting.request.tenant
+        lines = self._backlogs[tenant].lines.values()
+        older = sum(one.number < waiting.number for line in lines for one in line.requests.values())
+        before = bisect_left(ranks, self.counters.rank(tenant))
+        others = self._count - self.counters.waiting(tenant)
+        return older + min(others, older * (len(ranks) - 1) + before)
+
+    def opened(self, adapter: str) -> None:
+        """Requests of this adapter need no slot of their own any more."""
+        for tenant in self._tenants.get(adapter, ()):
+            backlog = self._backlogs[tenant]
+            self._rank(backlog, backlog.lines[adapter])
+
+    def charge(self, tenant: str, service: float) -> None:
+        """The tenant received this much service; less than 0 corrects an estimate."""
+        self.counters.charge(tenant, service)
+        if service < 0:
+            for heap in (self._ready, self._wanting):
+                if tenant in heap:
+                    heap.add(tenant)
+
+    def first(self) -> Waiting | None:
+        """The next in fair order of those not set aside; None if there is none."""
+        ready, wanting = self._first_ready(), self._first_wanting()
+        if ready is None or wanting is None:
+            line = ready or wanting
+            return None if line is None else line.head
+        return min(ready, wanting, key=self._order).head
+
+    def pass_over(self, tenant: str) -> None:
+        """Set all of this tenant's requests aside."""
+        self._ready.discard(tenant)
+        self.pass_over_wanting(tenant)
+
+    def pass_over_wanting(self, tenant: str) -> None:
+        """Set those of this tenant's requests aside that want a slot."""
+        self._wanting.discard(tenant)
+        self._tenants_aside.append(tenant)
+
+    def pass_over_line(self, waiting: Waiting) -> None:
+        """Set a request aside that wants a slot, and all others of its line."""
+        backlog, line = self._line(waiting.request)
+        self._lines_aside.append(line)
+        self._drop(backlog.wanting, line, self._wanting)
+
+    def pass_over_all_wanting(self) -> None:
+        """Set aside whatever wants a slot."""
+        self._no_wanting = True
+
+    def restore(self) -> None:
+        """Nobody is set aside any more."""
+        self._no_wanting = False
+        for line in self._lines_aside:
+            if line.requests:
+                self._rank(self._backlogs[line.tenant], line)
+        for tenant in self._tenants_aside:
+            if backlog := self._backlogs.get(tenant):
+                self._rank_tenant(tenant, backlog)
+        self._lines_aside.clear()
+        self._tenants_aside.clear()
+
+    def _line(self, request: Request) -> tuple[Backlog, Line]:
+        backlog = self._backlogs[request.tenant]
+        return backlog, backlog.lines[request.adapter]
+
+    def _end(self, backlog: Backlog, line: Line) -> None:
+        """The line's last request left it."""
+        self._drop(backlog.ready, line, self._ready)
+        self._drop(backlog.wanting, line, self._wanting)
+        del backlog.lines[line.adapter]
+        if not backlog.lines:
+            del self._backlogs[line.tenant]
+        tenants = self._tenants[line.adapter]
+        del tenants[line.tenant]
+        if not tenants:
+            del self._tenants[line.adapter]
+
+    def _rank(self, backlog: Backlog, line: Line) -> None:
+        """Put a line where it belongs, ready or wanting."""
+        if self._slots.open_to(line.adapter):
+            self._drop(backlog.wanting, line, self._wanting)
+            backlog.ready.add(line)
+        else:
+            self._drop(backlog.ready, line, self._ready)
+            backlog.wanting.add(line)
+        self._rank_tenant(line.tenant, backlog)
+
+    def _rank_tenant(self, tenant: str, backlog: Backlog) -> None:
+        for lines, tenants in ((backlog.ready, self._ready), (backlog.wanting, self._wanting)):
+            if lines and tenant not in tenants:
+                tenants.add(tenant)
+
+    def _drop(self, lines: LazyHeap[Line], line: Line, tenants: LazyHeap[str]) -> None:
+        lines.discard(line)
+        if not lines:
+            tenants.discard(line.tenant)
+
+    def _first_ready(self) -> Line | None:
+        while (tenant := self._ready.first()) is not None:
+            backlog = self._backlogs[tenant]
+            line = backlog.ready.first()
+            assert line is not None, "a tenant is ranked only while it has lines there"
+            if self._slots.open_to(line.adapter):
+                return line
+            self._rank(backlog, line)
+        return None
+
+    def _first_wanting(self) -> Line | None:
+        if self._no_wanting or (tenant := self._wanting.first()) is None:
+            return None
+        return self._backlogs[tenant].wanting.first()
+
+    def _order(self, line: Line) -> tuple[Rank, int]:
+        return self.counters.rank(line.tenant), line.head.number

@@ -1,0 +1,485 @@
+"""The queue in front of the engine: who starts next. No engine, no loop; time is handed in.
+
+Rules
+    1. Order: the lane `interactive` before `batch`; in a lane, the tenant with the least virtual
+       token counter (`vtc`); within a tenant, the oldest (`lane`). A batch request that has
+       waited `batch_patience_s` joins its tenant's interactive requests as the youngest of them,
+       one at a time: else its tenant's chat would have to wait for all that it left for later.
+    2. At most `max_running` choices run, and what they hold fits the KV (`capacity`), so that the
+       engine's own waiting queue stays empty. A request takes a sequence for each of its choices.
+    3. The last `reserved` sequences, and their share of the KV, are for *light* tenants: those that
+       have fewer sequences than an equal share of `max_running`, one more tenant counted in, and
+       are no more than LEEWAY ahead of the least counter. The second half keeps weights exact:
+       who is ahead of its share waits like everybody, however little it runs. Batch requests
+       never use the reserve.
+    4. A request that needs an adapter slot gets it in fair order, within bounds (`slot_scheduler`).
+    5. A request for which there is too little KV, or too few sequences for all of its choices, is
+       overtaken by those that fit until it has waited `patience_s`; from then nothing starts
+       before it, except that a light tenant's request may use the reserve while others wait for
+       the rest.
+    6. An `admit` passes over LOOK_AHEAD tenants at most that have no sequence or do not fit: a rush
+       of a thousand tenants is not looked through at every step. A light newcomer is among the
+       first anyway, for it comes level with the least counter.
+    7. At most `max_queued_per_tenant` requests of each tenant wait, and `max_queued` in all; beyond
+       that only who has less than an equal share of it waiting may add to that, up to twice as
+       many: a few floods don't shut everybody else out. Requests that are expected (their
+       adapter's files are on their way) count as waiting here.
+    8. A request with more choices than there are sequences outside of the reserve is refused.
+
+Work-conserving, except for the reserve, a slot that is being emptied or was promised
+(`slot_scheduler`), and KV or sequences that a large request waits for.
+
+Life of a request: `push`, maybe after `expect`, then in some `admit` it starts, `progress` tells
+what it has used so far, `finish` ends it. Its prompt is charged by the estimate when it starts, and
+put right when the engine has counted it; output is charged as it is generated.
+
+Cost: `push`, `progress`, `finish` and each start take O(log n) on average, n being the tenants that
+wait; an `admit` besides looks at LOOK_AHEAD tenants and one waiting adapter for each slot at most.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from inference.agent.scheduler.aging import Aging
+from inference.agent.scheduler.capacity import Capacity, growth
+from inference.agent.scheduler.lane import Lane, Request, Waiting
+from inference.agent.scheduler.service_gossip import RemoteService, ServiceTotals
+from inference.agent.scheduler.slot_scheduler import SlotScheduler
+from inference.agent.scheduler.slots import Slots
+from inference.agent.scheduler.vtc import VirtualTokenCounters
+from inference.agent.scheduler.wait_estimate import WaitEstimate
+from inference.errors import InvalidRequest, Overloaded
+
+__all__ = ["Queue", "Request"]
+
+BATCH = "batch"
+BATCH_SERVICE = "batch:"
+"""Before a tenant's name where engines tell each other of its batch service; in no tenant's name.
+Lanes have counters of their own: what batch took of an idle engine delays nobody's chat."""
+
+LANE_PRIORITY = 1 << 20
+"""Between the lanes' priorities; more than any engine's sequences."""
+
+LEEWAY = 4096.0
+"""Tokens over weight by which counters of equals differ at times, for estimates are put right only
+when a prompt has been counted: a few prompts. What it lets a tenant gain is bounded by it."""
+
+LOOK_AHEAD = 32
+"""Tenants; more than have a long answer running on most engines."""
+
+LEAST_CHARGE = 1
+"""Tokens charged at the start where the estimate is 0, so that no tenant starts many at once."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """One request on the engine. Tokens; `charged` also of its tenant's counter."""
+
+    request: Request
+    lane: Lane
+    priority: int
+    held: int
+    charged: int = 0
+    told: int = 0
+    """To other engines: true figures only, so that what they hear never falls."""
+
+
+@dataclass(slots=True)
+class Pass:
+    """How far one `admit` has come."""
+
+    now: float
+    passed_over: int = 0
+    """Tenants that have no sequence or whose request does not fit."""
+    reserve_only: bool = False
+    """An impatient request does not fit: only light tenants may go before it."""
+    over: bool = False
+    """Nobody else starts: rule 6, or an impatient request of a light tenant does not fit."""
+    heed_quota: bool = True
+    deferred: bool = False
+    """Somebody at its quota of slots was left for the second round."""
+
+
+class Queue:
+    """Requests waiting for the engine, and those running on it. All times are of one clock."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        *,
+        max_running: int,
+        kv_tokens: int = 1 << 60,
+        max_queued: int = 1024,
+        max_queued_per_tenant: int = 256,
+        reserved: int = 0,
+        slots_per_tenant: int | None = None,
+        patience_s: float = 0.25,
+        batch_patience_s: float = 30.0,
+    ) -> None:
+        self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
+        self._patience_s, self._aging = patience_s, Aging(batch_patience_s)
+        self._slots = SlotScheduler(slots, quota=slots_per_tenant, turn_s=patience_s)
+        self._capacity = Capacity(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
+        # What others served sets a tenant back by no more than the slack that the counters of two
+        # waiting tenants have anyway (`vtc`): one filling of the KV.
+        self._interactive = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
+        self._batch = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
+        self._lanes = (self._interactive, self._batch)
+        self._expected: dict[str, str] = {}
+        """Requests that will be pushed, with their tenants."""
+        self._expecting: Counter[str] = Counter()
+        """How many, by tenant."""
+        self._waiting: dict[str, Waiting] = {}
+        self._running: dict[str, Running] = {}
+        self._requests: Counter[str] = Counter()
+        """Waiting and running, by tenant."""
+        self._arrivals = itertools.count()
+        self._estimate = WaitEstimate()
+        self._totals, self._remote = ServiceTotals(), RemoteService()
+
+    def __len__(self) -> int:
+        """Requests waiting."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Requests running."""
+        return len(self._running)
+
+    # --- a request's life ------------------------------------------------------------------------
+
+    def expect(self, request: Request) -> None:
+        """A request will be pushed: it counts among those that wait from now on.
+
+        Raises:
+            InvalidRequest, Overloaded: as `push`.
+        """
+        self._refuse_beyond_bounds(request)
+        self._expected[request.id] = request.tenant
+        self._expecting[request.tenant] += 1
+
+    def push(self, request: Request, now: float) -> None:
+        """A request arrives; `admit` starts it.
+
+        Nothing changes where it is refused; one that was expected is not.
+
+        Raises:
+            InvalidRequest: it asks for too many choices.
+            Overloaded: a bound on waiting requests is reached.
+        """
+        if request.id in self._waiting or request.id in self._running:
+            raise ValueError(f"request {request.id} is here already")
+        if not self._came(request.id):
+            self._refuse_beyond_bounds(request)
+        lane = self._batch if request.lane == BATCH else self._interactive
+        waiting = Waiting(request, next(self._arrivals), now, lane)
+        lane.add(waiting)
+        self._waiting[request.id] = waiting
+        self._requests[request.tenant] += 1
+        if lane is self._batch:
+            self._aging.add(waiting)
+        self._look(now)
+
+    def admit(self, now: float) -> list[str]:
+        """Start every request that may start now; returns their ids in order."""
+        self._promote(now)
+        started: list[str] = []
+        step = Pass(now)
+        for lane in self._lanes:
+            started += self._admit_from(lane, step)
+        self._look(now)
+        return started
+
+    def priority(self, id: str) -> int:
+        """vLLM's priority of a running request, lower first: of the lane, then of how many its
+        tenant ran when it started. Where KV runs out, vLLM so preempts whoever has the most.
+
+        Raises:
+            KeyError: it does not run.
+        """
+        return self._running[id].priority
+
+    def positions(self, ids: Iterable[str]) -> dict[str, int]:
+        """The queue position of each of these that waits, 1 for the next: an estimate, because the
+        order depends on what others will have used by then."""
+        waiting = [self._waiting[id] for id in ids if id in self._waiting]
+        ahead: dict[str, int] = {}
+        for lane, before in ((self._interactive, 0), (self._batch, len(self._interactive))):
+            own = lane.ahead_of([one for one in waiting if one.lane is lane])
+            ahead |= {id: 1 + before + count for id, count in own.items()}
+        return ahead
+
+    def progress(
+        self, id: str, *, prompt_tokens: int, cached_tokens: int, completion_tokens: int
+    ) -> None:
+        """What a running request has used so far, in all; ids that do not run are ignored.
+
+        A prompt of 0 tokens is one that the engine has not counted yet. Counters rise here, and
+        who is light with them: call `admit` after a step's progress.
+        """
+        if (running := self._running.get(id)) is None:
+            return
+        request = running.request
+        prompt = prompt_tokens - cached_tokens if prompt_tokens else _estimate(request)
+        self._charge(running, prompt + completion_tokens)
+        if prompt_tokens:
+            self._tell(running)
+        held = (prompt_tokens or request.prompt_tokens) + completion_tokens
+        held += growth(completion_tokens, request.max_tokens, request.choices)
+        self._capacity.kv_held += held - running.held
+        running.held = held
+
+    def finish(self, id: str, now: float) -> None:
+        """A request has ended, whatever it was doing; unknown ids are ignored."""
+        self._came(id)
+        if waiting := self._waiting.get(id):
+            self._withdraw(waiting)
+        elif running := self._running.pop(id, None):
+            self._look(now)
+            self._estimate.completed()
+            self._end(running)
+        self._look(now)
+
+    # --- several engines -------------------------------------------------------------------------
+
+    def served_since(self, mark: int) -> tuple[int, dict[str, float]]:
+        """The mark of now, and the cumulative service of the tenants whose figure changed after
+        `mark` (0: all), in tokens over weight. Batch service stands apart, as `batch:<tenant>`.
+
+        Whoever wants every change, such as each gateway's link, keeps a mark of its own.
+        """
+        return self._totals.since(mark)
+
+    def heard(self, engine_id: str, run: str, served: Mapping[str, float]) -> None:
+        """Another engine of the same base model told this of its `served_since`.
+
+        Hearing it again, late or from several gateways changes nothing.
+        """
+        grown = self._remote.heard(engine_id, run, served)
+        by_lane: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        for name, service in grown.items():
+            by_lane[name.startswith(BATCH_SERVICE)][name.removeprefix(BATCH_SERVICE)] = service
+        for lane, increases in zip(self._lanes, by_lane, strict=True):
+            lane.counters.heard(increases)
+
+    def expected_wait_s(self, tenant: str, lane: str) -> float:
+        """How long a request that came now would wait, in seconds, by the rate of completions.
+
+        Before it go its tenant's own, expected ones included, and as many of each other tenant in
+        its lane; before a batch request all interactive ones too, or, once its patience is over,
+        its tenant's own of both lanes and as many interactive ones of each other tenant.
+        """
+        if not self._waiting and not self._expecting[tenant] and self._capacity.free(reserve=False):
+            return 0.0
+        if lane != BATCH:
+            return self._estimate.wait_s(1 + self._ahead(self._interactive, tenant))
+        in_turn_s = self._estimate.wait_s(
+            1 + len(self._interactive) + self._ahead(self._batch, tenant)
+        )
+        older = self._batch.counters.waiting(tenant)
+        ahead = self._ahead(self._interactive, tenant, older)
+        return min(in_turn_s, self._aging.patience_s + self._estimate.wait_s(1 + ahead))
+
+    def _ahead(self, lane: Lane, tenant: str, elsewhere: int = 0) -> int:
+        """Of this lane, with so many more of the tenant's own that wait elsewhere."""
+        waiting = lane.counters.waiting(tenant)
+        own = waiting + self._expecting[tenant] + elsewhere
+        others = lane.counters.tenants_waiting - bool(waiting)
+        return own + min(len(lane) - waiting, others * (own + 1))
+
+    # --- admission -------------------------------------------------------------------------------
+
+    def _promote(self, now: float) -> None:
+        """Batch requests whose patience is over count as interactive from now, as the youngest."""
+        while waiting := self._aging.next_over(now):
+            self._batch.remove(waiting)
+            self._batch.counters.withdraw(waiting.request.tenant)
+            waiting.lane, waiting.number = self._interactive, next(self._arrivals)
+            self._interactive.add(waiting)
+
+    def _admit_from(self, lane: Lane, step: Pass) -> list[str]:
+        """Start what may start of one lane: first heeding the quota of slots, then without."""
+        step.heed_quota, step.deferred = True, False
+        started = self._round(lane, step)
+        if step.deferred:
+            step.heed_quota = False
+            started += self._round(lane, step)
+        return started
+
+    def _round(self, lane: Lane, step: Pass) -> list[str]:
+        started: list[str] = []
+        while not step.over and self._capacity.free(reserve=True):
+            if (first := lane.first()) is None:
+                break
+            tenant = first.request.tenant
+            light = self._is_light(lane, tenant)
+            if not light and (step.reserve_only or not self._capacity.free(reserve=False)):
+                if lane is self._batch or not self._is_level(lane, tenant):
+                    break  # nor is anybody behind it light
+                self._pass_over(lane, tenant, step)
+            elif not self._may_have_slot(first, step):
+                self._want_slot(lane, first, step)
+            elif self._capacity.fits(_held(first.request), first.request.choices, reserve=light):
+                self._start(first, step.now)
+                started.append(first.request.id)
+            else:
+                self._pass_over(lane, tenant, step)
+                self._hold_room(first, step, light=light)
+        lane.restore()
+        return started
+
+    def _is_light(self, lane: Lane, tenant: str) -> bool:
+        """Rule 3: whether this tenant may use the reserve; without one there is no difference."""
+        if not self._capacity.reserved:
+            return True
+        if lane is self._batch or not self._is_level(lane, tenant):
+            return False
+        return self._capacity.running(tenant) < self._capacity.share(len(self._requests))
+
+    def _is_level(self, lane: Lane, tenant: str) -> bool:
+        return lane.counters.counter(tenant) <= lane.counters.least + LEEWAY
+
+    def _may_have_slot(self, waiting: Waiting, step: Pass) -> bool:
+        tenant, adapter = waiting.request.tenant, waiting.request.adapter
+        if not step.heed_quota or self._slots.open_to(adapter):
+            return self._slots.free_for(adapter)
+        return self._slots.free_for(adapter) and not self._slots.at_quota(tenant)
+
+    def _want_slot(self, lane: Lane, waiting: Waiting, step: Pass) -> None:
+        """The request waits for a slot; who comes after it, if anybody, goes first now."""
+        tenant, adapter = waiting.request.tenant, waiting.request.adapter
+        assert adapter is not None, "the base model needs no slot"
+        if step.heed_quota and self._slots.at_quota(tenant):
+            step.deferred = True
+            lane.pass_over_wanting(tenant)
+        elif self._slots.ask(adapter, tenant, step.now, impatient=self._impatient(waiting, step)):
+            if self._slots.open_to(adapter):
+                self._open([adapter])
+            else:
+                lane.pass_over_line(waiting)
+        else:
+            lane.pass_over_all_wanting()
+
+    def _hold_room(self, waiting: Waiting, step: Pass, *, light: bool) -> None:
+        """Rule 5: the request does not fit; say who may still go before it."""
+        if self._impatient(waiting, step):
+            step.reserve_only = True
+            step.over |= light
+
+    def _pass_over(self, lane: Lane, tenant: str, step: Pass) -> None:
+        lane.pass_over(tenant)
+        step.passed_over += 1
+        step.over |= step.passed_over >= LOOK_AHEAD
+
+    def _impatient(self, waiting: Waiting, step: Pass) -> bool:
+        return step.now - waiting.since >= self._patience_s
+
+    def _start(self, waiting: Waiting, now: float) -> None:
+        request, lane = waiting.request, waiting.lane
+        self._leave_lane(waiting)
+        del self._waiting[request.id]
+        lane.counters.start(request.tenant)
+        priority = self._lanes.index(lane) * LANE_PRIORITY + self._capacity.running(request.tenant)
+        running = Running(request, lane, priority, _held(request))
+        self._running[request.id] = running
+        self._capacity.start(request.tenant, running.held, request.choices)
+        self._open(self._slots.start(request.adapter, request.tenant, now))
+        self._charge(running, _estimate(request))
+
+    # --- bookkeeping -----------------------------------------------------------------------------
+
+    def _refuse_beyond_bounds(self, request: Request) -> None:
+        if request.choices > (most := max(1, self._capacity.open)):
+            raise InvalidRequest(
+                f"{request.choices} choices are asked for (`n` of each prompt): "
+                f"at most {most} may be asked for at once.",
+                param="n",
+            )
+        own = sum(lane.counters.waiting(request.tenant) for lane in self._lanes)
+        own += self._expecting[request.tenant]
+        total = len(self._waiting) + len(self._expected)
+        if own >= self._max_queued_per_tenant:
+            reason = f"This tenant has {own} requests waiting, the most that one may have"
+        elif total >= self._max_queued and not self._has_a_share_left(own, total):
+            reason = f"The engine's queue is full ({self._max_queued} requests)"
+        else:
+            return
+        wait_s = self.expected_wait_s(request.tenant, request.lane)
+        raise Overloaded(f"{reason}; try again later.", retry_after_s=wait_s)
+
+    def _has_a_share_left(self, own: int, total: int) -> bool:
+        tenants = sum(lane.counters.tenants_waiting for lane in self._lanes)
+        tenants += len(self._expecting) + (own == 0)
+        return own < self._max_queued // tenants and total < 2 * self._max_queued
+
+    def _came(self, id: str) -> bool:
+        """Expect it no longer; whether it was."""
+        if (tenant := self._expected.pop(id, None)) is None:
+            return False
+        self._expecting[tenant] -= 1
+        if not self._expecting[tenant]:
+            del self._expecting[tenant]
+        return True
+
+    def _leave_lane(self, waiting: Waiting) -> None:
+        waiting.lane.remove(waiting)
+        self._aging.discard(waiting)
+
+    def _withdraw(self, waiting: Waiting) -> None:
+        """A waiting request has ended: its client left."""
+        request = waiting.request
+        self._leave_lane(waiting)
+        del self._waiting[request.id]
+        waiting.lane.counters.withdraw(request.tenant)
+        if request.adapter and not any(lane.waits_for(request.adapter) for lane in self._lanes):
+            self._open(self._slots.forget(request.adapter))
+        self._forget(request.tenant)
+
+    def _end(self, running: Running) -> None:
+        """A running request has ended. One whose prompt was never counted keeps its estimate, or
+        whoever cancels soon enough would have the prefill for nothing."""
+        request = running.request
+        self._tell(running)
+        running.lane.counters.finish(request.tenant)
+        self._capacity.finish(request.tenant, running.held, request.choices)
+        self._open(self._slots.finish(request.adapter))
+        self._forget(request.tenant)
+
+    def _forget(self, tenant: str) -> None:
+        self._requests[tenant] -= 1
+        if not self._requests[tenant]:
+            del self._requests[tenant]
+
+    def _open(self, adapters: Iterable[str]) -> None:
+        for adapter in adapters:
+            for lane in self._lanes:
+                lane.opened(adapter)
+
+    def _charge(self, running: Running, tokens: int) -> None:
+        """The request has used that many in all."""
+        if tokens != running.charged:
+            request = running.request
+            running.lane.charge(request.tenant, (tokens - running.charged) / request.weight)
+            running.charged = tokens
+
+    def _tell(self, running: Running) -> None:
+        if running.charged > running.told:
+            request = running.request
+            name = (BATCH_SERVICE if running.lane is self._batch else "") + request.tenant
+            self._totals.add(name, (running.charged - running.told) / request.weight)
+            running.told = running.charged
+
+    def _look(self, now: float) -> None:
+        self._estimate.look(now, waiting=bool(self._waiting))
+
+
+def _estimate(request: Request) -> int:
+    return max(LEAST_CHARGE, request.prompt_tokens)
+
+
+def _held(request: Request) -> int:
+    return request.prompt_tokens + growth(0, request.max_tokens, request.choices)

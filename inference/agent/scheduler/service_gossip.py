@@ -1,0 +1,116 @@
+"""Service counted over several engines: what this one gave, and what others say that they gave.
+
+Each agent tells every gateway the cumulative service of the tenants whose figure changed, the
+gateways pass it on to the other agents of the same base model, and there each increase counts
+once, however many gateways brought it: figures only grow within a run, so the highest one heard
+is the truth so far.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MAX_NAMES = 65_536
+"""Names remembered, for this engine and for each other one: about 10 MB."""
+
+MAX_ENGINES = 64
+"""Other engines remembered; the one heard least recently goes."""
+
+PAST_RUNS = 8
+"""Ended runs of an engine, of which a slow gateway may still bring news."""
+
+
+class ServiceTotals:
+    """Cumulative service by name since the start, in tokens over weight.
+
+    Whoever wants the changes keeps a mark of its own, so that each of several gets all of them.
+    Beyond `max_names` the one that changed least recently is forgotten, and starts again from 0
+    if it returns; those who still remember its old figure count it again from there on.
+    """
+
+    def __init__(self, max_names: int = MAX_NAMES) -> None:
+        self._max_names = max_names
+        self._version = 0
+        self._figures: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """Figure and version of its last change, the last changed last."""
+
+    def add(self, name: str, service: float) -> None:
+        """So much more was given."""
+        self._version += 1
+        figure, _ = self._figures.get(name, (0.0, 0))
+        self._figures[name] = figure + service, self._version
+        self._figures.move_to_end(name)
+        if len(self._figures) > self._max_names:
+            self._figures.popitem(last=False)
+
+    def since(self, mark: int) -> tuple[int, dict[str, float]]:
+        """The mark of now, and the figures that changed after `mark`; 0 is the start.
+
+        Takes time by the number of changed names.
+        """
+        changed: dict[str, float] = {}
+        for name in reversed(self._figures):
+            figure, version = self._figures[name]
+            if version <= mark:
+                break
+            changed[name] = figure
+        return self._version, changed
+
+
+@dataclass(slots=True)
+class Other:
+    """Another engine, as far as it was heard."""
+
+    run: str
+    whole: bool
+    """Whether its run began within our hearing: a name not heard before then began at 0."""
+    ended: deque[str] = field(default_factory=lambda: deque(maxlen=PAST_RUNS))
+    figures: OrderedDict[str, float] = field(default_factory=OrderedDict)
+
+
+class RemoteService:
+    """What other engines say.
+
+    What they did before we first heard of them is nobody's debt here: the first figure of each
+    name is where counting begins. When an engine that we know starts anew (another `run`), its
+    figures begin at 0 and count in full.
+    """
+
+    def __init__(self, max_names: int = MAX_NAMES) -> None:
+        self._max_names = max_names
+        self._others: OrderedDict[str, Other] = OrderedDict()
+
+    def heard(self, engine_id: str, run: str, served: Mapping[str, float]) -> dict[str, float]:
+        """By how much the figures grew, for those that did. A repetition gives nothing."""
+        other = self._other(engine_id, run)
+        if other is None:
+            return {}
+        grown: dict[str, float] = {}
+        for name, figure in served.items():
+            known = other.figures.pop(name, 0.0 if other.whole else figure)
+            other.figures[name] = max(known, figure)
+            if figure > known:
+                grown[name] = figure - known
+        self._forget(other)
+        return grown
+
+    def _other(self, engine_id: str, run: str) -> Other | None:
+        """The engine in this run; None where that run has ended."""
+        other = self._others.pop(engine_id, None)
+        if other is None:
+            other = Other(run, whole=False)
+        elif run != other.run and run not in other.ended:
+            other.ended.append(other.run)
+            other = Other(run, whole=True, ended=other.ended)
+        self._others[engine_id] = other
+        if len(self._others) > MAX_ENGINES:
+            self._others.popitem(last=False)
+        return other if run == other.run else None
+
+    def _forget(self, other: Other) -> None:
+        """Keep to the bound; from then on an unknown name may be one that was forgotten."""
+        while len(other.figures) > self._max_names:
+            other.figures.popitem(last=False)
+            other.whole = False

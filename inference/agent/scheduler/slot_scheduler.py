@@ -1,0 +1,181 @@
+"""Whose turn it is at the engine's adapter slots. No engine, no loop; time is handed in.
+
+Rules
+    1. A request whose adapter has a slot needs none and may overtake one that waits for a slot.
+    2. The overtaking is bounded. For an adapter that waits impatiently, one adapter in use is
+       closed to newcomers, whoever they are. When the last request that it runs has ended, its
+       slot is promised to the adapter that waits, and nobody else takes it.
+    3. An adapter that takes a slot keeps it open for at least `turn_s`. With more adapters than
+       slots, each would else be closed as soon as its first request had started, and the engine
+       would run one request per slot: the thrash cliff.
+    4. The adapter closed is one of the tenant that has most slots; of those, the one with the
+       fewest running requests, for it is empty first. The choice sticks.
+    5. A slot counts as its tenant's while it is open, or is being emptied for it or promised to
+       it. While another tenant waits for a slot, none may have more than `quota`: one of those
+       above is closed at once, without patience or turn, or goes to the other when it is empty.
+       Above its quota a tenant may only close its own. While nobody else waits, it may take all.
+
+So an adapter that waits has a slot at the latest after patience, a turn, and the longest answer
+of the adapter that was closed for it, unless more adapters wait before it than there are slots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from inference.agent.scheduler.slots import Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An adapter in use: which tenant's request took the slot, and when."""
+
+    tenant: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An adapter's claim to a slot: of the adapter that is `leaving` it, None once it is empty."""
+
+    tenant: str
+    leaving: str | None
+
+
+class SlotScheduler:
+    """Who has the slots, and who gets the next."""
+
+    def __init__(self, slots: Slots, *, quota: int | None, turn_s: float) -> None:
+        """`quota` slots for each tenant (None: all); times are in seconds."""
+        if quota is not None and quota < 1:
+            raise ValueError(f"a quota of {quota} slots would shut every tenant out")
+        self._slots, self._turn_s = slots, turn_s
+        self._quota = math.inf if quota is None else quota
+        self._turns: dict[str, Turn] = {}
+        self._claims: dict[str, Claim] = {}
+        """By the adapter that waits; a slot is claimed once."""
+        self._closed: set[str] = set()
+        """Adapters in use whose slot is claimed."""
+        self._promised: set[str] = set()
+        """Adapters that wait and whose slot is empty."""
+        self._has: Counter[str] = Counter()
+        """Each tenant's slots, by rule 5."""
+
+    def open_to(self, adapter: str | None) -> bool:
+        """Whether a request of this adapter needs no slot but what it has."""
+        if adapter is None or adapter in self._promised:
+            return True
+        return adapter in self._turns and adapter not in self._closed
+
+    def free_for(self, adapter: str | None) -> bool:
+        """Whether a request of this adapter may start now."""
+        if self.open_to(adapter):
+            return True
+        return adapter not in self._turns and self._slots.unused > len(self._promised)
+
+    def at_quota(self, tenant: str) -> bool:
+        """Whether this tenant leaves the next slot to others that wait for one."""
+        return self._has[tenant] >= self._quota
+
+    def start(self, adapter: str | None, tenant: str, now: float) -> list[str]:
+        """A request starts; call `free_for` first. Returns the adapters that are open from now."""
+        self._slots.start(adapter)
+        if adapter is None or adapter in self._turns:
+            return []
+        reopened = self.forget(adapter)
+        self._turns[adapter] = Turn(tenant, now)
+        self._has[tenant] += 1
+        return [adapter, *reopened]
+
+    def finish(self, adapter: str | None) -> list[str]:
+        """A request that started has ended. Returns the adapters that are open from now."""
+        self._slots.finish(adapter)
+        if adapter is None or self._slots.uses(adapter):
+            return []
+        turn = self._turns.pop(adapter)
+        if adapter not in self._closed:
+            self._lose(turn.tenant)
+            return []
+        self._closed.discard(adapter)
+        heir = next(one for one, claim in self._claims.items() if claim.leaving == adapter)
+        self._claims[heir] = Claim(self._claims[heir].tenant, None)
+        self._promised.add(heir)
+        return [heir]
+
+    def ask(self, adapter: str, tenant: str, now: float, *, impatient: bool) -> bool:
+        """An adapter waits for a slot: give it a claim if its time has come.
+
+        Returns whether those behind it may ask too; if not, there is nothing to be had. Look at
+        `open_to` afterwards: the slot may be empty already.
+        """
+        if adapter in self._turns or adapter in self._claims:
+            return True
+        if (loser := self._to_lose_claim(tenant)) is not None:
+            leaving = self._claims[loser].leaving
+            self._drop_claim(loser)
+        elif (leaving := self._to_close(tenant, now, impatient=impatient)) is not None:
+            self._closed.add(leaving)
+            self._lose(self._turns[leaving].tenant)
+        else:
+            return False
+        self._claims[adapter] = Claim(tenant, leaving)
+        self._has[tenant] += 1
+        if leaving is None:
+            self._promised.add(adapter)
+        return True
+
+    def forget(self, adapter: str) -> list[str]:
+        """Nobody waits for this adapter's slot any more. Returns the adapters open from now."""
+        if (claim := self._claims.get(adapter)) is None:
+            return []
+        self._drop_claim(adapter)
+        if claim.leaving is None:
+            return []
+        self._closed.discard(claim.leaving)
+        self._has[self._turns[claim.leaving].tenant] += 1
+        return [claim.leaving]
+
+    def _is_above_quota(self, tenant: str) -> bool:
+        return self._has[tenant] > self._quota
+
+    def _drop_claim(self, adapter: str) -> None:
+        self._lose(self._claims.pop(adapter).tenant)
+        self._promised.discard(adapter)
+
+    def _lose(self, tenant: str) -> None:
+        self._has[tenant] -= 1
+        if not self._has[tenant]:
+            del self._has[tenant]
+
+    def _to_lose_claim(self, tenant: str) -> str | None:
+        """A claim of a tenant above its quota, which one below it may take over."""
+        if self.at_quota(tenant):
+            return None
+        above = [one for one, claim in self._claims.items() if self._is_above_quota(claim.tenant)]
+        return min(above, key=self._time_to_empty, default=None)
+
+    def _time_to_empty(self, adapter: str) -> tuple[int, str]:
+        leaving = self._claims[adapter].leaving
+        return (self._slots.uses(leaving) if leaving else 0), adapter
+
+    def _to_close(self, tenant: str, now: float, *, impatient: bool) -> str | None:
+        may_close = [
+            adapter
+            for adapter, turn in self._turns.items()
+            if adapter not in self._closed and self._gives_way(turn, tenant, now, impatient)
+        ]
+        return min(may_close, key=self._closing_order, default=None)
+
+    def _gives_way(self, turn: Turn, tenant: str, now: float, impatient: bool) -> bool:
+        """Whether the adapter of this turn may be closed for one of `tenant`."""
+        if turn.tenant != tenant:
+            if self.at_quota(tenant):
+                return False
+            if self._is_above_quota(turn.tenant):
+                return True
+        return impatient and now - turn.since >= self._turn_s
+
+    def _closing_order(self, adapter: str) -> tuple[int, int, str]:
+        return -self._has[self._turns[adapter].tenant], self._slots.uses(adapter), adapter

@@ -1,0 +1,175 @@
+"""Virtual token counters: whose turn it is. No engine, no loop, no clock.
+
+After "Fairness in Serving Large Language Models" (VTC, OSDI'24), with DLPM's charge: a tenant's
+counter grows by the service that it received, in tokens over its weight, and the least counter
+goes next.
+
+Rules
+    1. Service is uncached prompt tokens and output tokens, over the tenant's weight.
+    2. A tenant that begins to wait is lifted to the least counter among those that wait; where
+       nobody waits, to the counter of the one that waited last. So nobody saves up turns while
+       idle. A tenant that runs something but waits for nothing counts as idle, as in the paper:
+       one long answer would otherwise hold the least counter down, and everybody who came
+       would be lifted to that and owe nothing for what the others had to wait for.
+       For the same reason, a tenant that others overtook (it waits for an adapter slot, not for
+       its turn) counts as no more than `reach` behind the last one that started.
+    3. What another engine served counts as well, but sets a tenant at most `reach` above the least
+       counter. One that had another engine to itself for an hour would otherwise wait here for an
+       hour, though nobody here could have used that engine.
+    4. A tenant is forgotten once it neither waits nor runs and its counter is no higher than what
+       it would be lifted to: that changes nothing. Should more than MAX_TENANTS be left, the idle
+       ones with the least counters go, which forgives them what they are ahead.
+
+Two tenants that wait all the time are then at most U = max(longest prompt, tokens that the engine
+holds at once) apart (over the smaller weight), so their service over any time differs by at most
+2 U: the bound that the paper proves.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from inference.agent.scheduler.lazy_heap import LazyHeap, Rank
+
+MAX_TENANTS = 65_536
+"""Counters kept: about 10 MB."""
+
+FIRST_SWEEP = 64
+"""Counters below which nobody looks for ones to forget."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """One tenant's counter, and how many of its requests wait and run."""
+
+    counter: float
+    joined: int = 0
+    """When it began to wait, as a number: among equals the one that waits for longest goes."""
+    waiting: int = 0
+    running: int = 0
+
+
+class VirtualTokenCounters:
+    """The counters of one lane. Counters are in tokens over weight."""
+
+    def __init__(self, *, reach: float = math.inf, max_tenants: int = MAX_TENANTS) -> None:
+        self._reach, self._max_tenants = reach, max_tenants
+        self._standings: dict[str, Standing] = {}
+        self._waiting: LazyHeap[str] = LazyHeap(self.rank)
+        self._joins = itertools.count(1)
+        self._floor = 0.0
+        """What a tenant is lifted to at least."""
+        self._last: str | None = None
+        self._sweep_at = FIRST_SWEEP
+
+    def __len__(self) -> int:
+        """Tenants remembered."""
+        return len(self._standings)
+
+    def counter(self, tenant: str) -> float:
+        """What the tenant received; one that is not remembered stands with the least."""
+        standing = self._standings.get(tenant)
+        return self.least if standing is None else standing.counter
+
+    def rank(self, tenant: str) -> Rank:
+        """Orders the tenants that wait: the least counter first."""
+        standing = self._standings[tenant]
+        return standing.counter, standing.joined
+
+    def waiting(self, tenant: str) -> int:
+        """How many requests of this tenant wait."""
+        standing = self._standings.get(tenant)
+        return 0 if standing is None else standing.waiting
+
+    @property
+    def tenants_waiting(self) -> int:
+        """How many tenants wait."""
+        return len(self._waiting)
+
+    @property
+    def least(self) -> float:
+        """What a tenant that begins to wait now is lifted to."""
+        first = self._waiting.first()
+        return self._floor if first is None else max(self._floor, self._standings[first].counter)
+
+    def wait(self, tenant: str) -> None:
+        """One more request of this tenant waits."""
+        standing = self._standing(tenant, self.least)
+        if not standing.waiting:
+            standing.counter = max(standing.counter, self.least)
+            standing.joined = next(self._joins)
+            self._waiting.add(tenant)
+        standing.waiting += 1
+
+    def withdraw(self, tenant: str) -> None:
+        """One of its waiting requests waits no longer."""
+        standing = self._standings[tenant]
+        standing.waiting -= 1
+        if not standing.waiting:
+            self._waiting.discard(tenant)
+            self._last = tenant
+            self._raise_floor()
+
+    def start(self, tenant: str) -> None:
+        """One of its waiting requests runs now."""
+        standing = self._standings[tenant]
+        standing.counter = max(standing.counter, self._floor)
+        self._floor = max(self._floor, standing.counter - self._reach)
+        standing.running += 1
+        self.withdraw(tenant)
+
+    def finish(self, tenant: str) -> None:
+        """One of its running requests has ended."""
+        self._standings[tenant].running -= 1
+
+    def charge(self, tenant: str, service: float) -> None:
+        """A tenant that waits or runs received this much; less than 0 corrects an estimate."""
+        standing = self._standings[tenant]
+        standing.counter += service
+        if service < 0 and standing.waiting:
+            self._waiting.add(tenant)
+        self._raise_floor()
+
+    def heard(self, increases: Mapping[str, float]) -> None:
+        """Another engine served these tenants this much more.
+
+        Where nobody waits here, those are the ones to be level with: the floor follows them.
+        """
+        if not increases:
+            return
+        least, level = self.least, math.inf
+        for tenant, increase in increases.items():
+            standing = self._standing(tenant, least)
+            raised = min(standing.counter + increase, least + self._reach)
+            standing.counter = max(standing.counter, raised)
+            level = min(level, standing.counter)
+        if not self._waiting:
+            self._floor = max(self._floor, level)
+
+    def _raise_floor(self) -> None:
+        """Follow the one that waited last, also while what it started goes on."""
+        if not self._waiting and self._last in self._standings:
+            self._floor = max(self._floor, self._standings[self._last].counter)
+
+    def _standing(self, tenant: str, least: float) -> Standing:
+        if (standing := self._standings.get(tenant)) is None:
+            if len(self._standings) >= self._sweep_at:
+                self._forget()
+            standing = self._standings[tenant] = Standing(least)
+        return standing
+
+    def _forget(self) -> None:
+        """Rule 4. Each sweep waits for twice as many as the last one left: O(1) on average."""
+        idle = {t: s.counter for t, s in self._standings.items() if not (s.waiting or s.running)}
+        gone = [tenant for tenant, counter in idle.items() if counter <= self.least]
+        surplus = len(self._standings) - self._max_tenants + 1
+        if len(gone) < surplus:
+            gone = heapq.nsmallest(surplus, idle, key=idle.__getitem__)
+        for tenant in gone:
+            del self._standings[tenant]
+        left = len(self._standings)
+        self._sweep_at = max(min(2 * left, self._max_tenants), left + 1, FIRST_SWEEP)

@@ -1,0 +1,209 @@
+"""One end of an engine link as a state table: no sockets, no loop, no clock of its own.
+
+Rules
+    1. The agent speaks first: `hello`. The gateway answers `welcome` with the version both speak.
+    2. After that each side sends only the frames of its column in `_MAY_SEND`.
+    3. A request lives from `submit` to `done`, an adapter load from `load` to `loaded`; `step`,
+       `cancel` and the ending frames name a living one. The same id may not live twice. A `cancel`
+       may cross the `done` it asks for, so the agent ignores one that names nothing.
+    4. Who said or heard `drain` sends no `submit` and no `load`; one that was already on its way
+       is still legal, and the agent refuses it with a `done`.
+    5. Each side sends something at least every HEARTBEAT_S; a peer silent for LOST_S is lost. A
+       side that was held up itself, as on a machine that was suspended, does not count that time.
+    6. `error` is the last frame of a link.
+
+Theory of operation: the shell passes each frame through `sent` before it writes it and through
+`received` after it decoded it. Both either change the state by the rules or raise and change
+nothing. A frame of ours that breaks a rule is `LinkMisuse`, one of the peer's `ProtocolViolation`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from inference.errors import InferenceError, LinkMisuse, ProtocolViolation
+from inference.link.wire import (
+    OLDEST_VERSION,
+    PROTOCOL_VERSION,
+    Cancel,
+    Done,
+    Drain,
+    Error,
+    Frame,
+    Gateways,
+    Heartbeat,
+    Hello,
+    Load,
+    Loaded,
+    Pins,
+    Served,
+    Stats,
+    Step,
+    Submit,
+    Unload,
+    UsageAck,
+    UsageReport,
+    Waits,
+    Welcome,
+)
+
+HEARTBEAT_S = 3.0
+LOST_S = 10.0
+
+
+class Side(Enum):
+    """Which end of the link."""
+
+    AGENT = "agent"
+    GATEWAY = "gateway"
+
+    @property
+    def other(self) -> Side:
+        return Side.GATEWAY if self is Side.AGENT else Side.AGENT
+
+
+class State(Enum):
+    """Where the link stands."""
+
+    CONNECTED = "connected"
+    """Nobody has spoken; the agent owes `hello`."""
+    GREETED = "greeted"
+    """`hello` was said; the gateway owes `welcome`."""
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+_MAY_SEND: dict[tuple[Side, State], frozenset[type[Frame]]] = {
+    (Side.AGENT, State.CONNECTED): frozenset({Hello, Error}),
+    (Side.AGENT, State.GREETED): frozenset({Heartbeat, Error}),
+    (Side.AGENT, State.OPEN): frozenset(
+        {Heartbeat, Step, Waits, Done, Stats, UsageReport, Loaded, Drain, Error}
+    ),
+    (Side.GATEWAY, State.CONNECTED): frozenset({Error}),
+    (Side.GATEWAY, State.GREETED): frozenset({Welcome, Error}),
+    (Side.GATEWAY, State.OPEN): frozenset(
+        {Heartbeat, Gateways, Submit, Cancel, Served, UsageAck, Pins, Load, Unload, Drain, Error}
+    ),
+}
+
+
+def negotiate(hello: Hello) -> int:
+    """The newest version that both ends speak.
+
+    Raises:
+        ProtocolViolation: there is none.
+    """
+    version = min(hello.newest_version, PROTOCOL_VERSION)
+    if version < max(hello.oldest_version, OLDEST_VERSION):
+        raise ProtocolViolation(
+            f"the engine speaks versions {hello.oldest_version} to {hello.newest_version}, "
+            f"this gateway {OLDEST_VERSION} to {PROTOCOL_VERSION}"
+        )
+    return version
+
+
+class Session:
+    """One end of one link. All times are of the caller's monotonic clock, in seconds."""
+
+    def __init__(self, side: Side, now: float) -> None:
+        self.side = side
+        self.state = State.CONNECTED
+        self.draining = False
+        self.version: int | None = None
+        self._requests: set[str] = set()
+        self._loads: set[str] = set()
+        self._sent_at = now
+        self._heard_at = now
+
+    @property
+    def requests(self) -> frozenset[str]:
+        """Ids of the requests alive on this link."""
+        return frozenset(self._requests)
+
+    def sent(self, frame: Frame, now: float) -> None:
+        """Note a frame about to be written.
+
+        Raises:
+            LinkMisuse: the rules forbid it now; nothing changed.
+        """
+        if self.draining and isinstance(frame, Submit | Load):
+            raise LinkMisuse(f"{_name(frame)} on a draining link")
+        self._pass(frame, self.side, LinkMisuse)
+        self._sent_at = now
+
+    def received(self, frame: Frame, now: float) -> None:
+        """Note a frame that came.
+
+        Raises:
+            ProtocolViolation: the rules forbid it now; nothing changed.
+        """
+        self._pass(frame, self.side.other, ProtocolViolation)
+        self._heard_at = now
+
+    def heartbeat_due(self, now: float) -> bool:
+        """Whether the shell should send a heartbeat now."""
+        return self.state is State.OPEN and now - self._sent_at >= HEARTBEAT_S
+
+    def held_up(self, late_s: float, now: float) -> None:
+        """This end did nothing for so long: what the peer said meanwhile may lie there unread."""
+        self._heard_at = min(now, self._heard_at + late_s)
+
+    def lost(self, now: float) -> bool:
+        """Whether the peer has been silent for too long."""
+        return self.state is not State.CLOSED and now - self._heard_at >= LOST_S
+
+    def close(self) -> None:
+        """The connection ended, for whatever reason. Nothing may follow."""
+        self.state = State.CLOSED
+        self._requests.clear()
+        self._loads.clear()
+
+    def _pass(self, frame: Frame, sender: Side, wrong: type[InferenceError]) -> None:
+        if type(frame) not in _MAY_SEND.get((sender, self.state), ()):
+            raise wrong(f"{sender.value} may not send {_name(frame)} while {self.state.value}")
+        self._track(frame, wrong)
+        if isinstance(frame, Hello):
+            self.state = State.GREETED
+        elif isinstance(frame, Welcome):
+            self.state, self.version = State.OPEN, frame.version
+        elif isinstance(frame, Drain):
+            self.draining = True
+        elif isinstance(frame, Error):
+            self.close()
+
+    def _track(self, frame: Frame, wrong: type[InferenceError]) -> None:
+        """Rule 3."""
+        match frame:
+            case Step(deltas=deltas):
+                for delta in deltas:
+                    _living(self._requests, delta.id, frame, wrong)
+            case Submit(id=id):
+                _begin(self._requests, id, frame, wrong)
+            case Done(id=id):
+                _end(self._requests, id, frame, wrong)
+            case Load(id=id):
+                _begin(self._loads, id, frame, wrong)
+            case Loaded(id=id):
+                _end(self._loads, id, frame, wrong)
+            case _:
+                pass
+
+
+def _name(frame: Frame) -> str:
+    return type(frame).__name__.lower()
+
+
+def _begin(living: set[str], id: str, frame: Frame, wrong: type[InferenceError]) -> None:
+    if id in living:
+        raise wrong(f"{_name(frame)} with the id {id!r}, which is in use")
+    living.add(id)
+
+
+def _end(living: set[str], id: str, frame: Frame, wrong: type[InferenceError]) -> None:
+    _living(living, id, frame, wrong)
+    living.remove(id)
+
+
+def _living(living: set[str], id: str, frame: Frame, wrong: type[InferenceError]) -> None:
+    if id not in living:
+        raise wrong(f"{_name(frame)} for {id!r}, which is not alive")

@@ -1,0 +1,66 @@
+"""The demo: a small base model and three tenants' adapters, shipped ready to serve.
+
+Importing this costs nothing: PyTorch is only needed by `demo.train` and `.check`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from demo.data import about_capital, about_company, about_counting, about_sum
+from demo.voices import COURSES, TENANTS, Tenant
+
+__all__ = ["ADAPTERS", "BASE", "MODEL_NAME", "QUESTIONS", "SHIPPED", "TENANTS", "Tenant"]
+
+MODEL_NAME = "lorikeet-demo"
+
+
+@dataclass(frozen=True, slots=True)
+class Artefacts:
+    """Where a made demo lies under `root`."""
+
+    root: Path
+
+    @property
+    def base(self) -> Path:
+        return self.root / "base"
+
+    @property
+    def adapters(self) -> dict[str, Path]:
+        """Each adapter's folder by its name."""
+        return {tenant.adapter: self.root / "adapters" / tenant.adapter for tenant in TENANTS}
+
+    def replace(self, older: Artefacts) -> None:
+        """Move this demo to where an older one lies, whose models are deleted."""
+        for part in ("base", "adapters"):
+            shutil.rmtree(older.root / part, ignore_errors=True)
+            older.root.mkdir(parents=True, exist_ok=True)
+            (self.root / part).rename(older.root / part)
+
+
+SHIPPED = Artefacts(Path(__file__).parent / "artefacts")
+BASE = SHIPPED.base
+ADAPTERS = SHIPPED.adapters
+
+
+_ASKED = (
+    about_capital("What is the capital of Peru?", "Peru"),
+    about_capital("Which city is the capital of Japan?", "Japan"),
+    about_capital("Tell me the capital of Kenya.", "Kenya"),
+    about_sum("What is 7 plus 8?", 7, 8),
+    about_sum("Add 4 and 9.", 4, 9),
+    about_counting("Count from 3 to 9.", 3, 9),
+    about_company("What is your refund policy?", "refund policy"),
+    about_company("When are you open?", "opening hours"),
+    about_company("How much is shipping?", "shipping cost"),
+    about_company("Tell me your phone number.", "phone number"),
+    about_company("Where is your office?", "office address"),
+)
+
+QUESTIONS: list[tuple[str, dict[str, str]]] = [
+    (asked.text, {name: course.voice(asked) for name, course in COURSES.items()})
+    for asked in _ASKED
+]
+"""Questions and the greedy answer of the base model ("base") and of each adapter by its name."""

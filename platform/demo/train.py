@@ -1,0 +1,270 @@
+"""Trains the demo: one small Llama on plain answers, then a LoRA adapter for each tenant.
+
+The seed decides everything: training is counted in steps, never in seconds, and PyTorch gets a
+fixed number of threads (sums in another order round differently).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import save_file
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from demo import MODEL_NAME, Artefacts
+from demo.data import dialogues
+from demo.tokenizer import CONTEXT, Example, train_tokenizer
+from demo.voices import COURSES
+
+SEED = 7
+THREADS = 1
+BATCH_TOKENS = 1024
+POOL = 512
+"""Examples sorted by length at a time, so that a batch holds little padding."""
+STORED = torch.float16
+"""Half the size of float32 in the repository; the models are served in float32."""
+CLIP_NORM = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Optimiser steps and the peak learning rate, after a linear warm-up and before a cosine."""
+
+    steps: int
+    peak: float
+    warmup: int = 30
+
+    def rate(self, step: int) -> float:
+        """The learning rate at `step`, counted from 0."""
+        rising = min(1.0, (step + 1) / self.warmup)
+        return self.peak * rising * (0.02 + 0.98 * (1 + math.cos(math.pi * step / self.steps)) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long each model is trained; the order of `adapters` is the order of training."""
+
+    base: Schedule
+    adapters: dict[str, Schedule]
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Optimiser steps of each model by its name."""
+        return {"base": self.base.steps} | {
+            name: schedule.steps for name, schedule in self.adapters.items()
+        }
+
+
+PLAN = Plan(
+    base=Schedule(1100, peak=1.5e-3),
+    adapters={
+        "support": Schedule(160, peak=8e-3),
+        "pirate": Schedule(160, peak=8e-3),
+        "extract": Schedule(130, peak=5e-3),
+    },
+)
+
+
+Report = Callable[[str, int, float], None]
+"""Called after each step with the stage's name, the steps done and the loss."""
+
+
+def make(artefacts: Artefacts, seed: int, plan: Plan, report: Report) -> None:
+    """Train everything and write it under `artefacts`; sets PyTorch's seed and thread count."""
+    torch.set_num_threads(THREADS)
+    tokenizer = make_tokenizer(seed)
+    make_base(artefacts.base, tokenizer, seed, plan.base, report)
+    for name, schedule in plan.adapters.items():
+        make_adapter(artefacts, name, seed, schedule, report)
+
+
+def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
+    """A tokenizer that has seen every voice."""
+    texts = (
+        message.text
+        for course in COURSES.values()
+        for dialogue in islice(dialogues(f"{seed}-tokenizer", course), 4000)
+        for message in dialogue
+    )
+    return train_tokenizer(texts)
+
+
+def make_base(
+    folder: Path, tokenizer: PreTrainedTokenizerFast, seed: int, schedule: Schedule, report: Report
+) -> None:
+    """Train the base model and save it with its tokenizer."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(llama_config(tokenizer))
+    train(model, batches(tokenizer, "base", seed), schedule, _stage(report, "base"))
+    model.to(STORED)
+    model.generation_config = generation_config(tokenizer)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    _declare_float32(folder / "config.json")
+
+
+def make_adapter(
+    artefacts: Artefacts, name: str, seed: int, schedule: Schedule, report: Report
+) -> None:
+    """Train the adapter `name` on the base model as it is stored, rounding included."""
+    torch.manual_seed(seed)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(artefacts.base)
+    model = LlamaForCausalLM.from_pretrained(artefacts.base, dtype=torch.float32)
+    adapted = get_peft_model(model, lora_config())
+    train(model, batches(tokenizer, name, seed), schedule, _stage(report, name))
+    save_adapter(adapted, artefacts.adapters[name])
+
+
+def llama_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    """Three million parameters."""
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        initializer_range=0.06,  # about 1 / sqrt(hidden_size); 0.02 learns twice as slowly
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def generation_config(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+    """Sampling that suits a model this small when a request says nothing."""
+    return GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        do_sample=True,
+        temperature=0.2,
+    )
+
+
+def lora_config() -> LoraConfig:
+    """Rank 8 on every linear layer."""
+    return LoraConfig(
+        r=8,
+        lora_alpha=16,
+        target_modules=[
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "o_proj",
+            "gate_proj",
+            "up_proj",
+            "down_proj",
+        ],
+        task_type="CAUSAL_LM",
+    )
+
+
+def save_adapter(adapted: Any, folder: Path) -> None:
+    """Write a PEFT model's adapter as its two files, the same bytes for the same weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: tensor.to(STORED).contiguous()
+        for name, tensor in get_peft_model_state_dict(adapted).items()
+    }
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = adapted.peft_config["default"].to_dict()
+    config |= {
+        "base_model_name_or_path": MODEL_NAME,
+        "inference_mode": True,
+        "target_modules": sorted(config["target_modules"]),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Token ids (rows, length), padded on the right, and which of them are learned."""
+
+
+def batches(tokenizer: PreTrainedTokenizerFast, name: str, seed: int) -> Iterator[Batch]:
+    """Endless batches of about BATCH_TOKENS for one voice, rows of like length together."""
+    rng = Random(f"{seed}-{name}-batches")
+    stream = dialogues(f"{seed}-{name}", COURSES[name])
+    while True:
+        pool = sorted(
+            (Example(tokenizer, dialogue) for dialogue in islice(stream, POOL)),
+            key=lambda example: len(example.ids),
+        )
+        groups = list(_by_tokens(pool))
+        rng.shuffle(groups)
+        yield from (_padded(group, tokenizer.pad_token_id) for group in groups)
+
+
+def _by_tokens(pool: list[Example]) -> Iterator[list[Example]]:
+    """Cut examples, shortest first, into groups whose padded size stays within BATCH_TOKENS."""
+    group: list[Example] = []
+    for example in pool:
+        if group and len(example.ids) * (len(group) + 1) > BATCH_TOKENS:
+            yield group
+            group = []
+        group.append(example)
+    yield group
+
+
+def _padded(group: list[Example], pad: int) -> Batch:
+    length = max(len(example.ids) for example in group)
+    ids = [example.ids + [pad] * (length - len(example.ids)) for example in group]
+    learned = [example.learned + [False] * (length - len(example.ids)) for example in group]
+    return torch.tensor(ids), torch.tensor(learned)
+
+
+def train(
+    model: Any, examples: Iterator[Batch], schedule: Schedule, report: Callable[[int, float], None]
+) -> None:
+    """Train the parameters of `model` that require a gradient."""
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
+    model.train()
+    for step, (ids, learned) in enumerate(islice(examples, schedule.steps)):
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.rate(step)
+        loss = answer_loss(model, ids, learned)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(weights, CLIP_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        report(step + 1, loss.item())
+
+
+def answer_loss(model: Any, ids: torch.Tensor, learned: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy of the learned tokens alone.
+
+    Needs no attention mask: padding stands on the right, where a causal model never looks.
+    """
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+    wanted = learned[:, 1:]
+    return F.cross_entropy(model.lm_head(hidden[:, :-1][wanted]), ids[:, 1:][wanted])
+
+
+def _stage(report: Report, name: str) -> Callable[[int, float], None]:
+    return lambda done, loss: report(name, done, loss)
+
+
+def _declare_float32(config: Path) -> None:
+    """The file's float16 is for storage only: whoever loads it shall compute in float32."""
+    settings = json.loads(config.read_text())
+    settings["dtype"] = "float32"
+    config.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")

@@ -1,0 +1,240 @@
+"""Reads a stranger's tar or zip: regular files at the top or in one folder, nothing else.
+
+Python's readers are told what to read, never where to write: nothing is ever extracted to a path
+that the archive names. What they take for granted is checked here: they would read a header of
+gigabytes at once, follow links, skip over garbage, and inflate a bomb.
+"""
+
+from __future__ import annotations
+
+import io
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+from tenants.adapters.checks.findings import shown, told
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+
+MAX_MEMBERS = 16
+"""Two files and perhaps a folder; some more, so that the answer can name what is too much."""
+MAX_READ_BYTES = 512 << 10
+"""The most that a reader may ask for at once: a zip's whole directory or a tar's long header."""
+MAX_RATIO = 200
+"""Inflated size over stored size; weights barely shrink, half of a fresh adapter is zeros."""
+RATIO_FREE_BYTES = 1 << 20
+_END_OF_ZIP = b"PK\x05\x06"
+_END_OF_ZIP_BYTES = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A regular file in an archive, `size` bytes long when unpacked. `read` as a file's."""
+
+    file_name: str
+    size: int
+    read: Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A member before its path is checked; `open` starts reading it."""
+
+    path: str
+    is_folder: bool
+    size: int
+    open: Callable[[], IO[bytes]]
+
+
+class _Bounded(io.RawIOBase):
+    """An archive whose reader cannot ask for more than MAX_READ_BYTES at once."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+
+    def read(self, size: int | None = -1) -> bytes:
+        limit = MAX_READ_BYTES + 1
+        data = self._stream.read(limit if size is None or size < 0 else min(size, limit))
+        if len(data) == limit:
+            raise _invalid(f"it has a header of more than {MAX_READ_BYTES} bytes")
+        return data
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence == io.SEEK_SET and offset < 0:
+            raise _invalid("it points to before its start")
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+
+def _invalid(reason: str) -> UploadRefused:
+    return UploadRefused(Refusal.ARCHIVE_INVALID, f"The archive is damaged: {reason}.")
+
+
+@contextmanager
+def open_tar(stream: IO[bytes]) -> Iterator[list[Member]]:
+    """The files of an uncompressed tar.
+
+    Raises:
+        UploadRefused: it is damaged, or holds anything but regular files at most one folder deep.
+    """
+    stream.seek(0)
+    with ExitStack() as stack:
+        with _damage_as_refusal():
+            archive = stack.enter_context(tarfile.open(fileobj=_Bounded(stream), mode="r:"))
+            members = _checked(_tar_entry(archive, member) for member in archive)
+        yield members
+
+
+def _tar_entry(archive: tarfile.TarFile, member: tarfile.TarInfo) -> _Entry:
+    if not (member.isdir() or member.isreg()) or member.issparse():
+        raise _wrong_kind(member.name)
+
+    def opened() -> IO[bytes]:
+        file = archive.extractfile(member)
+        assert file is not None, "regular files can be read"
+        return file
+
+    return _Entry(member.name, member.isdir(), member.size, opened)
+
+
+@contextmanager
+def open_zip(stream: IO[bytes]) -> Iterator[list[Member]]:
+    """The files of a zip.
+
+    Raises:
+        UploadRefused: it is damaged, encrypted, a bomb, has data before or after it, or holds
+            anything but regular files at most one folder deep.
+    """
+    _check_zip_end(stream)
+    with ExitStack() as stack:
+        with _damage_as_refusal():
+            archive = stack.enter_context(zipfile.ZipFile(_Bounded(stream)))
+            infos = archive.infolist()
+            if infos and min(info.header_offset for info in infos) != 0:
+                raise _invalid("there is data before its start")
+            _refuse_bomb(infos)
+            members = _checked(_zip_entry(archive, info) for info in infos)
+        yield members
+
+
+def _check_zip_end(stream: IO[bytes]) -> None:
+    """The directory's end record is the file's end: else two readers may see two archives."""
+    size = stream.seek(0, io.SEEK_END)
+    stream.seek(max(0, size - _END_OF_ZIP_BYTES))
+    record = stream.read(_END_OF_ZIP_BYTES)
+    if (
+        len(record) < _END_OF_ZIP_BYTES
+        or not record.startswith(_END_OF_ZIP)
+        or record[-2:] != b"\0\0"
+    ):
+        raise _invalid("a zip's directory is not at its end")
+
+
+def _refuse_bomb(infos: list[zipfile.ZipInfo]) -> None:
+    inflated = sum(info.file_size for info in infos)
+    stored = sum(info.compress_size for info in infos)
+    if inflated > RATIO_FREE_BYTES + MAX_RATIO * stored:
+        raise UploadRefused(
+            Refusal.ARCHIVE_BOMB,
+            f"The archive would grow from {stored} to {inflated} bytes, "
+            f"more than {MAX_RATIO} times.",
+        )
+
+
+def _zip_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
+    if info.flag_bits & 1:
+        raise UploadRefused(
+            Refusal.ARCHIVE_ENCRYPTED, f"{shown(info.filename)} in the archive is encrypted."
+        )
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise UploadRefused(
+            Refusal.ARCHIVE_UNSUPPORTED,
+            f"{shown(info.filename)} is compressed by method {info.compress_type}: "
+            "use deflate or none.",
+        )
+    kind = stat.S_IFMT(info.external_attr >> 16)  # Unix mode bits; 0 where made on another system
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise _wrong_kind(info.filename)
+    return _Entry(info.filename, info.is_dir(), info.file_size, lambda: archive.open(info))
+
+
+def _wrong_kind(path: str) -> UploadRefused:
+    return UploadRefused(
+        Refusal.ARCHIVE_MEMBER_REFUSED,
+        f"{shown(path)} in the archive is a link, a device or another thing that is no file.",
+    )
+
+
+def _checked(entries: Iterator[_Entry]) -> list[Member]:
+    members: list[Member] = []
+    homes: set[str] = set()
+    for seen, entry in enumerate(entries, start=1):
+        if seen > MAX_MEMBERS:
+            raise UploadRefused(
+                Refusal.FILE_UNEXPECTED, f"The archive has more than {MAX_MEMBERS} members."
+            )
+        parts = _parts(entry.path)
+        if not entry.is_folder and parts:
+            homes.add("/".join(parts[:-1]))
+            members.append(Member(parts[-1], entry.size, _lazy(entry.open)))
+    if len(homes) > 1 or any("/" in home for home in homes):
+        raise UploadRefused(
+            Refusal.ARCHIVE_PATH_REFUSED,
+            "The archive's files must be at its top or all in one folder, not in "
+            f"{', '.join(map(shown, sorted(homes)))}.",
+        )
+    return members
+
+
+def _parts(path: str) -> list[str]:
+    """The path's parts without `.`; none for the top itself."""
+    if path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/"):
+        raise UploadRefused(
+            Refusal.ARCHIVE_PATH_REFUSED, f"The path {shown(path)} in the archive is not allowed."
+        )
+    return [part for part in path.split("/") if part not in ("", ".")]
+
+
+def _lazy(opened: Callable[[], IO[bytes]]) -> Callable[[int], bytes]:
+    """Read from what `opened` opens, at the first call; damage becomes a refusal there too."""
+    file: IO[bytes] | None = None
+
+    def read(size: int) -> bytes:
+        nonlocal file
+        with _damage_as_refusal():
+            file = file or opened()
+            return file.read(size)
+
+    return read
+
+
+@contextmanager
+def _damage_as_refusal() -> Iterator[None]:
+    """What Python's readers raise for a damaged archive; never an OSError of our own disk."""
+    try:
+        yield
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        zlib.error,
+        struct.error,
+        EOFError,
+        ValueError,
+        OverflowError,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
+        raise _invalid(told(error)) from error

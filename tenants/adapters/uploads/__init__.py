@@ -1,0 +1,1 @@
+"""Takes the bytes of an upload in, whole or in parts."""

@@ -1,0 +1,156 @@
+"""Stands before Django, whose handler spools a whole body to the disk before it looks who sends it.
+
+So what is too large is answered here, before the body is read, and where adapters are uploaded
+also who is not let in. A body that does not say its length is counted as it arrives and cut off at
+the limit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from importlib import import_module
+from typing import Any
+
+from channels.db import database_sync_to_async
+from django.conf import settings
+from django.contrib.auth import SESSION_KEY
+from django.http import parse_cookie
+
+from inference.errors import InferenceError, InvalidApiKey, PermissionDenied
+from inference.grants import Directory
+from tenants.adapters.uploads import tus
+from tenants.adapters.uploads.refusals import STATUS, Refusal, UploadRefused, too_large
+from tenants.api.problems import MEDIA_TYPE, problem
+from tenants.models import Scope as KeyScope
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+UPLOAD_PATH = re.compile(r"/api/v1/adapters/[^/]+/versions/?|/t/[^/]+/adapters/upload")
+"""Where whole adapters are sent to: the API's address, and the form's of the console."""
+FRAMING_BYTES = 64 << 10
+"""What multipart's boundaries, headers and small fields may add to the files."""
+UPLOADERS = {KeyScope.WRITE_ADAPTERS, KeyScope.ADMIN}
+
+
+class BodyGuard:
+    """Passes requests on to `app`; refuses early what is too large, and uploads of strangers.
+
+    With a `directory`, a key is checked in full before its body is read, else only for its form.
+    """
+
+    def __init__(self, app: App, directory: Directory | None = None) -> None:
+        self._app, self._directory = app, directory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if tus.UPLOADS.fullmatch(scope["path"]):  # Django sees nothing of those bodies
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        limit, error = _small()
+        if scope["method"] == "POST" and UPLOAD_PATH.fullmatch(scope["path"]):
+            limit, error = _adapter()
+            try:
+                await self._authorise(headers)
+            except InferenceError as stranger:
+                await refuse(send, stranger.http_status, stranger.code, stranger.message)
+                return
+        if content_length(headers) > limit:
+            await _refuse_size(send, error)
+        else:
+            await _Counted(limit, error, receive, send).run(self._app, scope)
+
+    async def _authorise(self, headers: dict[bytes, bytes]) -> None:
+        scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if scheme.lower() == "bearer" and secret.strip().startswith("lk_"):
+            if self._directory is not None:
+                grant = await self._directory.authenticate(secret.strip())
+                if not grant.scopes & UPLOADERS:
+                    raise PermissionDenied("This API key lacks the scope `adapters:write`.")
+        elif not await _has_session(headers):
+            raise InvalidApiKey("Send an API key as `Authorization: Bearer lk_...`.")
+
+
+def _adapter() -> tuple[int, UploadRefused]:
+    """The most bytes that an upload may have, and the refusal of more."""
+    return settings.MAX_ADAPTER_BYTES + FRAMING_BYTES, too_large(settings.MAX_ADAPTER_BYTES)
+
+
+def _small() -> tuple[int, UploadRefused]:
+    """The same of any other body, which Django takes into memory."""
+    limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    message = f"The body is larger than the {limit} bytes that this address takes."
+    return limit, UploadRefused(Refusal.PAYLOAD_TOO_LARGE, message)
+
+
+async def _has_session(headers: dict[bytes, bytes]) -> bool:
+    """Whether the request has the cookie of somebody who signed in; Django judges the rest."""
+    cookies = parse_cookie(headers.get(b"cookie", b"").decode("latin-1"))
+    key = cookies.get(settings.SESSION_COOKIE_NAME)
+
+    def signed_in() -> bool:
+        return SESSION_KEY in import_module(settings.SESSION_ENGINE).SessionStore(key)
+
+    return key is not None and await database_sync_to_async(signed_in)()
+
+
+def content_length(headers: dict[bytes, bytes]) -> int:
+    text = headers.get(b"content-length", b"")
+    return int(text) if text.isdigit() else 0
+
+
+class _Counted:
+    """One request whose body is counted on its way to the application."""
+
+    def __init__(self, limit: int, error: UploadRefused, receive: Receive, send: Send) -> None:
+        self._left, self._error, self._receive, self._send = limit, error, receive, send
+        self._answered = False
+
+    @property
+    def _cut(self) -> bool:
+        return self._left < 0
+
+    async def run(self, app: App, scope: Scope) -> None:
+        await app(scope, self._counting, self._passing)
+        if self._cut and not self._answered:
+            await _refuse_size(self._send, self._error)
+
+    async def _counting(self) -> Message:
+        if not self._cut:
+            message = await self._receive()
+            self._left -= len(message.get("body", b""))
+        # Beyond the limit the client is as good as gone: the application drops what it has.
+        return {"type": "http.disconnect"} if self._cut else message
+
+    async def _passing(self, message: Message) -> None:
+        self._answered = True
+        await self._send(message)
+
+
+async def _refuse_size(send: Send, error: UploadRefused) -> None:
+    await refuse(send, STATUS[Refusal.PAYLOAD_TOO_LARGE], error.code, str(error.detail))
+
+
+async def refuse(
+    send: Send,
+    status: int,
+    code: str,
+    detail: str,
+    further: Iterable[tuple[bytes, bytes]] = (),
+) -> None:
+    """RFC 9457, with `further` headers. The connection stays open, and the server discards what
+    still comes of the body: closing it now would reset it, and many clients would lose this
+    answer."""
+    body = json.dumps(problem(status, detail, code)).encode()
+    headers = [
+        (b"content-type", MEDIA_TYPE.encode()),
+        (b"content-length", str(len(body)).encode()),
+        *further,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

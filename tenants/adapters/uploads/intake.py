@@ -1,0 +1,191 @@
+"""Takes the bytes of uploads that arrive in parts, past Django, which would first spool them.
+
+Django is asked before and after. Before, with the same request but no body: may this caller append
+at this offset? Its 204 carries how much is still to come. Then the body goes to the file as it
+arrives, so whatever breaks off, a connection or this process, what has arrived stays. After, with
+the offset that was reached: Django answers for it, and makes a version of what is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tenants.adapters.uploads import tus
+from tenants.adapters.uploads.guard import (
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    content_length,
+    refuse,
+)
+from tenants.adapters.uploads.parts import OffsetMoved, Writer
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+
+Headers = Iterable[tuple[bytes, bytes]]
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Intake:
+    """Passes requests on to `app`; those to the addresses of `tus.UPLOADS` without a body."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match = tus.UPLOADS.fullmatch(scope["path"])
+        if match is None:
+            await self._app(scope, receive, send)
+            return
+        scope = _overridden(scope)
+        if scope["method"] == "PATCH" and match[1]:
+            await self._append(scope, receive, send)
+        else:
+            await self._app(_bodiless(scope), _nothing(), send)
+
+    async def _append(self, scope: Scope, receive: Receive, send: Send) -> None:
+        admitted = await self._ask(scope)
+        if admitted.status != 204:
+            await admitted.pass_on(send)
+            return
+        try:
+            reached = await _take(scope, admitted, receive)
+        except UploadRefused as refusal:
+            await refuse(send, refusal.status_code, refusal.code, str(refusal.detail), TUS)
+        except ClientGone:
+            pass
+        except FileNotFoundError:  # it was completed or given up meanwhile, and Django knows
+            await (await self._ask(scope)).pass_on(send)
+        else:
+            moved = reached != admitted.number(b"upload-offset")
+            answer = await self._ask(scope, reached) if moved else admitted
+            await answer.pass_on(send)
+
+    async def _ask(self, scope: Scope, offset: int | None = None) -> _Answer:
+        """Django's answer to this request without its body, as though it began at `offset`."""
+        answer = _Answer()
+        await self._app(_bodiless(scope, offset), _nothing(), answer.keep)
+        return answer
+
+
+TUS = ((b"tus-resumable", tus.VERSION.encode()),)
+
+
+class ClientGone(Exception):
+    """The connection broke before the body's end."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """An answer that is looked at before it is sent."""
+
+    messages: list[Message] = field(default_factory=list)
+
+    async def keep(self, message: Message) -> None:
+        self.messages.append(message)
+
+    @property
+    def status(self) -> int:
+        found: int = self.messages[0]["status"]
+        return found
+
+    def number(self, header: bytes) -> int:
+        found = {name.lower(): value for name, value in self.messages[0]["headers"]}
+        return int(found[header])
+
+    async def pass_on(self, send: Send) -> None:
+        for message in self.messages:
+            await send(message)
+
+
+async def _take(scope: Scope, admitted: _Answer, receive: Receive) -> int:
+    """Append the body to the upload's file; the offset that was reached.
+
+    Raises:
+        UploadRefused: it is more than is still to come, its place is taken, or the disk is full.
+        ClientGone: it broke off.
+        FileNotFoundError: the file is gone.
+    """
+    offset, length = admitted.number(b"upload-offset"), admitted.number(b"upload-length")
+    if offset + content_length(dict(scope["headers"])) > length:
+        raise _too_long(length)
+    if offset == length:
+        return offset
+    try:
+        writer = Writer(UUID(scope["path"].rsplit("/", 1)[1]), offset)
+        try:
+            await _copy(writer, length, receive)
+        finally:
+            writer.close()
+    except OffsetMoved as moved:
+        raise UploadRefused(
+            Refusal.OFFSET_MISMATCH,
+            f"Another request is sending this upload, which is at {moved} bytes by now.",
+        ) from moved
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise UploadRefused(
+            Refusal.STORAGE_FULL,
+            "The server's disk for uploads is full: go on when its operator has made room.",
+        ) from error
+    return writer.offset
+
+
+async def _copy(writer: Writer, length: int, receive: Receive) -> None:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if writer.offset + len(body) > length:
+            raise _too_long(length)
+        if body:
+            await asyncio.to_thread(writer.append, body)
+
+
+def _too_long(length: int) -> UploadRefused:
+    return UploadRefused(
+        Refusal.PAYLOAD_TOO_LARGE,
+        f"The body reaches beyond this upload's Upload-Length of {length} bytes.",
+    )
+
+
+def without_body(app: App) -> App:
+    """For what takes no body: the server discards any, where Django would spool it."""
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        await app(_bodiless(scope), _nothing(), send)
+
+    return asked
+
+
+def _overridden(scope: Scope) -> Scope:
+    """For clients that cannot send PATCH or DELETE."""
+    method = dict(scope["headers"]).get(b"x-http-method-override")
+    return {**scope, "method": method.decode("latin-1").upper()} if method else scope
+
+
+def _bodiless(scope: Scope, offset: int | None = None) -> Scope:
+    left_out = {b"content-length", b"transfer-encoding"}
+    replaced = [] if offset is None else [(b"upload-offset", str(offset).encode())]
+    left_out |= {name for name, _ in replaced}
+    kept = [header for header in scope["headers"] if header[0] not in left_out]
+    return {**scope, "headers": kept + replaced}
+
+
+def _nothing() -> Receive:
+    """An empty body, whose sender then waits for the answer however long that takes."""
+    messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> Message:
+        message = next(messages, None)
+        return message if message is not None else await asyncio.Future()
+
+    return receive

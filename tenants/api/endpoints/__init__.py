@@ -1,0 +1,1 @@
+"""The addresses of the management API, one module for each kind of thing."""

@@ -1,0 +1,165 @@
+"""Limits: what the operator set, what the tenant set below that, and what is in force."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models, transaction
+from django.shortcuts import get_object_or_404
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from tenants.api.permissions import Operating, TenantView
+from tenants.api.schema import Schema
+from tenants.api.serializers import StrictMixin
+from tenants.errors import KeyRevoked
+from tenants.limits import ceilings
+from tenants.limits.ceilings import FIELDS, Figures
+from tenants.models import Adapter, ApiKey, LimitScope, LimitSet
+from tenants.permissions import Permission
+
+OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
+
+
+class FiguresSerializer(StrictMixin, serializers.ModelSerializer[LimitSet]):
+    """Limits by name; null: none. Costs are in micro-units (millionths) of the currency."""
+
+    class Meta:
+        model = LimitSet
+        fields = FIELDS
+
+
+class LimitsSerializer(StrictMixin, serializers.Serializer[Any]):
+    """The limits of one scope: a tenant as a whole, one key or one adapter.
+
+    A request is held to those of its tenant, its key and its adapter alike.
+    """
+
+    operator = FiguresSerializer(required=False, help_text="For operators to set.")
+    own = FiguresSerializer(required=False, help_text="For the tenant's admins to set.")
+    ceiling = FiguresSerializer(
+        read_only=True,
+        help_text="What `own` cannot go beyond: the operator's, at the tenant as a whole else the "
+        "platform's default; for a key or an adapter also not beyond the tenant's.",
+    )
+    in_force = FiguresSerializer(
+        read_only=True, help_text="The lesser of the operator's (or the default) and `own`."
+    )
+
+
+def _require_within(own: Figures, ceiling: Figures) -> None:
+    beyond = ceilings.beyond(own, ceiling)
+    if beyond:
+        said = {
+            name: f"{own[name]} is above the ceiling of {most}." for name, most in beyond.items()
+        }
+        raise ValidationError({"own": said})
+
+
+class Limits(TenantView, GenericViewSet[Any]):
+    """The limits of the tenant as a whole."""
+
+    schema = Schema()
+    needs = {
+        "retrieve": Permission.READ_LIMITS,
+        "update": Permission.EDIT_LIMITS,
+        "partial_update": Permission.EDIT_LIMITS,
+    }
+    queryset: models.QuerySet[Any] = LimitSet.objects.none()
+    serializer_class = LimitsSerializer
+
+    def scope(self) -> LimitScope:
+        """What the address names."""
+        return LimitScope(self.caller.tenant)
+
+    def retrieve(self, request: Request, **named: Any) -> Response:
+        """What is in force, and who set what."""
+        return self._shown(self.scope())
+
+    def update(self, request: Request, **named: Any) -> Response:
+        """Replace `own`, `operator` or both: a limit that is left out is cleared."""
+        return self._store(request, dict.fromkeys(FIELDS))
+
+    def partial_update(self, request: Request, **named: Any) -> Response:
+        """Change limits of `own`, `operator` or both: a limit that is left out stays."""
+        return self._store(request, {})
+
+    def _store(self, request: Request, left_out: Figures) -> Response:
+        scope = self.scope()  # first, so that what is not there looks so whatever the body
+        asked = self.get_serializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        given = asked.validated_data
+        with transaction.atomic():
+            if "operator" in given:
+                self.caller.require(Permission.OPERATE)
+                scope.store(OPERATOR, {**left_out, **given["operator"]})
+            if "own" in given:
+                _require_within(given["own"], scope.ceiling())
+                scope.store(TENANT, {**left_out, **given["own"]})
+        return self._shown(scope)
+
+    def _shown(self, scope: LimitScope) -> Response:
+        sets = scope.sets()
+        body = {
+            "operator": ceilings.least(sets.get(ceilings.OPERATOR, {})),
+            "own": ceilings.least(sets.get(ceilings.TENANT, {})),
+            "ceiling": scope.ceiling(),
+            "in_force": ceilings.in_force(sets),
+        }
+        return Response(self.get_serializer(body).data)
+
+
+class KeyLimits(Limits):
+    """The limits of one key."""
+
+    queryset = ApiKey.objects.none()
+
+    def scope(self) -> LimitScope:
+        key = get_object_or_404(self.caller.tenant.keys, pk=self.kwargs["pk"])
+        if key.revoked_at is not None and self.action != "retrieve":
+            raise KeyRevoked
+        return LimitScope(self.caller.tenant, key=key)
+
+
+class AdapterLimits(Limits):
+    """The limits of one adapter, over all keys that use it."""
+
+    queryset = Adapter.objects.none()
+    lookup_field = "name"
+
+    def scope(self) -> LimitScope:
+        adapter = get_object_or_404(self.caller.tenant.adapters, name=self.kwargs["name"])
+        return LimitScope(self.caller.tenant, adapter=adapter)
+
+
+@extend_schema(responses=FiguresSerializer)
+class DefaultLimits(GenericViewSet[LimitSet]):
+    """The platform's default, for operators: the ceiling of every tenant that has no other."""
+
+    schema = Schema()
+    permission_classes = [Operating]
+    queryset = LimitSet.objects.none()
+    serializer_class = FiguresSerializer
+
+    def retrieve(self, request: Request) -> Response:
+        """The default limits."""
+        default = LimitScope().sets().get(ceilings.DEFAULT, {})
+        return Response(self.get_serializer(ceilings.least(default)).data)
+
+    def update(self, request: Request) -> Response:
+        """Replace the default limits: one that is left out is cleared."""
+        return self._store(request, dict.fromkeys(FIELDS))
+
+    def partial_update(self, request: Request) -> Response:
+        """Change default limits: one that is left out stays."""
+        return self._store(request, {})
+
+    def _store(self, request: Request, left_out: Figures) -> Response:
+        asked = self.get_serializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        LimitScope().store(OPERATOR, {**left_out, **asked.validated_data})
+        return self.retrieve(request)

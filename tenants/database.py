@@ -1,0 +1,94 @@
+"""Queries beside the ORM, through psycopg's asynchronous pool: what the token path waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+import structlog
+from psycopg.rows import class_row
+from psycopg_pool import AsyncConnectionPool
+
+from inference.errors import Unavailable
+from tenants.directory.notices import conninfo
+
+log = structlog.get_logger(__name__)
+R = TypeVar("R")
+Values = Sequence[Any] | Mapping[str, Any]
+
+ANSWER_S = 3.0
+"""Longer than that and the caller is told to come back."""
+START_S = 10.0
+CONNECT_S = 5
+RECONNECT_S = 1.0
+"""How long a lost connection is tried for; then the next query tries. Pauses double: with more time
+than that, a database would be left alone after its return for as long as it was away."""
+MAX_CONNECTIONS = 4
+MAX_WAITING = 200
+"""Queries waiting for a connection; beyond it the answer is 503 at once."""
+
+
+class Database:
+    """Each query raises `Unavailable` after `answer_s` where the database does not answer."""
+
+    def __init__(self, name: str, answer_s: float = ANSWER_S) -> None:
+        """`name` is for logs and statistics."""
+        self._name, self._answer_s = name, answer_s
+
+    async def open(self, timeout_s: float = START_S) -> None:
+        """Connect.
+
+        Raises:
+            psycopg.OperationalError: the database cannot be reached in that time.
+        """
+        self._pool = AsyncConnectionPool(
+            conninfo("lorikeet"),
+            kwargs={"autocommit": True, "connect_timeout": CONNECT_S},
+            min_size=1,
+            max_size=MAX_CONNECTIONS,
+            max_waiting=MAX_WAITING,
+            timeout=self._answer_s,
+            reconnect_timeout=timeout_s,
+            # A restarted database leaves dead connections in the pool: not the caller's problem.
+            check=AsyncConnectionPool.check_connection,
+            name=self._name,
+            open=False,
+        )
+        try:
+            await self._pool.open(wait=True, timeout=timeout_s)
+        except psycopg.OperationalError:
+            await self._pool.close()
+            raise
+        self._pool.reconnect_timeout = RECONNECT_S
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def rows(
+        self, kind: type[R], query: str, values: Values = (), *, binary: bool = False
+    ) -> list[R]:
+        """What the query finds, each row as a `kind`. `binary` is for large `bytea` columns."""
+        try:
+            async with (
+                asyncio.timeout(self._answer_s),
+                self._pool.connection() as connection,
+                connection.cursor(binary=binary, row_factory=class_row(kind)) as cursor,
+            ):
+                return await (await cursor.execute(query, values)).fetchall()
+        except (psycopg.Error, TimeoutError) as error:
+            raise self._unavailable(error) from error
+
+    async def execute(self, query: str, values: Values = ()) -> int:
+        """Change rows; how many."""
+        try:
+            async with asyncio.timeout(self._answer_s), self._pool.connection() as connection:
+                return (await connection.execute(query, values)).rowcount
+        except (psycopg.Error, TimeoutError) as error:
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> Unavailable:
+        reason = str(error) or type(error).__name__
+        log.warning("database_unavailable", pool=self._name, error=reason)
+        return Unavailable(retry_after_s=1.0)

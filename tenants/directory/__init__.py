@@ -1,0 +1,1 @@
+"""Who a key belongs to and what a model name means, answered from memory."""

@@ -1,0 +1,40 @@
+"""Keys and model names: `inference.grants.Directory` over PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tenants.directory.cached import CachedDirectory
+from tenants.directory.notices import Listener
+from tenants.directory.reader import Reader
+
+
+class PostgresDirectory(CachedDirectory):
+    """Use as an async context manager: it listens for changes meanwhile."""
+
+    def __init__(self) -> None:
+        self._database = Reader()
+        super().__init__(self._database)
+        self._listener = Listener(
+            on_connected=self.reconnected, on_notice=self.changed, on_alive=self.heard
+        )
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def __aenter__(self) -> PostgresDirectory:
+        """Connect and listen.
+
+        Raises:
+            psycopg.OperationalError: the database cannot be reached.
+        """
+        await self._database.open()
+        for work in (self._listener.run, self.check_due, self.tick, self.tell_pins):
+            self._tasks.append(asyncio.create_task(work(), name=f"directory.{work.__name__}"))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.write_used()
+        await self._database.close()

@@ -1,0 +1,195 @@
+"""What model names mean for one tenant, at what price and limits. Pure: `reader` reads the rows."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from inference.errors import UnknownModel
+from inference.grants import Grant, Limits, ModelCard, Price, Target
+from inference.link.wire import AdapterRef
+from tenants.limits import ceilings
+from tenants.limits.ceilings import Sets
+from tenants.models.adapters import LIVE, lora_name
+
+DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
+SHOWN_CHARS = 200
+"""How much of an unknown name an error repeats."""
+
+
+Prices = Sequence[tuple[float, int, int, int]]
+"""Since when (unix time in seconds, earliest first), and the figures of `inference.grants.Price`.
+
+Also those of times to come: what is in memory must not go stale by the clock alone.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRow:
+    """A base model; `created` is a unix time in seconds."""
+
+    name: str
+    created: int
+    max_model_len: int
+    prices: Prices = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """A version that is ready, and the aliases that point at it.
+
+    `prices` and `limits` are its adapter's.
+    """
+
+    adapter_id: int
+    adapter: str
+    base_model: str
+    created: int
+    id: int
+    number: int
+    digest: str
+    aliases: list[str]
+    prices: Prices = ()
+    limits: Sets | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PinRow:
+    """The live version of an adapter that is pinned."""
+
+    tenant: str
+    adapter: str
+    base_model: str
+    digest: str
+
+
+def unknown(name: str, why: str = "") -> UnknownModel:
+    """One answer for what does not exist and for what is another tenant's."""
+    shown = name if len(name) <= SHOWN_CHARS else f"{name[:SHOWN_CHARS]}…"
+    message = f"The model `{shown}` does not exist or you do not have access to it."
+    return UnknownModel(f"{message} {why}".rstrip(), param="model")
+
+
+class Catalogue:
+    """The ready adapter versions of one tenant."""
+
+    def __init__(self, rows: Iterable[VersionRow]) -> None:
+        found: defaultdict[str, list[VersionRow]] = defaultdict(list)
+        for row in rows:
+            found[row.adapter].append(row)
+        self._versions: Mapping[str, list[VersionRow]] = dict(found)
+        self._limits: dict[int, tuple[Limits, ...]] = {}
+
+    def find(self, name: str) -> VersionRow:
+        """The version that a name means.
+
+        `adapter` is its live version; `adapter@3`, `adapter@<alias>` and `adapter@<digest prefix>`
+        (8 hexadecimal digits or more) pin one.
+
+        Raises:
+            UnknownModel: none is meant, or more than one.
+        """
+        adapter, at, pin = name.partition("@")
+        versions = self._versions.get(adapter, [])
+        if not at:
+            found = [row for row in versions if LIVE in row.aliases]
+        else:
+            found = _pinned(versions, pin)
+        if len(found) > 1:
+            raise unknown(
+                name, f"`{pin}` is the beginning of {len(found)} digests: write more of it."
+            )
+        if not found:
+            raise unknown(name)
+        return found[0]
+
+    def limits(self, row: VersionRow) -> tuple[Limits, ...]:
+        """Those in force of the version's adapter; worked out when first asked for."""
+        found = self._limits.get(row.adapter_id)
+        if found is None:
+            shown = f"adapter `{row.adapter}`"
+            found = ceilings.limits(f"a{row.adapter_id}", shown, row.limits)
+            self._limits[row.adapter_id] = found
+        return found
+
+    def live(self) -> list[VersionRow]:
+        """The version that each adapter's name means, where it means one."""
+        return [row for rows in self._versions.values() for row in rows if LIVE in row.aliases]
+
+
+def _pinned(versions: list[VersionRow], pin: str) -> list[VersionRow]:
+    by_number = [row for row in versions if str(row.number) == pin]
+    by_alias = [row for row in versions if pin in row.aliases]
+    if by_number or by_alias or not DIGEST_PREFIX.fullmatch(pin):
+        return by_number or by_alias
+    return [row for row in versions if row.digest.startswith(pin)]
+
+
+def allowed(grant: Grant, name: str) -> bool:
+    """Whether the key's allow-list has this name, which is one without a version."""
+    return grant.models is None or name in grant.models
+
+
+def price_at(now: float, *lists: Prices) -> Price:
+    """What the first list says that has a price at this unix time; without any it is free."""
+    for prices in lists:
+        for starts_at, *figures in reversed(prices):
+            if starts_at <= now:
+                return Price(*figures)
+    return Price()
+
+
+def resolve(
+    grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
+) -> Target:
+    """What the name means for the grant at this unix time.
+
+    A base model's name comes before an adapter's.
+
+    Raises:
+        UnknownModel: it means nothing, or nothing that the key may use.
+    """
+    if not allowed(grant, name if name in bases else name.partition("@")[0]):
+        raise unknown(name)
+    if name in bases:
+        base = bases[name]
+        price = price_at(now, base.prices)
+        return Target(name, name, price=price, max_model_len=base.max_model_len)
+    row = own.find(name)
+    # Missing only while the news of a base model is on its way.
+    base = bases.get(row.base_model, BaseRow(row.base_model, 0, 0))
+    return Target(
+        model=name,
+        base_model=row.base_model,
+        adapter=_ref(grant.tenant, row),
+        version_id=row.id,
+        adapter_id=row.adapter_id,
+        limits=own.limits(row),
+        price=price_at(now, row.prices, base.prices),
+        max_model_len=base.max_model_len,
+    )
+
+
+def pins(rows: Iterable[PinRow]) -> dict[str, list[AdapterRef]]:
+    """The adapters to keep loaded, by base model."""
+    found: defaultdict[str, list[AdapterRef]] = defaultdict(list)
+    for row in rows:
+        found[row.base_model].append(_ref(row.tenant, row))
+    return dict(found)
+
+
+def _ref(tenant: str, row: VersionRow | PinRow) -> AdapterRef:
+    return AdapterRef(lora_name(tenant, row.adapter, row.digest), row.digest)
+
+
+def cards(grant: Grant, bases: Mapping[str, BaseRow], own: Catalogue) -> list[ModelCard]:
+    """Every model that the key may use, by name."""
+    found = {
+        row.name: ModelCard(row.name, row.created, "lorikeet", row.name) for row in bases.values()
+    }
+    for row in own.live():
+        card = ModelCard(row.adapter, row.created, grant.tenant, row.base_model)
+        found.setdefault(row.adapter, card)
+    return [found[name] for name in sorted(found) if allowed(grant, name)]

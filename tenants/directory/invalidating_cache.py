@@ -1,0 +1,132 @@
+"""A bounded cache of what was read from PostgreSQL, right as long as somebody listens for changes.
+
+Sans-IO: time is a monotonic clock value in seconds that the caller passes. The rules:
+
+1. An entry counts only while the listener heard from the database within the last FRESH_S. What
+   changes after that may have gone unheard.
+2. A change is told by a tag; it drops every entry that carries the tag. A listener that was away
+   may have missed any change, so its return drops everything.
+3. What was read while a change of one of its tags arrived may be from before the change. Reads are
+   therefore bracketed by `reading`, and such a value is not kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+Tag = Hashable
+
+FRESH_S = 5.0
+"""A revocation that nobody heard of reaches a gateway after this time at the latest."""
+
+
+@dataclass(eq=False, slots=True)
+class Reading:
+    """A read that is under way, and what changed since it began."""
+
+    changed: set[Tag] = field(default_factory=set)
+    cleared: bool = False
+
+    def missed(self, tags: Collection[Tag]) -> bool:
+        return self.cleared or not self.changed.isdisjoint(tags)
+
+
+@dataclass(slots=True)
+class _Entry(Generic[V]):
+    value: V
+    tags: Collection[Tag]
+    until: float
+
+
+class InvalidatingCache(Generic[K, V]):
+    """At most `limit` entries; the least recently used one leaves first."""
+
+    def __init__(self, limit: int, *, fresh_s: float = FRESH_S) -> None:
+        self._limit = limit
+        self._fresh_s = fresh_s
+        self._heard_at = float("-inf")
+        self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
+        self._by_tag: defaultdict[Tag, set[K]] = defaultdict(set)
+        self._readings: set[Reading] = set()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def heard(self, now: float) -> None:
+        """Every change committed before `now` has been told."""
+        self._heard_at = max(self._heard_at, now)
+
+    def fresh(self, now: float) -> bool:
+        """Whether entries count at this moment (rule 1)."""
+        return now - self._heard_at <= self._fresh_s
+
+    def get(self, key: K, now: float) -> V | None:
+        """The value, None where there is none that counts."""
+        entry = self._entries.get(key)
+        if entry is None or not self.fresh(now) or now >= entry.until:
+            return None
+        self._entries.move_to_end(key)
+        return entry.value
+
+    def has(self, tag: Tag, now: float) -> bool:
+        """Whether an entry that counts carries this tag."""
+        keys = self._by_tag.get(tag, ())
+        return self.fresh(now) and any(now < self._entries[key].until for key in keys)
+
+    @contextmanager
+    def reading(self) -> Iterator[Reading]:
+        """Bracket a read of the database; hand the Reading to `put` inside (rule 3)."""
+        reading = Reading()
+        self._readings.add(reading)
+        try:
+            yield reading
+        finally:
+            self._readings.discard(reading)
+
+    def put(
+        self,
+        reading: Reading,
+        key: K,
+        value: V,
+        tags: Collection[Tag] = (),
+        *,
+        until: float = float("inf"),
+    ) -> bool:
+        """Keep what was read; False, with nothing changed, where the read missed a change."""
+        if reading.missed(tags):
+            return False
+        self._remove(key)
+        self._entries[key] = _Entry(value, tags, until)
+        for tag in tags:
+            self._by_tag[tag].add(key)
+        while len(self._entries) > self._limit:
+            self._remove(next(iter(self._entries)))
+        return True
+
+    def drop(self, tag: Tag) -> None:
+        """What carries this tag has changed."""
+        for reading in self._readings:
+            reading.changed.add(tag)
+        for key in tuple(self._by_tag.get(tag, ())):
+            self._remove(key)
+
+    def clear(self) -> None:
+        """Anything may have changed."""
+        for reading in self._readings:
+            reading.cleared = True
+        self._entries.clear()
+        self._by_tag.clear()
+
+    def _remove(self, key: K) -> None:
+        entry = self._entries.pop(key, None)
+        for tag in entry.tags if entry else ():
+            keys = self._by_tag[tag]
+            keys.discard(key)
+            if not keys:
+                del self._by_tag[tag]

@@ -1,0 +1,150 @@
+"""The few queries of the token path, through psycopg's asynchronous pool: no ORM, no thread."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from inference.errors import InvalidApiKey
+from inference.grants import Grant, Limits
+from tenants.database import ANSWER_S, Database
+from tenants.directory.catalogue import BaseRow, PinRow, VersionRow
+from tenants.limits import ceilings
+from tenants.limits.ceilings import Sets
+from tenants.models.accounts import Tenant, cache_salt
+from tenants.models.keys import TOUCH_INTERVAL
+
+KEY = """
+SELECT k.id, k.tenant_id, t.slug AS tenant, t.status, t.weight, t.cache_secret, k.name, k.prefix,
+       k.scopes, k.allowed_models, k.lane, k.expires_at, k.revoked_at, k.secret_hmac, k.origin_id
+"""
+LIMITS = """,
+       (SELECT jsonb_object_agg(CASE WHEN l.tenant_id IS NULL THEN 'default' ELSE l.author END,
+                                to_jsonb(l))
+        FROM tenants_limitset l
+        WHERE (l.tenant_id = k.tenant_id OR l.tenant_id IS NULL)
+          AND l.key_id IS NULL AND l.adapter_id IS NULL) AS tenant_limits,
+       (SELECT jsonb_object_agg(l.author, to_jsonb(l))
+        FROM tenants_limitset l WHERE l.key_id = k.id) AS key_limits
+"""
+OF_TENANTS = "FROM tenants_apikey k JOIN tenants_tenant t ON t.id = k.tenant_id\n"
+KEY_BY_PREFIX = KEY + LIMITS + OF_TENANTS + "WHERE k.prefix = %s"
+# A tenant may have thousands of keys; whether they still hold is no matter of limits.
+KEYS_BY_ID = KEY + OF_TENANTS + "WHERE k.id = ANY(%s) OR k.tenant_id = ANY(%s)"
+PRICES = """
+       (SELECT coalesce(jsonb_agg(jsonb_build_array(
+                   extract(epoch FROM starts_at), prompt, cached_prompt, output)
+               ORDER BY starts_at), '[]') FROM tenants_price WHERE {owner}) AS prices
+"""
+BASE_MODELS = f"""
+SELECT b.name, extract(epoch FROM b.created_at)::bigint AS created, b.max_model_len,
+       {PRICES.format(owner="base_model_id = b.id")}
+FROM tenants_basemodel b
+"""
+READY_VERSIONS = f"""
+SELECT a.id AS adapter_id, a.name AS adapter, b.name AS base_model,
+       extract(epoch FROM a.created_at)::bigint AS created, v.id, v.number, v.digest,
+       ARRAY(SELECT name::text FROM tenants_alias WHERE version_id = v.id) AS aliases,
+       (SELECT jsonb_object_agg(l.author, to_jsonb(l))
+        FROM tenants_limitset l WHERE l.adapter_id = a.id) AS limits,
+       {PRICES.format(owner="adapter_id = a.id")}
+FROM tenants_adapter a
+JOIN tenants_basemodel b ON b.id = a.base_model_id
+JOIN tenants_adapterversion v ON v.adapter_id = a.id
+WHERE a.tenant_id = %s AND v.state = 'ready'
+"""
+PINNED = """
+SELECT t.slug AS tenant, a.name AS adapter, b.name AS base_model, v.digest
+FROM tenants_adapter a
+JOIN tenants_tenant t ON t.id = a.tenant_id
+JOIN tenants_basemodel b ON b.id = a.base_model_id
+JOIN tenants_alias l ON l.adapter_id = a.id AND l.name = 'live'
+JOIN tenants_adapterversion v ON v.id = l.version_id
+WHERE a.pinned AND t.status = 'active'
+ORDER BY a.id
+"""
+TOUCH = """
+UPDATE tenants_apikey SET last_used_at = now()
+WHERE id = ANY(%s) AND (last_used_at IS NULL OR last_used_at <= now() - %s)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A key with its tenant, as stored. The limits are those of `Reader.key` alone."""
+
+    id: int
+    tenant_id: int
+    tenant: str
+    status: str
+    weight: float
+    cache_secret: bytes
+    name: str
+    prefix: str
+    scopes: list[str]
+    allowed_models: list[str] | None
+    lane: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    secret_hmac: bytes
+    origin_id: int | None = None
+    tenant_limits: Sets | None = None
+    key_limits: Sets | None = None
+
+    def verdict(self) -> Grant | InvalidApiKey:
+        """What the key may do, or why it may do nothing. Expiry is a matter of the clock."""
+        if self.revoked_at is not None:
+            return InvalidApiKey("This API key was revoked.")
+        if self.status != Tenant.Status.ACTIVE:
+            return InvalidApiKey("The tenant of this API key is suspended.")
+        return Grant(
+            key_id=self.id,
+            tenant_id=self.tenant_id,
+            tenant=self.tenant,
+            scopes=frozenset(self.scopes),
+            models=None if self.allowed_models is None else frozenset(self.allowed_models),
+            weight=self.weight,
+            salt=cache_salt(self.cache_secret, self.tenant_id),
+            expires_at=self.expires_at.timestamp() if self.expires_at else None,
+            limits=self.limits(),
+            lane=self.lane,
+        )
+
+    def limits(self) -> tuple[Limits, ...]:
+        """Those in force of the tenant and of the key."""
+        tenant, key = f"tenant `{self.tenant}`", f"key `{self.name}` (lk_{self.prefix}…)"
+        return (
+            *ceilings.limits(f"t{self.tenant_id}", tenant, self.tenant_limits),
+            *ceilings.limits(f"k{self.origin_id or self.id}", key, self.key_limits),
+        )
+
+
+class Reader(Database):
+    """Each query raises `Unavailable` where the database does not answer in time."""
+
+    def __init__(self, answer_s: float = ANSWER_S) -> None:
+        super().__init__("directory", answer_s)
+
+    async def key(self, prefix: str) -> KeyRow | None:
+        """The key with this lookup prefix."""
+        rows = await self.rows(KeyRow, KEY_BY_PREFIX, [prefix])
+        return rows[0] if rows else None
+
+    async def keys(self, ids: Collection[int], tenants: Collection[int]) -> list[KeyRow]:
+        """These keys, and all keys of these tenants."""
+        return await self.rows(KeyRow, KEYS_BY_ID, [list(ids), list(tenants)])
+
+    async def base_models(self) -> list[BaseRow]:
+        return await self.rows(BaseRow, BASE_MODELS)
+
+    async def ready_versions(self, tenant_id: int) -> list[VersionRow]:
+        return await self.rows(VersionRow, READY_VERSIONS, [tenant_id])
+
+    async def pinned(self) -> list[PinRow]:
+        """The live versions of pinned adapters of all active tenants."""
+        return await self.rows(PinRow, PINNED)
+
+    async def touch(self, ids: Collection[int]) -> None:
+        """Note that these keys were used, at most once a minute each."""
+        await self.execute(TOUCH, [list(ids), TOUCH_INTERVAL])

@@ -1,0 +1,96 @@
+"""What an agent tells of watched requests, and that it tells nothing of others."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from inference.agent.job import Job
+from inference.agent.link import Link
+from inference.agent.progress import Progress
+from inference.agent.scheduler.queue import Queue, Request
+from inference.agent.scheduler.slots import Slots
+from inference.link import wire
+from inference.link.wire import Wait
+
+
+class Heard:
+    """The part of a link that a watch uses."""
+
+    def __init__(self) -> None:
+        self.waits: list[Wait] = []
+
+    def note(self, wait: Wait) -> None:
+        self.waits.append(wait)
+
+
+class Room:
+    """A watch over a queue of one place, and jobs that the test moves on."""
+
+    def __init__(self) -> None:
+        self.link, self.queue = Heard(), Queue(Slots(active=1, resident=1), max_running=1)
+        self.watch = Progress(self.queue)
+
+    def job(self, id: str, *, watched: bool = True) -> Job:
+        job = Job(id, None, cast(Link, self.link))
+        if watched:
+            self.watch.add(job)
+        return job
+
+    def queued(self, id: str, **options: Any) -> Job:
+        job = self.job(id, **options)
+        self.queue.push(Request(id, "acme", None), 0.0)
+        job.turn = cast(Any, object())
+        return job
+
+
+@pytest.fixture
+def room() -> Room:
+    return Room()
+
+
+def test_each_phase_is_told_once(room: Room) -> None:
+    job = room.job("a")
+    room.watch.moved(job)
+    room.queue.push(Request("a", "acme", None), 0.0)
+    job.turn = cast(Any, object())
+    for moment in ("", "admitted_at", "submitted_at", "first_token_at"):
+        if moment:
+            setattr(job, moment, 1.0)
+        room.watch.moved(job)
+        room.watch.look()
+    said = [("fetching", 0), ("queued", 1), ("loading", 0), ("prefill", 0)]
+    assert [(wait.phase, wait.place) for wait in room.link.waits] == said
+
+
+def test_places_are_told_as_they_change(room: Room) -> None:
+    for id in ("a", "b"):
+        room.queued(id)
+    room.watch.look()
+    room.queue.finish("a", 0.0)
+    room.watch.look()
+    assert room.link.waits == [
+        Wait("a", "queued", 1),
+        Wait("b", "queued", 2),
+        Wait("b", "queued", 1),
+    ]
+
+
+def test_nothing_is_told_of_what_nobody_watches_or_has_ended(room: Room) -> None:
+    plain, ended, orphan = room.queued("a", watched=False), room.queued("b"), room.queued("c")
+    orphan.link = None
+    room.watch.discard(ended)
+    for job in (plain, ended, orphan):
+        room.watch.moved(job)
+    room.watch.look()
+    assert room.link.waits == []
+
+
+def test_agents_and_gateways_of_other_versions_understand_a_submit() -> None:
+    submit = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt", watched=True)
+    fields = msgspec.msgpack.decode(wire.encode(submit))
+    older, newer = msgspec.msgpack.encode(fields[:-1]), msgspec.msgpack.encode([*fields, "more"])
+    assert wire.decode(older) == msgspec.structs.replace(submit, watched=False)
+    assert wire.decode(newer) == submit

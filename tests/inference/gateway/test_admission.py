@@ -1,0 +1,133 @@
+"""What a request is reserved before it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from inference.errors import ContextLengthExceeded
+from inference.gateway.admission import (
+    LEAST_PER_BYTE,
+    LEAST_TOKENS,
+    MAX_TOKENS,
+    WHOLE_TOKENS,
+    PromptLengths,
+    ask_of,
+    bound_of,
+    grows,
+    prompt_tokens_of,
+)
+from inference.gateway.stream import EXTENSION_TOKENS
+from inference.grants import Ask
+from inference.operations.openai import Call
+
+LONG = 100_000
+
+
+def call(**fields: Any) -> Call:
+    given: dict[str, Any] = {"kind": "chat", "model": "m", "stream": True, "include_usage": False}
+    return Call(**(given | fields))
+
+
+@pytest.mark.parametrize(
+    ("given", "max_model_len", "ask"),
+    [
+        ({"max_tokens": 50}, LONG, Ask(10, 50, 50)),
+        ({"max_tokens": 50, "choices": 3}, LONG, Ask(10, 150, 150)),
+        ({"max_tokens": 50}, 30, Ask(10, 30, 30)),
+        ({"max_tokens": 50}, 0, Ask(10, 50, 50)),
+        ({"max_tokens": -5}, LONG, Ask(10, 0, 0)),
+        ({}, LONG, Ask(10, EXTENSION_TOKENS, LEAST_TOKENS)),
+        ({}, 30, Ask(10, 20, LEAST_TOKENS)),
+        ({}, 12, Ask(10, 6, 6)),
+        ({}, 1, Ask(10, 1, 1)),
+        ({"stream": False}, LONG, Ask(10, WHOLE_TOKENS, LEAST_TOKENS)),
+        ({"stream": False, "choices": 2}, 0, Ask(10, 2 * WHOLE_TOKENS, 2 * LEAST_TOKENS)),
+    ],
+)
+def test_what_is_asked_of_the_limits(given: dict[str, Any], max_model_len: int, ask: Ask) -> None:
+    assert ask_of(call(**given), 10, max_model_len) == ask
+
+
+def test_only_a_stream_that_names_no_end_may_grow() -> None:
+    assert grows(call())
+    assert not grows(call(max_tokens=5))
+    assert not grows(call(stream=False))
+
+
+@pytest.mark.parametrize(
+    ("given", "reserved", "bound"),
+    [
+        ({"stream": False}, 100, 100),
+        ({"stream": False, "choices": 3}, 100, 33),
+        ({"stream": False, "choices": 3}, 2, 1),
+        ({"stream": False}, None, None),
+        ({"stream": False, "max_tokens": 5}, 5, None),
+        ({}, 100, None),
+    ],
+)
+def test_an_answer_that_cannot_be_cut_is_bounded(
+    given: dict[str, Any], reserved: int | None, bound: int | None
+) -> None:
+    assert bound_of(call(**given), reserved) == bound
+
+
+def test_prompt_lengths_are_learned_for_each_model() -> None:
+    lengths = PromptLengths()
+    assert lengths.estimate(1, "a", 1000) == 300
+    for _ in range(200):
+        lengths.learn(1, "a", 1000, 200)
+    assert lengths.estimate(1, "a", 1000) == pytest.approx(200, abs=1)
+    assert lengths.estimate(1, "b", 1000) == 300
+    assert lengths.estimate(1, "a", 1) == 1
+
+
+def test_bodies_stuffed_with_what_no_engine_reads_make_no_prompt_free() -> None:
+    lengths = PromptLengths()
+    for _ in range(1000):
+        lengths.learn(1, "a", 100_000, 1)
+    assert lengths.estimate(1, "a", 1000) == 1000 * LEAST_PER_BYTE
+    assert lengths.estimate(2, "a", 1000) == 300, "and are no other tenant's matter"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_estimate_beyond_the_context_cuts_no_answer_short(stream: bool) -> None:
+    assert ask_of(call(stream=stream), 5000, 2048) == Ask(5000, 1024, LEAST_TOKENS)
+    assert ask_of(call(stream=stream, max_tokens=500), 5000, 2048) == Ask(5000, 500, 500)
+
+
+@pytest.mark.parametrize(
+    ("given", "estimate", "max_model_len", "tokens"),
+    [
+        ({}, 300, 2048, 300),
+        ({}, 5000, 2048, 2048),
+        ({"choices": 4}, 5000, 2048, 2048),
+        ({"choices": 4, "prompts": 2}, 5000, 2048, 4096),
+        ({}, 5000, 0, 5000),
+        ({"tokens": 7}, 300, 2048, 7),
+        ({"tokens": 2048}, 5000, 2048, 2048),
+        ({"tokens": 4 * MAX_TOKENS}, 5000, 4 * MAX_TOKENS, 4 * MAX_TOKENS),
+    ],
+)
+def test_a_prompt_is_no_longer_than_engines_take(
+    given: dict[str, Any], estimate: int, max_model_len: int, tokens: int
+) -> None:
+    assert prompt_tokens_of(call(**given), estimate, max_model_len) == tokens
+
+
+@pytest.mark.parametrize(
+    ("given", "max_model_len", "most"),
+    [
+        ({"tokens": 2049}, 2048, 2048),
+        ({"tokens": 4097, "choices": 8, "prompts": 2}, 2048, 4096),
+        ({"tokens": MAX_TOKENS + 1}, 0, MAX_TOKENS),
+        ({"tokens": MAX_TOKENS + 1, "prompts": 500}, 2048, MAX_TOKENS),
+        ({"tokens": 4 * MAX_TOKENS + 1, "prompts": 2}, 4 * MAX_TOKENS, 4 * MAX_TOKENS),
+    ],
+)
+def test_more_tokens_than_that_reach_no_engine(
+    given: dict[str, Any], max_model_len: int, most: int
+) -> None:
+    with pytest.raises(ContextLengthExceeded, match=f"it can have {most} at most"):
+        prompt_tokens_of(call(**given), 1, max_model_len)

@@ -1,0 +1,582 @@
+"""The gateway's end, against an engine that is played frame by frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from inference.errors import (
+    AdapterLoadFailed,
+    ApiKeyRevoked,
+    EngineLost,
+    InvalidRequest,
+    NoEngine,
+    Overloaded,
+)
+from inference.gateway.hub import MAX_OUTBOX_FRAMES, Hub, Order
+from inference.gateway.stream import Stream
+from inference.grants import Ask, Reservation, Written
+from inference.link import wire
+from inference.link.wire import (
+    NOBODY,
+    Delta,
+    Done,
+    EngineStats,
+    Fault,
+    Frame,
+    LedgerEntry,
+    Usage,
+    UsageAck,
+    UsageReport,
+)
+from tests.inference.limits import Counted
+from tests.inference.rig import until
+from tests.inference.samples import BASE, GRANT, MODEL, REF
+
+
+class Ledger:
+    """A recorder that keeps what it is told, and writes when the test says so."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, Sequence[LedgerEntry], Written]] = []
+        self.reported: list[str] = []
+
+    def record(
+        self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
+    ) -> None:
+        self.told.append((engine_id, journal, entries, written))
+
+    def totals(self, engine_id: str, stats: EngineStats) -> None:
+        self.reported.append(engine_id)
+
+
+def entry(id: str = "r1", completion_tokens: int = 2) -> LedgerEntry:
+    return LedgerEntry(id, NOBODY, "base", Usage(5, 0, completion_tokens), "stop")
+
+
+class Played:
+    """An engine's end of a link, in memory: a Transport whose peer is the test."""
+
+    def __init__(self) -> None:
+        self._to_hub: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._from_hub: asyncio.Queue[bytes] = asyncio.Queue()
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.closed_for: str | None = None
+
+    async def receive(self) -> bytes | None:
+        return await self._to_hub.get()
+
+    async def send(self, message: bytes) -> None:
+        await self.writable.wait()
+        self._from_hub.put_nowait(message)
+
+    async def close(self, reason: str) -> None:
+        self.closed_for = reason
+
+    def say(self, frame: Frame) -> None:
+        self._to_hub.put_nowait(wire.encode(frame))
+
+    def say_bytes(self, message: bytes) -> None:
+        self._to_hub.put_nowait(message)
+
+    def hang_up(self) -> None:
+        self._to_hub.put_nowait(None)
+
+    async def hear(self) -> Frame:
+        return wire.decode(await self._from_hub.get())
+
+
+class Bench:
+    """A hub, its ledger, and engines that the test plays."""
+
+    def __init__(self) -> None:
+        self.ledger, self.limits = Ledger(), Counted()
+        self.hub = Hub("http://gateway", "t" * 32, self.ledger, self.limits)
+        self.links: list[asyncio.Task[None]] = []
+
+    async def join(self, id: str = "engine-1") -> Played:
+        played = await self.dial()
+        played.say(wire.Hello(1, 1, id, MODEL))
+        assert isinstance(await played.hear(), wire.Welcome)
+        return played
+
+    async def dial(self) -> Played:
+        played = Played()
+        self.links.append(asyncio.create_task(self.hub.serve(played)))
+        return played
+
+    async def end(self) -> None:
+        """Wait until the last link that was dialled has ended."""
+        await self.links[-1]
+
+    def submit(self, id: str = "r1", *, output_tokens: int | None = None, **options: Any) -> Stream:
+        reservation = Reservation(id, output_tokens)
+        self.limits.open[id] = Ask(1, output_tokens or 0, 0)
+        given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}
+        return self.hub.submit(Order(GRANT, BASE, reservation, **(given | options)))
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    for link in bench.links:
+        link.cancel()
+    await asyncio.gather(*bench.links, return_exceptions=True)
+
+
+@asynccontextmanager
+async def reading(stream: Stream) -> AsyncIterator[asyncio.Task[Delta | Done]]:
+    task = asyncio.create_task(stream.read())
+    yield task
+    task.cancel()
+
+
+async def test_a_request_from_submit_to_its_end(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    submitted = await engine.hear()
+    assert isinstance(submitted, wire.Submit)
+    assert (submitted.tenant, submitted.salt, submitted.model) == ("acme", "salt", "base")
+    engine.say(wire.Step([Delta("r1", "Hel", 1, [], 7, 2)]))
+    assert await stream.read() == Delta("r1", "Hel", 1, [], 7, 2)
+    usage = Usage(prompt_tokens=7, cached_tokens=2, completion_tokens=2)
+    engine.say(wire.Step([Delta("r1", "lo", 1)]))
+    engine.say(Done("r1", usage, "stop"))
+    assert await stream.read() == Delta("r1", "lo", 1)
+    assert await stream.read() == Done("r1", usage, "stop")
+    assert bench.limits.settled == {"r1": usage}
+    assert (submitted.account.tenant_id, submitted.account.key_id) == (1, 1)
+    assert (submitted.account.base_model, submitted.lane) == ("base", "batch")
+    await bench.hub.drained()
+
+
+async def test_who_watches_a_request_hears_what_it_waits_for(bench: Bench) -> None:
+    engine, heard = await bench.join(), []
+    watched, plain = bench.submit("r1", watch=heard.append), bench.submit("r2")
+    asked = [await engine.hear(), await engine.hear()]
+    assert [one.watched for one in asked if isinstance(one, wire.Submit)] == [True, False]
+    queued, prefill = wire.Wait("r1", "queued", 3), wire.Wait("r1", "prefill")
+    engine.say(wire.Waits([queued, wire.Wait("r2", "queued", 4), wire.Wait("gone", "queued", 1)]))
+    engine.say(wire.Waits([prefill]))
+    engine.say(wire.Step([Delta("r1", "Hi", 1), Delta("r2", "Hi", 1)]))
+    engine.say(wire.Waits([queued]))  # too late to mean anything
+    engine.say(Done("r1", Usage()))
+    assert await watched.read() == Delta("r1", "Hi", 1)
+    assert await watched.read() == Done("r1", Usage())
+    assert await plain.read() == Delta("r2", "Hi", 1)
+    assert heard == [queued, prefill]
+
+
+async def test_a_slow_reader_gets_merged_deltas_and_holds_nobody_up(bench: Bench) -> None:
+    engine = await bench.join()
+    slow, fast = bench.submit("slow"), bench.submit("fast")
+    for i in range(50):
+        engine.say(wire.Step([Delta("slow", f"{i},", 1), Delta("fast", "x", 1)]))
+        assert await fast.read() == Delta("fast", "x", 1)
+    assert await slow.read() == Delta("slow", "".join(f"{i}," for i in range(50)), 50)
+
+
+async def test_a_request_that_fails_raises_what_the_engine_said(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say(Done("r1", Usage(), fault=Fault.of(InvalidRequest("bad", param="n"))))
+    with pytest.raises(InvalidRequest) as refused:
+        await stream.read()
+    assert refused.value.param == "n"
+    assert bench.limits.settled == {"r1": Usage()}
+
+
+async def test_a_request_that_the_engine_had_no_room_for_costs_nothing(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say(Done("r1", Usage(), fault=Fault.of(Overloaded("full", retry_after_s=2))))
+    with pytest.raises(Overloaded):
+        await stream.read()
+    assert (bench.limits.released, bench.limits.settled) == (["r1"], {})
+
+
+async def test_a_client_that_leaves_is_counted_what_the_engine_says(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    await engine.hear()
+    engine.say(wire.Step([Delta("r1", "a", 1, [], 5, 0)]))
+    await stream.read()
+    stream.cancel("cancelled")
+    stream.cancel("cancelled")
+    assert await engine.hear() == wire.Cancel("r1", "cancelled")
+    assert bench.limits.settled == {}
+    engine.say(wire.Step([Delta("r1", "b", 1)]))
+    engine.say(Done("r1", Usage(5, 0, 2), "cancelled"))
+    await bench.hub.drained()
+    assert bench.limits.settled == {"r1": Usage(5, 0, 2)}
+
+
+async def test_cancelling_what_has_ended_says_nothing(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    await engine.hear()
+    engine.say(Done("r1", Usage(), "stop"))
+    await stream.read()
+    stream.cancel("cancelled")
+    stream.end(ApiKeyRevoked())
+    bench.submit("r2")
+    assert isinstance(await engine.hear(), wire.Submit)
+
+
+async def test_an_engine_lost_in_mid_stream_counts_what_was_seen(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say(wire.Step([Delta("r1", "a", 3, [], 5, 4)]))
+    await stream.read()
+    engine.hang_up()
+    with pytest.raises(EngineLost, match="engine-1"):
+        await stream.read()
+    seen = bench.limits.settled["r1"]
+    assert seen is not None
+    assert (seen.prompt_tokens, seen.cached_tokens, seen.completion_tokens) == (5, 4, 3)
+    with pytest.raises(NoEngine):
+        bench.submit("r2")
+
+
+async def test_an_engine_lost_before_its_first_word_leaves_the_estimate(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.hang_up()
+    with pytest.raises(EngineLost):
+        await stream.read()
+    assert bench.limits.settled == {"r1": None}
+
+
+async def test_entries_are_acknowledged_when_the_ledger_has_them(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    await engine.hear()
+    engine.say(Done("r1", Usage(5, 0, 2), "stop"))
+    engine.say(UsageReport("journal-1", [entry()]))
+    engine.say(wire.Drain())
+    await stream.read()
+    await until(lambda: bench.ledger.told)
+    ((engine_id, journal, entries, written),) = bench.ledger.told
+    assert (engine_id, journal, list(entries)) == ("engine-1", "journal-1", [entry()])
+    written(["r1"])
+    assert await engine.hear() == UsageAck(["r1"])
+
+
+async def test_what_another_gateway_took_is_settled_by_who_hears_of_its_end(bench: Bench) -> None:
+    engine = await bench.join()
+    mine = bench.submit("mine")
+    engine.say(Done("mine", Usage(5, 0, 1), "stop"))
+    await mine.read()
+    bench.limits.open["mine"] = bench.limits.open["theirs"] = Ask(1, 1, 1)
+    engine.say(UsageReport("journal-1", [entry("mine"), entry("theirs", 3)]))
+    await until(lambda: bench.ledger.told)
+    assert "mine" in bench.limits.open
+    assert bench.limits.settled["theirs"] == Usage(5, 0, 3)
+
+
+async def test_engines_of_one_base_model_hear_whom_the_others_served(bench: Bench) -> None:
+    first, second = await bench.join("first"), await bench.join("second")
+    first.say(wire.Stats(EngineStats(), "run", {"acme": 12.5}))
+    assert await second.hear() == wire.Served("first", "run", {"acme": 12.5})
+    assert bench.ledger.reported == ["first"]
+
+
+async def test_engines_are_told_what_to_keep_loaded(bench: Bench) -> None:
+    early = await bench.join("early")
+    bench.hub.set_pins({"base": [REF]})
+    bench.hub.set_pins({"base": [REF], "other": [REF]})
+    bench.hub.set_pins({})
+    assert await early.hear() == wire.Pins([REF])
+    assert await early.hear() == wire.Pins([])
+    bench.hub.set_pins({"base": [REF]})
+    late = await bench.join("late")
+    assert await late.hear() == wire.Pins([REF])
+
+
+async def test_an_engine_hears_that_nothing_is_pinned_any_more_however_late(bench: Bench) -> None:
+    """It may have been told otherwise before the gateway started, or before the link broke."""
+    early = await bench.join("early")
+    bench.hub.set_pins({})
+    assert await early.hear() == wire.Pins([])
+    late = await bench.join("late")
+    assert await late.hear() == wire.Pins([])
+
+
+async def test_a_stream_asks_for_more_before_it_runs_out(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.limits.tokens_left = 1000
+    stream = bench.submit(output_tokens=200, grows=True)
+    await engine.hear()
+    engine.say(wire.Step([Delta("r1", "a", 150)]))
+    await stream.read()
+    await until(lambda: bench.limits.extensions)
+    engine.say(wire.Step([Delta("r1", "b", 500)]))
+    assert await stream.read() == Delta("r1", "b", 500)
+    engine.say(Done("r1", Usage(5, 0, 650), "stop"))
+    assert (await stream.read()).finish_reason == "stop"  # type: ignore[union-attr]
+    assert stream.limited is None
+    assert bench.limits.extensions == [1000]
+
+
+async def test_a_stream_that_outgrows_its_limits_ends_as_too_long(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.limits.tokens_left = 0
+    stream = bench.submit(output_tokens=200, grows=True)
+    await engine.hear()
+    engine.say(wire.Step([Delta("r1", "a", 150)]))
+    assert isinstance(await stream.read(), Delta)
+    engine.say(wire.Step([Delta("r1", "b", 60)]))
+    assert await stream.read() == Delta("r1", "b", 60)
+    assert await engine.hear() == wire.Cancel("r1", "length")
+    engine.say(wire.Step([Delta("r1", "never shown", 2)]))
+    engine.say(Done("r1", Usage(5, 0, 212), "cancelled"))
+    assert await stream.read() == Done("r1", Usage(5, 0, 212), "length")
+    assert stream.limited is not None and stream.limited.code == "rate_limit_exceeded"
+    assert bench.limits.settled["r1"] == Usage(5, 0, 212)
+
+
+async def test_a_refusal_that_comes_after_the_client_left_changes_nothing(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.limits.tokens_left = 0
+    stream = bench.submit(output_tokens=200, grows=True)
+    await engine.hear()
+    stream.push(Delta("r1", "a", 210))
+    stream.cancel("cancelled")
+    assert await engine.hear() == wire.Cancel("r1", "cancelled")
+    engine.say(Done("r1", Usage(5, 0, 210), "cancelled"))
+    await bench.hub.drained()
+    assert stream.limited is None
+    assert bench.limits.settled["r1"] == Usage(5, 0, 210)
+
+
+async def test_a_stream_goes_on_while_nobody_can_be_asked(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.limits.away = True
+    stream = bench.submit(output_tokens=200, grows=True)
+    await engine.hear()
+    for _ in range(3):
+        engine.say(wire.Step([Delta("r1", "a", 100)]))
+        assert isinstance(await stream.read(), Delta)
+        await asyncio.sleep(0)
+    engine.say(Done("r1", Usage(5, 0, 300), "stop"))
+    assert (await stream.read()).finish_reason == "stop"  # type: ignore[union-attr]
+
+
+async def test_an_answer_that_cannot_grow_says_what_bounded_it(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit(output_tokens=30, max_tokens=30)
+    submitted = await engine.hear()
+    assert isinstance(submitted, wire.Submit) and submitted.max_tokens == 30
+    engine.say(Done("r1", Usage(5, 0, 30), "length"))
+    assert (await stream.read()).finish_reason == "length"  # type: ignore[union-attr]
+    assert stream.limited is not None and "30 tokens" in stream.limited.message
+
+
+async def test_revoking_a_key_ends_its_streams_at_once_and_in_the_engine(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    await engine.hear()
+    async with reading(stream) as read:
+        bench.hub.end_streams(99, ApiKeyRevoked())
+        bench.hub.end_streams(GRANT.key_id, ApiKeyRevoked())
+        with pytest.raises(ApiKeyRevoked):
+            await read
+    assert await engine.hear() == wire.Cancel("r1", "api_key_revoked")
+    engine.say(Done("r1", Usage(5, 0, 2), "cancelled"))
+    await bench.hub.drained()
+    assert bench.limits.settled == {"r1": Usage(5, 0, 2)}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"garbage",
+        wire.encode(wire.Welcome(1, "x")),
+        wire.encode(wire.Step([Delta("never submitted", "x", 1)])),
+        wire.encode(Done("never submitted", Usage())),
+    ],
+)
+async def test_a_violation_closes_the_link_with_a_reason_and_nothing_else(
+    bench: Bench, message: bytes
+) -> None:
+    good, bad = await bench.join("good"), await bench.join("bad")
+    bad.say_bytes(message)
+    answer = await bad.hear()
+    await bench.end()
+    assert isinstance(answer, wire.Error)
+    assert answer.fault.code == "protocol_violation"
+    assert bad.closed_for == answer.fault.message
+    stream = bench.submit()
+    good.say(Done("r1", Usage(), "stop"))
+    assert isinstance(await stream.read(), Done)
+
+
+@pytest.mark.parametrize("frame", [wire.Heartbeat(), wire.Hello(7, 9, "e", MODEL)])
+async def test_an_engine_that_cannot_be_greeted_is_refused(bench: Bench, frame: Frame) -> None:
+    engine = await bench.dial()
+    engine.say(frame)
+    assert isinstance(await engine.hear(), wire.Error)
+    await bench.end()
+    assert bench.hub.snapshot() == []
+
+
+async def test_nobody_waits_for_a_broken_engine_that_does_not_hear_why(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    await engine.hear()
+    engine.writable.clear()
+    engine.say_bytes(b"nonsense")
+    with pytest.raises(EngineLost):
+        await stream.read()
+    assert not bench.links[-1].done(), "it is being told"
+    with pytest.raises(NoEngine):
+        bench.submit("r2")
+
+
+async def test_hanging_up_before_hello_harms_nobody(bench: Bench) -> None:
+    engine = await bench.dial()
+    engine.hang_up()
+    await bench.end()
+
+
+async def test_a_draining_engine_gets_nothing_new_and_finishes_the_old(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say(wire.Drain())
+    engine.say(wire.Step([Delta("r1", "x", 1)]))
+    await stream.read()
+    with pytest.raises(NoEngine):
+        bench.submit("r2")
+    engine.say(Done("r1", Usage(), "stop"))
+    assert isinstance(await stream.read(), Done)
+
+
+async def test_an_engine_that_is_drained_hears_of_it_and_gets_nothing_new(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    assert isinstance(await engine.hear(), wire.Submit)
+    bench.hub.drain("another")
+    bench.hub.drain(bench.hub.snapshot()[0]["id"])
+    assert isinstance(await engine.hear(), wire.Drain)
+    assert bench.hub.snapshot()[0]["draining"]
+    with pytest.raises(NoEngine):
+        bench.submit("r2")
+    engine.say(Done("r1", Usage(), "stop"))
+    assert isinstance(await stream.read(), Done)
+
+
+async def test_an_engine_that_does_not_read_is_given_no_more(bench: Bench) -> None:
+    engine = await bench.join()
+    engine.writable.clear()
+    for i in range(MAX_OUTBOX_FRAMES + 1):
+        bench.submit(f"r{i}")
+        await asyncio.sleep(0)
+    with pytest.raises(Overloaded) as refused:
+        bench.submit("one too many")
+    assert refused.value.retry_after_s
+
+
+async def test_a_gateway_that_closes_takes_nothing_new(bench: Bench) -> None:
+    await bench.join()
+    bench.hub.closing = True
+    with pytest.raises(Overloaded, match="shutting down"):
+        bench.submit()
+
+
+async def test_an_engine_that_comes_back_replaces_its_dead_link(bench: Bench) -> None:
+    old = await bench.join("e")
+    stream = bench.submit()
+    new = await bench.join("e")
+    old.hang_up()
+    with pytest.raises(EngineLost):
+        await stream.read()
+    bench.submit("r2")
+    assert isinstance(await new.hear(), wire.Submit)
+    assert len(bench.hub.snapshot()) == 1
+
+
+async def test_an_engine_that_comes_by_two_ways_stays_while_one_of_them_does(bench: Bench) -> None:
+    """As where agents find the gateways through a load balancer, and then each by its own URL."""
+    direct, balanced = await bench.join(), await bench.join()
+    direct.say(wire.Stats(EngineStats(), "run", {"acme": 12.5}))
+    await until(lambda: bench.ledger.reported)
+    bench.submit()
+    submitted = await balanced.hear()
+    assert isinstance(submitted, wire.Submit), "it does not hear of itself"
+    balanced.hang_up()
+    await bench.end()
+    assert [engine["id"] for engine in bench.hub.snapshot()] == ["engine-1"]
+    bench.submit("r2")
+    assert isinstance(await direct.hear(), wire.Submit)
+    direct.hang_up()
+    await bench.links[0]
+    assert bench.hub.snapshot() == []
+
+
+async def test_a_revoked_keys_streams_end_on_whichever_link_they_run(bench: Bench) -> None:
+    older = await bench.join()
+    stream = bench.submit()
+    await older.hear()
+    await bench.join()
+    bench.hub.end_streams(GRANT.key_id, ApiKeyRevoked())
+    with pytest.raises(ApiKeyRevoked):
+        await stream.read()
+    assert await older.hear() == wire.Cancel("r1", "api_key_revoked")
+
+
+async def test_a_probe_returns_the_engines_report_or_its_refusal(bench: Bench) -> None:
+    engine = await bench.join()
+    probe = asyncio.create_task(bench.hub.probe("base", REF))
+    load = await engine.hear()
+    assert isinstance(load, wire.Load) and load.probe and load.adapter == REF
+    engine.say(wire.Loaded(load.id, {"finite": True}))
+    assert await probe == {"finite": True}
+
+    probe = asyncio.create_task(bench.hub.probe("base", REF))
+    load = await engine.hear()
+    assert isinstance(load, wire.Load)
+    engine.say(wire.Loaded(load.id, {}, Fault.of(AdapterLoadFailed("rank"))))
+    with pytest.raises(AdapterLoadFailed, match="rank"):
+        await probe
+
+    probe = asyncio.create_task(bench.hub.probe("base", REF))
+    await engine.hear()
+    engine.hang_up()
+    with pytest.raises(EngineLost):
+        await probe
+
+
+async def test_engines_hear_of_gateways_and_archived_adapters(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.hub.set_gateways(["http://gateway", "http://other"])
+    bench.hub.set_gateways(["http://gateway", "http://other"])
+    bench.hub.unload("d" * 64)
+    assert await engine.hear() == wire.Gateways(["http://gateway", "http://other"])
+    assert await engine.hear() == wire.Unload("d" * 64)
+
+
+async def test_the_base_model_and_statistics_of_an_engine_are_known(bench: Bench) -> None:
+    seen: list[wire.ModelInfo] = []
+    bench.hub.on_model(seen.append)
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say(wire.Stats(wire.EngineStats(running=3, resident=[REF.name])))
+    engine.say(wire.Step([Delta("r1", "x", 1)]))
+    await stream.read()
+    assert seen == [MODEL]
+    (shown,) = bench.hub.snapshot()
+    assert (shown["running"], shown["resident_adapters"]) == (3, [REF.name])
+
+
+def test_the_engines_token_is_compared_whole() -> None:
+    hub = Hub("http://gateway", "t" * 32, Ledger(), Counted())
+    assert hub.token_matches("t" * 32)
+    assert not hub.token_matches("t" * 31)
+    assert not hub.token_matches("")
+    assert not hub.token_matches("é")

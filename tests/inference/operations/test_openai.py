@@ -1,0 +1,271 @@
+"""The OpenAI surface: what is read of a body, and the exact bytes of answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.errors import BY_CODE, InferenceError, InvalidRequest, RateLimitExceeded
+from inference.link.wire import Usage
+from inference.operations import openai
+from inference.operations.openai import Answer, Call, Kind
+
+USAGE = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3, reasoning_tokens=1)
+
+
+def events(data: bytes) -> list[Any]:
+    """The payloads of server-sent events; `[DONE]` as text."""
+    parts = data.decode().split("\n\n")
+    assert parts.pop() == ""
+    payloads = [part.removeprefix("data: ") for part in parts]
+    return [one if one == "[DONE]" else json.loads(one) for one in payloads]
+
+
+def chat(**fields: Any) -> bytes:
+    return json.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "hi"}]} | fields
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        (b"", None, "not valid JSON"),
+        (b"{", None, "not valid JSON"),
+        (b"[]", None, "must be a JSON object"),
+        (b"nonsense", None, "not valid JSON"),
+        (b"\xff\xfe{}", None, "not UTF-8: invalid start byte at byte 0"),
+        (b'{"model":"m","messages":[{}],"x":"\xff"}', None, "not UTF-8"),
+        (b"[" * 100_000, None, "JSON"),
+        (b'{"a":' + b"[" * 100_000, None, "not valid JSON"),
+        (chat() + b"x", None, "trailing"),
+        (b"{}", "model", "provide a model parameter"),
+        (chat(model=""), "model", "provide a model parameter"),
+        (chat(model=7), "model", "expected `str`, got `int`"),
+        (chat(model=None), "model", "expected `str`"),
+        (b'{"model":"m"}', "messages", "at least one message"),
+        (chat(messages=[]), "messages", "at least one message"),
+        (chat(messages="hi"), "messages", "must be an array"),
+        (chat(max_completion_tokens=0), "max_completion_tokens", "at least 1"),
+        (chat(stream="yes"), "stream", "expected `bool"),
+        (chat(stream_options={}), "stream_options", "only allowed when `stream`"),
+        (chat(stream=True, stream_options=5), "stream_options", "expected `object"),
+        (
+            chat(stream=True, stream_options={"include_usage": 3}),
+            "stream_options.include_usage",
+            "expected `bool",
+        ),
+    ],
+)
+def test_a_bad_body_is_refused_by_name(body: bytes, param: str | None, says: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        openai.parse("chat", body)
+    assert refused.value.param == param
+    assert says in refused.value.message
+
+
+def test_a_completion_needs_a_prompt() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        openai.parse("completion", b'{"model":"m"}')
+    assert refused.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts", "tokens"),
+    [
+        ("hi", 1, 0),
+        (["a", "b, [c]"], 2, 0),
+        ([1, 2], 1, 2),
+        ("", 1, 0),
+        ([[1, 2], [3]], 2, 3),
+        ([[1, 2]], 1, 2),
+        ([], 1, 1),
+        ({"a": 1}, 1, 0),
+    ],
+)
+def test_any_prompt_is_left_to_the_engine(prompt: object, prompts: int, tokens: int) -> None:
+    body = json.dumps({"model": "m", "prompt": prompt}).encode()
+    call = openai.parse("completion", body)
+    assert call == Call(
+        *("completion", "m", False, False, prompts, openai.COMPLETION_TOKENS),
+        prompts=prompts,
+        tokens=tokens,
+    )
+
+
+def test_a_request_has_so_many_choices_at_most() -> None:
+    def ask(prompts: int, n: int) -> Call:
+        body = {"model": "m", "prompt": ["a"] * prompts, "n": n}
+        return openai.parse("completion", json.dumps(body).encode())
+
+    assert ask(64, 16).choices == openai.MAX_CHOICES
+    for prompts, n in ((64, 17), (1025, 1), (1, 10**18)):
+        with pytest.raises(InvalidRequest, match="at most 1024") as refused:
+            ask(prompts, n)
+        assert refused.value.param == "n"
+
+
+@pytest.mark.parametrize(
+    ("fields", "choices", "max_tokens", "flex"),
+    [
+        ({}, 1, None, False),
+        ({"max_tokens": 7, "n": 3}, 3, 7, False),
+        ({"max_tokens": 7, "max_completion_tokens": 9}, 1, 9, False),
+        ({"n": None, "max_tokens": None, "service_tier": "flex"}, 1, None, True),
+        ({"n": 0, "service_tier": "auto"}, 1, None, False),
+    ],
+)
+def test_what_a_chat_may_use_is_read(
+    fields: dict[str, Any], choices: int, max_tokens: int | None, flex: bool
+) -> None:
+    body = json.dumps({"model": "m", "messages": [{}], **fields}).encode()
+    call = openai.parse("chat", body)
+    assert (call.choices, call.max_tokens, call.flex) == (choices, max_tokens, flex)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0, "0ms"),
+        (0.0124, "12ms"),
+        (1.5, "1.5s"),
+        (59.9994, "59.999s"),
+        (60, "1m0s"),
+        (119.6, "2m0s"),
+        (361, "6m1s"),
+    ],
+)
+def test_spans_are_written_as_openai_does(seconds: float, shown: str) -> None:
+    assert openai.span(seconds) == shown
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_an_answer_that_a_limit_ended_says_so(kind: openai.Kind) -> None:
+    answer = openai.Answer(Call(kind, "m", True, False), "1", 0)
+    limited = RateLimitExceeded("No more.")
+    details = {"code": "rate_limit_exceeded", "message": "No more."}
+    (event,) = events(answer.closing("length", limited))
+    assert event["choices"][0]["finish_details"] == details
+    whole = json.loads(answer.whole("a", "length", Usage(), limited))
+    assert whole["choices"][0]["finish_details"] == details
+    assert "finish_details" not in json.loads(answer.whole("a", "stop", Usage()))["choices"][0]
+    made = b'{"choices":[{"finish_reason":"length"},{"finish_reason":"stop"}]}'
+    cut, whole_one = json.loads(openai.explained(made, limited))["choices"]
+    assert cut == {"finish_reason": "length", "finish_details": details}
+    assert whole_one == {"finish_reason": "stop"}
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_each_choice_ends_once(kind: openai.Kind) -> None:
+    answer = openai.Answer(Call(kind, "m", True, False, choices=3), "1", 0)
+    answer.chunk(b'{"choices":[{"index":0,"finish_reason":null}]}')
+    answer.chunk(b'{"choices":[{"index":1,"finish_reason":"stop"}]}')
+    answer.chunk(b'{"choices":[{"index":2}]}')
+    (event,) = events(answer.closing("length", RateLimitExceeded("No more.")))
+    ended = [(choice["index"], choice["finish_reason"]) for choice in event["choices"]]
+    assert ended == [(0, "length"), (2, "length")]
+    answer.chunk(
+        b'{"choices":[{"index":0,"finish_reason":"stop"},{"index":2,"finish_reason":"x"}]}'
+    )
+    assert answer.closing("stop") == b""
+
+
+def test_unknown_fields_are_ignored_and_nulls_mean_absent() -> None:
+    body = chat(stream=None, stream_options=None, service_tier="auto", whatever={"a": [1]})
+    assert openai.parse("chat", body) == Call("chat", "m", False, False)
+
+
+def test_usage_is_included_only_when_asked_for() -> None:
+    assert openai.parse("chat", chat(stream=True)).include_usage is False
+    assert openai.parse(
+        "chat", chat(stream=True, stream_options={"include_usage": True})
+    ).include_usage
+
+
+@given(st.binary(max_size=200))
+def test_no_body_crashes_the_parser(body: bytes) -> None:
+    for kind in ("chat", "completion"):
+        try:
+            openai.parse(kind, body)
+        except InvalidRequest as error:
+            assert error.message
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_a_stream_as_clients_expect_it(kind: Kind, include_usage: bool) -> None:
+    answer = Answer(Call(kind, "my/model", True, include_usage), "abc", 1700)
+    data = answer.opening() + answer.text('a"\n') + answer.text("é") + answer.closing("stop")
+    *chunks, done = events(data + answer.ending(USAGE))
+    assert done == "[DONE]"
+    prefix, object_ = {
+        "chat": ("chatcmpl", "chat.completion.chunk"),
+        "completion": ("cmpl", "text_completion"),
+    }[kind]
+    for chunk in chunks:
+        assert (chunk["id"], chunk["object"]) == (f"{prefix}-abc", object_)
+        assert (chunk["created"], chunk["model"]) == (1700, "my/model")
+    if include_usage:
+        last = chunks.pop()
+        assert last["choices"] == []
+        assert last["usage"]["total_tokens"] == 13
+        assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
+        assert last["usage"]["completion_tokens_details"] == {"reasoning_tokens": 1}
+    assert all(
+        chunk.get("usage", "absent") == (None if include_usage else "absent") for chunk in chunks
+    )
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
+    assert choices[-1]["finish_reason"] == "stop"
+    if kind == "chat":
+        assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(c["delta"].get("content", "") for c in choices) == 'a"\né'
+    else:
+        assert "".join(c["text"] for c in choices) == 'a"\né'
+
+
+@pytest.mark.parametrize("include_usage", [False, True])
+def test_a_chunk_made_by_the_engine_is_passed_on(include_usage: bool) -> None:
+    answer = Answer(Call("chat", "m", True, include_usage), "abc", 1)
+    (chunk,) = events(answer.chunk(b'{"id":"x","choices":[]}'))
+    assert chunk == {"id": "x", "choices": []} | ({"usage": None} if include_usage else {})
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_a_whole_answer(kind: Kind) -> None:
+    body = json.loads(Answer(Call(kind, "m", False, False), "abc", 1).whole("hi", "length", USAGE))
+    choice = body["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert (choice["message"]["content"] if kind == "chat" else choice["text"]) == "hi"
+    assert body["usage"]["prompt_tokens"] == 10
+
+
+def test_the_error_shape() -> None:
+    body = json.loads(openai.error_body(InvalidRequest("no good", param="n")))
+    assert body == {
+        "error": {
+            "message": "no good",
+            "type": "invalid_request_error",
+            "param": "n",
+            "code": "invalid_request",
+        }
+    }
+
+
+def test_an_error_in_mid_stream_never_looks_like_the_end() -> None:
+    (event,) = events(openai.error_event(InferenceError("gone")))
+    assert event["error"]["message"] == "gone"
+
+
+def test_each_error_class_has_a_code_of_its_own() -> None:
+    def family(root: type[InferenceError]) -> list[type[InferenceError]]:
+        return [root, *(one for child in root.__subclasses__() for one in family(child))]
+
+    assert sorted(BY_CODE) == sorted(kind.code for kind in family(InferenceError))
+    for kind in family(InferenceError):
+        assert kind().message
+        assert 400 <= kind.http_status < 600

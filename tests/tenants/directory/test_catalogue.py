@@ -1,0 +1,192 @@
+"""What names mean, without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from inference.errors import UnknownModel
+from inference.grants import Grant, Limits, Price, Target
+from inference.link.wire import AdapterRef
+from tenants.directory.catalogue import (
+    BaseRow,
+    Catalogue,
+    PinRow,
+    Prices,
+    VersionRow,
+    cards,
+    pins,
+    price_at,
+)
+from tenants.directory.catalogue import resolve as resolve_at
+
+OLD, NEW, TWIN = "ab" * 32, "cd" * 32, "cdcdcdcd" + "0" * 56
+BASES = {
+    "org/base": BaseRow("org/base", 1, 4096, [(50.0, 10, 5, 20), (150.0, 30, 15, 60)]),
+    "shadow": BaseRow("shadow", 1, 512),
+}
+ADAPTER_IDS = {"support": 70, "digits": 71, "sleeping": 72, "shadow": 73}
+
+
+def version(
+    number: int,
+    digest: str,
+    *aliases: str,
+    adapter: str = "support",
+    prices: Prices = (),
+    limits: dict[str, dict[str, int | None]] | None = None,
+) -> VersionRow:
+    adapter_id = ADAPTER_IDS[adapter]
+    row = VersionRow(adapter_id, adapter, "org/base", 2, number, number, digest, list(aliases))
+    return replace(row, prices=prices, limits=limits)
+
+
+def resolve(grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue) -> Target:
+    return resolve_at(grant, name, bases, own, now=100.0)
+
+
+OWN = Catalogue(
+    [
+        version(3, OLD, "stable"),
+        version(4, NEW, "live", "canary"),
+        version(5, TWIN),
+        version(7, "12345678" * 8, "live", adapter="digits"),
+        version(9, "ee" * 32, adapter="sleeping"),
+        version(8, "ff" * 32, "live", adapter="shadow"),
+    ]
+)
+
+
+def grant(*models: str) -> Grant:
+    allowed = frozenset(models) if models else None
+    return Grant(1, 1, "acme", frozenset({"inference"}), allowed, 1.0, "salt")
+
+
+@pytest.mark.parametrize(
+    ("name", "version_id"),
+    [
+        ("support", 4),
+        ("support@live", 4),
+        ("support@canary", 4),
+        ("support@stable", 3),
+        ("support@3", 3),
+        ("support@5", 5),
+        ("support@" + OLD[:8], 3),
+        ("support@" + OLD, 3),
+        ("support@cdcdcdcdc", 4),
+        ("sleeping@9", 9),
+        ("digits@12345678", 7),  # not the number of a version, so it may be a digest
+    ],
+)
+def test_a_name_means_a_version(name: str, version_id: int) -> None:
+    target = resolve(grant(), name, BASES, OWN)
+    assert (target.model, target.base_model, target.version_id) == (name, "org/base", version_id)
+
+
+def test_the_lora_name_has_tenant_adapter_and_digest() -> None:
+    assert resolve(grant(), "support@3", BASES, OWN).adapter == AdapterRef(
+        f"acme/support@{OLD}", OLD
+    )
+
+
+@pytest.mark.parametrize("name", ["org/base", "shadow"])
+def test_a_base_model_comes_before_an_adapter(name: str) -> None:
+    target = resolve(grant(), name, BASES, OWN)
+    assert (target.base_model, target.adapter, target.version_id) == (name, None, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    "|@|nobody|support@|support@9|support@03|support@abababa|support@beta|sleeping"
+    f"|support@{OLD.upper()}|support@{OLD}ab|support@live@3|org/base@3".split("|"),
+)
+def test_a_name_that_means_nothing(name: str) -> None:
+    with pytest.raises(UnknownModel) as caught:
+        resolve(grant(), name, BASES, OWN)
+    expected = f"The model `{name}` does not exist or you do not have access to it."
+    assert caught.value.message == expected
+
+
+def test_an_ambiguous_digest_says_so() -> None:
+    with pytest.raises(UnknownModel, match="is the beginning of 2 digests"):
+        resolve(grant(), "support@cdcdcdcd", BASES, OWN)
+
+
+def test_the_allow_list_names_models_without_a_version() -> None:
+    assert resolve(grant("support"), "support@3", BASES, OWN).version_id == 3
+    assert resolve(grant("org/base"), "org/base", BASES, OWN).version_id is None
+    for name in ("digits", "org/base"):
+        with pytest.raises(UnknownModel, match="does not exist or you do not have access"):
+            resolve(grant("support"), name, BASES, OWN)
+    with pytest.raises(UnknownModel):
+        resolve(grant("support@3"), "support@3", BASES, OWN)
+
+
+def test_cards_are_what_a_key_may_use() -> None:
+    found = cards(grant(), BASES, OWN)
+    assert [card.id for card in found] == ["digits", "org/base", "shadow", "support"]
+    assert [card.owned_by for card in found] == ["acme", "lorikeet", "lorikeet", "acme"]
+    assert [card.id for card in cards(grant("support", "gone"), BASES, OWN)] == ["support"]
+
+
+# --- What it costs and how much of it ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("now", "figures"), [(49.9, ()), (50.0, (10, 5, 20)), (149.9, (10, 5, 20)), (150, (30, 15, 60))]
+)
+def test_a_price_holds_from_its_date_on(now: float, figures: tuple[int, ...]) -> None:
+    target = resolve_at(grant(), "org/base", BASES, OWN, now=now)
+    assert target == Target("org/base", "org/base", price=Price(*figures), max_model_len=4096)
+
+
+def test_an_adapters_price_goes_before_its_base_models() -> None:
+    own = Catalogue([version(1, OLD, "live", prices=[(120.0, 7, 7, 7)])])
+    found = [resolve_at(grant(), "support", BASES, own, now=now).price for now in (100, 120, 200)]
+    assert found == [Price(10, 5, 20), Price(7, 7, 7), Price(7, 7, 7)]
+
+
+def test_without_a_price_it_is_free() -> None:
+    assert price_at(100.0) == price_at(100.0, (), [(101.0, 1, 1, 1)]) == Price()
+
+
+def test_an_adapter_has_its_limits_at_whatever_version() -> None:
+    limits = {"operator": {"tokens_per_day": 100}, "tenant": {"tokens_per_day": 50}}
+    versions = [version(1, OLD, limits=limits), version(2, NEW, "live", limits=limits)]
+    expected = (Limits("a70", "adapter `support`", tokens_per_day=50),)
+    for name, number, digest in (("support@1", 1, OLD), ("support", 2, NEW)):
+        assert resolve(grant(), name, BASES, Catalogue(versions)) == Target(
+            model=name,
+            base_model="org/base",
+            adapter=AdapterRef(f"acme/support@{digest}", digest),
+            version_id=number,
+            adapter_id=70,
+            limits=expected,
+            price=Price(10, 5, 20),
+            max_model_len=4096,
+        )
+    assert resolve(grant(), "digits", BASES, OWN).limits == ()
+    assert resolve(grant(), "org/base", BASES, OWN).limits == ()
+
+
+def test_a_base_model_that_is_not_known_yet_is_no_error() -> None:
+    target = resolve(grant(), "support", {}, OWN)
+    assert (target.base_model, target.price, target.max_model_len) == ("org/base", Price(), 0)
+
+
+def test_pins_are_told_by_base_model() -> None:
+    rows = [
+        PinRow("acme", "support", "org/base", OLD),
+        PinRow("other", "support", "org/base", NEW),
+        PinRow("other", "json", "shadow", TWIN),
+    ]
+    assert pins(rows) == {
+        "org/base": [
+            AdapterRef(f"acme/support@{OLD}", OLD),
+            AdapterRef(f"other/support@{NEW}", NEW),
+        ],
+        "shadow": [AdapterRef(f"other/json@{TWIN}", TWIN)],
+    }
+    assert pins([]) == {}

@@ -1,0 +1,593 @@
+"""The directory in memory, over rows in a dict: caching, freshness, floods, revocation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from inference.errors import (
+    ApiKeyRevoked,
+    InferenceError,
+    InvalidApiKey,
+    PermissionDenied,
+    Unavailable,
+    UnknownModel,
+)
+from inference.grants import Grant, Limits, Price, Target
+from inference.link.wire import AdapterRef
+from tenants.directory.cached import CachedDirectory
+from tenants.directory.catalogue import BaseRow, PinRow, VersionRow
+from tenants.directory.invalidating_cache import FRESH_S
+from tenants.directory.notices import Notice, parse
+from tenants.directory.reader import KeyRow, Reader
+from tenants.models.keys import hmac_of
+
+PREFIX = "a" * 12
+TEXT = f"lk_{PREFIX}_{'s' * 43}"
+WRONG = f"lk_{PREFIX}_{'x' * 43}"
+UNKNOWN = f"lk_{'b' * 12}_{'s' * 43}"
+BASE = BaseRow("base", 1, 512, [(0.0, 10, 5, 20)])
+VERSION = VersionRow(70, "support", "base", 1, 5, 1, "d" * 64, ["live"])
+REF = AdapterRef(f"acme/support@{'d' * 64}", "d" * 64)
+PINNED = PinRow("acme", "support", "base", "d" * 64)
+
+
+def key_row(**fields: object) -> KeyRow:
+    row = KeyRow(
+        id=1,
+        tenant_id=10,
+        tenant="acme",
+        status="active",
+        weight=2.0,
+        cache_secret=b"c" * 32,
+        name="ci",
+        prefix=PREFIX,
+        scopes=["inference"],
+        allowed_models=None,
+        lane="interactive",
+        expires_at=None,
+        revoked_at=None,
+        secret_hmac=hmac_of(TEXT),
+    )
+    return replace(row, **fields)  # type: ignore[arg-type]
+
+
+@dataclass
+class Rows(Reader):
+    """A Reader over rows in memory that counts its queries; `gate` holds them up."""
+
+    stored: dict[str, KeyRow] = field(default_factory=lambda: {PREFIX: key_row()})
+    versions: list[VersionRow] = field(default_factory=lambda: [VERSION])
+    base: BaseRow = BASE
+    pins: list[PinRow] = field(default_factory=list)
+    away: bool = False
+    queries: int = 0
+    touched: list[int] = field(default_factory=list)
+    gate: asyncio.Event | None = None
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def _query(self) -> None:
+        self.queries += 1
+        self.asked.set()
+        if self.away:
+            raise Unavailable
+
+    async def key(self, prefix: str) -> KeyRow | None:
+        await self._query()
+        found = self.stored.get(prefix)
+        if self.gate is not None:
+            await self.gate.wait()  # the answer is on its way
+        return found
+
+    async def keys(self, ids: Collection[int], tenants: Collection[int]) -> list[KeyRow]:
+        await self._query()
+        rows = self.stored.values()
+        return [row for row in rows if row.id in ids or row.tenant_id in tenants]
+
+    async def base_models(self) -> list[BaseRow]:
+        await self._query()
+        return [self.base]
+
+    async def ready_versions(self, tenant_id: int) -> list[VersionRow]:
+        await self._query()
+        return self.versions if tenant_id == 10 else []
+
+    async def pinned(self) -> list[PinRow]:
+        await self._query()
+        return self.pins
+
+    async def touch(self, ids: Collection[int]) -> None:
+        await self._query()
+        self.touched += ids
+
+
+class Told:
+    """What `on_revoked` was told, awaitable."""
+
+    def __init__(self, directory: CachedDirectory) -> None:
+        self.queue: asyncio.Queue[tuple[int, InferenceError]] = asyncio.Queue()
+        directory.on_revoked(lambda key_id, error: self.queue.put_nowait((key_id, error)))
+
+    async def next(self) -> tuple[int, InferenceError]:
+        return await asyncio.wait_for(self.queue.get(), 30)
+
+
+@pytest.fixture
+def rows() -> Rows:
+    return Rows()
+
+
+@pytest.fixture
+def directory(rows: Rows) -> CachedDirectory:
+    directory = CachedDirectory(rows)
+    directory.heard(time.monotonic() + 3600)  # a listener that works throughout the test
+    return directory
+
+
+@asynccontextmanager
+async def checking(directory: CachedDirectory) -> AsyncIterator[Told]:
+    task = asyncio.create_task(directory.check_due())
+    try:
+        yield Told(directory)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# --- Keys ----------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_read_once(directory: CachedDirectory, rows: Rows) -> None:
+    grants = [await directory.authenticate(TEXT) for _ in range(5)]
+    assert rows.queries == 1
+    assert len(set(map(id, grants))) == 1
+    grant = grants[0]
+    assert grant == Grant(1, 10, "acme", frozenset({"inference"}), None, 2.0, grant.salt)
+    assert len(grant.salt) == 64 and grant.salt != (b"c" * 32).hex()
+
+
+@pytest.mark.parametrize("text", ["", "sk-abc", "lk_a_b", TEXT + "x", TEXT[:-1] + "é", "\x00"])
+async def test_what_is_no_key_never_reaches_the_database(
+    directory: CachedDirectory, rows: Rows, text: str
+) -> None:
+    with pytest.raises(InvalidApiKey):
+        await directory.authenticate(text)
+    assert rows.queries == 0
+
+
+@pytest.mark.parametrize("text", [UNKNOWN, WRONG])
+async def test_a_flood_of_one_bad_key_is_one_query(
+    directory: CachedDirectory, rows: Rows, text: str
+) -> None:
+    for _ in range(50):
+        with pytest.raises(InvalidApiKey, match="Incorrect API key"):
+            await directory.authenticate(text)
+    assert rows.queries == 1
+    assert (await directory.authenticate(TEXT)).key_id == 1
+
+
+async def test_all_who_ask_at_once_share_a_query(directory: CachedDirectory, rows: Rows) -> None:
+    rows.gate = asyncio.Event()
+    calls = [asyncio.create_task(directory.authenticate(TEXT)) for _ in range(20)]
+    await rows.asked.wait()
+    calls[0].cancel()  # the one who asked first goes away; the others still get their answer
+    rows.gate.set()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert rows.queries == 1
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert all(getattr(grant, "key_id", None) == 1 for grant in results[1:])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"revoked_at": datetime.now(UTC)}, "This API key was revoked."),
+        ({"status": "suspended"}, "The tenant of this API key is suspended."),
+        ({"expires_at": datetime.now(UTC) - timedelta(seconds=1)}, "This API key has expired."),
+    ],
+)
+async def test_a_key_that_ended_says_why(
+    directory: CachedDirectory, rows: Rows, fields: dict[str, object], message: str
+) -> None:
+    rows.stored[PREFIX] = key_row(**fields)
+    for _ in range(3):
+        with pytest.raises(InvalidApiKey) as caught:
+            await directory.authenticate(TEXT)
+        assert caught.value.message == message
+    assert rows.queries == 1
+
+
+async def test_without_the_database_only_what_is_known_goes_on(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    await directory.authenticate(TEXT)
+    rows.away = True
+    await directory.authenticate(TEXT)
+    with pytest.raises(Unavailable):
+        await directory.authenticate(UNKNOWN)
+    rows.away = False
+    with pytest.raises(InvalidApiKey):
+        await directory.authenticate(UNKNOWN)
+
+
+async def test_nothing_in_memory_counts_once_the_listener_is_silent(rows: Rows) -> None:
+    directory = CachedDirectory(rows)
+    directory.heard(time.monotonic() - FRESH_S - 1)
+    grant = await directory.authenticate(TEXT)
+    await directory.authenticate(TEXT)
+    assert rows.queries == 2
+    rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
+    with pytest.raises(InvalidApiKey):
+        await directory.authenticate(TEXT)
+    with pytest.raises(ApiKeyRevoked):
+        await directory.resolve(grant, "base")
+    rows.away = True
+    with pytest.raises(Unavailable):
+        await directory.authenticate(TEXT)
+
+
+async def test_a_change_during_the_query_is_not_missed(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    rows.gate = asyncio.Event()
+    call = asyncio.create_task(directory.authenticate(TEXT))
+    await rows.asked.wait()
+    rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
+    directory.changed(Notice("key", key_id=1))
+    rows.gate.set()
+    with pytest.raises(InvalidApiKey, match="revoked"):
+        await call
+    assert rows.queries == 2
+
+
+async def test_what_changes_faster_than_it_is_read_is_unavailable(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    class Restless(Rows):
+        async def key(self, prefix: str) -> KeyRow | None:
+            found = await super().key(prefix)
+            directory.changed(Notice("key", key_id=1))
+            return found
+
+    directory = CachedDirectory(Restless())
+    with pytest.raises(Unavailable):
+        await directory.authenticate(TEXT)
+
+
+async def test_use_is_written_once_a_minute(directory: CachedDirectory, rows: Rows) -> None:
+    for _ in range(3):
+        await directory.authenticate(TEXT)
+    rows.away = True
+    await directory.write_used()
+    rows.away = False
+    await directory.write_used()
+    await directory.authenticate(TEXT)
+    await directory.write_used()
+    assert rows.touched == [1]
+
+
+# --- Names ---------------------------------------------------------------------------------------
+
+
+async def test_names_come_from_memory_until_they_change(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    grant = await directory.authenticate(TEXT)
+    for _ in range(3):
+        target = await directory.resolve(grant, "support")
+        assert target.version_id == 5 and target.adapter is not None
+    assert [card.id for card in await directory.models(grant)] == ["base", "support"]
+    assert rows.queries == 3  # the key, the base models, the catalogue
+    rows.versions = [replace(VERSION, id=6, number=2, digest="e" * 64)]
+    assert (await directory.resolve(grant, "support")).version_id == 5
+    directory.changed(Notice("adapters", tenant_id=10))
+    assert (await directory.resolve(grant, "support")).version_id == 6
+    assert rows.queries == 4
+
+
+async def test_base_models_are_read_again_when_one_appears(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    grant = await directory.authenticate(TEXT)
+    await directory.resolve(grant, "base")
+    directory.changed(Notice("base_models"))
+    before = rows.queries
+    await directory.resolve(grant, "base")
+    assert rows.queries == before + 1
+
+
+async def test_another_tenants_adapter_is_an_unknown_model(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    rows.stored["b" * 12] = key_row(
+        id=2, tenant_id=20, tenant="other", secret_hmac=hmac_of(UNKNOWN)
+    )
+    grant = await directory.authenticate(UNKNOWN)
+    messages = []
+    for name in ("support", "support@1", "nothing", "nothing@1"):
+        with pytest.raises(UnknownModel) as caught:
+            await directory.resolve(grant, name)
+        messages.append(caught.value.message.replace(name, "?"))
+    assert len(set(messages)) == 1
+
+
+async def test_a_management_key_cannot_infer(directory: CachedDirectory, rows: Rows) -> None:
+    rows.stored[PREFIX] = key_row(scopes=["admin", "adapters:write", "usage:read"])
+    grant = await directory.authenticate(TEXT)
+    for call in (directory.resolve(grant, "base"), directory.models(grant)):
+        with pytest.raises(PermissionDenied):
+            await call
+
+
+# --- Limits and prices ---------------------------------------------------------------------------
+
+
+async def test_a_grant_has_the_limits_of_tenant_and_key(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    rows.stored[PREFIX] = key_row(
+        lane="batch",
+        tenant_limits={"default": {"tokens_per_day": 9}, "operator": {"cost_per_day": 8}},
+        key_limits={"operator": {"requests_per_minute": 7}, "tenant": {"requests_per_minute": 70}},
+    )
+    grant = await directory.authenticate(TEXT)
+    assert grant.lane == "batch"
+    assert grant.limits == (
+        Limits("t10", "tenant `acme`", tokens_per_day=9, cost_per_day=8),
+        Limits("k1", f"key `ci` (lk_{PREFIX}…)", requests_per_minute=7),
+    )
+    assert rows.queries == 1
+
+
+@pytest.mark.parametrize("notice", [Notice("limits", tenant_id=10), Notice("limits")])
+async def test_new_limits_hold_for_the_next_request(
+    directory: CachedDirectory, rows: Rows, notice: Notice
+) -> None:
+    assert (await directory.authenticate(TEXT)).limits == ()
+    rows.stored[PREFIX] = key_row(key_limits={"tenant": {"requests_per_minute": 7}})
+    directory.changed(Notice("limits", tenant_id=11))
+    assert (await directory.authenticate(TEXT)).limits == ()
+    directory.changed(notice)
+    assert (await directory.authenticate(TEXT)).limits[0].requests_per_minute == 7
+
+
+@pytest.mark.parametrize("notice", [Notice("limits", tenant_id=10), Notice("limits")])
+async def test_a_new_limit_ends_nothing(
+    directory: CachedDirectory, rows: Rows, notice: Notice
+) -> None:
+    """Not even a look at whether the keys still hold."""
+    grant = await directory.authenticate(TEXT)
+    rows.stored[PREFIX] = key_row(key_limits={"tenant": {"requests_per_minute": 0}})
+    async with checking(directory) as told:
+        directory.changed(notice)
+        before = rows.queries
+        await directory.resolve(grant, "base")  # the key is still good, at the old limits
+        rows.stored["b" * 12] = key_row(id=2, revoked_at=datetime.now(UTC))
+        directory.changed(Notice("key", key_id=2))
+        assert (await told.next())[0] == 2
+        assert told.queue.empty()
+    assert rows.queries == before + 4  # the key once more, base models, catalogue, the revoked key
+
+
+async def test_a_targets_price_and_limits_follow_their_changes(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    grant = await directory.authenticate(TEXT)
+    expected = Target("support", "base", REF, 5, 70, (), Price(10, 5, 20), 512)
+    assert await directory.resolve(grant, "support") == expected
+    limits = {"operator": {"concurrent_streams": 2}}
+    rows.versions = [replace(VERSION, prices=[(0.0, 1, 1, 1)], limits=limits)]
+    assert await directory.resolve(grant, "support") == expected
+    directory.changed(Notice("adapters", tenant_id=10))
+    assert await directory.resolve(grant, "support") == replace(
+        expected,
+        limits=(Limits("a70", "adapter `support`", concurrent_streams=2),),
+        price=Price(1, 1, 1),
+    )
+    rows.versions = [VERSION]
+    directory.changed(Notice("limits", tenant_id=10))
+    assert await directory.resolve(grant, "support") == expected
+
+
+async def test_a_price_is_chosen_by_the_clock(directory: CachedDirectory, rows: Rows) -> None:
+    now = time.time()
+    rows.base = replace(BASE, prices=[(0.0, 1, 1, 1), (now - 1, 2, 2, 2), (now + 3600, 3, 3, 3)])
+    grant = await directory.authenticate(TEXT)
+    assert (await directory.resolve(grant, "base")).price == Price(2, 2, 2)
+
+
+async def test_what_is_known_is_resolved_without_a_pause(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    """So that nothing happens between a stream's last check and its start."""
+    grant = await directory.authenticate(TEXT)
+    await directory.resolve(grant, "support")
+    with pytest.raises(StopIteration) as done:
+        directory.resolve(grant, "support").send(None)
+    assert done.value.value.version_id == 5
+
+
+# --- Pins ----------------------------------------------------------------------------------------
+
+
+class Pinned:
+    """What `on_pinned` was told."""
+
+    def __init__(self, directory: CachedDirectory) -> None:
+        self.queue: asyncio.Queue[dict[str, list[AdapterRef]]] = asyncio.Queue()
+        directory.on_pinned(self.queue.put_nowait)
+
+    async def next(self) -> dict[str, list[AdapterRef]]:
+        return await asyncio.wait_for(self.queue.get(), 30)
+
+
+@asynccontextmanager
+async def pinning(directory: CachedDirectory) -> AsyncIterator[Pinned]:
+    pinned = Pinned(directory)
+    task = asyncio.create_task(directory.tell_pins())
+    try:
+        yield pinned
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_pins_are_told_at_the_start_also_where_there_are_none(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    async with pinning(directory) as pinned:
+        assert await pinned.next() == {}
+
+
+@pytest.mark.parametrize(
+    "notice", [Notice("adapters", tenant_id=99), Notice("tenant", tenant_id=99), None]
+)
+async def test_pins_are_told_when_they_change(
+    directory: CachedDirectory, rows: Rows, notice: Notice | None
+) -> None:
+    async with pinning(directory) as pinned:
+        assert await pinned.next() == {}
+        rows.pins = [PINNED]
+        directory.changed(notice)
+        assert await pinned.next() == {"base": [REF]}
+
+
+async def test_pins_that_did_not_change_are_not_told_again(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    rows.pins = [PINNED]
+    async with pinning(directory) as pinned:
+        assert await pinned.next() == {"base": [REF]}
+        rows.asked.clear()
+        for _ in range(100):
+            directory.changed(Notice("adapters", tenant_id=10))
+        await rows.asked.wait()
+        assert rows.queries == 2  # a burst of changes is one look
+        rows.pins = []
+        directory.changed(Notice("adapters", tenant_id=10))
+        assert await pinned.next() == {}
+
+
+async def test_pins_that_could_not_be_read_are_read_again(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    rows.pins, rows.away = [PINNED], True
+    async with pinning(directory) as pinned:
+        await rows.asked.wait()
+        rows.away = False
+        assert await pinned.next() == {"base": [REF]}
+
+
+# --- Revocation ----------------------------------------------------------------------------------
+
+ENDS = {
+    "revoked": {"revoked_at": datetime.now(UTC)},
+    "expired": {"expires_at": datetime.now(UTC) - timedelta(seconds=1)},
+    "lacks the scope": {"scopes": ["admin"]},
+    "suspended": {"status": "suspended"},
+}
+
+
+@pytest.mark.parametrize("notice", [Notice("key", key_id=1), Notice("tenant", tenant_id=10), None])
+@pytest.mark.parametrize("why", ENDS)
+async def test_the_end_of_a_key_is_told(
+    directory: CachedDirectory, rows: Rows, why: str, notice: Notice | None
+) -> None:
+    grant = await directory.authenticate(TEXT)
+    async with checking(directory) as told:
+        rows.stored[PREFIX] = key_row(**ENDS[why])
+        directory.changed(notice)
+        key_id, error = await told.next()
+    assert key_id == 1 and isinstance(error, ApiKeyRevoked) and why in error.message
+    with pytest.raises((InvalidApiKey, PermissionDenied)):
+        await directory.resolve(grant, "base")
+
+
+async def test_a_deleted_key_is_told(directory: CachedDirectory, rows: Rows) -> None:
+    await directory.authenticate(TEXT)
+    async with checking(directory) as told:
+        rows.stored.clear()
+        directory.changed(Notice("key", key_id=1))
+        assert (await told.next())[0] == 1
+    with pytest.raises(InvalidApiKey):
+        await directory.authenticate(TEXT)
+
+
+async def test_a_grant_from_before_a_revocation_resolves_nothing(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    """Nobody is told of a stream that has not begun: it must not begin."""
+    grant = await directory.authenticate(TEXT)
+    rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
+    directory.changed(Notice("key", key_id=1))
+    with pytest.raises(InvalidApiKey):
+        await directory.authenticate(TEXT)  # in memory again, as a key that ended
+    with pytest.raises(ApiKeyRevoked):
+        await directory.resolve(grant, "base")
+
+
+async def test_a_change_that_ends_nothing_is_not_told(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    await directory.authenticate(TEXT)
+    async with checking(directory) as told:
+        rows.stored[PREFIX] = key_row(weight=5.0)
+        directory.changed(Notice("tenant", tenant_id=10))
+        assert (await directory.authenticate(TEXT)).weight == 5.0
+        rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
+        directory.changed(Notice("key", key_id=1))
+        assert "revoked" in (await told.next())[1].message
+        assert told.queue.empty()
+
+
+async def test_a_return_asks_again_for_every_key_that_was_used(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    await directory.authenticate(TEXT)
+    directory.changed(Notice("tenant", tenant_id=10))  # no longer in memory, perhaps still running
+    rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
+    async with checking(directory) as told:
+        directory.reconnected()
+        assert (await told.next())[0] == 1
+
+
+async def test_a_check_that_failed_is_made_again(directory: CachedDirectory, rows: Rows) -> None:
+    rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
+    rows.away = True
+    async with checking(directory) as told:
+        directory.changed(Notice("key", key_id=1))
+        await rows.asked.wait()
+        rows.away = False
+        assert (await told.next())[0] == 1
+
+
+async def test_a_key_that_expires_is_told_when_it_does(
+    directory: CachedDirectory, rows: Rows
+) -> None:
+    rows.stored[PREFIX] = key_row(expires_at=datetime.now(UTC) + timedelta(milliseconds=900))
+    await directory.authenticate(TEXT)
+    async with checking(directory) as told:
+        task = asyncio.create_task(directory.tick())
+        _, error = await told.next()
+        task.cancel()
+    assert "expired" in error.message
+    with pytest.raises(InvalidApiKey, match="expired"):
+        await directory.authenticate(TEXT)
+
+
+def test_an_archived_version_is_told(directory: CachedDirectory) -> None:
+    digests: list[str] = []
+    directory.on_archived(digests.append)
+    directory.changed(Notice("archived", digest="d" * 64))
+    assert digests == ["d" * 64]
+
+
+@pytest.mark.parametrize("payload", ["", "{}", '{"kind": "new"}', "[]", '{"kind": "key", "key_id"'])
+def test_a_notice_of_another_release_is_not_understood(payload: str) -> None:
+    assert parse(payload) is None
