@@ -70,9 +70,9 @@ class OpenAIOperation(Operation, Generic[Read]):
             InvalidRequest: there is none.
         """
 
+    @abstractmethod
     def wanted_tokens(self, fields: Read) -> int | None:
-        """What bounds each choice."""
-        return fields.max_tokens
+        """What bounds each choice, if the body says."""
 
     def prompts(self, fields: Read) -> tuple[int, int]:
         """How many prompts there are, and of how many tokens, 0 where they are text."""

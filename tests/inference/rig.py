@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -54,8 +55,11 @@ class Keys:
         """Of every adapter."""
         self.revoke: Callable[[int, InferenceError], None] = lambda key, error: None
         self.revoked: set[str] = set()
+        self.lookups: Counter[str] = Counter()
+        """Of `key` and of `model`."""
 
     async def authenticate(self, secret: str) -> Grant:
+        self.lookups["key"] += 1
         tenant, _, scope = secret.partition(":")
         if tenant not in ("acme", "globex") or secret in self.revoked:
             raise InvalidApiKey
@@ -64,6 +68,7 @@ class Keys:
         return Grant(id, id, tenant, scopes, None, weight, f"salt-{tenant}")
 
     async def resolve(self, grant: Grant, name: str) -> Target:
+        self.lookups["model"] += 1
         if name == self.base_model:
             return Target(name, name, max_model_len=self.max_model_len)
         if ref := self.adapters.get((grant.tenant, name)):

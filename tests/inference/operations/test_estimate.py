@@ -15,6 +15,7 @@ from inference.operations.estimate import (
     LEAST_TOKENS,
     MAX_TOKENS,
     WHOLE_TOKENS,
+    Estimate,
     ask_of,
     bound_of,
     grows,
@@ -47,6 +48,16 @@ def call(**fields: Any) -> Call:
 )
 def test_what_is_asked_of_the_limits(given: dict[str, Any], max_model_len: int, ask: Ask) -> None:
     assert ask_of(call(**given), 10, max_model_len) == ask
+
+
+def test_an_operation_estimates_its_calls() -> None:
+    stream, whole = call(), call(stream=False)
+    assert CHAT.estimate(stream, 10, LONG) == Estimate(10, ask_of(stream, 10, LONG), grows=True)
+    assert CHAT.estimate(whole, 5000, 2048) == Estimate(
+        2048, ask_of(whole, 2048, 2048), grows=False
+    )
+    assert CHAT.bound(whole, 100) == 100
+    assert CHAT.bound(stream, 100) is None
 
 
 def test_only_a_stream_that_names_no_end_may_grow() -> None:

@@ -166,6 +166,7 @@ def test_an_answer_that_a_limit_ended_says_so(operation: Operation) -> None:
     cut, whole_one = json.loads(answer.response(made, limited))["choices"]
     assert cut == {"finish_reason": "length", "finish_details": details}
     assert whole_one == {"finish_reason": "stop"}
+    assert answer.response(made, None) == made
 
 
 @pytest.mark.parametrize("operation", [CHAT, COMPLETION])
@@ -186,6 +187,12 @@ def test_each_choice_ends_once(operation: Operation) -> None:
 def test_unknown_fields_are_ignored_and_nulls_mean_absent() -> None:
     body = chat(stream=None, stream_options=None, service_tier="auto", whatever={"a": [1]})
     assert CHAT.parse(body) == Call(CHAT, "m", body=body)
+
+
+def test_a_call_gives_its_body_away() -> None:
+    call = CHAT.parse(chat())
+    assert call.take_body() == chat()
+    assert call.body == b""
 
 
 def test_usage_is_included_only_when_asked_for() -> None:
