@@ -13,7 +13,7 @@ from django.db import models
 from django.http import HttpRequest
 from django.utils import timezone
 
-from tenants.limits.ceilings import FIELDS
+from tenants.limits.kinds import KINDS
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -144,7 +144,7 @@ class ApiKeyAdmin(KeyAdminBase):
 
 @admin.register(LimitSet)
 class LimitSetAdmin(LimitsAdminBase):
-    list_display = ["__str__", "tenant", "key", "adapter", "author", *FIELDS, "updated_at"]
+    list_display = ["__str__", "tenant", "key", "adapter", "author", *KINDS, "updated_at"]
     list_filter = ["author"]
     list_select_related = ["tenant", "key", "adapter__tenant"]
     search_fields = ["tenant__slug", "key__name", "key__prefix", "adapter__name"]

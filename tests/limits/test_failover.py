@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from inference.errors import RateLimitExceeded, Unavailable
 from inference.grants import Grant
 from inference.link.wire import Usage
-from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
     AnyCommand,
     Look,
@@ -31,6 +30,7 @@ from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import MAX_WAITING, RedisStore
+from tenants.limits.state import LEASE_MS
 from tests.limits.asking import (
     PATIENCE_S,
     Clock,
