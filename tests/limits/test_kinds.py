@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tenants.limits.kinds import KINDS, Kind, table
+from tests.environment import ROOT
 
 
 def kind(name: str = "images_per_minute", **fields: Any) -> Kind:
@@ -38,6 +39,11 @@ def test_names_and_headers_are_unique(other: Kind) -> None:
     else:
         with pytest.raises(ValueError, match="the same name or header"):
             table(one, other)
+
+
+def test_each_kind_is_documented() -> None:
+    text = (ROOT / "docs" / "limits-and-bills.md").read_text()
+    assert [name for name in KINDS if f"`{name}`" not in text] == []
 
 
 def test_each_kind_says_what_pages_refusals_and_documents_need() -> None:

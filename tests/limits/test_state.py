@@ -27,7 +27,11 @@ def renew(state: LimitState, now_ms: int) -> None:
 
 def held_by(state: LimitState) -> dict[str, int]:
     """How many entries each of its collections has."""
-    return {name: len(kept) for name, kept in vars(state).items() if isinstance(kept, dict)}
+    return {
+        name: len(kept)
+        for name, kept in vars(state).items()
+        if isinstance(kept, dict) and name != "_kinds"
+    }
 
 
 def used(made: Charge, now_ms: int, state: LimitState) -> None:

@@ -49,7 +49,8 @@ from tenants.limits.commands import (
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
 from tenants.limits.state import LEASE_MS
-from tests.limits.asking import COUNTED, PATIENCE_S, Clock, charge, more, scope_of
+from tests.limits.asking import COUNTED, PATIENCE_S, Clock, charge, more
+from tests.limits.asking import scope as scope_of
 from tests.limits.redis_server import RedisServer
 
 HOLDERS = ("g1", "g2", "g3")

@@ -354,7 +354,7 @@ async def test_new_limits_hold_for_the_next_request(
     directory.changed(Notice("limits", tenant_id=11))
     assert (await directory.authenticate(TEXT)).limits == ()
     directory.changed(notice)
-    assert (await directory.authenticate(TEXT)).limits[0].requests_per_minute == 7
+    assert (await directory.authenticate(TEXT)).limits[0].values == {"requests_per_minute": 7}
 
 
 @pytest.mark.parametrize("notice", [Notice("limits", tenant_id=10), Notice("limits")])
