@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -36,6 +36,7 @@ MAX_WAITING = 10_000
 """Calls waiting for the connection; beyond it Redis counts as down as well."""
 
 _LUA = Path(__file__).with_name("lua")
+_FILES = ("base", "windows", "budgets", "endings", "commands", "charge")
 _CONSTANTS = {
     "WINDOW_S": WINDOW_S,
     "GONE_S": GONE_S,
@@ -55,29 +56,28 @@ def script(kinds: Kinds) -> str:
     """The script in `lua/` for these kinds of limits. Each set of kinds has one of its own; they
     work on the same keys, where everything is kept by name."""
 
-    def names(**having: str) -> list[str]:
-        return [
-            kind.name
-            for kind in kinds.values()
-            if all(getattr(kind, attribute) == value for attribute, value in having.items())
-        ]
+    def within(window: str) -> list[str]:
+        return [kind.name for kind in kinds.values() if kind.window == window]
 
-    constants = _CONSTANTS | {
+    for_all = _CONSTANTS | {
+        "MEASURE_OF": {kind.name: kind.measure for kind in kinds.values()},
+        "IN_MINUTE": within("minute"),
+        "CONCURRENT": within("concurrent"),
+        "BUDGETS": {period: within(period) for period in PERIODS},
+    }
+    for_charges = {  # made with each run, so not before endings have returned
         "KINDS": list(kinds),
         "WINDOW_OF": {kind.name: kind.window for kind in kinds.values()},
-        "MEASURE_OF": {kind.name: kind.measure for kind in kinds.values()},
-        "IN_MINUTE": names(window="minute"),
-        "CONCURRENT": names(window="concurrent"),
-        "BUDGETS": {period: names(window=period) for period in PERIODS},
         "SHOWN": [kind.name for kind in kinds.values() if kind.header],
     }
-    files = ("base", "windows", "budgets", "endings", "commands", "charge")
-    return "\n".join(
-        [
-            *(f"local {name} = {_literal(value)}" for name, value in constants.items()),
-            *(_LUA.joinpath(f"{name}.lua").read_text() for name in files),
-        ]
-    )
+    files = {name: _LUA.joinpath(f"{name}.lua").read_text() for name in _FILES}
+    files["base"] = _locals(for_all) + files["base"]
+    files["commands"] = _locals(for_charges) + files["commands"]
+    return "\n".join(files.values())
+
+
+def _locals(constants: Mapping[str, object]) -> str:
+    return "".join(f"local {name} = {_literal(value)}\n" for name, value in constants.items())
 
 
 def _literal(value: object) -> str:

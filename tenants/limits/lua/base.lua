@@ -3,9 +3,9 @@
 -- run of it makes its functions anew, so a command returns before those that it has no need of.
 --
 -- ARGV[1] is the command as MessagePack; ARGV[2] a unix time in milliseconds, given by tests alone.
--- The answer is MessagePack too, both with field names. Constants come from Python, in front of this
--- text: those of time, and from the table of kinds (`kinds.py`) KINDS (all names, in order),
--- WINDOW_OF and MEASURE_OF (by name), IN_MINUTE, CONCURRENT, BUDGETS (by period) and SHOWN (names).
+-- The answer is MessagePack too, both with field names. Constants come from Python: those of time,
+-- and from the table of kinds (`kinds.py`) MEASURE_OF (by name), IN_MINUTE and CONCURRENT (names),
+-- BUDGETS (names by period), KINDS (all names in order), WINDOW_OF (by name) and SHOWN (names).
 -- Keys are made here from names, so this needs a single Redis, not a cluster. Nothing may be evicted
 -- from it. All begin with PREFIX, which is to be changed with the form of what lies under them:
 --
