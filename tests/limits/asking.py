@@ -25,7 +25,7 @@ from tenants.limits.commands import (
     Store,
     StoreDown,
 )
-from tenants.limits.kinds import KINDS
+from tenants.limits.kinds import KINDS, Kind, table
 from tenants.limits.memory import MemoryStore
 from tenants.limits.state import LEASE_MS
 
@@ -36,6 +36,17 @@ DAY = BudgetPeriod("t1", "day", TODAY)
 MONTH = BudgetPeriod("t1", "month", THIS_MONTH)
 COUNTED = tuple(name for name, kind in KINDS.items() if not kind.is_budget)
 """Kinds that only the stores count."""
+IMAGES = Kind(
+    "images_per_minute",
+    "minute",
+    "images",
+    label="Images per minute",
+    wording="images per minute",
+    help="Images in any minute.",
+    header="images",
+)
+WITH_IMAGES = table(*KINDS.values(), IMAGES)
+"""As if there was a kind more, of something that no other kind counts."""
 PATIENCE_S = 60.0
 """A machine that does much else at the same time is not a Redis that is down."""
 

@@ -19,25 +19,24 @@ from inference.link.wire import Usage
 from tenants.api.endpoints.limits import FiguresSerializer
 from tenants.limits import ceilings
 from tenants.limits.failover import Failover
-from tenants.limits.kinds import KINDS, Kind, table
+from tenants.limits.kinds import KINDS
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
 from tenants.limits.state import LEASE_MS
 from tenants.models import LimitScope, LimitSet
 from tenants.models.limits import add_columns, in_bounds
-from tests.limits.asking import PATIENCE_S, Clock, FakeSpent, grant, limits, target
-
-IMAGES = Kind(
-    "images_per_minute",
-    "minute",
-    "images",
-    label="Images per minute",
-    wording="images per minute",
-    help="Images in any minute.",
-    header="images",
+from tests.limits.asking import (
+    IMAGES,
+    PATIENCE_S,
+    WITH_IMAGES,
+    Clock,
+    FakeSpent,
+    grant,
+    limits,
+    target,
 )
-WITH_IMAGES = table(*KINDS.values(), IMAGES)
+
 CALLER = grant(limits(images_per_minute=5, requests_per_minute=100))
 
 

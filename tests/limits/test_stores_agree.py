@@ -49,7 +49,7 @@ from tenants.limits.commands import (
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
 from tenants.limits.state import LEASE_MS
-from tests.limits.asking import COUNTED, PATIENCE_S, Clock, charge, more
+from tests.limits.asking import PATIENCE_S, WITH_IMAGES, Clock, charge, more
 from tests.limits.asking import scope as scope_of
 from tests.limits.redis_server import RedisServer
 
@@ -73,7 +73,7 @@ SCOPES = (
         concurrent_streams=4,
         cost_per_month=20_000,
     ),
-    scope_of("a1", tokens_per_minute=600),
+    scope_of("a1", tokens_per_minute=600, images_per_minute=25),
 )
 MAX_HELD = 12
 """By one gateway: fewer than one command gives back, so that the stores give back the same."""
@@ -154,6 +154,7 @@ class Model:
         cost = RATE.cost(before.prompt + prompt, 0, before.output + output) - before.cost
         more_of = {
             "requests_per_minute": asked.quantities.get("requests", 0),
+            "images_per_minute": asked.quantities.get("images", 0),
             "concurrent_streams": asked.quantities.get("requests", 0),
             "prompt_tokens_per_minute": prompt,
             "output_tokens_per_minute": output,
@@ -163,7 +164,7 @@ class Model:
         for scope in asked.scopes:
             for name, limit in scope.limits.items():
                 added = more_of.get(name, prompt + output)
-                whole = name in list(more_of)[:3]
+                whole = name in list(more_of)[:4]
                 used = self.used(scope, name, second, live)
                 if used + added > limit and (added or not whole):
                     return False
@@ -174,9 +175,7 @@ class Model:
         live = self.live.setdefault(asked.id, fresh)
         for scope in asked.scopes:
             for name, _ in scope.limits.items():
-                for kind, amount in amounts(
-                    name, asked.quantities.get("requests", 0), asked.prompt_tokens, output
-                ):
+                for kind, amount in amounts(name, asked, output):
                     count = Count((scope.id, name), kind, second, amount)
                     self.counts.append(count)
                     live.counts.append(count)
@@ -203,6 +202,7 @@ class Model:
                 "requests": int(request and any(c.kind == "requests" and c.amount for c in mine)),
                 "prompt": uncached,
                 "output": output,
+                "images": sum(c.amount for c in mine if request and c.kind == "images"),
             }.items():
                 of_kind = [count for count in mine if count.kind == kind]
                 if of_kind:
@@ -227,12 +227,13 @@ class Model:
                 self.end(id, now_ms // 1000, (0, 0, 0), request=True)
 
 
-def amounts(name: str, requests: int, prompt: int, output: int) -> Iterator[tuple[str, int]]:
+def amounts(name: str, asked: Charge, output: int) -> Iterator[tuple[str, int]]:
     """What a window counts of a charge, by kind."""
-    if name == "requests_per_minute":
-        yield "requests", requests
+    if name in ("requests_per_minute", "images_per_minute"):
+        kind = name.partition("_")[0]
+        yield kind, asked.quantities.get(kind, 0)
     if name in ("tokens_per_minute", "prompt_tokens_per_minute"):
-        yield "prompt", prompt
+        yield "prompt", asked.prompt_tokens
     if name in ("tokens_per_minute", "output_tokens_per_minute"):
         yield "output", output
 
@@ -248,14 +249,16 @@ class Lives(RuleBasedStateMachine):
             client.flushall()
         self.clock = Clock()
         self.runner = asyncio.Runner()
-        self.memory = MemoryStore(self.clock)
+        self.memory = MemoryStore(self.clock, WITH_IMAGES)
         self.redis = self.runner.run(self.make_redis())
         self.model = Model()
         self.known: dict[str, Charge] = {}
         self.numbers = iter(range(10_000))
 
     async def make_redis(self) -> RedisStore:
-        return RedisStore(self.server.url, clock=self.clock, timeout_s=PATIENCE_S)
+        return RedisStore(
+            self.server.url, clock=self.clock, timeout_s=PATIENCE_S, kinds=WITH_IMAGES
+        )
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
@@ -317,12 +320,20 @@ class Lives(RuleBasedStateMachine):
         prompt=st.integers(0, 120),
         output=st.integers(0, 150),
         least=st.integers(0, 60),
+        images=st.integers(0, 12),
     )
     def reserve(
-        self, holder: str, scopes: tuple[Scope, ...], prompt: int, output: int, least: int
+        self,
+        holder: str,
+        scopes: tuple[Scope, ...],
+        prompt: int,
+        output: int,
+        least: int,
+        images: int,
     ) -> None:
         if self.has_room(holder):
             fields = {"holder": holder, "rate": RATE, "least_output_tokens": min(least, output)}
+            fields["quantities"] = {"requests": 1, "images": images}
             id = f"r{next(self.numbers)}"
             self.charge(charge(id, *scopes, prompt=prompt, output=output, **fields))
 
@@ -382,7 +393,8 @@ class Lives(RuleBasedStateMachine):
         for name, _ in scope.limits.items():
             window = scope.id, name
             none = Scope(scope.id, {name: 0})
-            probe = charge("probe", none, rate=Rate(0, 0, 10**6))
+            some = {"requests": 1, "images": 1}
+            probe = charge("probe", none, rate=Rate(0, 0, 10**6), quantities=some)
             self.model.leases[probe.holder] = self.clock.now_ms + LEASE_MS
             self.model.bury(self.clock.now_ms)
             budget = self.model.budgets(probe, self.second).get(window)
@@ -401,12 +413,12 @@ class Lives(RuleBasedStateMachine):
 
     def counted(self, scope: Scope) -> Iterator[Used]:
         for name, _ in scope.limits.items():
-            if name in COUNTED:
+            if not WITH_IMAGES[name].is_budget:
                 yield Used(name, self.model.used(scope, name, self.second))
 
     def rooms(self) -> Iterator[int]:
         for scope in SCOPES:
-            for name in ("requests_per_minute", "tokens_per_minute"):
+            for name in ("requests_per_minute", "tokens_per_minute", "images_per_minute"):
                 if (limit := scope.limits.get(name)) is not None:
                     yield max(0, limit - self.model.used(scope, name, self.second))
 
