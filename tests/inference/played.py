@@ -1,0 +1,121 @@
+"""A hub and the engines of its links, which a test plays frame by frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from inference.gateway.hub import Hub, Order
+from inference.gateway.stream import Stream
+from inference.grants import Ask, Reservation, Written
+from inference.link import wire
+from inference.link.wire import NOBODY, EngineStats, Frame, LedgerEntry, Usage
+from tests.inference.limits import Counted
+from tests.inference.samples import BASE, GRANT, MODEL
+
+
+class Ledger:
+    """A recorder that keeps what it is told, and writes when the test says so."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, Sequence[LedgerEntry], Written]] = []
+        self.reported: list[str] = []
+
+    def record(
+        self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
+    ) -> None:
+        self.told.append((engine_id, journal, entries, written))
+
+    def totals(self, engine_id: str, stats: EngineStats) -> None:
+        self.reported.append(engine_id)
+
+
+def entry(id: str = "r1", completion_tokens: int = 2) -> LedgerEntry:
+    return LedgerEntry(id, NOBODY, "base", Usage(5, 0, completion_tokens), "stop")
+
+
+class Played:
+    """An engine's end of a link, in memory: a Transport whose peer is the test."""
+
+    def __init__(self) -> None:
+        self._to_hub: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._from_hub: asyncio.Queue[bytes] = asyncio.Queue()
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.closed_for: str | None = None
+
+    async def receive(self) -> bytes | None:
+        return await self._to_hub.get()
+
+    async def send(self, message: bytes) -> None:
+        await self.writable.wait()
+        self._from_hub.put_nowait(message)
+
+    async def close(self, reason: str) -> None:
+        self.closed_for = reason
+
+    def say(self, frame: Frame) -> None:
+        self._to_hub.put_nowait(wire.encode(frame))
+
+    def say_bytes(self, message: bytes) -> None:
+        self._to_hub.put_nowait(message)
+
+    @property
+    def all_read(self) -> bool:
+        """Whether the hub has taken everything that was said."""
+        return self._to_hub.empty()
+
+    def hang_up(self) -> None:
+        self._to_hub.put_nowait(None)
+
+    async def hear(self) -> Frame:
+        return wire.decode(await self.hear_bytes())
+
+    async def hear_bytes(self) -> bytes:
+        return await self._from_hub.get()
+
+
+class Bench:
+    """A hub, its ledger, and engines that the test plays."""
+
+    def __init__(self) -> None:
+        self.ledger, self.limits = Ledger(), Counted()
+        self.hub = Hub("http://gateway", "t" * 32, self.ledger, self.limits)
+        self.links: list[asyncio.Task[None]] = []
+
+    async def join(
+        self, id: str = "engine-1", *, version: int = wire.PROTOCOL_VERSION, **hello: Any
+    ) -> Played:
+        played = await self.dial()
+        given: dict[str, Any] = {"model": MODEL, "run": ""}
+        played.say(wire.Hello(1, version, id, **(given | hello)))
+        assert isinstance(await played.hear(), wire.Welcome)
+        return played
+
+    async def dial(self) -> Played:
+        played = Played()
+        self.links.append(asyncio.create_task(self.hub.serve(played)))
+        return played
+
+    async def end(self) -> None:
+        """Wait until the last link that was dialled has ended."""
+        await self.links[-1]
+
+    def submit(self, id: str = "r1", *, output_tokens: int | None = None, **options: Any) -> Stream:
+        reservation = Reservation(id, output_tokens)
+        self.limits.open[id] = Ask(1, output_tokens or 0, 0)
+        given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}
+        target = options.pop("target", BASE)
+        return self.hub.submit(Order(GRANT, target, reservation, **(given | options)))
+
+
+@asynccontextmanager
+async def benched() -> AsyncIterator[Bench]:
+    """A bench whose links end with it."""
+    bench = Bench()
+    yield bench
+    for link in bench.links:
+        link.cancel()
+    await asyncio.gather(*bench.links, return_exceptions=True)
