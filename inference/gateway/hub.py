@@ -33,6 +33,10 @@ RIVAL_SPEAKS_S = 2 * HEARTBEAT_S
 """How long an engine whose id another one claims may take to say anything. One that lives sends
 something every HEARTBEAT_S; less than LOST_S, after which the newcomer would give up."""
 
+NOTE_POOL_EVERY_S = 60.0
+"""How often a connected kind of engine is said to be there; a kind not seen for some minutes is no
+longer what its base model is said to be."""
+
 MAX_UNBILLED = 100_000
 """Beyond it the oldest is settled twice, which changes nothing."""
 
@@ -133,6 +137,8 @@ class Hub:
         self._idle.set()
         self.unknown_frames = 0
         """Frames that engines sent and only newer versions know."""
+        self._noted_at: dict[str, float] = {}
+        """When `_model_seen` last heard of each kind of engine."""
         self._model_seen: Callable[[wire.ModelInfo], None] = lambda info: None
 
     @property
@@ -147,7 +153,8 @@ class Hub:
         return hmac.compare_digest(token.encode(), self._token)
 
     def on_model(self, callback: Callable[[wire.ModelInfo], None]) -> None:
-        """Call `callback` with the base model of each engine that connects."""
+        """Call `callback` with what each engine that connects serves, and of each kind of engine
+        (`ModelInfo.pool_digest`) again once a minute while one is connected."""
         self._model_seen = callback
 
     async def serve(self, transport: Transport) -> None:
@@ -191,7 +198,7 @@ class Hub:
         log.info("engine_joined", engine=engine.id, model=engine.info.name, kind=engine.info.engine)
         if self._pins is not None:
             link.post(wire.Pins(_loadable(link, self._pins)))
-        self._model_seen(engine.info)
+        self._note_pool(link)
 
     def left(self, link: EngineLink, reason: str) -> None:
         """A link ended. The engine stays while it has another."""
@@ -223,11 +230,17 @@ class Hub:
     def heard_stats(self, source: EngineLink, frame: wire.Stats) -> None:
         """An engine said how it is, and whom it served: the others on its base model hear that."""
         self._recorder.totals(source.engine.id, frame.stats)
+        if time.monotonic() - self._noted_at.get(source.engine.pool, 0.0) >= NOTE_POOL_EVERY_S:
+            self._note_pool(source)
         if frame.served:
             served = wire.Served(source.engine.id, frame.run, frame.served)
             for id, link in self._links.items():
                 if id != source.engine.id and link.engine.info.name == source.engine.info.name:
                     link.post(served)
+
+    def _note_pool(self, link: EngineLink) -> None:
+        self._noted_at[link.engine.pool] = time.monotonic()
+        self._model_seen(link.engine.info)
 
     def heard_unknown(self, link: EngineLink, frame: wire.Unknown) -> None:
         """An engine is newer than this gateway, or broken in a way that harms nobody."""
@@ -282,7 +295,7 @@ class Hub:
                 "kind": link.engine.info.engine,
                 "base_model": link.engine.info.name,
                 "revision": link.engine.info.revision,
-                "version": link.engine.info.engine_version,
+                "engine_version": link.engine.info.engine_version,
                 "operations": list(link.engine.info.operations),
                 "parsers": dict(link.engine.info.parsers),
                 "max_model_len": link.engine.info.max_model_len,

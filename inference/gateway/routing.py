@@ -59,10 +59,13 @@ class EngineState:
     """The agent's run, if it says so."""
     resident: dict[str, None] = field(init=False)
     """LoRA names of the adapters loaded on it, least recently used first."""
+    pool: str = field(init=False)
+    """`ModelInfo.pool_digest`."""
     _module_names: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.resident = dict.fromkeys(self.stats.resident)
+        self.pool = self.info.pool_digest()
         self._module_names = frozenset(path.rpartition(".")[2] for path in self.info.modules)
 
     @property

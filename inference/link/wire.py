@@ -7,6 +7,7 @@ sizes bytes, counts tokens.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, get_args
 
 import msgspec
@@ -68,6 +69,15 @@ class ModelInfo(Value, frozen=True):
     """What requests may ask for (`Submit.kind`); empty where the engine does not say."""
     parsers: dict[str, str] = {}
     """vLLM's parsers in use, by what they read: `tool`, `reasoning`."""
+
+    def pool_digest(self) -> str:
+        """SHA-256 (hex) of all but its capacity: engines of one digest can stand in for each
+        other."""
+        alike = msgspec.structs.replace(self, max_loras=0, kv_tokens=0)
+        return hashlib.sha256(_sorting_encoder.encode(alike)).hexdigest()
+
+
+_sorting_encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
 class Fault(Value, frozen=True):

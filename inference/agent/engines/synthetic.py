@@ -10,6 +10,7 @@ Failures are asked for in `Behaviour`, which may be replaced while the engine ru
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import heapq
 import json
 import math
@@ -21,11 +22,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import msgspec
 
 from inference.agent.engines.engine import (
+    Kind,
     LoadReport,
     LocalAdapter,
     Meter,
@@ -34,6 +36,7 @@ from inference.agent.engines.engine import (
     Work,
 )
 from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.revision import revision_of
 from inference.content import FILES, WEIGHTS
 from inference.errors import (
     AdapterLoadFailed,
@@ -150,6 +153,9 @@ class SyntheticEngine:
             kv_tokens=1 << 16,
             modules=llama_modules(Path(profile.model) / "config.json"),
             engine="synthetic",
+            revision=_revision(profile),
+            engine_version="1",
+            operations=list(get_args(Kind)),
         )
         return cls(
             info,
@@ -358,6 +364,14 @@ class _PrefixCache:
 def tokens_in(text: str) -> int:
     """The length of `text` in tokens."""
     return -(-len(text) // TOKEN_CHARS)
+
+
+def _revision(profile: EngineProfile) -> str:
+    """As of the model that it pretends to serve; of its name, where that is no local folder."""
+    folder = Path(profile.model)
+    if folder.is_dir():
+        return revision_of(folder, folder, profile.chat_template)
+    return hashlib.sha256(profile.model.encode()).hexdigest()
 
 
 def _ids(text: str, choices: int) -> dict[int, list[int]]:

@@ -26,9 +26,9 @@ from tenants.models import (
     AdapterVersion,
     Alias,
     ApiKey,
-    BaseModel,
     LimitSet,
     Tenant,
+    pools,
 )
 from tenants.models import Price as PriceRow
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
@@ -99,7 +99,7 @@ def test_a_rejected_version_leaves_the_engines(adapter: Adapter) -> None:
 
 def test_a_base_model_that_was_known_is_no_news() -> None:
     info = ModelInfo("base", 512, 8, 16, 4096, {}, "vllm")
-    notices = notices_of(*[lambda: BaseModel.objects.note(info)] * 3)
+    notices = notices_of(*[lambda: pools.note(info)] * 3)
     assert notices == [Notice("base_models")]
 
 

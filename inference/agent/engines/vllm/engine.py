@@ -16,9 +16,10 @@ import math
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any, Self, get_args
 from uuid import uuid4
 
+from vllm import __version__ as vllm_version
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
@@ -29,6 +30,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from inference import gc_tuning
 from inference.agent.engines.engine import (
+    Kind,
     LoadReport,
     LocalAdapter,
     Meter,
@@ -39,7 +41,7 @@ from inference.agent.engines.engine import (
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.requests import Request, as_error, is_lean, of_info, request_of
 from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving
-from inference.agent.engines.vllm.start import Load, adapter_modules, start_llm
+from inference.agent.engines.vllm.start import Load, adapter_modules, model_revision, start_llm
 from inference.errors import (
     AdapterLoadFailed,
     ContextLengthExceeded,
@@ -95,6 +97,10 @@ class VLLMEngine:
             kv_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
             modules=adapter_modules(config, wrapped),
             engine="vllm",
+            revision=await asyncio.to_thread(model_revision, llm.model_config, profile),
+            engine_version=vllm_version,
+            operations=list(get_args(Kind)),
+            parsers=profile.parsers,
         )
         return cls(profile, llm, load, info)
 
