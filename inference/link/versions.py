@@ -14,6 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+from msgspec import inspect
+
 from inference.link import wire
 from inference.link.wire import Frame
 
@@ -47,6 +50,10 @@ REWORDED: Mapping[type[Frame], tuple[int, Callable[[Any], Frame]]] = {
 """Frames that say the same in other fields since a version, and how older peers are told."""
 
 
+Cut = Callable[[Any], None]
+"""Takes what is newer out of a value that `msgspec.to_builtins` made; changes it."""
+
+
 class Encoder:
     """Encodes for peers of one version. For the newest that is `wire.encode`, which costs less."""
 
@@ -57,7 +64,7 @@ class Encoder:
         fields: Mapping[type, Mapping[str, int]] = FIELDS,
     ) -> None:
         self._version, self._frames, self._fields = version, frames, fields
-        self._known: dict[type, tuple[str, ...]] = {}
+        self._cuts: dict[type[Frame], Cut | None] = {}
 
     def encode(self, frame: Frame) -> bytes | None:
         """The message; None if peers of this version don't know the frame."""
@@ -67,27 +74,61 @@ class Encoder:
         since, reword = REWORDED.get(kind, (1, None))
         if reword is not None and since > self._version:
             frame = reword(frame)
-        return wire.encode(self._trimmed(frame))
+        if kind not in self._cuts:
+            self._cuts[kind] = self._cut_of(inspect.type_info(kind))
+        cut = self._cuts[kind]
+        if cut is None:
+            return wire.encode(frame)
+        value = msgspec.to_builtins(frame, builtin_types=(bytes,))
+        cut(value)
+        return wire.encode(value)
 
-    def _trimmed(self, value: Any) -> Any:
-        """The value without newer fields, at whatever depth; structs as the arrays they become."""
-        if isinstance(value, wire.Value | Frame):
-            tag = value.__struct_config__.tag
-            known = [self._trimmed(getattr(value, name)) for name in self._known_of(type(value))]
-            return known if tag is None else [tag, *known]
-        if isinstance(value, list | tuple):
-            return [self._trimmed(one) for one in value]
-        if isinstance(value, dict):
-            return {key: self._trimmed(one) for key, one in value.items()}
-        return value
+    def _cut_of(self, kind: inspect.Type) -> Cut | None:
+        """What to do with a value of this type; None where nothing in it is newer."""
+        match kind:
+            case inspect.StructType():
+                return self._cut_of_struct(kind)
+            case inspect.ListType(item_type=item):
+                return None if (cut := self._cut_of(item)) is None else _of_each(cut)
+            case inspect.UnionType(types=types):
+                cuts = [cut for one in types if (cut := self._cut_of(one)) is not None]
+                return _unless_none(*cuts) if cuts else None  # only `X | None` is on the wire
+            case _:
+                return None
 
-    def _known_of(self, kind: type) -> tuple[str, ...]:
-        if (known := self._known.get(kind)) is None:
-            since = self._fields.get(kind, {})
-            names: tuple[str, ...] = kind.__struct_fields__  # type: ignore[attr-defined]
-            known = tuple(name for name in names if since.get(name, 1) <= self._version)
-            self._known[kind] = known
-        return known
+    def _cut_of_struct(self, kind: inspect.StructType) -> Cut | None:
+        since, tags = self._fields.get(kind.cls, {}), int(kind.tag is not None)
+        known = [one for one in kind.fields if since.get(one.name, 1) <= self._version]
+        below = [
+            (at, cut)
+            for at, one in enumerate(known, start=tags)
+            if (cut := self._cut_of(one.type)) is not None
+        ]
+        if len(known) == len(kind.fields) and not below:
+            return None
+
+        def cut_struct(value: list[Any]) -> None:
+            del value[len(known) + tags :]
+            for at, cut in below:
+                cut(value[at])
+
+        return cut_struct
+
+
+def _of_each(cut: Cut) -> Cut:
+    def cut_each(values: list[Any]) -> None:
+        for value in values:
+            cut(value)
+
+    return cut_each
+
+
+def _unless_none(cut: Cut) -> Cut:
+    def cut_some(value: Any) -> None:
+        if value is not None:
+            cut(value)
+
+    return cut_some
 
 
 _ENCODERS = {
