@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -502,6 +503,27 @@ async def test_the_base_model_and_statistics_of_an_engine_are_known(
     assert seen == [MODEL]
     (shown,) = bench.hub.snapshot()
     assert (shown["running"], shown["resident_adapters"]) == (3, [REF.name])
+
+
+async def test_a_kind_of_engine_is_noted_when_it_joins_and_once_a_minute(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[wire.ModelInfo] = []
+    bench.hub.on_model(seen.append)
+    first, second = await bench.join("first"), await bench.join("second")
+
+    async def say_stats() -> None:
+        told = len(bench.ledger.reported)
+        first.say(wire.Stats(EngineStats()))
+        second.say(wire.Stats(EngineStats()))
+        await until(lambda: len(bench.ledger.reported) == told + 2)
+
+    await say_stats()
+    assert seen == [MODEL] * 2
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + hub.NOTE_POOL_EVERY_S)
+    await say_stats()
+    assert seen == [MODEL] * 3, "both are of one kind"
 
 
 RANK_16 = msgspec.structs.replace(MODEL, max_lora_rank=16)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
 
-from inference.agent.agent import Agent
-from inference.agent.engines.synthetic import SyntheticEngine
-from inference.agent.journal.journal import Journal
 from inference.errors import NoEngine
 from inference.grants import Target
 from inference.link import versions, wire
 from inference.link.wire import AdapterRef, Frame
 from tests.inference.link import version_1
 from tests.inference.link.version_1 import recorded
-from tests.inference.played import Bench, Played, benched
-from tests.inference.rig import HANGS_S, TOKEN, Folders, until
+from tests.inference.played import Bench, Played, PlayedGateway, benched, played_gateway
+from tests.inference.rig import until
 from tests.inference.samples import MODEL, REF
 
 NEW_REF = AdapterRef(REF.name, REF.digest, 8, ("q_proj",))
@@ -217,64 +213,12 @@ async def test_an_old_agent_gets_no_second_attempt(bench: Bench) -> None:
         bench.submit("r1", attempt=2)
 
 
-class OldGateway:
-    """A gateway of version 1 on loopback, played with recorded bytes."""
-
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-        self.hello: list[Any] = []
-        self.not_understood: list[str] = []
-        self._socket: asyncio.Future[ServerConnection] = asyncio.get_running_loop().create_future()
-
-    async def handle(self, socket: ServerConnection) -> None:
-        first = await socket.recv(decode=False)
-        self.hello = msgspec.msgpack.decode(first)
-        await socket.send(recorded("gateway", "welcome"))
-        self._socket.set_result(socket)
-        async for message in socket:
-            try:
-                self.heard.append(version_1.decode(message))
-            except msgspec.MsgspecError as error:
-                self.not_understood.append(f"{error}: {message!r}")
-
-    async def say(self, name: str) -> None:
-        await (await self._socket).send(recorded("gateway", name))
-
-    async def hear(self, kind: type[Any], **fields: Any) -> Any:
-        """The first frame of this kind with these fields; waits for it."""
-        await until(lambda: any(self._matching(kind, fields)))
-        return next(self._matching(kind, fields))
-
-    def deltas(self, id: str) -> list[Any]:
-        """What was heard of this request."""
-        steps = [frame for frame in self.heard if isinstance(frame, version_1.Step)]
-        return [delta for step in steps for delta in step.deltas if delta.id == id]
-
-    def _matching(self, kind: type[Any], fields: dict[str, Any]) -> Iterator[Any]:
-        for frame in self.heard:
-            if isinstance(frame, kind) and fields.items() <= msgspec.structs.asdict(frame).items():
-                yield frame
-
-
 @asynccontextmanager
-async def old_gateway(root: Path) -> AsyncIterator[OldGateway]:
-    """With an agent of today on a synthetic engine."""
-    played, journal = OldGateway(), Journal.open(root / "journal")
-    async with serve(played.handle, "127.0.0.1", 0, compression=None) as server:
-        port = next(iter(server.sockets)).getsockname()[1]
-        engine = SyntheticEngine(NEW_MODEL)
-        limits: dict[str, Any] = {"max_running": 8, "max_resident": 4}
-        agent = Agent(engine, Folders(root), journal, id="engine-1", token=TOKEN, **limits)
-        running = asyncio.create_task(agent.run([f"http://127.0.0.1:{port}"]))
-        try:
-            async with asyncio.timeout(HANGS_S):
-                yield played
-            assert played.not_understood == []
-        finally:
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
-            journal.close()
+async def old_gateway(root: Path) -> AsyncIterator[PlayedGateway]:
+    """With an agent of today, which may say only what version 1 knows."""
+    welcome = recorded("gateway", "welcome")
+    async with played_gateway(root, welcome, version_1.decode, NEW_MODEL) as gateway:
+        yield gateway
 
 
 async def test_an_old_gateway_reads_the_hello(tmp_path: Path) -> None:
@@ -290,7 +234,7 @@ async def test_an_old_gateway_reads_the_hello(tmp_path: Path) -> None:
 
 async def test_an_old_gateways_requests_run_and_are_acknowledged(tmp_path: Path) -> None:
     async with old_gateway(tmp_path) as gateway:
-        await gateway.say("submit")
+        await gateway.say_bytes(recorded("gateway", "submit"))
         done = await gateway.hear(version_1.Done, id="r1")
         assert (done.finish_reason, done.usage.completion_tokens) == ("length", 4)
         deltas = gateway.deltas("r1")
@@ -298,9 +242,9 @@ async def test_an_old_gateways_requests_run_and_are_acknowledged(tmp_path: Path)
         assert sum(delta.tokens for delta in deltas) == 4
         assert any(isinstance(frame, version_1.Waits) for frame in gateway.heard)
 
-        await gateway.say("submit_adapter")
+        await gateway.say_bytes(recorded("gateway", "submit_adapter"))
         await until(lambda: gateway.deltas("r2"))
-        await gateway.say("cancel")
+        await gateway.say_bytes(recorded("gateway", "cancel"))
         done = await gateway.hear(version_1.Done, id="r2")
         assert done.finish_reason == "cancelled"
 
@@ -311,7 +255,7 @@ async def test_an_old_gateways_requests_run_and_are_acknowledged(tmp_path: Path)
         ) or len(entries) == 2)  # fmt: skip
         assert entries["r2"].finish_reason == "client_disconnected"
         assert entries["r1"].account == version_1.Account(1, 2, 1_700_000_000.5, "base", 3, 4)
-        await gateway.say("ack")
+        await gateway.say_bytes(recorded("gateway", "ack"))
         await until(lambda: any(
             isinstance(frame, version_1.Stats) and frame.stats.journaled.requests == 2
             and frame.stats.unbilled.requests == 0 for frame in gateway.heard
@@ -320,8 +264,8 @@ async def test_an_old_gateways_requests_run_and_are_acknowledged(tmp_path: Path)
 
 async def test_an_old_gateway_is_told_all_resident_adapters_each_time(tmp_path: Path) -> None:
     async with old_gateway(tmp_path) as gateway:
-        await gateway.say("pins")
-        await gateway.say("load")
+        await gateway.say_bytes(recorded("gateway", "pins"))
+        await gateway.say_bytes(recorded("gateway", "load"))
         loaded = await gateway.hear(version_1.Loaded, id="l1")
         assert loaded.fault is None and loaded.report["finite"]
 
@@ -335,12 +279,12 @@ async def test_an_old_gateway_is_told_all_resident_adapters_each_time(tmp_path: 
             isinstance(frame, version_1.Stats) for frame in gateway.heard[heard:]
         ))  # fmt: skip
         assert last() == [REF.name]
-        await gateway.say("unload")
+        await gateway.say_bytes(recorded("gateway", "unload"))
         await until(lambda: last() == [])
 
 
 async def test_an_old_gateways_other_words_mean_what_they_did(tmp_path: Path) -> None:
     async with old_gateway(tmp_path) as gateway:
         for name in ("heartbeat", "served", "gateways", "drain"):
-            await gateway.say(name)
+            await gateway.say_bytes(recorded("gateway", name))
         assert await gateway.hear(version_1.Drain)

@@ -369,12 +369,13 @@ async def test_pins_follow_the_live_versions(gateway: Gateway) -> None:
     await given_key()
     adapter = await given_adapter()
     first, second = [
-        AdapterRef(f"acme/support@{version.digest}", version.digest)
+        AdapterRef(f"acme/support@{version.digest}", version.digest, 16, ("q_proj",))
         for version in (
             await adapter.versions.aget(),
             await sync_to_async(make_version)(adapter),
         )
     ]
+    await adapter.versions.aupdate(config={"r": 16, "target_modules": ["q_proj"]})
     newer = await adapter.versions.aget(digest=second.digest)
     await sync_to_async(adapter.promote)(newer, "canary")
     await Adapter.objects.aupdate(pinned=True)
