@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0018_key_origins'),
+        ('tenants', '0019_no_admin_log'),
     ]
 
     operations = [
