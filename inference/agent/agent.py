@@ -394,7 +394,7 @@ class Agent:
         stats = self.stats()
         for link, _ in self._links.values():
             if link.open:
-                link.mark, served = self._queue.served_since(link.mark)
+                link.served_mark, served = self._queue.served_since(link.served_mark)
                 link.post(wire.Stats(stats, self._run_id, served))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -86,11 +86,11 @@ class Link:
     def __init__(self, owner: Owner, url: str, token: str) -> None:
         self.url = url
         self.draining = False
-        self.mark = 0
+        self.served_mark = 0
         """Up to where the gateway was told who was served (`Queue.served_since`)."""
         self._owner, self._token = owner, token
         self._outbox = Outbox()
-        self._news = asyncio.Event()
+        self._waiting = asyncio.Event()
         self._flushed = asyncio.Event()
         self._flushed.set()
         self._shell: Shell | None = None
@@ -150,7 +150,7 @@ class Link:
 
     def _wake(self) -> None:
         self._flushed.clear()
-        self._news.set()
+        self._waiting.set()
 
     def _connect(self) -> connect:
         parts = urlsplit(self.url)
@@ -194,9 +194,9 @@ class Link:
         """Everything that is to be said, as soon as there is something."""
         if not self._outbox:
             self._flushed.set()
-        await self._news.wait()
+        await self._waiting.wait()
         await asyncio.sleep(0)  # the `done` that follows a last delta goes along with it
-        self._news.clear()
+        self._waiting.clear()
         self._owner.sending()
         assert self._shell is not None
         session, now = self._shell.session, time.monotonic()
@@ -220,6 +220,6 @@ class Link:
             self._shell.session.close()
             self._shell = None
         self._outbox = Outbox()
-        self.mark = 0
+        self.served_mark = 0
         self._flushed.set()
         self._owner.dropped(self)

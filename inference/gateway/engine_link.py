@@ -70,6 +70,11 @@ class EngineLink:
         self._heard = asyncio.Event()
 
     @property
+    def engine_id(self) -> str | None:
+        """None before it said hello."""
+        return self.engine.id if hasattr(self, "engine") else None
+
+    @property
     def full(self) -> bool:
         """Whether the engine is too far behind with reading what it is sent."""
         return self._outbox.qsize() >= MAX_OUTBOX_FRAMES

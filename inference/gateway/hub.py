@@ -201,12 +201,13 @@ class Hub:
         self._note_pool(link)
 
     def left(self, link: EngineLink, reason: str) -> None:
-        """A link ended. The engine stays while it has another."""
-        self._open.pop(link, None)
-        engine = getattr(link, "engine", None)
-        if engine is None:
-            log.warning("engine_refused", reason=reason)
-        elif self._links.get(engine.id) is link:
+        """A link ended, or never opened. The engine stays while it has another."""
+        if link not in self._open:
+            log.warning("engine_refused", engine=link.engine_id, reason=reason)
+            return
+        del self._open[link]
+        engine = link.engine
+        if self._links.get(engine.id) is link:
             del self._links[engine.id]
             self._links |= {one.engine.id: one for one in self._open if one.engine.id == engine.id}
             stays = engine.id in self._links

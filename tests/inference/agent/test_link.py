@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 import structlog
 
-from inference.agent.agent import default_id
+from inference.agent.agent import Agent, default_id
+from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.journal.journal import Journal
 from inference.errors import EngineIdInUse
 from inference.link import wire
 from inference.link.wire import Fault
+from tests.inference import rig
 from tests.inference.played import PlayedGateway, played_gateway
 from tests.inference.rig import until
 from tests.inference.samples import MODEL, REF
@@ -107,6 +111,31 @@ async def test_an_agent_whose_id_is_in_use_says_so_and_tries_again(tmp_path: Pat
             await until(lambda: played.dialled >= 2)
     reasons = {line["reason"] for line in logs if line["event"] == "link_down"}
     assert reasons == {"Another engine has the id `e`."}
+
+
+async def test_an_engine_joins_once_the_other_of_its_id_is_gone(tmp_path: Path) -> None:
+    """As where one is started again before the gateway noticed that it ended."""
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    async with rig.gateway() as one:
+        second = Journal.open(folders[1] / "journal")
+        agent = Agent(
+            SyntheticEngine(MODEL), rig.Folders(folders[1]), second,
+            id="engine-1", token=rig.TOKEN, max_running=8, max_resident=4,
+        )  # fmt: skip
+        with structlog.testing.capture_logs() as logs:
+            async with rig.agent_on(SyntheticEngine(MODEL), folders[0], [one]):
+                running = asyncio.create_task(agent.run([one.url]))
+                await until(lambda: any(line["event"] == "engine_refused" for line in logs))
+                assert len(one.hub.snapshot()) == 1
+            await rig.connected(one)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        second.close()
+    reasons = [line["reason"] for line in logs if line["event"] == "engine_refused"]
+    assert "another engine with the id `engine-1`" in reasons[0].lower()
 
 
 def test_two_agents_of_one_process_id_and_host_name_get_two_ids() -> None:
