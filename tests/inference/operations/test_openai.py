@@ -141,7 +141,7 @@ def test_what_a_chat_may_use_is_read(
 )
 def test_tools_need_an_engine_with_a_parser(tools: object, parsers: tuple[str, ...]) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": tools}
-    assert openai.parse("chat", json.dumps(body).encode()).parsers == parsers
+    assert CHAT.parse(json.dumps(body).encode()).parsers == parsers
 
 
 @pytest.mark.parametrize(
