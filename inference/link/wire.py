@@ -36,6 +36,11 @@ class AdapterRef(Value, frozen=True):
 
     name: str
     digest: str
+    rank: int = 0
+    """Its LoRA rank; 0 where it is not known."""
+    modules: tuple[str, ...] = ()
+    """Names of the modules that it adapts, without the path to them (`q_proj`), sorted; empty where
+    they are not known."""
 
 
 class ModelInfo(Value, frozen=True):
@@ -54,6 +59,14 @@ class ModelInfo(Value, frozen=True):
     modules: dict[str, tuple[int, int]]
     engine: str
     """Which implementation runs: `vllm` or `synthetic`."""
+    revision: str = ""
+    """Digest of weights, tokenizer and chat template: engines of one revision give one answer.
+    Empty where the engine does not say, as those of protocol version 1."""
+    engine_version: str = ""
+    operations: list[str] = []
+    """What requests may ask for (`Submit.kind`); empty where the engine does not say."""
+    parsers: dict[str, str] = {}
+    """vLLM's parsers in use, by what they read: `tool`, `reasoning`."""
 
 
 class Fault(Value, frozen=True):
@@ -100,6 +113,9 @@ class Account(Value, frozen=True):
     base_model: str
     adapter_id: int | None = None
     version_id: int | None = None
+    price: tuple[int, int, int] | None = None
+    """In force when the request was reserved: micro-units of the currency per million tokens of
+    prompt, cached prompt and output."""
 
 
 class LedgerEntry(Value, frozen=True):
@@ -115,6 +131,7 @@ class LedgerEntry(Value, frozen=True):
     model: str
     usage: Usage
     finish_reason: str
+    attempt: int = 1
 
 
 class Totals(Value, frozen=True):
@@ -158,6 +175,9 @@ class Delta(Value, frozen=True):
     chunks: list[bytes] = []
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    attempt: int = 1
+    ids: dict[int, list[int]] = {}
+    """The ids of these output tokens by choice, if `Submit.ids` asked for them."""
 
     def merged(self, later: Delta) -> Delta:
         """Both deltas as one; neither is changed."""
@@ -168,7 +188,13 @@ class Delta(Value, frozen=True):
             self.chunks + later.chunks if later.chunks else self.chunks,
             self.prompt_tokens + later.prompt_tokens,
             self.cached_tokens + later.cached_tokens,
+            self.attempt,
+            _joined(self.ids, later.ids) if later.ids else self.ids,
         )
+
+
+def _joined(ids: dict[int, list[int]], later: dict[int, list[int]]) -> dict[int, list[int]]:
+    return ids | {choice: ids.get(choice, []) + more for choice, more in later.items()}
 
 
 class EngineStats(Value, frozen=True):
@@ -206,6 +232,7 @@ class Wait(Value, frozen=True):
     id: str
     phase: str
     place: int = 0
+    attempt: int = 1
 
 
 NOBODY = Account(0, 0, 0.0, "")
@@ -219,6 +246,8 @@ class Hello(Frame, tag="hello", frozen=True):
     engine_id: str
     model: ModelInfo
     stats: EngineStats = EngineStats()
+    run: str = ""
+    """New at each start of the agent: tells two agents that were given one id apart."""
 
 
 class Welcome(Frame, tag="welcome", frozen=True):
@@ -265,6 +294,11 @@ class Submit(Frame, tag="submit", frozen=True):
     """The gateway's estimate."""
     watched: bool = False
     """Somebody looks at it: say in `waits` what it waits for."""
+    attempt: int = 1
+    """Counts the engines that this request was tried on. The same id may live under two attempts,
+    never twice under one."""
+    ids: bool = False
+    """Say in `Delta.ids` which tokens were generated."""
 
 
 class Step(Frame, tag="step", frozen=True):
@@ -293,6 +327,7 @@ class Done(Frame, tag="done", frozen=True):
     finish_reason: str | None = None
     response: bytes | None = None
     fault: Fault | None = None
+    attempt: int = 1
 
     def sendable(self) -> Done:
         """Itself, or that its answer is too long: a longer frame would break the link, and with it
@@ -313,6 +348,7 @@ class Cancel(Frame, tag="cancel", frozen=True):
 
     id: str
     reason: str
+    attempt: int = 1
 
 
 class Stats(Frame, tag="stats", frozen=True):
@@ -326,6 +362,10 @@ class Stats(Frame, tag="stats", frozen=True):
     stats: EngineStats
     run: str = ""
     served: dict[str, float] = {}
+    loaded: list[str] = []
+    """LoRA names loaded since the last frame on this link (or used again, as the last: the order is
+    that of `EngineStats.resident`)."""
+    evicted: list[str] = []
 
 
 class Served(Frame, tag="served", frozen=True):
@@ -347,9 +387,13 @@ class UsageReport(Frame, tag="usage", frozen=True):
 
 
 class UsageAck(Frame, tag="usage_ack", frozen=True):
-    """Gateway to agent: these entries are in the ledger for good; forget them."""
+    """Gateway to agent: these entries are in the ledger for good; forget them.
+
+    `attempts` names them by request id and attempt; protocol version 1 by `ids` alone.
+    """
 
     ids: list[str]
+    attempts: list[tuple[str, int]] = []
 
 
 class Pins(Frame, tag="pins", frozen=True):
