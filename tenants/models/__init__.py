@@ -11,7 +11,15 @@ from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.processes import GatewayProcess
 from tenants.models.uploads import UploadSession
-from tenants.models.usage import EngineJournal, Price, UsageEvent, UsageMonth, UsageRollup, UsageSum
+from tenants.models.usage import (
+    EngineJournal,
+    Price,
+    SupersededAttempt,
+    UsageEvent,
+    UsageMonth,
+    UsageRollup,
+    UsageSum,
+)
 
 __all__ = [
     "LIVE",
@@ -36,6 +44,7 @@ __all__ = [
     "Role",
     "Scope",
     "State",
+    "SupersededAttempt",
     "Tenant",
     "UploadSession",
     "UsageEvent",

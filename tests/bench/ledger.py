@@ -110,8 +110,8 @@ class Agent:
         elif not self._unacknowledged:
             self.done.set()
 
-    def _acknowledged(self, ids: Sequence[str]) -> None:
-        self._unacknowledged -= len(ids)
+    def _acknowledged(self, attempts: Sequence[tuple[str, int]]) -> None:
+        self._unacknowledged -= len(attempts)
         self.send()
 
 

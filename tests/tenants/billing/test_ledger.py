@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 
 from inference.grants import Price as Prices
 from inference.link.wire import Account, LedgerEntry, Usage
-from tenants.billing.ledger import BATCH, Connection, Line, connect, write
+from tenants.billing.ledger import BATCH, connect
+from tenants.billing.statements import Connection, Line, write
 from tenants.models import Adapter, EngineJournal, Price, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES
 from tests.tenants.billing.test_sums import moment, months, months_of_hours, usage_of
@@ -81,9 +82,9 @@ class Told:
     calls: int = 0
     happened: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __call__(self, ids: Sequence[str]) -> None:
+    def __call__(self, attempts: Sequence[tuple[str, int]]) -> None:
         self.calls += 1
-        self.ids += ids
+        self.ids += [id for id, _ in attempts]
         self.happened.set()
 
 
@@ -449,7 +450,7 @@ async def test_whoever_listens_is_told_of_what_is_committed(acme: Customer) -> N
 
 
 async def test_a_caller_that_fails_does_not_stop_the_others(acme: Customer) -> None:
-    def broken(ids: Sequence[str]) -> None:
+    def broken(attempts: Sequence[tuple[str, int]]) -> None:
         raise ZeroDivisionError
 
     told = Told()
