@@ -73,6 +73,8 @@ class Dispatcher:
                     max_tokens=bound_of(call, reservation.output_tokens),
                     grows=grows(call),
                     watch=watch,
+                    parsers=call.parsers,
+                    tokens=prompt_tokens + (call.max_tokens or 0),
                 )
             )
         except BaseException:

@@ -1,18 +1,19 @@
 """The frames of the engine link: one msgpack array per binary websocket message.
 
 Frames are tagged arrays (field names never travel), so a field may be appended with a default but
-never removed, reordered or retyped. Times are seconds, sizes bytes, counts tokens.
+never removed, reordered or retyped; `versions` says since when each exists. Times are seconds,
+sizes bytes, counts tokens.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 OLDEST_VERSION = 1
 
 MAX_FRAME_BYTES = 32 << 20
@@ -212,7 +213,8 @@ class EngineStats(Value, frozen=True):
     kv_usage: float = 0.0
     """Share of KV blocks in use, 0 to 1."""
     resident: list[str] = []
-    """LoRA names of the adapters loaded on the engine, least recently used first."""
+    """LoRA names of the adapters loaded on the engine, least recently used first. In `Stats` only
+    for protocol version 1: later ones are told what changed."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     """Tokens over the engine's life."""
@@ -368,9 +370,10 @@ class Stats(Frame, tag="stats", frozen=True):
     run: str = ""
     served: dict[str, float] = {}
     loaded: list[str] = []
-    """LoRA names loaded since the last frame on this link (or used again, as the last: the order is
-    that of `EngineStats.resident`)."""
+    """LoRA names that were loaded or used again since the last frame on this link, in the order of
+    `EngineStats.resident`, at whose end they belong."""
     evicted: list[str] = []
+    """LoRA names that are no longer loaded."""
 
 
 class Served(Frame, tag="served", frozen=True):
@@ -439,6 +442,12 @@ class Error(Frame, tag="error", frozen=True):
     fault: Fault
 
 
+class Unknown(Frame, frozen=True):
+    """A frame of a newer version, of which only the tag could be read. Never sent."""
+
+    name: str
+
+
 AnyFrame = (
     Hello
     | Welcome
@@ -463,12 +472,15 @@ AnyFrame = (
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
+_parts_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_tag_decoder = msgspec.msgpack.Decoder(str)
+_TAGS = {kind.__struct_config__.tag for kind in get_args(AnyFrame)}
 
 encode = _encoder.encode
 
 
-def decode(message: bytes) -> AnyFrame:
-    """Decode one message.
+def decode(message: bytes) -> AnyFrame | Unknown:
+    """Decode one message; `Unknown` if it is a frame by its form, with a tag that is not ours.
 
     Raises:
         ProtocolViolation: it is not a frame of this protocol, or larger than MAX_FRAME_BYTES.
@@ -478,4 +490,14 @@ def decode(message: bytes) -> AnyFrame:
     try:
         return _decoder.decode(message)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        if (unknown := _unknown(message)) is not None:
+            return unknown
         raise ProtocolViolation(f"not a frame: {error}") from error
+
+
+def _unknown(message: bytes) -> Unknown | None:
+    try:
+        tag = _tag_decoder.decode(next(iter(_parts_decoder.decode(message)), b""))
+    except msgspec.MsgspecError:
+        return None
+    return None if tag in _TAGS else Unknown(tag)

@@ -40,6 +40,7 @@ class _Call(msgspec.Struct):
 class _ChatCall(_Call):
     messages: msgspec.Raw = msgspec.Raw(b"[]")
     max_completion_tokens: int | None = None
+    tools: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _CompletionCall(_Call):
@@ -51,7 +52,7 @@ class Call(msgspec.Struct, frozen=True):
 
     `choices` counts the texts that it asks for; `max_tokens` bounds each of them, None where the
     body doesn't. `tokens` counts those of all `prompts` where they come as tokens, 0 where they are
-    text. A `flex` request may wait behind others.
+    text. A `flex` request may wait behind others. `parsers` are those that its engine should have.
     """
 
     kind: Kind
@@ -63,6 +64,7 @@ class Call(msgspec.Struct, frozen=True):
     flex: bool = False
     prompts: int = 1
     tokens: int = 0
+    parsers: tuple[str, ...] = ()
 
 
 MAX_CHOICES = 1024
@@ -113,11 +115,19 @@ def parse(kind: Kind, body: bytes) -> Call:
         flex=call.service_tier == "flex",
         prompts=prompts,
         tokens=tokens,
+        parsers=_parsers(call),
     )
 
 
 _ARRAY = re.compile(rb"\s*\[\s*(.)", re.DOTALL)
 """With what its first part begins. Megabytes of small parts are not taken apart on this loop."""
+
+
+def _parsers(call: _ChatCall | _CompletionCall) -> tuple[str, ...]:
+    if isinstance(call, _CompletionCall):
+        return ()
+    tools = _ARRAY.match(call.tools)
+    return () if tools is None or tools[1] == b"]" else ("tool",)
 
 
 def _check_messages(messages: msgspec.Raw) -> None:

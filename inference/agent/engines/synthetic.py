@@ -14,6 +14,7 @@ import heapq
 import json
 import math
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -270,7 +271,8 @@ class SyntheticEngine:
             if options.stream or given == 0 or at == stream.length:
                 text = stream.answer[given * TOKEN_CHARS : at * TOKEN_CHARS]
                 reason = stream.finish_reason if at == stream.length else None
-                yield Output(text, (at - given) * choices, finish_reason=reason)
+                ids = _ids(text, choices) if work.wants_ids else {}
+                yield Output(text, (at - given) * choices, finish_reason=reason, ids=ids)
                 given = at
 
     def _count_prompt(self, work: Work, prompt: str) -> None:
@@ -358,6 +360,13 @@ def tokens_in(text: str) -> int:
     return -(-len(text) // TOKEN_CHARS)
 
 
+def _ids(text: str, choices: int) -> dict[int, list[int]]:
+    """A token's id is the checksum of its characters."""
+    pieces = (text[at : at + TOKEN_CHARS] for at in range(0, len(text), TOKEN_CHARS))
+    ids = [zlib.crc32(piece.encode()) for piece in pieces]
+    return dict.fromkeys(range(choices), ids)
+
+
 def llama_modules(config: Path) -> dict[str, tuple[int, int]]:
     """The linear layers of a Llama with this config.json, or of a tiny one if there is none."""
     given = json.loads(config.read_text()) if config.is_file() else {}
@@ -442,16 +451,22 @@ async def _many(
     texts: AsyncGenerator[Output, None], work: Work, options: _Options
 ) -> AsyncGenerator[Output, None]:
     """The full path for n > 1: every choice says the same."""
-    whole = ""
+    whole, ids = "", dict[int, list[int]]()
     async for output in texts:
         whole += output.text
+        ids = {choice: ids.get(choice, []) + more for choice, more in output.ids.items()}
         if options.stream:
             body = _body(work, options, output.text, output.finish_reason)
-            yield Output(chunks=(body,), tokens=output.tokens)
+            yield Output(chunks=(body,), tokens=output.tokens, ids=output.ids)
         if output.finish_reason is not None:
             response = None if options.stream else _body(work, options, whole, output.finish_reason)
             tokens = 0 if options.stream else work.meter.completion_tokens
-            yield Output(response=response, tokens=tokens, finish_reason=output.finish_reason)
+            yield Output(
+                response=response,
+                tokens=tokens,
+                finish_reason=output.finish_reason,
+                ids={} if options.stream else ids,
+            )
 
 
 def _body(work: Work, options: _Options, text: str, finish_reason: str | None) -> bytes:

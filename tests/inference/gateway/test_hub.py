@@ -17,7 +17,8 @@ from inference.errors import (
     NoEngine,
     Overloaded,
 )
-from inference.gateway.hub import MAX_OUTBOX_FRAMES, Hub, Order
+from inference.gateway.engine_link import MAX_OUTBOX_FRAMES
+from inference.gateway.hub import Hub, Order
 from inference.gateway.stream import Stream
 from inference.grants import Ask, Reservation, Written
 from inference.link import wire
@@ -99,9 +100,12 @@ class Bench:
         self.hub = Hub("http://gateway", "t" * 32, self.ledger, self.limits)
         self.links: list[asyncio.Task[None]] = []
 
-    async def join(self, id: str = "engine-1") -> Played:
+    async def join(
+        self, id: str = "engine-1", *, version: int = wire.PROTOCOL_VERSION, **hello: Any
+    ) -> Played:
         played = await self.dial()
-        played.say(wire.Hello(1, 1, id, MODEL))
+        given: dict[str, Any] = {"model": MODEL, "run": ""}
+        played.say(wire.Hello(1, version, id, **(given | hello)))
         assert isinstance(await played.hear(), wire.Welcome)
         return played
 
@@ -253,8 +257,13 @@ async def test_an_engine_lost_before_its_first_word_leaves_the_estimate(bench: B
     assert bench.limits.settled == {"r1": None}
 
 
-async def test_entries_are_acknowledged_when_the_ledger_has_them(bench: Bench) -> None:
-    engine = await bench.join()
+@pytest.mark.parametrize(
+    ("version", "ack"), [(1, UsageAck(["r1"])), (2, UsageAck([], [("r1", 1)]))]
+)
+async def test_entries_are_acknowledged_when_the_ledger_has_them(
+    bench: Bench, version: int, ack: UsageAck
+) -> None:
+    engine = await bench.join(version=version)
     stream = bench.submit()
     await engine.hear()
     engine.say(Done("r1", Usage(5, 0, 2), "stop"))
@@ -265,7 +274,7 @@ async def test_entries_are_acknowledged_when_the_ledger_has_them(bench: Bench) -
     ((engine_id, journal, entries, written),) = bench.ledger.told
     assert (engine_id, journal, list(entries)) == ("engine-1", "journal-1", [entry()])
     written(["r1"])
-    assert await engine.hear() == UsageAck(["r1"])
+    assert await engine.hear() == ack
 
 
 async def test_what_another_gateway_took_is_settled_by_who_hears_of_its_end(bench: Bench) -> None:
@@ -561,12 +570,20 @@ async def test_engines_hear_of_gateways_and_archived_adapters(bench: Bench) -> N
     assert await engine.hear() == wire.Unload("d" * 64)
 
 
-async def test_the_base_model_and_statistics_of_an_engine_are_known(bench: Bench) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+async def test_the_base_model_and_statistics_of_an_engine_are_known(
+    bench: Bench, version: int
+) -> None:
     seen: list[wire.ModelInfo] = []
     bench.hub.on_model(seen.append)
-    engine = await bench.join()
+    engine = await bench.join(version=version)
     stream = bench.submit()
-    engine.say(wire.Stats(wire.EngineStats(running=3, resident=[REF.name])))
+    told = (
+        wire.Stats(wire.EngineStats(running=3, resident=[REF.name]))
+        if version == 1
+        else wire.Stats(wire.EngineStats(running=3), loaded=[REF.name])
+    )
+    engine.say(told)
     engine.say(wire.Step([Delta("r1", "x", 1)]))
     await stream.read()
     assert seen == [MODEL]

@@ -243,18 +243,21 @@ class VLLMEngine:
         """One text. Unless it streams, all but the first token come in one last Output."""
         prompt, params = await self._rendered(request)
         deltas = self._llm.generate(
-            prompt, params, work.id, lora_request=lora, priority=work.priority
+            prompt, params, work.key, lora_request=lora, priority=work.priority
         )
         counter = Counter(work.meter, self._totals)
-        held, held_tokens, first = "", 0, True
+        held, held_tokens, held_ids, first = "", 0, list[int](), True
         async with aclosing(deltas):
             async for delta in deltas:
                 (completion,) = delta.outputs
                 tokens = counter.count(delta)
                 held, held_tokens = held + completion.text, held_tokens + tokens
+                if work.wants_ids:
+                    held_ids += completion.token_ids
                 if request.stream or first or completion.finish_reason:
-                    yield Output(held, held_tokens, finish_reason=completion.finish_reason)
-                    held, held_tokens, first = "", 0, False
+                    ids = {0: held_ids} if held_ids else {}
+                    yield Output(held, held_tokens, finish_reason=completion.finish_reason, ids=ids)
+                    held, held_tokens, held_ids, first = "", 0, [], False
 
     async def _rendered(self, request: Request) -> tuple[Any, SamplingParams]:
         """The tokenized prompt and its sampling parameters, which always ask for deltas."""

@@ -50,7 +50,7 @@ def request_of(work: Work, *, max_choices: int, tools: bool) -> Request:
 
 def _read(work: Work) -> Request:
     fields = allowed(work.kind, work.body)
-    fields |= {"request_id": work.id, "priority": work.priority, "cache_salt": work.salt or None}
+    fields |= {"request_id": work.key, "priority": work.priority, "cache_salt": work.salt or None}
     if fields.get("stream"):
         # The full path's last chunk then tells the reasoning tokens; it goes no further.
         fields["stream_options"] = {"include_usage": True}
