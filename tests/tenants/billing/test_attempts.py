@@ -106,11 +106,13 @@ def expected(lines: Iterable[Line]) -> State:
         }
         at = datetime.fromtimestamp(top.account.started_at, NOON.tzinfo)
         figures = (1, *counts(top.usage), top.usage.reasoning_tokens, cost)
-        hours.update({(at.replace(minute=0), name): n for name, n in zip(FIGURES, figures)})
+        hours.update(
+            {(at.replace(minute=0), name): n for name, n in zip(FIGURES, figures, strict=True)}
+        )
     journals: Counter[tuple[str, str]] = Counter()
     for one in known.values():
         figures = (1, *counts(one.entry.usage))
-        journals.update({(one.journal, name): n for name, n in zip(COUNTED, figures)})
+        journals.update({(one.journal, name): n for name, n in zip(COUNTED, figures, strict=True)})
     return billed, superseded, +hours, +journals
 
 
