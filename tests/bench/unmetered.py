@@ -49,7 +49,7 @@ class NoLedger:
     def record(
         self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
     ) -> None:
-        written([entry.id for entry in entries])
+        written([(entry.id, entry.attempt) for entry in entries])
 
     def totals(self, engine_id: str, stats: EngineStats) -> None:
         pass
