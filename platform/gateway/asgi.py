@@ -29,6 +29,7 @@ from frontend.live.socket import LiveSocket  # noqa: E402
 from frontend.playground.answers import Playground  # noqa: E402
 from frontend.playground.socket import PlaygroundSocket  # noqa: E402
 from frontend.sockets import guarded  # noqa: E402
+from gateway.cookies import CookieLimit  # noqa: E402
 from gateway.metrics import Metrics  # noqa: E402
 from inference.gateway.dispatcher import Dispatcher  # noqa: E402
 from inference.gateway.http import Health, OpenAIServer, Receive, Scope, Send  # noqa: E402
@@ -166,7 +167,7 @@ _health = Health(
 _metrics = Metrics(settings.METRICS_TOKEN, hub, ledger, limiter)
 _console = ServeStaticASGI(django_app, root=str(settings.STATIC_ROOT), prefix="static")
 
-application = ProtocolTypeRouter(
+_routes = ProtocolTypeRouter(
     {
         "http": URLRouter(
             [
@@ -192,3 +193,5 @@ application = ProtocolTypeRouter(
         "lifespan": lifespan,
     }
 )
+
+application = CookieLimit(_routes)

@@ -13,7 +13,7 @@ COLUMNS = {
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0018_key_origins'),
+        ('tenants', '0019_no_admin_log'),
     ]
 
     operations = [
