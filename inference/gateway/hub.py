@@ -13,7 +13,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -66,6 +66,8 @@ class Order:
     parsers: tuple[str, ...] = ()
     tokens: int = 0
     attempt: int = 1
+    started_at: float = field(default_factory=time.time)
+    """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
 
     def needs(self) -> Needs:
         """What an engine must be able to do for it."""
@@ -84,7 +86,7 @@ class Order:
         account = Account(
             tenant_id=grant.tenant_id,
             key_id=grant.key_id,
-            started_at=time.time(),
+            started_at=self.started_at,
             base_model=target.base_model,
             adapter_id=target.adapter_id,
             version_id=target.version_id,

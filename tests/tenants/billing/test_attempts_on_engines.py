@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,14 +35,11 @@ async def acme(async_db: None) -> Customer:
     return await sync_to_async(make_customer)("acme")
 
 
-def order(who: Customer, attempt: int, tokens: int) -> Order:
+def order(who: Customer, tokens: int) -> Order:
     grant = Grant(who.key_id, who.tenant_id, "acme", frozenset(), None, 1.0, "salt")
     target = Target(MODEL.name, MODEL.name, price=PRICE)
-    body = chat(max_tokens=tokens, stream=True)
-    return Order(
-        grant, target, Reservation("r1"), "chat", msgspec.json.encode(body), "interactive", 60.0,
-        attempt=attempt,
-    )  # fmt: skip
+    body = msgspec.json.encode(chat(max_tokens=tokens, stream=True))
+    return Order(grant, target, Reservation("r1"), "chat", body, "interactive", 60.0)
 
 
 async def generated(hub: Hub, order: Order) -> Done:
@@ -57,6 +55,8 @@ async def test_two_attempts_on_two_engines_end_with_one_bill(
     acme: Customer, tmp_path: Path, order_of_attempts: tuple[int, int]
 ) -> None:
     tokens = {1: 3, 2: 5}
+    first = order(acme, tokens[1])
+    orders = {1: first, 2: replace(first, attempt=2, body=order(acme, tokens[2]).body)}
     engines = {attempt: SyntheticEngine(MODEL) for attempt in tokens}
     async with AsyncExitStack() as stack:
         ledgers = [await stack.enter_async_context(patient_ledger()) for _ in tokens]
@@ -66,7 +66,7 @@ async def test_two_attempts_on_two_engines_end_with_one_bill(
             root.mkdir()
             engine = engines[attempt]
             async with agent_on(engine, root, [one], id=f"engine-{attempt}") as rig:
-                done = await generated(one.hub, order(acme, attempt, tokens[attempt]))
+                done = await generated(one.hub, orders[attempt])
                 assert done.usage.completion_tokens == tokens[attempt]
                 await until(lambda: not rig.agent.stats().unbilled.requests)
     for engine in engines.values():
@@ -99,7 +99,7 @@ async def test_a_price_that_changes_before_the_end_changes_no_bill(
         engine = SyntheticEngine(MODEL)
         async with agent_on(engine, tmp_path, [one]) as rig:
             await sync_to_async(set_price)()
-            await generated(one.hub, order(acme, 1, 4))
+            await generated(one.hub, order(acme, 4))
             await until(lambda: not rig.agent.stats().unbilled.requests)
         await engine.close()
     event = await UsageEvent.objects.aget()
