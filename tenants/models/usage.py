@@ -347,9 +347,14 @@ def _months_and_hours(start: datetime, end: datetime) -> Q:
     return found | _hours(last, end) if last < end else found
 
 
+def day_start(at: datetime) -> datetime:
+    """When the day of UTC began that `at`, a time of UTC, lies in."""
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
 def month_start(at: datetime) -> datetime:
     """When the month of UTC began that `at`, a time of UTC, lies in."""
-    return at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return day_start(at.replace(day=1))
 
 
 def month_end(at: datetime) -> datetime:
