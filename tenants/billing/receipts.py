@@ -269,7 +269,7 @@ def _microseconds(seconds: float) -> int:
 
 def differences(receipt: Mapping[str, Any], event: UsageEvent) -> list[str]:
     """The fields in which a receipt says another thing than the ledger."""
-    receipt = OF_THE_FIRST | receipt
+    receipt = {**OF_THE_FIRST, **receipt}
     told = describe(event) | {"format": receipt.get("format")}
     if _version(event) is None:
         told |= {name: receipt.get(name) for name in OF_THE_VERSION}
