@@ -314,6 +314,19 @@ async def test_a_later_price_changes_no_bill(acme: Customer, pg: Connection) -> 
     assert [event.cost for event in await events()] == [0]
 
 
+async def test_the_price_that_came_with_a_request_is_billed_whatever_is_in_force(
+    acme: Customer, pg: Connection
+) -> None:
+    """Alone, and beside one of an older engine, of which it is looked up."""
+    await set_price(BASE, NOON - HOUR)
+    await write(pg, lines(acme.entry("a", price=(7, 1, 9)), acme.entry("b")))
+    await write(pg, lines(acme.entry("c", price=(7, 1, 9)), acme.entry("d", price=(0, 0, 0))))
+    expected = [OWN, BASE, OWN, Prices()]
+    assert [event.cost for event in await events()] == [one.cost(USAGE) for one in expected]
+    fixed = [(e.prompt_price, e.cached_prompt_price, e.output_price) for e in await events()]
+    assert fixed == [(one.prompt, one.cached_prompt, one.output) for one in expected]
+
+
 # --- Two writers at once -------------------------------------------------------------------------
 
 ROUNDS, HOURS = 100, 16
