@@ -11,7 +11,7 @@ PURE_TESTS := $(addprefix tests/inference/,gateway/test_admission.py gateway/tes
 		link journal scheduler operations agent/test_outbox.py agent/test_progress.py) \
 	$(addprefix tests/tenants/,directory/test_invalidating_cache.py directory/test_catalogue.py \
 		billing/test_journals.py billing/test_money.py) tests/adapters/test_disk.py \
-	$(addprefix tests/limits/test_,window.py arithmetic.py book.py refusals.py stores.py ceilings.py)
+	$(addprefix tests/limits/test_,window.py arithmetic.py state.py refusals.py stores.py ceilings.py kinds.py)
 
 .PHONY: up test coverage check format bench chaos screenshots lock clean
 

@@ -155,7 +155,7 @@ def test_without_a_price_it_is_free() -> None:
 def test_an_adapter_has_its_limits_at_whatever_version() -> None:
     limits = {"operator": {"tokens_per_day": 100}, "tenant": {"tokens_per_day": 50}}
     versions = [version(1, OLD, limits=limits), version(2, NEW, "live", limits=limits)]
-    expected = (Limits("a70", "adapter `support`", tokens_per_day=50),)
+    expected = (Limits("a70", "adapter `support`", {"tokens_per_day": 50}),)
     for name, number, digest in (("support@1", 1, OLD), ("support", 2, NEW)):
         assert resolve(grant(), name, BASES, Catalogue(versions)) == Target(
             model=name,
