@@ -95,7 +95,7 @@ class Target:
     limits: tuple[Limits, ...] = ()
     """The adapter's, where it has any."""
     price: Price = Price()
-    """As of the moment of the question; the ledger looks the price up itself."""
+    """As of the moment of the question: what is reserved, and billed."""
     max_model_len: int = 0
     """Longest prompt and answer together, in tokens; 0 where it is not known."""
 
@@ -217,8 +217,8 @@ class Limiter(Protocol):
         ...
 
 
-Written = Callable[[Sequence[str]], None]
-"""Called on the event loop with the ids of entries that are in the ledger for good."""
+Written = Callable[[Sequence[tuple[str, int]]], None]
+"""Called on the event loop with entries that are in the ledger for good: request id and attempt."""
 
 
 class Recorder(Protocol):

@@ -17,7 +17,7 @@ from django.template.loader import render_to_string
 from frontend.live.feeds import Key
 from frontend.views.operate.requests import InstallationFilter, events_of
 from frontend.views.requests import RequestFilter, rows_of
-from tenants.billing.ledger import Line
+from tenants.billing.statements import Line
 from tenants.models import Tenant
 from tenants.models.usage import Mark
 from tenants.permissions import Caller, Permission

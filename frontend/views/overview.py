@@ -31,7 +31,7 @@ from tenants.models import (
     UsageEvent,
     UsageSum,
 )
-from tenants.models.usage import Outcome, UsageEventQuerySet, month_end, month_start
+from tenants.models.usage import Outcome, UsageEventQuerySet, day_start, month_end, month_start
 from tenants.permissions import Caller, Permission
 
 MAX_EXPIRING = 5
@@ -104,8 +104,7 @@ class Used:
     def since_month_began(cls, caller: Caller, now: datetime) -> Used:
         """Of what the caller may see."""
         hour = now.replace(minute=0, second=0, microsecond=0)
-        today = hour.replace(hour=0)
-        starts = hour - DAY, today, month_start(now)
+        starts = hour - DAY, day_start(now), month_start(now)
         hours = list(caller.usage().sums(["hour"], min(starts), now))
         return cls(*(added_up(row for row in hours if row["hour"] >= start) for start in starts))
 
@@ -137,7 +136,7 @@ def _amount(sums: Sums, kind: Kind) -> int:
 def _renewal(period: str, now: datetime) -> datetime:
     if period == "month":
         return month_end(now)
-    return now.replace(hour=0, minute=0, second=0, microsecond=0) + DAY
+    return day_start(now) + DAY
 
 
 def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:

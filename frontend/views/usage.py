@@ -23,7 +23,7 @@ from frontend.templatetags.lorikeet import money, number
 from frontend.times import Day, midnight
 from inference.grants import PICO
 from tenants.models import Tenant, UsageSum, User
-from tenants.models.usage import FIGURES, UsageSumQuerySet, month_end, month_start
+from tenants.models.usage import FIGURES, UsageSumQuerySet, day_start, month_end, month_start
 from tenants.permissions import Caller, Permission
 
 PERIODS = {
@@ -163,7 +163,7 @@ class Question:
 def _bounds(period: str, given: Mapping[str, Any], now: datetime) -> tuple[datetime, datetime]:
     """Whole hours; the one that has begun is part of it."""
     end = now.replace(minute=0, second=0, microsecond=0) + HOUR
-    today = midnight(now.date())
+    today = day_start(now)
     if period == "24h":
         return end - DAY, end
     if period == "month":

@@ -21,7 +21,8 @@ from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent, default_id
 from inference.agent.engines.engine import Engine
 from inference.agent.engines.profile import BadProfile, EngineProfile
-from inference.agent.journal.journal import Journal, JournalFailed
+from inference.agent.journal.files import JournalFailed
+from inference.agent.journal.journal import Journal
 from inference.environ import BadSetting
 
 log = structlog.get_logger(__name__)

@@ -26,7 +26,8 @@ from inference.agent.adapters.residency import Residency, Store
 from inference.agent.engines.engine import Engine, LocalAdapter, Output, Work, key_of
 from inference.agent.job import Job
 from inference.agent.journal.billing import Billing
-from inference.agent.journal.journal import Journal, JournalFailed
+from inference.agent.journal.files import JournalFailed
+from inference.agent.journal.journal import Journal
 from inference.agent.link import Link
 from inference.agent.progress import Progress
 from inference.agent.scheduler.queue import Queue, Request
@@ -155,8 +156,8 @@ class Agent:
                 self._begin(Job.of(frame, link), frame)
             case wire.Cancel(id=id, reason=reason, attempt=attempt):
                 self._cancel(key_of(id, attempt), reason)
-            case wire.UsageAck(ids=ids, attempts=attempts):
-                self._billing.acknowledged(ids or [id for id, _ in attempts], link.url)
+            case wire.UsageAck(ids=ids, attempts=attempts):  # ids by gateways of version 1
+                self._billing.acknowledged([*attempts, *((id, 1) for id in ids)], link.url)
                 self._note_billed()
             case wire.Served(engine_id=engine_id, run=run, served=served):
                 self._queue.heard(engine_id, run, served)
@@ -166,8 +167,8 @@ class Agent:
             case wire.Unload(digest=digest):
                 self._slots.retire(digest)
                 self._spawn(self._residency.unload_retired())
-            case wire.Welcome(gateways=gateways):
-                self._billing.link_up(link.url)
+            case wire.Welcome(version=version, gateways=gateways):
+                self._billing.link_up(link.url, version)
                 self._follow(gateways)
             case wire.Gateways(gateways=gateways):
                 self._follow(gateways)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -69,6 +70,8 @@ class Order:
     parsers: tuple[str, ...] = ()
     tokens: int = 0
     attempt: int = 1
+    started_at: float = field(default_factory=time.time)
+    """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
 
     def needs(self) -> Needs:
         """What an engine must be able to do for it."""
@@ -83,14 +86,15 @@ class Order:
 
     def frame(self) -> wire.Submit:
         """What the engine is told."""
-        grant, target = self.grant, self.target
+        grant, target, price = self.grant, self.target, self.target.price
         account = Account(
             tenant_id=grant.tenant_id,
             key_id=grant.key_id,
-            started_at=time.time(),
+            started_at=self.started_at,
             base_model=target.base_model,
             adapter_id=target.adapter_id,
             version_id=target.version_id,
+            price=(price.prompt, price.cached_prompt, price.output),
         )
         return wire.Submit(
             id=self.reservation.id,
@@ -124,15 +128,17 @@ class Hub:
         """Set to refuse new requests while the open ones finish."""
         self._token = engine_token.encode()
         self._recorder, self._limiter = recorder, limiter
-        self._unbilled: OrderedDict[str, None] = OrderedDict()
-        """Requests whose limits are settled here, until the engine's journal reports them."""
+        self._running: dict[str, int] = {}
+        """Requests that are not settled, with their highest attempt."""
+        self._unbilled: OrderedDict[str, int] = OrderedDict()
+        """Requests whose limits are settled here, until the engine's journal reports the attempt
+        that they ended with, or a higher one."""
         self._pins: dict[str, list[AdapterRef]] | None = None
         """What is to stay loaded, by base model; None before that is known."""
         self._links: dict[str, EngineLink] = {}
         """By engine, the newest of its links; the others get nothing new."""
         self._open: dict[EngineLink, None] = {}
         """All links: several URLs that an agent dials, a load balancer's too, may lead here."""
-        self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self.unknown_frames = 0
@@ -144,7 +150,7 @@ class Hub:
     @property
     def in_flight(self) -> int:
         """Requests that are not settled."""
-        return self._in_flight
+        return len(self._running)
 
     # --- engines ---------------------------------------------------------------------------------
 
@@ -251,19 +257,18 @@ class Hub:
     def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
         """Requests ended, by an engine's journal: write the ledger, then tell the engine so.
 
-        Those that another gateway had taken are settled in the limits here: it may have died.
+        Those that another gateway had taken are settled in the limits here: it may have died. Those
+        of this one are settled by their stream, whatever lower attempts report.
         """
 
-        attempts = {entry.id: entry.attempt for entry in entries}
-
-        def written(ids: Sequence[str]) -> None:
-            link.post(wire.UsageAck([], [(id, attempts[id]) for id in ids]))
+        def written(attempts: Sequence[tuple[str, int]]) -> None:
+            link.post(wire.UsageAck([], list(attempts)))
 
         for entry in entries:
-            if entry.id in self._unbilled:
-                del self._unbilled[entry.id]
-            else:
+            if entry.id not in self._running and entry.id not in self._unbilled:
                 self._limiter.settle(entry.id, entry.usage)
+            elif entry.attempt >= self._unbilled.get(entry.id, sys.maxsize):
+                del self._unbilled[entry.id]
         self._recorder.record(link.engine.id, journal, entries, written)
 
     def unload(self, digest: str) -> None:
@@ -343,7 +348,7 @@ class Hub:
             settled=self._settled,
         )
         link.submit(stream, order.frame())
-        self._in_flight += 1
+        self._running[stream.id] = stream.attempt
         self._idle.clear()
         return stream
 
@@ -368,6 +373,8 @@ class Hub:
             raise
 
     def _settled(self, stream: Stream) -> None:
+        if self._running.get(stream.id) != stream.attempt:
+            return  # a higher attempt settles it
         done = stream.done
         assert done is not None
         error, known = done.fault and done.fault.error(), done.usage.prompt_tokens > 0
@@ -376,11 +383,11 @@ class Hub:
         else:
             lost = isinstance(error, EngineLost) and not known
             self._limiter.settle(stream.id, None if lost else done.usage)
-        self._unbilled[stream.id] = None
+        del self._running[stream.id]
+        self._unbilled[stream.id] = stream.attempt
         if len(self._unbilled) > MAX_UNBILLED:
             self._unbilled.popitem(last=False)
-        self._in_flight -= 1
-        if not self._in_flight:
+        if not self._running:
             self._idle.set()
 
 

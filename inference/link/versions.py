@@ -27,7 +27,7 @@ FIELDS: Mapping[type, Mapping[str, int]] = {
     wire.AdapterRef: {"rank": 2, "modules": 2},
     wire.ModelInfo: {"revision": 2, "engine_version": 2, "operations": 2, "parsers": 2},
     wire.Account: {"price": 2},
-    wire.LedgerEntry: {"attempt": 2},
+    wire.LedgerEntry: {"attempt": 2, "inherited_tokens": 2},
     wire.Delta: {"attempt": 2, "ids": 2},
     wire.Wait: {"attempt": 2},
     wire.Hello: {"run": 2},

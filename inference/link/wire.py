@@ -132,6 +132,9 @@ class Account(Value, frozen=True):
 class LedgerEntry(Value, frozen=True):
     """One request attempt that ended, as the engine's journal has it.
 
+    `usage` is cumulative: the prompt once, and all output tokens of the answer so far, be they of
+    lower attempts. So the highest attempt of a request is its bill.
+
     `id` is the request's, made by the server and never reused; `model` as the client wrote it;
     `finish_reason` as answered (`stop`, `length`, `tool_calls`), else `cancelled`, the reason of
     the cancel, or an error's code.
@@ -143,6 +146,8 @@ class LedgerEntry(Value, frozen=True):
     usage: Usage
     finish_reason: str
     attempt: int = 1
+    inherited_tokens: int = 0
+    """Of the output tokens, those that lower attempts generated and this one went on from."""
 
 
 class Totals(Value, frozen=True):

@@ -1,10 +1,7 @@
-"""Writes the ledger: events, their hourly sums and their journals' sums, in one statement.
+"""The task that writes the ledger, in batches, and tells engines after the commit what is in it.
 
-Whatever is lost in between, a request is billed once: an event is inserted under the id and start
-that its gateway gave it, or not at all if it is there; only what was inserted is added to the sums;
-all of it is one statement, so one transaction; and the engine, which keeps the entry until then, is
-told after the commit. A batch may therefore be tried again at any time, by any gateway. Triggers on
-the hourly sums add them to their months, at the end of the statement.
+An engine keeps an entry until then, so whatever is lost in between comes again: `statements` says
+how it is billed once all the same.
 """
 
 from __future__ import annotations
@@ -14,27 +11,25 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import psycopg
 import structlog
 from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
-from psycopg.types.json import Jsonb
 
 from inference.grants import Written
 from inference.link.wire import EngineStats, LedgerEntry
-from tenants.billing.journals import Journals, Report, Seen
+from tenants.billing.journals import Journals, Report
+from tenants.billing.statements import REFUSED, Connection, Line, write, write_reports
 from tenants.directory.notices import conninfo
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
-Connection = AsyncConnection[tuple[Any, ...]]
 Connect = Callable[[], Awaitable[Connection]]
-Listener = Callable[[Sequence["Line"]], object]
+Listener = Callable[[Sequence[Line]], object]
 
 LINGER_S = 0.1
 """How long entries wait for others to share their transaction."""
@@ -50,182 +45,14 @@ ANSWER_S = 30.0
 MAX_BACKOFF_S = 5.0
 LAST_S = 3.0
 """For a last try at exit; the engines send the rest to somebody else."""
-EARLIEST = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
-LATEST = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
-"""Requests outside of these times are mistakes; each month has a table of its own."""
-
-REFUSED = (
-    psycopg.DataError,
-    psycopg.errors.ForeignKeyViolation,
-    psycopg.errors.CheckViolation,  # an operator has taken the table of its month away
-    UnicodeEncodeError,
-)
-"""A row that is at fault itself. Any other error (a schema that this release does not know, say)
-is not the row's: it waits."""
 TOO_LONG = (TimeoutError, psycopg.errors.QueryCanceled)
 """A statement that took over ANSWER_S or the database's own `statement_timeout`."""
-
-# One JSON array of [engine_id, journal, entry], the entry as on the wire: encoding it in C costs
-# the event loop a tenth of what arrays for unnest() do. Fields on the wire never change places.
-# NaN is null in JSON; a time that nobody measured is no reason not to bill.
-_SENT = """
-WITH sent AS (
-    SELECT e->>0 AS engine_id, e->>1 AS journal, e->2->>0 AS id,
-           (e->2->1->>0)::bigint AS tenant_id, (e->2->1->>1)::bigint AS key_id,
-           to_timestamp((e->2->1->>2)::float8) AS started_at, e->2->1->>3 AS base_model,
-           (e->2->1->>4)::bigint AS adapter_id, (e->2->1->>5)::bigint AS version_id,
-           e->2->>2 AS model, (e->2->3->>0)::bigint AS prompt_tokens,
-           (e->2->3->>1)::bigint AS cached_tokens, (e->2->3->>2)::bigint AS completion_tokens,
-           (e->2->3->>3)::bigint AS reasoning_tokens,
-           coalesce((e->2->3->>4)::float8, 0) AS queue_s,
-           coalesce((e->2->3->>5)::float8, 0) AS load_s, (e->2->3->>6)::float8 AS ttft_s,
-           coalesce((e->2->3->>7)::float8, 0) AS total_s, e->2->>4 AS finish_reason
-    FROM jsonb_array_elements(%s) AS e
-)"""
-
-# All inserts take their rows in sorted order, and in the same order of tables: two gateways with
-# overlapping batches wait for each other, in a line.
-_WRITE = f"""{_SENT}, priced AS (
-    SELECT sent.*, coalesce(price.prompt, 0) AS prompt_price,
-           coalesce(price.cached_prompt, 0) AS cached_prompt_price,
-           coalesce(price.output, 0) AS output_price
-    FROM sent LEFT JOIN LATERAL (
-        (SELECT 1 AS rank, prompt, cached_prompt, output
-         FROM tenants_price
-         WHERE adapter_id = sent.adapter_id AND starts_at <= sent.started_at
-         ORDER BY starts_at DESC LIMIT 1)
-        UNION ALL
-        (SELECT 2, prompt, cached_prompt, output
-         FROM tenants_price
-         WHERE base_model_id = (SELECT id FROM tenants_basemodel WHERE name = sent.base_model)
-           AND starts_at <= sent.started_at
-         ORDER BY starts_at DESC LIMIT 1)
-        ORDER BY rank LIMIT 1
-    ) AS price ON true
-), event AS (
-    INSERT INTO tenants_usageevent AS made (
-        id, started_at, tenant_id, key_id, version_id, adapter, model, base_model, engine_id,
-        journal, prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens, prompt_price,
-        cached_prompt_price, output_price, cost, finish_reason, queue_s, load_s, ttft_s, total_s)
-    SELECT id, started_at, tenant_id, key_id, version_id,
-           CASE WHEN model = base_model THEN '' ELSE split_part(model, '@', 1) END,
-           model, base_model, engine_id, journal, prompt_tokens, cached_tokens, completion_tokens,
-           reasoning_tokens, prompt_price, cached_prompt_price, output_price,
-           (prompt_tokens - cached_tokens) * prompt_price + cached_tokens * cached_prompt_price
-               + completion_tokens * output_price,
-           finish_reason, queue_s, load_s, ttft_s, total_s
-    FROM priced ORDER BY id
-    ON CONFLICT DO NOTHING
-    RETURNING made.*
-), rollup AS (
-    INSERT INTO tenants_usagerollup AS kept (
-        tenant_id, hour, key_id, adapter, model, base_model, requests, prompt_tokens,
-        cached_tokens, completion_tokens, reasoning_tokens, cost)
-    SELECT tenant_id, date_trunc('hour', started_at, 'UTC'), key_id, adapter, model, base_model,
-           count(*), sum(prompt_tokens), sum(cached_tokens), sum(completion_tokens),
-           sum(reasoning_tokens), sum(cost)
-    FROM event GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
-    ON CONFLICT (tenant_id, hour, key_id, adapter, model, base_model) DO UPDATE SET
-        requests = kept.requests + excluded.requests,
-        prompt_tokens = kept.prompt_tokens + excluded.prompt_tokens,
-        cached_tokens = kept.cached_tokens + excluded.cached_tokens,
-        completion_tokens = kept.completion_tokens + excluded.completion_tokens,
-        reasoning_tokens = kept.reasoning_tokens + excluded.reasoning_tokens,
-        cost = kept.cost + excluded.cost
-)
-INSERT INTO tenants_enginejournal AS kept (
-    journal, engine_id, ledger_requests, ledger_prompt_tokens, ledger_cached_tokens,
-    ledger_completion_tokens, counted_requests, counted_prompt_tokens, counted_cached_tokens,
-    counted_completion_tokens, waiting_requests, unjournaled_tokens)
-SELECT journal, max(engine_id), count(*), sum(prompt_tokens), sum(cached_tokens),
-       sum(completion_tokens), 0, 0, 0, 0, 0, 0
-FROM event GROUP BY journal ORDER BY journal
-ON CONFLICT (journal) DO UPDATE SET
-    engine_id = excluded.engine_id,
-    ledger_requests = kept.ledger_requests + excluded.ledger_requests,
-    ledger_prompt_tokens = kept.ledger_prompt_tokens + excluded.ledger_prompt_tokens,
-    ledger_cached_tokens = kept.ledger_cached_tokens + excluded.ledger_cached_tokens,
-    ledger_completion_tokens = kept.ledger_completion_tokens + excluded.ledger_completion_tokens
-"""
-
-_PARTITIONS = f"""{_SENT}
-SELECT tenants_usage_partition(month)
-FROM (SELECT DISTINCT date_trunc('month', started_at, 'UTC') AS month FROM sent) AS months
-"""
-
-_REPORT = """
-INSERT INTO tenants_enginejournal AS kept (
-    journal, engine_id, ledger_requests, ledger_prompt_tokens, ledger_cached_tokens,
-    ledger_completion_tokens, counted_requests, counted_prompt_tokens, counted_cached_tokens,
-    counted_completion_tokens, waiting_requests, unjournaled_tokens, surplus_requests,
-    surplus_tokens, reported_at)
-SELECT journal, engine_id, 0, 0, 0, 0, counted_requests, counted_prompt_tokens,
-       counted_cached_tokens, counted_completion_tokens, waiting_requests, unjournaled_tokens,
-       surplus_requests, surplus_tokens, now()
-FROM jsonb_to_recordset(%s) AS said (
-    journal text, engine_id text, counted_requests bigint, counted_prompt_tokens bigint,
-    counted_cached_tokens bigint, counted_completion_tokens bigint, waiting_requests bigint,
-    unjournaled_tokens bigint, surplus_requests bigint, surplus_tokens bigint)
-ORDER BY journal
-ON CONFLICT (journal) DO UPDATE SET
-    engine_id = excluded.engine_id,
-    counted_requests = excluded.counted_requests,
-    counted_prompt_tokens = excluded.counted_prompt_tokens,
-    counted_cached_tokens = excluded.counted_cached_tokens,
-    counted_completion_tokens = excluded.counted_completion_tokens,
-    waiting_requests = excluded.waiting_requests,
-    unjournaled_tokens = excluded.unjournaled_tokens,
-    surplus_requests = coalesce(excluded.surplus_requests, kept.surplus_requests),
-    surplus_tokens = coalesce(excluded.surplus_tokens, kept.surplus_tokens),
-    reported_at = excluded.reported_at
-RETURNING journal, ledger_requests, ledger_prompt_tokens + ledger_completion_tokens
-"""
-
-
-class Line(NamedTuple):
-    """An entry with the engine that sent it."""
-
-    engine_id: str
-    journal: str
-    entry: LedgerEntry
 
 
 async def connect() -> Connection:
     """A connection to Django's default database."""
     info = make_conninfo(conninfo("lorikeet-ledger"), connect_timeout=CONNECT_S)
     return await AsyncConnection.connect(info, autocommit=True)
-
-
-async def write(connection: Connection, lines: Sequence[Line]) -> None:
-    """Write the lines, except those that are in the ledger; all of them or, on an error, none.
-
-    Raises:
-        REFUSED: at least one of them will never be taken.
-        psycopg.Error: they can't be written now.
-    """
-    for line in lines:
-        started_at = line.entry.account.started_at
-        if not EARLIEST <= started_at < LATEST:
-            raise psycopg.DataError(f"{started_at} is not a time that requests come at")
-    sent = _json(lines)
-    try:
-        await connection.execute(_WRITE, [sent])
-    except psycopg.errors.CheckViolation:  # the first of their month
-        await connection.execute(_PARTITIONS, [sent])
-        await connection.execute(_WRITE, [sent])
-
-
-async def write_reports(connection: Connection, reports: Sequence[Report]) -> list[Seen]:
-    """Write what journals count; what the ledger has of each at the same moment.
-
-    Raises: as `write`.
-    """
-    cursor = await connection.execute(_REPORT, [_json(reports)])
-    return [Seen(*row) for row in await cursor.fetchall()]
-
-
-def _json(rows: Sequence[object]) -> Jsonb:
-    return Jsonb(rows, dumps=msgspec.json.encode)
 
 
 class _Call(NamedTuple):
@@ -348,7 +175,7 @@ class Ledger:
             self._calls.popleft()
             self.waiting -= len(call.lines)
             self.written += len(call.lines)
-            self._tell(call.written, [line.entry.id for line in call.lines])
+            self._tell(call.written, [(line.entry.id, line.entry.attempt) for line in call.lines])
         for listener in self._listeners:
             self._tell(listener, lines)
 

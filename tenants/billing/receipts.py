@@ -60,6 +60,9 @@ HEX_KEY = re.compile(r"[0-9A-Fa-f]{64}")
 OF_THE_VERSION = frozenset({"adapter_version", "adapter_digest"})
 """Known only as long as the adapter's version exists; the event itself keeps its adapter's name."""
 
+OF_THE_FIRST: Mapping[str, Any] = {"attempt": 1}
+"""What receipts say of a first attempt that were given out before they named attempts."""
+
 
 class InvalidReceipt(ValueError):
     """It is no receipt, or not one that this key signed; the message says why."""
@@ -232,6 +235,7 @@ def describe(event: UsageEvent) -> dict[str, Any]:
         "adapter": event.adapter or None,
         "adapter_version": version.number if version else None,
         "adapter_digest": version.digest if version else None,
+        "attempt": event.attempt,
         "engine": event.engine_id,
         "started_at": event.started_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "queue_us": _microseconds(event.queue_s),
@@ -265,6 +269,7 @@ def _microseconds(seconds: float) -> int:
 
 def differences(receipt: Mapping[str, Any], event: UsageEvent) -> list[str]:
     """The fields in which a receipt says another thing than the ledger."""
+    receipt = {**OF_THE_FIRST, **receipt}
     told = describe(event) | {"format": receipt.get("format")}
     if _version(event) is None:
         told |= {name: receipt.get(name) for name in OF_THE_VERSION}

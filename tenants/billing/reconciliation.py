@@ -112,8 +112,8 @@ class Difference(NamedTuple):
 
 
 class JournalDifference(NamedTuple):
-    """A journal whose sums are not what its events add up to: requests, then prompt, cached and
-    output tokens."""
+    """A journal whose sums are not what its events and superseded attempts add up to: requests,
+    then prompt, cached and output tokens."""
 
     journal: str
     events: tuple[int, ...]
@@ -160,10 +160,16 @@ _MONTHS_DIFFER = _differing(
 )
 # Events of the time before engines kept journals have an empty one.
 _JOURNALS = """
-WITH event AS (
+WITH entry AS (
+    SELECT journal, prompt_tokens, cached_tokens, completion_tokens
+    FROM tenants_usageevent WHERE journal <> ''
+    UNION ALL
+    SELECT journal, prompt_tokens, cached_tokens, completion_tokens
+    FROM tenants_supersededattempt
+), event AS (
     SELECT journal, count(*) AS requests, sum(prompt_tokens) AS prompt,
            sum(cached_tokens) AS cached, sum(completion_tokens) AS completion
-    FROM tenants_usageevent WHERE journal <> '' GROUP BY journal
+    FROM entry GROUP BY journal
 ), ledger AS (
     SELECT journal, ledger_requests AS requests, ledger_prompt_tokens AS prompt,
            ledger_cached_tokens AS cached, ledger_completion_tokens AS completion
@@ -237,7 +243,7 @@ def _differences(query: str, start: datetime, end: datetime) -> list[Difference]
 
 
 def journal_differences() -> list[JournalDifference]:
-    """The journals whose sums do not agree with the events."""
+    """The journals whose sums do not agree with the events and superseded attempts."""
     return [
         JournalDifference(journal, tuple(map(int, sums[:4])), tuple(map(int, sums[4:])))
         for journal, *sums in _rows(_JOURNALS)

@@ -17,7 +17,7 @@ from inference.errors import Unavailable
 from inference.grants import MICRO, Limits
 from tenants.limits.kinds import KINDS, Kinds
 from tenants.models import LimitScope, UsageSum
-from tenants.models.usage import month_start
+from tenants.models.usage import day_start, month_start
 
 
 class Counters(Protocol):
@@ -45,7 +45,7 @@ def budgets(scope: LimitScope, kinds: Kinds = KINDS) -> dict[str, int]:
     """What a tenant, key or adapter used of this UTC day and month, by kind of budget: tokens, and
     costs in micro-units of the currency, rounded up."""
     now = timezone.now()
-    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    today = day_start(now)
     usage = UsageSum.objects.filter(tenant=scope.tenant)
     if scope.key is not None:
         origin = scope.key.counted_as

@@ -12,7 +12,15 @@ from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.pools import PoolRevision
 from tenants.models.processes import GatewayProcess
 from tenants.models.uploads import UploadSession
-from tenants.models.usage import EngineJournal, Price, UsageEvent, UsageMonth, UsageRollup, UsageSum
+from tenants.models.usage import (
+    EngineJournal,
+    Price,
+    SupersededAttempt,
+    UsageEvent,
+    UsageMonth,
+    UsageRollup,
+    UsageSum,
+)
 
 __all__ = [
     "LIVE",
@@ -38,6 +46,7 @@ __all__ = [
     "Role",
     "Scope",
     "State",
+    "SupersededAttempt",
     "Tenant",
     "UploadSession",
     "UsageEvent",

@@ -133,7 +133,10 @@ class UsageEventQuerySet(models.QuerySet["UsageEvent"]):
 
 
 class UsageEvent(models.Model):
-    """One request attempt, as the engine's journal has it. Written once, never changed.
+    """One request, as the journal of the engine has it that made its highest attempt.
+
+    Written once, and changed only by a higher attempt of the request, which takes its place and
+    leaves the one before as a `SupersededAttempt`.
 
     The table is partitioned by the month of `started_at`, and its real primary key is (`id`,
     `started_at`): the gateway that took the request fixed both. Rows of other tables that it names
@@ -178,6 +181,12 @@ class UsageEvent(models.Model):
     load_s = models.FloatField()
     ttft_s = models.FloatField(null=True)
     total_s = models.FloatField()
+    attempt = models.IntegerField(default=1, db_default=1)
+    inherited_tokens = models.BigIntegerField(default=0, db_default=0)
+    """Of the output tokens, those that lower attempts generated and this one went on from."""
+    regenerated_tokens = models.BigIntegerField(default=0, db_default=0)
+    """Output tokens that lower attempts generated and the next one did not go on from: beyond the
+    bill, as far as their journals are known."""
 
     objects = UsageEventQuerySet.as_manager()
 
@@ -201,6 +210,31 @@ class UsageEvent(models.Model):
     @property
     def mark(self) -> Mark:
         return Mark(self.started_at, self.id)
+
+
+class SupersededAttempt(models.Model):
+    """An attempt of a request of which a higher one is billed. Written once, never changed.
+
+    It stands for no request in any sum but its journal's: together with the events these are all
+    entries that engines' journals ever reported.
+    """
+
+    pk = models.CompositePrimaryKey("request_id", "started_at", "attempt")
+    request_id = models.CharField(max_length=64)
+    """With the start, those of its event."""
+    started_at = models.DateTimeField()
+    attempt = models.IntegerField()
+    engine_id = models.CharField(max_length=255)
+    journal = models.CharField(max_length=64)
+    prompt_tokens = models.BigIntegerField()
+    cached_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    reasoning_tokens = models.BigIntegerField()
+    inherited_tokens = models.BigIntegerField()
+    finish_reason = models.CharField(max_length=64)
+
+    def __str__(self) -> str:
+        return f"{self.request_id}, attempt {self.attempt}"
 
 
 class UsageGroup(models.Model):
@@ -313,9 +347,14 @@ def _months_and_hours(start: datetime, end: datetime) -> Q:
     return found | _hours(last, end) if last < end else found
 
 
+def day_start(at: datetime) -> datetime:
+    """When the day of UTC began that `at`, a time of UTC, lies in."""
+    return at.replace(hour=0, minute=0, second=0, microsecond=0)
+
+
 def month_start(at: datetime) -> datetime:
     """When the month of UTC began that `at`, a time of UTC, lies in."""
-    return at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return day_start(at.replace(day=1))
 
 
 def month_end(at: datetime) -> datetime:

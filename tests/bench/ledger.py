@@ -110,8 +110,8 @@ class Agent:
         elif not self._unacknowledged:
             self.done.set()
 
-    def _acknowledged(self, ids: Sequence[str]) -> None:
-        self._unacknowledged -= len(ids)
+    def _acknowledged(self, attempts: Sequence[tuple[str, int]]) -> None:
+        self._unacknowledged -= len(attempts)
         self.send()
 
 
@@ -154,7 +154,8 @@ def _entries(count: int, tenants: Sequence[Tenant]) -> list[LedgerEntry]:
     for _ in range(count):
         tenant, adapter = random_.choice(tenants), random_.randrange(ADAPTERS + 1)
         model = f"adapter-{adapter}" if adapter else "bench-base"
-        account = Account(tenant.pk, random_.randrange(KEYS), now, "bench-base", adapter or None)
+        key_id, price = random_.randrange(KEYS), (150_000, 75_000, 600_000)
+        account = Account(tenant.pk, key_id, now, "bench-base", adapter or None, None, price=price)
         usage = Usage(200, 80, random_.randrange(500), 0, 0.01, 0.0, 0.05, 3.5)
         made.append(LedgerEntry(uuid.uuid4().hex, account, model, usage, "stop"))
     return made

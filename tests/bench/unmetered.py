@@ -20,6 +20,7 @@ from inference import environ, gc_tuning, logs
 from inference.agent.__main__ import parser, profile_of, serve, start_engine
 from inference.agent.journal.journal import Journal
 from inference.grants import Ask, Grant, Reservation, Target, Written
+from inference.link.session import Attempt
 from inference.link.wire import MAX_FRAME_BYTES, Account, EngineStats, LedgerEntry, Totals, Usage
 from inference.operations.openai import Counts
 
@@ -49,7 +50,7 @@ class NoLedger:
     def record(
         self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
     ) -> None:
-        written([entry.id for entry in entries])
+        written([(entry.id, entry.attempt) for entry in entries])
 
     def totals(self, engine_id: str, stats: EngineStats) -> None:
         pass
@@ -68,16 +69,16 @@ class NoJournal(Journal):
     def unacknowledged(self) -> list[LedgerEntry]:
         return []
 
-    def opened(self, id: str, account: Account, model: str) -> None:
+    def opened(self, attempt: Attempt, account: Account, model: str) -> None:
         pass
 
-    def progressed(self, figures: Iterable[tuple[str, Counts]]) -> None:
+    def progressed(self, figures: Iterable[tuple[Attempt, Counts]]) -> None:
         pass
 
-    def closed(self, id: str, usage: Usage, finish_reason: str) -> None:
+    def closed(self, attempt: Attempt, usage: Usage, finish_reason: str) -> None:
         return None
 
-    def acknowledged(self, ids: Sequence[str]) -> None:
+    def acknowledged(self, attempts: Iterable[Attempt]) -> None:
         pass
 
     def write(self) -> None:

@@ -24,7 +24,7 @@ NOTHING = Counts()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A request that ended, by an engine's journal; the ledger must say the same.
+    """An attempt of a request that ended, by an engine's journal; the ledger must say the same.
 
     `started_at` is a unix time in seconds; PostgreSQL keeps microseconds of it.
     """
@@ -37,6 +37,11 @@ class Entry:
     counts: Counts
     finish_reason: str
     started_at: float = field(compare=False)
+    attempt: int = 1
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.id, self.attempt
 
 
 @dataclass(frozen=True, slots=True)

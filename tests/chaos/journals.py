@@ -22,16 +22,16 @@ _PREFIX = struct.Struct("<II")
 
 @dataclass
 class JournalFile:
-    """What one file says: its journal's id, the requests that were closed in it, and its ends.
+    """What one file says: its journal's id, the attempts that were closed in it, and its ends.
 
-    `billed` counts the requests that were acknowledged and gone when the file was begun.
+    `billed` counts the attempts that were acknowledged and gone when the file was begun.
     """
 
     id: str = ""
     billed: int = 0
     closed: list[Entry] = field(default_factory=list)
-    open: set[str] = field(default_factory=set)
-    unacknowledged: set[str] = field(default_factory=set)
+    open: set[tuple[str, int]] = field(default_factory=set)
+    unacknowledged: set[tuple[str, int]] = field(default_factory=set)
     acknowledged: int = 0
 
     @property
@@ -42,17 +42,19 @@ class JournalFile:
 
     def _apply(self, kind: str, rest: list[Any]) -> None:
         match kind, rest:
-            case "begun", [id, [billed, *_]]:
+            case "begun", [id, [billed, *_], _]:
                 self.id, self.billed = id, billed
-            case "opened", [_, id, *_]:
-                self.open.add(id)
+            case "opened", [_, id, _, _, attempt]:
+                self.open.add((id, attempt))
             case "closed", [entry]:
-                self.closed.append(_entry(self.id, entry))
-                self.open.discard(entry[0])
-                self.unacknowledged.add(entry[0])
-            case "acknowledged", [ids]:
-                self.acknowledged += len(ids)
-                self.unacknowledged.difference_update(ids)
+                closed = _entry(self.id, entry)
+                self.closed.append(closed)
+                self.open.discard(closed.key)
+                self.unacknowledged.add(closed.key)
+            case "acknowledged", [ids, others]:
+                known = {(id, 1) for id in ids} | {(id, attempt) for id, attempt in others}
+                self.acknowledged += len(known)
+                self.unacknowledged -= known
             case "progressed", _:
                 pass
             case _:
@@ -81,7 +83,7 @@ def _whole(data: bytes) -> Iterator[bytes]:
 
 
 def _entry(journal: str, entry: list[Any]) -> Entry:
-    id, account, model, usage, finish_reason, *_ = entry
+    id, account, model, usage, finish_reason, attempt, *_ = entry
     tenant_id, key_id, started_at, *_ = account
     return Entry(
         id=id,
@@ -90,6 +92,7 @@ def _entry(journal: str, entry: list[Any]) -> Entry:
         key_id=key_id,
         model=model,
         started_at=started_at,
+        attempt=attempt,
         counts=Counts(*usage[:3]),
         finish_reason=finish_reason,
     )

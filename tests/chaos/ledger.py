@@ -16,8 +16,15 @@ SELECT id, journal, tenant_id, key_id, model, prompt_tokens, cached_tokens, comp
        finish_reason, extract(epoch FROM started_at)::float8 AS started_at, engine_id,
        prompt_price, cached_prompt_price, output_price, cost,
        extract(epoch FROM date_trunc('hour', started_at, 'UTC'))::bigint AS hour, adapter,
-       base_model
+       base_model, attempt
 FROM tenants_usageevent
+"""
+_SUPERSEDED = """
+SELECT request_id, one.journal, tenant_id, key_id, model, one.prompt_tokens, one.cached_tokens,
+       one.completion_tokens, one.finish_reason, extract(epoch FROM one.started_at)::float8,
+       one.attempt
+FROM tenants_supersededattempt AS one
+JOIN tenants_usageevent AS event ON event.id = request_id AND event.started_at = one.started_at
 """
 _SUMS = """
 SELECT extract(epoch FROM start)::bigint, tenant_id, key_id, adapter, model, base_model,
@@ -58,11 +65,19 @@ def events() -> list[Event]:
 def _event(row: tuple[Any, ...]) -> Event:
     id, journal, tenant_id, key_id, model, *rest = row
     prompt, cached, output, finish_reason, started_at, engine_id, *rest = rest
-    *prices, cost, hour, adapter, base_model = rest
+    *prices, cost, hour, adapter, base_model, attempt = rest
     counts = Counts(prompt, cached, output)
-    entry = Entry(id, journal, tenant_id, key_id, model, counts, finish_reason, started_at)
+    entry = Entry(id, journal, tenant_id, key_id, model, counts, finish_reason, started_at, attempt)
     group = Group(hour, tenant_id, key_id, adapter, model, base_model)
     return Event(entry, _made_at(id), engine_id, (prices[0], prices[1], prices[2]), cost, group)
+
+
+def superseded() -> list[Entry]:
+    """The attempts of which the ledger bills a higher one."""
+    with connected() as connection:
+        return [
+            Entry(*row[:5], Counts(*row[5:8]), *row[8:]) for row in connection.execute(_SUPERSEDED)
+        ]
 
 
 def _made_at(id: str) -> float:

@@ -154,6 +154,7 @@ class Run:
             facts.reseeded = await self._compared(counters)
         await _until(self._engines_idle)
         facts.events = await asyncio.to_thread(ledger.events)
+        facts.superseded = await asyncio.to_thread(ledger.superseded)
         facts.rollups = await asyncio.to_thread(ledger.sums, "hour")
         facts.months = await asyncio.to_thread(ledger.sums, "month")
 

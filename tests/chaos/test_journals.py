@@ -24,12 +24,12 @@ def folder(tmp_path: Path) -> Path:
     """A journal of an agent that was killed: one request billed, one ended, one open."""
     journal = Journal.open(tmp_path)
     for id in ("billed", "ended", "open"):
-        journal.opened(id, ACCOUNT, "plain")
-    journal.progressed([("billed", Meter(9, 4, 1)), ("open", Meter(9, 0, 5))])
+        journal.opened((id, 1), ACCOUNT, "plain")
+    journal.progressed([(("billed", 1), Meter(9, 4, 1)), (("open", 1), Meter(9, 0, 5))])
     journal.write()
-    journal.closed("billed", Usage(9, 4, 2), "length")
-    journal.closed("ended", Usage(9, 8, 3, 1, 0.5), "cancelled")
-    journal.acknowledged(["billed"])
+    journal.closed(("billed", 1), Usage(9, 4, 2), "length")
+    journal.closed(("ended", 1), Usage(9, 8, 3, 1, 0.5), "cancelled")
+    journal.acknowledged([("billed", 1)])
     journal.write()
     return tmp_path
 
@@ -56,9 +56,24 @@ def test_the_next_file_of_the_journal(folder: Path) -> None:
         entry(first.id, "open", Counts(9, 0, 5), "engine_lost"),
     ]
     assert (second.end.requests, second.end.open, second.end.unacknowledged) == (3, 0, 2)
-    journal.acknowledged(["ended", "open"])
+    journal.acknowledged([("ended", 1), ("open", 1)])
     journal.write()
     assert journals.read(folder / "journal").end.unacknowledged == 0
+    journal.close()
+
+
+def test_attempts_of_a_request_are_apart(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    for attempt in (1, 2, 3):
+        journal.opened(("moved", attempt), ACCOUNT, "plain")
+    for attempt in (2, 1):
+        journal.closed(("moved", attempt), Usage(9, 0, attempt), "stop")
+    journal.acknowledged([("moved", 2)])
+    journal.write()
+    file = journals.read(tmp_path / "journal")
+    assert [(one.attempt, one.counts.completion_tokens) for one in file.closed] == [(2, 2), (1, 1)]
+    assert (file.open, file.unacknowledged) == ({("moved", 3)}, {("moved", 1)})
+    assert (file.end.requests, file.end.open, file.end.unacknowledged) == (2, 1, 1)
     journal.close()
 
 

@@ -127,6 +127,17 @@ def test_a_sound_run(facts: Facts) -> None:
         assert check.figures
 
 
+def test_a_sound_run_with_a_request_that_was_tried_twice(facts: Facts) -> None:
+    lower = _lower(facts)
+    facts.superseded.append(lower)
+    facts.entries.append(lower)
+    facts.journal_ends = [JournalEnd("journal-1", 4, 0, 0)]
+    sums = Sums(4, *Counts.total(entry.counts for entry in facts.entries))
+    facts.journal_sums = {"journal-1": JournalSums("agent-0", sums, sums, 0, 0)}
+    for check in judge(facts):
+        assert not check.faults, check
+
+
 def test_an_empty_run() -> None:
     assert not any(check.faults for check in judge(Facts()))
 
@@ -149,6 +160,11 @@ def _change(facts: Facts, id: str, **fields: Any) -> None:
         replace(one, entry=replace(one.entry, **fields)) if one.entry.id == id else one
         for one in facts.events
     ]
+
+
+def _lower(facts: Facts) -> Entry:
+    """An attempt below the one that is billed."""
+    return replace(facts.events[0].entry, attempt=0, counts=PART)
 
 
 FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
@@ -224,6 +240,19 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
     "another text for one id": (
         one_bill_per_idempotency_key,
         lambda f: f.received.append(replace(f.received[0], text="coffee")), "different answers",
+    ),
+    "lower attempt forgotten": (
+        ledger_is_journals, lambda f: f.entries.append(_lower(f)), "not in the ledger",
+    ),
+    "lower attempt from nowhere": (
+        ledger_is_journals, lambda f: f.superseded.append(_lower(f)), "in no journal",
+    ),
+    "lower attempt not in its journal's sums": (
+        journal_sums_are_events, lambda f: f.superseded.append(_lower(f)), "its events sum up to",
+    ),
+    "higher attempt not billed": (
+        each_id_once,
+        lambda f: f.superseded.append(replace(_lower(f), attempt=2)), "billed by a lower attempt",
     ),
     "duplicate": (each_id_once, lambda f: f.events.append(f.events[0]), "whole is 2 events"),
     "wrong cost": (

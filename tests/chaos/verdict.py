@@ -129,6 +129,8 @@ class Facts:
     journal_sums: dict[str, JournalSums] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     """All that was ever closed in a journal; one may be said by several files."""
+    superseded: list[Entry] = field(default_factory=list)
+    """By the ledger, attempts of which a higher one is billed."""
     journal_ends: list[JournalEnd] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
@@ -188,20 +190,24 @@ HIT_SHARE = 0.8
 def ledger_is_journals(facts: Facts) -> Check:
     """The ledger has what the journals closed, and nothing else."""
     check = Check("ledger = engine journals")
-    journaled = {entry.id: entry for entry in facts.entries}
+    journaled = {entry.key: entry for entry in facts.entries}
     for entry in facts.entries:
-        if entry != journaled[entry.id]:
-            check.faults.append(f"{entry.id} was closed twice: {entry} and {journaled[entry.id]}")
-    written = {event.entry.id: event.entry for event in facts.events}
-    for id, entry in _missing(journaled, written):
-        check.faults.append(f"{id} is journaled but not in the ledger: {entry}")
-    for id, entry in _missing(written, journaled):
-        check.faults.append(f"{id} is in the ledger but in no journal: {entry}")
-    for id in journaled.keys() & written.keys():
-        check.faults += _differences(journaled[id], written[id])
+        if entry != journaled[entry.key]:
+            check.faults.append(f"{entry.id} was closed twice: {entry} and {journaled[entry.key]}")
+    written = {entry.key: entry for entry in _in_ledger(facts)}
+    for entry in _missing(journaled, written):
+        check.faults.append(f"{entry.id} is journaled but not in the ledger: {entry}")
+    for entry in _missing(written, journaled):
+        check.faults.append(f"{entry.id} is in the ledger but in no journal: {entry}")
+    for key in journaled.keys() & written.keys():
+        check.faults += _differences(journaled[key], written[key])
     total = Counts.total(entry.counts for entry in journaled.values())
-    check.figures = f"{len(journaled):,} requests, {_tokens(total)}"
+    check.figures = f"{len(journaled):,} attempts, {_tokens(total)}"
     return check
+
+
+def _in_ledger(facts: Facts) -> list[Entry]:
+    return [*(event.entry for event in facts.events), *facts.superseded]
 
 
 def _differences(journaled: Entry, written: Entry) -> Iterator[str]:
@@ -323,11 +329,15 @@ def _could_not_be_kept(facts: Facts, answer: Received) -> bool:
 
 
 def each_id_once(facts: Facts) -> Check:
-    """An id is one event."""
+    """An id is one event, that of its highest attempt."""
     check = Check("each request id once in the ledger")
     for id, times in Counter(event.entry.id for event in facts.events).items():
         if times > 1:
             check.faults.append(f"{id} is {times} events")
+    billed = {event.entry.id: event.entry.attempt for event in facts.events}
+    for entry in facts.superseded:
+        if entry.attempt >= billed.get(entry.id, 0):
+            check.faults.append(f"{entry.id} is billed by a lower attempt than {entry.attempt}")
     check.figures = f"{len(facts.events):,} events"
     return check
 
@@ -385,10 +395,10 @@ def _month(at: int) -> int:
 def journal_sums_are_events(facts: Facts) -> Check:
     """Both sides of each journal are what the ledger has of it."""
     check = Check("journals' sums = events, drift 0")
-    by_journal = _by_id(facts.events, lambda event: event.entry.journal)
+    by_journal = _by_id(_in_ledger(facts), lambda entry: entry.journal)
     for journal in by_journal.keys() | facts.journal_sums.keys():
-        events = by_journal.get(journal, [])
-        sums = Sums.of(events)._replace(cost=0) if events else Sums()
+        entries = by_journal.get(journal, [])
+        sums = Sums(len(entries), *Counts.total([NOTHING, *(one.counts for one in entries)]))
         said = facts.journal_sums.get(journal, JournalSums("", Sums(), Sums(), 0, 0))
         if not said.in_ledger == said.counted == sums:
             check.faults.append(f"{journal}: {said}, but its events sum up to {sums}")
@@ -405,7 +415,7 @@ def journals_are_read_whole(facts: Facts) -> Check:
     for end in facts.journal_ends:
         if end.open or end.unacknowledged:
             check.faults.append(f"{end.journal} ended with {end}")
-        known = len({entry.id for entry in by_journal.get(end.journal, [])})
+        known = len({entry.key for entry in by_journal.get(end.journal, [])})
         if known != end.requests:
             check.faults.append(f"{end.journal} counts {end.requests} requests, {known} were read")
     check.figures = f"{sum(end.requests for end in facts.journal_ends):,} requests"
@@ -593,8 +603,9 @@ def _by_id(rows: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return dict(found)
 
 
-def _missing(here: dict[str, Entry], there: dict[str, Entry]) -> list[tuple[str, Entry]]:
-    return [(id, here[id]) for id in sorted(here.keys() - there.keys())]
+def _missing(here: dict[K, Entry], there: dict[K, Entry]) -> list[Entry]:
+    missing = [here[key] for key in here.keys() - there.keys()]
+    return sorted(missing, key=lambda entry: entry.key)
 
 
 def _tokens(counts: Counts) -> str:

@@ -17,7 +17,7 @@ from frontend.live.board import MAX_BATCH, Board
 from frontend.live.feeds import Key
 from frontend.live.topics import TOPICS, EventTopic
 from inference.link.wire import Account, LedgerEntry, Usage
-from tenants.billing.ledger import Line
+from tenants.billing.statements import Line
 from tenants.models import ApiKey, Tenant, UsageEvent, User
 from tenants.models.usage import Mark
 from tenants.permissions import Caller, Permission

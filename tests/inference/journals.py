@@ -6,15 +6,19 @@ import copy
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
 from inference.agent.engines.engine import Meter
-from inference.agent.journal.journal import FILE, Journal
+from inference.agent.journal.files import FILE
+from inference.agent.journal.journal import Journal
+from inference.link.session import Attempt
 from inference.link.wire import Account, LedgerEntry, Totals, Usage
 
 TINY = 700
@@ -23,8 +27,11 @@ TINY = 700
 RAM = "/dev/shm" if os.path.isdir("/dev/shm") else None
 """Where waiting for a disk costs nothing; these tests do it thousands of times."""
 
+T = TypeVar("T")
 Op = tuple[Any, ...]
-"""("open", id), ("progress", tokens, ids), ("close", id, tokens) or ("acknowledge", ids)."""
+"""("open", name), ("progress", tokens, names), ("close", name, tokens) or ("acknowledge", names).
+
+A name is a request's id, for its first attempt, or `id/2` for another one."""
 View = tuple[list[LedgerEntry], Totals, Totals]
 
 
@@ -32,12 +39,23 @@ def used(tokens: int, *, total_s: float = 0.0) -> Usage:
     return Usage(3 * tokens, tokens, tokens, tokens // 2, total_s=total_s)
 
 
+def attempt(name: str) -> Attempt:
+    id, _, number = name.partition("/")
+    return id, int(number or 1)
+
+
 def account(id: str) -> Account:
     return Account(1, len(id), 1_760_000_000.5, "base", None, 7)
 
 
-def entry(id: str, usage: Usage, finish_reason: str) -> LedgerEntry:
-    return LedgerEntry(id, account(id), f"acme/{id}", usage, finish_reason)
+def entry(name: str, usage: Usage, finish_reason: str) -> LedgerEntry:
+    id, number = attempt(name)
+    return LedgerEntry(id, account(id), f"acme/{id}", usage, finish_reason, number)
+
+
+def open_(journal: Journal, name: str) -> None:
+    id, _ = attempt(name)
+    journal.opened(attempt(name), account(id), f"acme/{id}")
 
 
 def totals(usages: Iterable[Usage]) -> Totals:
@@ -53,19 +71,19 @@ def act(journal: Journal, op: Op) -> None:
 
 def tell(journal: Journal, op: Op) -> None:
     match op:
-        case ("open", id):
-            journal.opened(id, account(id), f"acme/{id}")
-        case ("progress", tokens, ids):
+        case ("open", name):
+            open_(journal, name)
+        case ("progress", tokens, names):
             meter = Meter(3 * tokens, tokens, tokens, tokens // 2)
-            journal.progressed([(id, meter) for id in ids])
-        case ("close", id, tokens):
-            journal.closed(id, used(tokens, total_s=1.5), "stop")
-        case ("acknowledge", ids):
-            journal.acknowledged(ids)
+            journal.progressed([(attempt(name), meter) for name in names])
+        case ("close", name, tokens):
+            journal.closed(attempt(name), used(tokens, total_s=1.5), "stop")
+        case ("acknowledge", names):
+            journal.acknowledged(map(attempt, names))
 
 
 class Model:
-    """What a journal must say."""
+    """What a journal must say, by name of the attempt."""
 
     def __init__(self) -> None:
         self.open: dict[str, Usage] = {}
@@ -79,21 +97,21 @@ class Model:
             case ("progress", tokens, ids):
                 self.open.update({id: used(tokens) for id in ids if id in self.open})
             case ("close", id, tokens) if id in self.open:
-                self._close(entry(id, used(tokens, total_s=1.5), "stop"))
+                self._close(id, entry(id, used(tokens, total_s=1.5), "stop"))
             case ("acknowledge", ids):
                 for id in ids:
                     self.closed.pop(id, None)
 
-    def _close(self, ended: LedgerEntry) -> None:
-        del self.open[ended.id]
-        self.closed[ended.id] = ended
+    def _close(self, name: str, ended: LedgerEntry) -> None:
+        del self.open[name]
+        self.closed[name] = ended
         self.ever.append(ended.usage)
 
     def crashed(self) -> Model:
         """As it must be after the process died and the journal was opened again."""
         after = copy.deepcopy(self)
         for id, usage in self.open.items():
-            after._close(entry(id, usage, "engine_lost"))
+            after._close(id, entry(id, usage, "engine_lost"))
         return after
 
     def view(self) -> View:
@@ -131,6 +149,42 @@ def copied(folder: Path, target: Path) -> Path:
     return Path(shutil.copytree(folder, target, ignore=shutil.ignore_patterns("lock")))
 
 
+class AtOnce(Executor):
+    """Does everything before `submit` returns."""
+
+    def submit(self, call: Callable[..., T], /, *arguments: Any, **named: Any) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(call(*arguments, **named))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+class SlowDisk(Executor):
+    """Does what it was told when `work` is called."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def submit(self, call: Callable[..., T], /, *arguments: Any, **named: Any) -> Future[T]:
+        future: Future[T] = Future()
+        self._waiting.append((future, partial(call, *arguments, **named)))
+        return future
+
+    def work(self) -> None:
+        """Do what waits longest, if anything does."""
+        for future, call in self._waiting[:1]:
+            del self._waiting[0]
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+
 def reopened(folder: Path) -> View:
     """What the journal says when it is opened, and when it is opened once more."""
     views = []
@@ -143,7 +197,7 @@ def reopened(folder: Path) -> View:
     return views[0]
 
 
-IDS = st.sampled_from("abcdef")
+IDS = st.sampled_from(["a", "b", "c", "d", "a/2", "b/2"])
 OPS = st.one_of(
     st.tuples(st.just("open"), IDS),
     st.tuples(st.just("progress"), st.integers(0, 2**40), st.lists(IDS, unique=True)),

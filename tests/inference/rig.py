@@ -27,7 +27,7 @@ from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
 from inference.gateway.hub import Hub
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
-from inference.grants import Grant, Limits, ModelCard, Target, Written
+from inference.grants import Grant, Limits, ModelCard, Recorder, Target, Written
 from inference.link.wire import AdapterRef, EngineStats, LedgerEntry
 from tests.inference.answers import MemoryAnswers
 from tests.inference.limits import Counted
@@ -101,7 +101,7 @@ class Ledger:
             return
         for entry in entries:
             assert self.entries.setdefault(entry.id, entry) == entry
-        written([entry.id for entry in entries])
+        written([(entry.id, entry.attempt) for entry in entries])
         task = asyncio.ensure_future(self._tell())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -174,8 +174,9 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     keys, ledger, limits = Keys(), Ledger(), Counted()
+    recorder: Recorder = options.pop("recorder", ledger)
     answers = options.pop("answers", None) or MemoryAnswers()
-    hub = Hub(url, TOKEN, ledger, limits)
+    hub = Hub(url, TOKEN, recorder, limits)
     keys.on_revoked(hub.end_streams)
 
     async def connected() -> bool:
@@ -250,7 +251,7 @@ async def agent_on(
     """An agent that serves the gateways; ready when each of them has it, and it knows."""
     store = Folders(root)
     given: dict[str, Any] = {"id": "engine-1", "token": TOKEN, "max_running": 8, "max_resident": 4}
-    journal = Journal.open(root / "journal")
+    journal = Journal.open(root / "journal", **options.pop("journal", {}))
     agent = Agent(engine, store, journal, **(given | options))
     running = asyncio.create_task(agent.run([gateways[0].url]))
     try:

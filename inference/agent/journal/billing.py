@@ -6,12 +6,13 @@ entry is forgotten only when a gateway has it in the ledger for good.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from inference.agent.job import Job
 from inference.agent.journal.delivery import Delivery
 from inference.agent.journal.journal import Journal
 from inference.errors import Overloaded
+from inference.link.session import Attempt
 from inference.link.wire import Account, Totals, Usage, UsageReport
 
 RETRY_AFTER_S = 5.0
@@ -60,7 +61,7 @@ class Billing:
                 "the ledger cannot be reached.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._journal.opened(job.id, account, model)
+        self._journal.opened(_attempt(job), account, model)
         job.journaled = True
         self._open.add(job)
 
@@ -77,7 +78,7 @@ class Billing:
         """
         if self._advanced:
             moved, self._advanced = self._advanced, set()
-            self._journal.progressed((job.id, job.meter) for job in moved)
+            self._journal.progressed((_attempt(job), job.meter) for job in moved)
         self._journal.write()
 
     def close(self, job: Job, usage: Usage, finish_reason: str, now: float) -> None:
@@ -87,13 +88,13 @@ class Billing:
             return
         self._open.discard(job)
         self._completion_tokens += usage.completion_tokens
-        entry = self._journal.closed(job.id, usage, finish_reason)
+        entry = self._journal.closed(_attempt(job), usage, finish_reason)
         if entry is not None:
             self._delivery.add(entry, job.link.url if job.link else None, now)
 
-    def link_up(self, url: str) -> None:
-        """A gateway can be told."""
-        self._delivery.link_up(url)
+    def link_up(self, url: str, version: int) -> None:
+        """A gateway can be told, in this version of the protocol."""
+        self._delivery.link_up(url, knows_attempts=version >= 2)
 
     def link_down(self, url: str) -> None:
         """A gateway is gone; what it did not acknowledge goes to another."""
@@ -104,7 +105,12 @@ class Billing:
         entries = self._delivery.take(url, now)
         return UsageReport(self._journal.id, entries) if entries else None
 
-    def acknowledged(self, ids: Sequence[str], url: str) -> None:
+    def acknowledged(self, attempts: Iterable[Attempt], url: str) -> None:
         """This gateway has these in the ledger for good."""
-        self._journal.acknowledged(ids)
-        self._delivery.acknowledged(ids, url)
+        known = list(attempts)
+        self._journal.acknowledged(known)
+        self._delivery.acknowledged(known, url)
+
+
+def _attempt(job: Job) -> Attempt:
+    return job.id, job.attempt

@@ -1,4 +1,4 @@
-"""Ended requests on their way from the journal to the ledger: who gets which, when. No IO.
+"""Ended attempts on their way from the journal to the ledger: who gets which, when. No IO.
 
 Each entry is sent to one gateway, which writes it to the ledger and acknowledges it. Writing one
 twice changes nothing there, so in doubt an entry is sent again:
@@ -11,6 +11,8 @@ twice changes nothing there, so in doubt an entry is sent again:
 - A gateway that had no room for an entry has forgotten it. So what nobody acknowledged for
   `repeat_after_s` goes again over a link that had it, and what another acknowledged meanwhile
   takes no room there any more.
+- A gateway that knows no attempts (protocol version 1) gets first ones alone: it would take
+  another for the same entry once more, and acknowledge what it did not write.
 
 The oldest go first. An entry is forgotten when it is acknowledged, over whichever link.
 Links are named by the gateway's base URL; `now` is of a monotonic clock, in seconds.
@@ -23,19 +25,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice, takewhile
 
+from inference.link.session import Attempt
 from inference.link.wire import LedgerEntry
 
 
 @dataclass(slots=True)
 class _Link:
-    """Ids of entries; `waiting` ones were given to this link and not taken yet."""
+    """Entries by their attempts; `waiting` ones were given to this link and not taken yet."""
 
-    waiting: dict[str, None] = field(default_factory=dict)
-    sent: dict[str, float] = field(default_factory=dict)
+    knows_attempts: bool = True
+    waiting: dict[Attempt, None] = field(default_factory=dict)
+    sent: dict[Attempt, float] = field(default_factory=dict)
     """With the time; the longest ago comes first."""
 
-    def __contains__(self, id: str) -> bool:
-        return id in self.waiting or id in self.sent
+    def __contains__(self, attempt: Attempt) -> bool:
+        return attempt in self.waiting or attempt in self.sent
+
+    def takes(self, attempt: Attempt) -> bool:
+        """Whether its gateway can write the entry."""
+        return self.knows_attempts or attempt[1] == 1
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.sent)
@@ -60,9 +68,9 @@ class Delivery:
         """`entries`, oldest first, go to any link; `batch` is the most that `take` returns."""
         self._window, self._batch = window, batch
         self._resend_after_s, self._repeat_after_s = resend_after_s, repeat_after_s
-        self._entries = {entry.id: entry for entry in entries}
+        self._entries = {(entry.id, entry.attempt): entry for entry in entries}
         self._unassigned = OrderedDict.fromkeys(self._entries)
-        self._given_at: OrderedDict[str, float] = OrderedDict()
+        self._given_at: OrderedDict[Attempt, float] = OrderedDict()
         """When an assigned entry was last given to a link; the longest ago comes first."""
         self._links: dict[str, _Link] = {}
 
@@ -72,26 +80,27 @@ class Delivery:
 
     def add(self, entry: LedgerEntry, link: str | None, now: float) -> None:
         """A request ended; its entry goes over `link` if that is connected and has room."""
-        self._entries[entry.id] = entry
+        attempt = entry.id, entry.attempt
+        self._entries[attempt] = entry
         at = None if link is None else self._links.get(link)
-        if at is None or len(at) >= self._window:
-            self._unassigned[entry.id] = None
+        if at is None or len(at) >= self._window or not at.takes(attempt):
+            self._unassigned[attempt] = None
         else:
-            at.waiting[entry.id] = None
-            self._given_at[entry.id] = now
+            at.waiting[attempt] = None
+            self._given_at[attempt] = now
 
-    def link_up(self, link: str) -> None:
-        """The link is open."""
-        self._links.setdefault(link, _Link())
+    def link_up(self, link: str, *, knows_attempts: bool = True) -> None:
+        """The link is open; its gateway knows attempts unless it speaks protocol version 1."""
+        self._links.setdefault(link, _Link(knows_attempts))
 
     def link_down(self, link: str) -> None:
         """The link is lost, and maybe with it what was sent; no error if it wasn't open."""
         lost = self._links.pop(link, _Link())
-        for id in reversed([*lost.sent, *lost.waiting]):
-            if id in self._entries and not any(id in at for at in self._links.values()):
-                del self._given_at[id]
-                self._unassigned[id] = None
-                self._unassigned.move_to_end(id, last=False)
+        for attempt in reversed([*lost.sent, *lost.waiting]):
+            if attempt in self._entries and not any(attempt in at for at in self._links.values()):
+                del self._given_at[attempt]
+                self._unassigned[attempt] = None
+                self._unassigned.move_to_end(attempt, last=False)
 
     def take(self, link: str, now: float) -> list[LedgerEntry]:
         """What to send over this link now; empty if that is nothing, it has no room or is lost."""
@@ -100,49 +109,61 @@ class Delivery:
         self._make_room(at, now)
         taken = list(islice(at.waiting, self._batch))
         room = min(self._window - len(at), self._batch - len(taken))
-        taken += islice(chain(self._overdue(at, now), self._unassigned), room)
+        anybodys = filter(at.takes, chain(self._overdue(at, now), self._unassigned))
+        taken += islice(anybodys, room)
         taken += islice(self._given_up(at, now), self._batch - len(taken))
-        for id in taken:
-            self._give(id, at, now)
-        return [self._entries[id] for id in taken]
+        for attempt in taken:
+            self._give(attempt, at, now)
+        return [self._entries[attempt] for attempt in taken]
 
-    def acknowledged(self, ids: Iterable[str], link: str) -> None:
+    def acknowledged(self, attempts: Iterable[Attempt], link: str) -> None:
         """These are in the ledger for good, as the gateway at `link` says; unknown ones count not.
 
         It keeps its place in the window of another link for a while: its gateway still tries.
         """
         said_by = self._links.get(link, _Link())
-        for id in ids:
-            said_by.sent.pop(id, None)
-            if self._entries.pop(id, None) is not None:
-                self._forget(id)
+        for attempt in attempts:
+            said_by.sent.pop(attempt, None)
+            if self._entries.pop(attempt, None) is not None:
+                self._forget(attempt)
 
     def _make_room(self, at: _Link, now: float) -> None:
         """Of what others acknowledged."""
         then = now - self._repeat_after_s
-        old = (id for id, _ in takewhile(lambda sent: sent[1] <= then, at.sent.items()))
-        for id in [id for id in old if id not in self._entries]:
-            del at.sent[id]
+        old = (attempt for attempt, _ in takewhile(lambda sent: sent[1] <= then, at.sent.items()))
+        for attempt in [attempt for attempt in old if attempt not in self._entries]:
+            del at.sent[attempt]
 
-    def _overdue(self, at: _Link, now: float) -> Iterator[str]:
-        return (id for id in self._given_before(now - self._resend_after_s) if id not in at)
+    def _overdue(self, at: _Link, now: float) -> Iterator[Attempt]:
+        return (
+            attempt
+            for attempt in self._given_before(now - self._resend_after_s)
+            if attempt not in at
+        )
 
-    def _given_up(self, at: _Link, now: float) -> Iterator[str]:
-        return (id for id in self._given_before(now - self._repeat_after_s) if id in at.sent)
+    def _given_up(self, at: _Link, now: float) -> Iterator[Attempt]:
+        return (
+            attempt
+            for attempt in self._given_before(now - self._repeat_after_s)
+            if attempt in at.sent
+        )
 
-    def _given_before(self, then: float) -> Iterator[str]:
-        return (id for id, _ in takewhile(lambda given: given[1] <= then, self._given_at.items()))
+    def _given_before(self, then: float) -> Iterator[Attempt]:
+        return (
+            attempt
+            for attempt, _ in takewhile(lambda given: given[1] <= then, self._given_at.items())
+        )
 
-    def _give(self, id: str, at: _Link, now: float) -> None:
-        self._unassigned.pop(id, None)
-        at.waiting.pop(id, None)
-        at.sent.pop(id, None)
-        at.sent[id] = now
-        self._given_at[id] = now
-        self._given_at.move_to_end(id)
+    def _give(self, attempt: Attempt, at: _Link, now: float) -> None:
+        self._unassigned.pop(attempt, None)
+        at.waiting.pop(attempt, None)
+        at.sent.pop(attempt, None)
+        at.sent[attempt] = now
+        self._given_at[attempt] = now
+        self._given_at.move_to_end(attempt)
 
-    def _forget(self, id: str) -> None:
-        self._unassigned.pop(id, None)
-        self._given_at.pop(id, None)
+    def _forget(self, attempt: Attempt) -> None:
+        self._unassigned.pop(attempt, None)
+        self._given_at.pop(attempt, None)
         for at in self._links.values():
-            at.waiting.pop(id, None)
+            at.waiting.pop(attempt, None)

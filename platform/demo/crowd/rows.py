@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -35,6 +35,7 @@ from tenants.models import (
     User,
 )
 from tenants.models.keys import ALPHABET, PREFIX_LENGTH
+from tenants.models.usage import month_start
 
 BASES = ("crowd/llama-3.1-8b-instruct", "crowd/qwen3-14b")
 BIG_ADAPTERS, BIG_KEYS, BIG_MEMBERS = 0.2, 300, 60
@@ -306,8 +307,8 @@ class Rows:
     def _prices(self, bases: Sequence[BaseModel], adapters: Sequence[Adapter]) -> None:
         """Two in turn of each base model, and one of some adapters. They begin with a month, for
         what is used in a month is priced as at its beginning (`demo.crowd.usage`)."""
-        first = _month(self._start - timedelta(days=31))
-        later = _month(self._size.until - timedelta(days=100))
+        first = month_start(self._start - timedelta(days=31))
+        later = month_start(self._size.until - timedelta(days=100))
         of_bases = [
             Price(
                 base_model=base,
@@ -422,7 +423,3 @@ def _config(rank: int) -> dict[str, Any]:
         "use_rslora": rank > 32,
         "target_modules": sorted(MODULES),
     }
-
-
-def _month(at: datetime) -> datetime:
-    return datetime(at.year, at.month, 1, tzinfo=UTC)

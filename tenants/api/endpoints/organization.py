@@ -23,6 +23,7 @@ from inference.errors import InvalidRequest
 from tenants.api.v1 import Query, ends_early, keyed
 from tenants.billing.money import amount
 from tenants.models import ApiKey, Tenant, UsageSum
+from tenants.models.usage import day_start
 from tenants.permissions import TABLE, Permission
 
 READERS = TABLE[Permission.READ_USAGE][1]
@@ -47,7 +48,7 @@ class Width:
     max_limit: int
 
     def floor(self, at: datetime) -> datetime:
-        day = at.replace(hour=0, minute=0, second=0, microsecond=0)
+        day = day_start(at)
         return day + (at - day) // self.length * self.length
 
 

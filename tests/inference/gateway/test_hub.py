@@ -22,9 +22,9 @@ from inference.errors import (
 )
 from inference.gateway import hub
 from inference.gateway.engine_link import MAX_OUTBOX_FRAMES
-from inference.gateway.hub import Hub
+from inference.gateway.hub import Hub, Order
 from inference.gateway.stream import Stream
-from inference.grants import Ask
+from inference.grants import Ask, Price, Reservation
 from inference.link import wire
 from inference.link.wire import (
     Delta,
@@ -187,7 +187,7 @@ async def test_entries_are_acknowledged_when_the_ledger_has_them(
     await until(lambda: bench.ledger.told)
     ((engine_id, journal, entries, written),) = bench.ledger.told
     assert (engine_id, journal, list(entries)) == ("engine-1", "journal-1", [entry()])
-    written(["r1"])
+    written([("r1", 1)])
     assert await engine.hear() == ack
 
 
@@ -201,6 +201,33 @@ async def test_what_another_gateway_took_is_settled_by_who_hears_of_its_end(benc
     await until(lambda: bench.ledger.told)
     assert "mine" in bench.limits.open
     assert bench.limits.settled["theirs"] == Usage(5, 0, 3)
+
+
+async def test_a_lower_attempt_settles_no_request_that_goes_on(bench: Bench) -> None:
+    engine = await bench.join()
+    bench.submit("moved", attempt=1)
+    second = bench.submit("moved", attempt=2)
+    bench.limits.open["moved"] = Ask(1, 1, 1)
+    engine.say(Done("moved", Usage(5, 0, 1), "cancelled"))
+    engine.say(UsageReport("journal-1", [entry("moved", 1)]))
+    await until(lambda: len(bench.ledger.told) == 1)
+    assert "moved" in bench.limits.open and bench.hub.in_flight == 1
+    engine.say(Done("moved", Usage(5, 0, 3), "stop", attempt=2))
+    await second.read()
+    assert bench.limits.settled["moved"] == Usage(5, 0, 3) and not bench.hub.in_flight
+    bench.limits.open["moved"] = Ask(1, 1, 1)  # to see whether anybody settles it again
+    ended = msgspec.structs.replace(entry("moved", 3), attempt=2)
+    engine.say(UsageReport("journal-1", [entry("moved", 1), ended]))
+    await until(lambda: len(bench.ledger.told) == 2)
+    assert "moved" in bench.limits.open
+
+
+async def test_the_price_that_was_reserved_travels_with_the_request(bench: Bench) -> None:
+    engine = await bench.join()
+    target = replace(BASE, price=Price(3, 2, 7))
+    bench.hub.submit(Order(GRANT, target, Reservation("r1", None), "chat", b"{}", "batch", 9))
+    submitted = await engine.hear()
+    assert isinstance(submitted, wire.Submit) and submitted.account.price == (3, 2, 7)
 
 
 async def test_engines_of_one_base_model_hear_whom_the_others_served(bench: Bench) -> None:

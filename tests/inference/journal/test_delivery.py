@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from inference.agent.journal.delivery import Delivery
+from inference.link.session import Attempt
 from inference.link.wire import NOBODY, LedgerEntry, Usage
 
 RESEND_AFTER_S, REPEAT_AFTER_S = 30.0, 300.0
 A, B, C = "http://a", "http://b", "http://c"
 
 
-def entry(id: str) -> LedgerEntry:
-    return LedgerEntry(id, NOBODY, "base", Usage(3, 0, 5), "stop")
+def entry(id: str, attempt: int = 1) -> LedgerEntry:
+    return LedgerEntry(id, NOBODY, "base", Usage(3, 0, 5), "stop", attempt)
+
+
+def firsts(ids: Iterable[str]) -> list[Attempt]:
+    return [(id, 1) for id in ids]
 
 
 def delivery(backlog: str = "", *, window: int = 4, batch: int = 3, up: str = "") -> Delivery:
@@ -66,7 +73,7 @@ def test_what_is_acknowledged_is_forgotten_and_makes_room() -> None:
     assert taken(d, A) == "123"
     assert taken(d, A) == "4", "a window of 4"
     assert taken(d, A) == ""
-    d.acknowledged(["1", "3", "unknown"], A)
+    d.acknowledged(firsts(["1", "3", "unknown"]), A)
     assert len(d) == 3
     assert taken(d, A) == "5"
 
@@ -84,7 +91,7 @@ def test_what_a_lost_link_had_goes_first_in_its_order() -> None:
     assert taken(d, A) == "123"
     d.add(entry("4"), A, 0.0)
     d.add(entry("5"), None, 0.0)
-    d.acknowledged(["2"], A)
+    d.acknowledged(firsts(["2"]), A)
     d.link_down(A)
     d.link_down(A)
     d.link_up(B)
@@ -109,7 +116,7 @@ def test_what_a_gateway_keeps_too_long_is_sent_to_another_as_well() -> None:
     assert taken(d, C, RESEND_AFTER_S + 1) == "", "B has its time as well"
     assert taken(d, C, 2 * RESEND_AFTER_S) == "12"
     assert taken(d, A, 3 * RESEND_AFTER_S) == "", "A has them still"
-    d.acknowledged(["1", "2"], C)
+    d.acknowledged(firsts(["1", "2"]), C)
     assert len(d) == 0
 
 
@@ -135,7 +142,7 @@ def test_what_the_only_gateway_had_no_room_for_is_sent_to_it_again() -> None:
     assert taken(d, A, REPEAT_AFTER_S) == "123"
     assert taken(d, A, REPEAT_AFTER_S) == "4"
     assert taken(d, A, REPEAT_AFTER_S + 1) == "", "it has its time again"
-    d.acknowledged("1234", A)
+    d.acknowledged(firsts("1234"), A)
     assert taken(d, A, REPEAT_AFTER_S + 1) == "56"
 
 
@@ -143,7 +150,7 @@ def test_an_entry_that_another_acknowledged_is_not_sent_any_more() -> None:
     d = delivery(up="ab")
     d.add(entry("1"), A, 0.0)
     assert taken(d, B, RESEND_AFTER_S) == "1"
-    d.acknowledged(["1"], B)
+    d.acknowledged(firsts(["1"]), B)
     assert taken(d, A, RESEND_AFTER_S) == ""
 
 
@@ -151,7 +158,7 @@ def test_a_late_word_of_a_lost_link_counts() -> None:
     d = delivery("12", up="a")
     assert taken(d, A) == "12"
     d.link_down(A)
-    d.acknowledged(["1"], A)
+    d.acknowledged(firsts(["1"]), A)
     d.link_up(B)
     assert taken(d, B) == "2"
 
@@ -161,11 +168,11 @@ def test_help_of_another_gives_a_silent_gateway_no_more_to_remember() -> None:
     assert taken(d, A) + taken(d, A) == "1234"
     d.link_up(B)
     assert taken(d, B, RESEND_AFTER_S) == "123"
-    d.acknowledged(["1", "2", "3"], B)
+    d.acknowledged(firsts(["1", "2", "3"]), B)
     d.add(entry("5"), A, RESEND_AFTER_S)
     assert taken(d, A, RESEND_AFTER_S) == ""
     assert taken(d, B, RESEND_AFTER_S) == "45"
-    d.acknowledged(["1"], A)
+    d.acknowledged(firsts(["1"]), A)
     d.add(entry("6"), A, RESEND_AFTER_S)
     assert taken(d, A, RESEND_AFTER_S) == "6"
 
@@ -175,7 +182,7 @@ def test_what_another_acknowledged_takes_no_room_for_ever() -> None:
     d = delivery("1234", up="ab", batch=4)
     assert taken(d, A) == "1234"
     assert taken(d, B, RESEND_AFTER_S) == "1234"
-    d.acknowledged("1234", B)
+    d.acknowledged(firsts("1234"), B)
     d.link_down(B)
     d.add(entry("5"), A, RESEND_AFTER_S)
     assert taken(d, A, REPEAT_AFTER_S - 1) == ""
@@ -192,6 +199,29 @@ def test_an_entry_at_two_links_stays_with_the_other_if_one_is_lost() -> None:
     assert taken(d, C, RESEND_AFTER_S) == ""
     d.link_down(B)
     assert taken(d, C, RESEND_AFTER_S) == "1"
+
+
+def test_attempts_of_a_request_are_apart() -> None:
+    d = delivery(up="a")
+    for attempt in (1, 2):
+        d.add(entry("1", attempt), A, 0.0)
+    assert [one.attempt for one in d.take(A, 0.0)] == [1, 2]
+    d.acknowledged([("1", 2)], A)
+    assert len(d) == 1
+    d.link_down(A)
+    d.link_up(B)
+    assert [one.attempt for one in d.take(B, 0.0)] == [1]
+
+
+def test_a_gateway_of_version_1_gets_first_attempts_alone() -> None:
+    d = Delivery([entry("1", 2), entry("2")])
+    d.link_up(A, knows_attempts=False)
+    d.add(entry("3", 3), A, 0.0)
+    assert taken(d, A) == "2"
+    assert taken(d, A, RESEND_AFTER_S) == ""
+    d.link_up(B)
+    assert [(one.id, one.attempt) for one in d.take(B, 0.0)] == [("1", 2), ("3", 3)]
+    assert taken(d, A, RESEND_AFTER_S) == "", "overdue ones neither"
 
 
 LINKS = st.sampled_from([A, B, C])
@@ -249,7 +279,7 @@ class Deliveries(RuleBasedStateMachine):
     def acknowledge(self, data: st.DataObject) -> None:
         link = data.draw(st.sampled_from(sorted(one for one, ids in self.at.items() if ids)))
         ids = data.draw(st.sets(st.sampled_from(sorted(self.at[link])), min_size=1))
-        self.delivery.acknowledged(ids, link)
+        self.delivery.acknowledged(firsts(ids), link)
         for id in ids:
             del self.at[link][id]
         self.pending -= ids
@@ -272,7 +302,7 @@ class Deliveries(RuleBasedStateMachine):
                 self.delivery.take(link, self.now)  # they ask first, and say nothing
             self.now += RESEND_AFTER_S
             ids = [one.id for one in self.delivery.take("http://good", self.now)]
-            self.delivery.acknowledged(ids, "http://good")
+            self.delivery.acknowledged(firsts(ids), "http://good")
             self.pending.difference_update(ids)
         assert not self.pending
         assert len(self.delivery) == 0

@@ -6,6 +6,7 @@ import copy
 import itertools
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,20 +19,25 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from structlog.testing import capture_logs
 
 from inference.agent.engines.engine import Meter
-from inference.agent.journal.journal import FILE, Journal, JournalFailed
+from inference.agent.journal.files import FILE, JournalFailed
+from inference.agent.journal.journal import Journal
+from inference.agent.journal.records import VERSION, Begun, framed
 from inference.link.wire import Totals, Usage
 from tests.inference.journals import (
     OPS,
     RAM,
     TINY,
+    AtOnce,
     Model,
     Op,
-    account,
+    SlowDisk,
     act,
+    attempt,
     copied,
     entry,
     fits,
     model_after,
+    open_,
     reopened,
     tell,
     totals,
@@ -49,7 +55,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def journal(folder: Path) -> Iterator[Journal]:
-    with closing(Journal.open(folder, rotate_bytes=TINY)) as opened:
+    with closing(Journal.open(folder, rotate_bytes=TINY, executor=AtOnce())) as opened:
         yield opened
 
 
@@ -57,50 +63,50 @@ def journal(folder: Path) -> Iterator[Journal]:
 
 
 def test_a_request_is_opened_progresses_is_closed_and_is_acknowledged(journal: Journal) -> None:
-    journal.opened("a", account("a"), "acme/a")
-    journal.progressed([("a", Meter(10, 4, 1, 0))])
+    open_(journal, "a")
+    journal.progressed([(attempt("a"), Meter(10, 4, 1, 0))])
     assert (journal.open_requests, journal.backlog) == (1, 0)
     assert journal.journaled == Totals()
     usage = Usage(10, 4, 7, 2, 0.1, 0.2, 0.3, 0.4)
-    ended = journal.closed("a", usage, "length")
+    ended = journal.closed(attempt("a"), usage, "length")
     assert ended == entry("a", usage, "length")
     assert (journal.open_requests, journal.unacknowledged()) == (0, [ended])
     assert journal.journaled == journal.unbilled == Totals(1, 10, 4, 7)
-    journal.acknowledged(["a"])
+    journal.acknowledged([attempt("a")])
     assert (journal.backlog, journal.unacknowledged()) == (0, [])
     assert (journal.journaled, journal.unbilled) == (Totals(1, 10, 4, 7), Totals())
 
 
 def test_a_request_that_cost_nothing_is_an_entry_too(journal: Journal) -> None:
-    journal.opened("a", account("a"), "acme/a")
-    assert journal.closed("a", Usage(), "cancelled") == entry("a", Usage(), "cancelled")
+    open_(journal, "a")
+    assert journal.closed(attempt("a"), Usage(), "cancelled") == entry("a", Usage(), "cancelled")
     assert journal.journaled == Totals(1)
 
 
 def test_ids_that_are_not_known_change_nothing(journal: Journal, folder: Path) -> None:
-    journal.opened("a", account("a"), "acme/a")
-    journal.closed("a", used(1), "stop")
+    open_(journal, "a")
+    journal.closed(attempt("a"), used(1), "stop")
     journal.write()
     before = (folder / FILE).read_bytes()
-    assert journal.closed("a", used(2), "stop") is None
-    assert journal.closed("b", used(2), "stop") is None
-    journal.progressed([("a", Meter(1)), ("b", Meter(1))])
+    assert journal.closed(attempt("a"), used(2), "stop") is None
+    assert journal.closed(attempt("b"), used(2), "stop") is None
+    journal.progressed([(attempt("a"), Meter(1)), (attempt("b"), Meter(1))])
     journal.progressed([])
-    journal.acknowledged(["b"])
+    journal.acknowledged([attempt("b")])
     journal.acknowledged([])
     journal.write()
     assert (folder / FILE).read_bytes() == before
-    journal.acknowledged(["a", "b", "a"])
+    journal.acknowledged(map(attempt, "aba"))
     assert journal.unbilled == Totals()
 
 
 def test_an_id_is_not_taken_twice(journal: Journal) -> None:
-    journal.opened("a", account("a"), "acme/a")
-    with pytest.raises(ValueError, match="request a is in the journal"):
-        journal.opened("a", account("a"), "acme/a")
-    journal.closed("a", used(1), "stop")
-    with pytest.raises(ValueError, match="request a is in the journal"):
-        journal.opened("a", account("a"), "acme/a")
+    open_(journal, "a")
+    with pytest.raises(ValueError, match="attempt 1 of request a is in the journal"):
+        open_(journal, "a")
+    journal.closed(attempt("a"), used(1), "stop")
+    with pytest.raises(ValueError, match="attempt 1 of request a is in the journal"):
+        open_(journal, "a")
 
 
 def test_whatever_was_gathered_is_one_write(
@@ -111,9 +117,9 @@ def test_whatever_was_gathered_is_one_write(
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: writes.append(data) or write(fd, data))
     for id in "abc":
-        journal.opened(id, account(id), f"acme/{id}")
-    journal.progressed((id, Meter(1, 0, 1)) for id in "abc")
-    journal.closed("b", used(1), "stop")
+        open_(journal, id)
+    journal.progressed((attempt(id), Meter(1, 0, 1)) for id in "abc")
+    journal.closed(attempt("b"), used(1), "stop")
     assert (folder / FILE).read_bytes() == before
     journal.write()
     assert (folder / FILE).read_bytes() == before + writes[0]
@@ -140,10 +146,10 @@ def test_a_journal_keeps_its_id_totals_and_backlog(folder: Path) -> None:
 def test_requests_that_were_open_are_closed_with_their_last_progress(folder: Path) -> None:
     with closing(Journal.open(folder)) as journal:
         for id in "abc":
-            journal.opened(id, account(id), f"acme/{id}")
-        journal.progressed([("a", Meter(10, 4, 1)), ("b", Meter(5, 0, 1))])
-        journal.progressed([("a", Meter(10, 4, 2, 1))])
-        journal.closed("b", used(9), "stop")
+            open_(journal, id)
+        journal.progressed([(attempt("a"), Meter(10, 4, 1)), (attempt("b"), Meter(5, 0, 1))])
+        journal.progressed([(attempt("a"), Meter(10, 4, 2, 1))])
+        journal.closed(attempt("b"), used(9), "stop")
     lost = [
         entry("b", used(9), "stop"),
         entry("a", Usage(10, 4, 2, 1), "engine_lost"),
@@ -159,7 +165,7 @@ def test_requests_that_were_open_are_closed_with_their_last_progress(folder: Pat
 
 
 class Restarts(RuleBasedStateMachine):
-    """Closed or crashed at any time, a journal says what it must."""
+    """Closed or crashed at any time, a journal says what it must, however slow the disk is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +174,8 @@ class Restarts(RuleBasedStateMachine):
         self.model = Model()
         self.written = Model()
         self.folder = Path(self.root.name) / "first"
-        self.journal = Journal.open(self.folder, rotate_bytes=TINY)
+        self.disk = SlowDisk()
+        self.journal = Journal.open(self.folder, rotate_bytes=TINY, executor=self.disk)
         self.id = self.journal.id
 
     @rule(op=OPS)
@@ -183,16 +190,20 @@ class Restarts(RuleBasedStateMachine):
         self.journal.write()
         self.written = copy.deepcopy(self.model)
 
+    @rule()
+    def wait_for_the_disk(self) -> None:
+        self.disk.work()
+
     @rule(steps=st.integers(1, 60))
     def generate(self, steps: int) -> None:
         """What fills files."""
         for tokens in range(steps):
-            self.do(("progress", tokens, list("abcdef")))
+            self.do(("progress", tokens, ["a", "b", "c", "d", "a/2", "b/2"]))
             self.write()
 
     @rule()
     def close(self) -> None:
-        self.journal.close()
+        self._close()
         self.written = self.model
         self._open()
 
@@ -200,12 +211,17 @@ class Restarts(RuleBasedStateMachine):
     def crash(self) -> None:
         target = Path(self.root.name) / str(next(self.lives))
         copied(self.folder, target)
-        self.journal.close()
+        self._close()
         self.folder = target
         self._open()
 
+    def _close(self) -> None:
+        while self.disk:
+            self.disk.work()
+        self.journal.close()
+
     def _open(self) -> None:
-        self.journal = Journal.open(self.folder, rotate_bytes=TINY)
+        self.journal = Journal.open(self.folder, rotate_bytes=TINY, executor=self.disk)
         self.model = self.written.crashed()
         self.written = self.model.crashed()
 
@@ -214,9 +230,10 @@ class Restarts(RuleBasedStateMachine):
         assert self.journal.id == self.id
         assert self.journal.open_requests == len(self.model.open)
         assert view(self.journal) == self.model.view()
+        assert len(self.disk) <= 2, "the next file, and the end of the last one"
 
     def teardown(self) -> None:
-        self.journal.close()
+        self._close()
         self.root.cleanup()
 
 
@@ -247,13 +264,71 @@ def test_a_journal_of_another_version_is_left_alone(folder: Path) -> None:
     assert (folder / FILE).read_bytes() == content
 
 
+# --- versions ------------------------------------------------------------------------------------
+
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def test_a_journal_of_the_version_without_attempts_is_read_and_goes_on(folder: Path) -> None:
+    """An agent of that version died with it; it had one request open and two not acknowledged."""
+    folder.mkdir()
+    (folder / FILE).write_bytes((RECORDED / "version-1").read_bytes())
+    ended = [
+        entry("lost", used(10), "engine_lost"),
+        entry("later", used(4, total_s=1.5), "length"),
+        entry("open", used(2), "engine_lost"),
+    ]
+    with closing(Journal.open(folder)) as journal:
+        assert journal.id == "5750f49905954c5eb03380e1bd8daa21"
+        assert journal.unacknowledged() == ended
+        assert all(one.attempt == 1 and one.account.price is None for one in ended)
+        assert journal.journaled == totals(map(used, (3, 5, 10, 4, 2)))
+        for name in ("later/2", "open/2"):
+            act(journal, ("open", name))
+        act(journal, ("acknowledge", ["later", "lost"]))
+    assert [(one.id, one.attempt) for one in reopened(folder)[0]] == [
+        ("open", 1),
+        ("later", 2),
+        ("open", 2),
+    ]
+
+
+def test_a_journal_of_a_later_version_is_left_alone(folder: Path) -> None:
+    folder.mkdir()
+    content = framed(Begun("id", Totals(), version=VERSION + 1))
+    (folder / FILE).write_bytes(content)
+    with pytest.raises(JournalFailed, match="of another version of Lorikeet: its records are of"):
+        Journal.open(folder)
+    assert (folder / FILE).read_bytes() == content
+
+
+# --- attempts ------------------------------------------------------------------------------------
+
+
+def test_attempts_of_a_request_are_apart(journal: Journal, folder: Path) -> None:
+    for name in ("a", "a/2", "a/3"):
+        act(journal, ("open", name))
+    journal.progressed([(("a", 1), Meter(3, 0, 1)), (("a", 3), Meter(3, 0, 9))])
+    act(journal, ("close", "a/2", 5))
+    act(journal, ("close", "a", 2))
+    assert [(one.attempt, one.usage.completion_tokens) for one in journal.unacknowledged()] == [
+        (2, 5),
+        (1, 2),
+    ]
+    act(journal, ("acknowledge", ["a/2"]))
+    left = reopened(copied(folder, folder.with_name("killed")))[0]
+    assert [(one.attempt, one.usage.completion_tokens) for one in left] == [(1, 2), (3, 9)]
+    assert journal.journaled == totals([used(5), used(2)])
+
+
 # --- rotation ------------------------------------------------------------------------------------
 
 
 def test_a_file_stays_small_however_long_requests_run(folder: Path, journal: Journal) -> None:
-    journal.opened("a", account("a"), "acme/a")
+    open_(journal, "a")
     for step in range(2000):
-        journal.progressed([("a", Meter(10, 0, step))])
+        journal.progressed([(attempt("a"), Meter(10, 0, step))])
         journal.write()
         assert (folder / FILE).stat().st_size < TINY + 100
     assert [
@@ -264,14 +339,14 @@ def test_a_file_stays_small_however_long_requests_run(folder: Path, journal: Jou
 def test_a_file_of_live_entries_is_not_written_anew(folder: Path, journal: Journal) -> None:
     with (folder / FILE).open() as first:  # held, so that no other gets its inode
         for n in range(50):
-            journal.opened(f"r{n}", account(f"r{n}"), "base")
+            open_(journal, f"r{n}")
             journal.write()
         assert os.path.samestat(os.fstat(first.fileno()), (folder / FILE).stat())
     long = (folder / FILE).stat().st_size
     assert long > 3 * TINY
     for n in range(50):
-        journal.closed(f"r{n}", used(n), "stop")
-        journal.acknowledged([f"r{n}"])
+        journal.closed(attempt(f"r{n}"), used(n), "stop")
+        journal.acknowledged([attempt(f"r{n}")])
         journal.write()
     assert (folder / FILE).stat().st_size < long
 
@@ -293,6 +368,93 @@ def test_a_new_file_that_cannot_be_made_is_tried_again(folder: Path, journal: Jo
     assert view(journal) == model_after(200).view()
 
 
+@pytest.fixture
+def disk() -> SlowDisk:
+    return SlowDisk()
+
+
+@pytest.fixture
+def waiting(folder: Path, disk: SlowDisk) -> Iterator[Journal]:
+    """A journal that has to wait for the next file, and would not for ever."""
+    journal = Journal.open(folder, rotate_bytes=10 * TINY, executor=disk)
+    for number in itertools.count():
+        if disk:
+            break
+        act(journal, ("open", f"before{number}"))
+        act(journal, ("close", f"before{number}", number))
+        act(journal, ("acknowledge", [f"before{number}"]))
+    yield journal
+    while disk:
+        disk.work()
+    journal.close()
+
+
+def test_what_happens_while_the_disk_is_waited_for_is_journaled_at_once(
+    folder: Path, disk: SlowDisk, waiting: Journal
+) -> None:
+    with (folder / FILE).open() as old:  # held, so that no other gets its inode
+        act(waiting, ("open", "meanwhile"))
+        act(waiting, ("progress", 7, ["meanwhile"]))
+        assert os.path.samestat(os.fstat(old.fileno()), (folder / FILE).stat())
+        killed = reopened(copied(folder, folder.with_name("during")))
+        assert killed[0] == [entry("meanwhile", used(7), "engine_lost")]
+        disk.work()
+        killed = reopened(copied(folder, folder.with_name("made")))
+        assert killed[0] == [entry("meanwhile", used(7), "engine_lost")]
+        waiting.write()
+        assert not os.path.samestat(os.fstat(old.fileno()), (folder / FILE).stat())
+    act(waiting, ("close", "meanwhile", 9))
+    assert reopened(copied(folder, folder.with_name("after")))[0] == waiting.unacknowledged()
+
+
+def test_an_acknowledgement_is_not_forgotten_while_the_disk_is_waited_for(
+    folder: Path, disk: SlowDisk, waiting: Journal
+) -> None:
+    act(waiting, ("open", "a"))
+    act(waiting, ("close", "a", 3))
+    act(waiting, ("acknowledge", ["a"]))
+    disk.work()
+    waiting.write()
+    assert reopened(copied(folder, folder.with_name("copy")))[0] == []
+    assert reopened(copied(folder, folder.with_name("copy2")))[1] == waiting.journaled
+
+
+def test_one_next_file_is_made_at_a_time(disk: SlowDisk, waiting: Journal) -> None:
+    for number in range(200):
+        act(waiting, ("progress", number, ["before0"]))
+        act(waiting, ("open", f"r{number}"))
+        act(waiting, ("close", f"r{number}", 1))
+        act(waiting, ("acknowledge", [f"r{number}"]))
+    assert len(disk) == 1
+
+
+def test_a_disk_that_is_too_slow_gets_no_next_file(
+    folder: Path, disk: SlowDisk, waiting: Journal
+) -> None:
+    for number in range(100):
+        act(waiting, ("open", f"r{number}"))
+        act(waiting, ("close", f"r{number}", 1))
+        act(waiting, ("acknowledge", [f"r{number}"]))
+    disk.work()
+    with capture_logs() as lines:
+        waiting.write()
+    assert [(line["event"], line["error"]) for line in lines] == [
+        ("journal_not_rotated", "the disk was too slow")
+    ]
+    assert sorted(os.listdir(folder)) == [FILE, "lock"]
+    assert reopened(copied(folder, folder.with_name("copy")))[1] == waiting.journaled
+
+
+def test_a_journal_that_is_closed_waits_for_its_own_thread(folder: Path) -> None:
+    journal = Journal.open(folder, rotate_bytes=TINY)
+    for op in itertools.islice(traffic(), 300):
+        act(journal, op)
+    journal.close()
+    assert sorted(os.listdir(folder)) == [FILE, "lock"]
+    assert not [one for one in threading.enumerate() if one.name.startswith("journal")]
+    assert reopened(folder) == model_after(300).crashed().view()
+
+
 def test_a_folder_that_cannot_be_synced_is_logged(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +467,7 @@ def test_a_folder_that_cannot_be_synced_is_logged(
 
     monkeypatch.setattr(os, "fsync", fsync)
     with capture_logs() as lines, closing(Journal.open(folder)) as journal:
-        journal.opened("a", account("a"), "acme/a")
+        open_(journal, "a")
     assert [line["event"] for line in lines] == ["journal_folder_not_synced"]
     monkeypatch.undo()
     assert reopened(folder)[1] == Totals(1)

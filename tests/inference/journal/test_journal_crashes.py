@@ -20,12 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from inference.agent.journal.journal import FILE, Journal, JournalFailed
+from inference.agent.journal.files import FILE, JournalFailed
+from inference.agent.journal.journal import Journal
 from inference.link.wire import Totals, Usage
 from tests.inference.journals import (
     OPS,
     RAM,
     TINY,
+    AtOnce,
     Model,
     Op,
     act,
@@ -56,7 +58,7 @@ class Written:
 
     def __init__(self, folder: Path, ops: list[Op]) -> None:
         self.path = folder / FILE
-        with closing(Journal.open(folder, rotate_bytes=TINY)) as journal:
+        with closing(Journal.open(folder, rotate_bytes=TINY, executor=AtOnce())) as journal:
             model = Model()
             self.marks = [(self.path.stat(), model)]
             for op in ops:
@@ -227,7 +229,7 @@ def test_a_crash_at_any_point_leaves_a_journal_that_opens_rightly(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
-        closing(Journal.open(folder, rotate_bytes=TINY)) as journal,
+        closing(Journal.open(folder, rotate_bytes=TINY, executor=AtOnce())) as journal,
         monkeypatch.context() as patch,
     ):
         rotations, inode = 0, (folder / FILE).stat().st_ino
@@ -370,7 +372,7 @@ def keep_open(folder: str) -> None:
 
 def run_traffic(folder: str) -> None:
     """In a child: journal without end, and say each time how many operations are done."""
-    journal = Journal.open(Path(folder), rotate_bytes=TINY)
+    journal = Journal.open(Path(folder), rotate_bytes=TINY, executor=AtOnce())
     for done, op in enumerate(traffic(), 1):
         act(journal, op)
         print(done, flush=True)

@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 
 from inference.grants import Price as Prices
 from inference.link.wire import Account, LedgerEntry, Usage
-from tenants.billing.ledger import BATCH, Connection, Line, connect, write
+from tenants.billing.ledger import BATCH, connect
+from tenants.billing.statements import Connection, Line, write
 from tenants.models import Adapter, EngineJournal, Price, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES
 from tests.tenants.billing.test_sums import moment, months, months_of_hours, usage_of
@@ -81,9 +82,9 @@ class Told:
     calls: int = 0
     happened: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __call__(self, ids: Sequence[str]) -> None:
+    def __call__(self, attempts: Sequence[tuple[str, int]]) -> None:
         self.calls += 1
-        self.ids += ids
+        self.ids += [id for id, _ in attempts]
         self.happened.set()
 
 
@@ -313,6 +314,19 @@ async def test_a_later_price_changes_no_bill(acme: Customer, pg: Connection) -> 
     assert [event.cost for event in await events()] == [0]
 
 
+async def test_the_price_that_came_with_a_request_is_billed_whatever_is_in_force(
+    acme: Customer, pg: Connection
+) -> None:
+    """Alone, and beside one of an older engine, of which it is looked up."""
+    await set_price(BASE, NOON - HOUR)
+    await write(pg, lines(acme.entry("a", price=(7, 1, 9)), acme.entry("b")))
+    await write(pg, lines(acme.entry("c", price=(7, 1, 9)), acme.entry("d", price=(0, 0, 0))))
+    expected = [OWN, BASE, OWN, Prices()]
+    assert [event.cost for event in await events()] == [one.cost(USAGE) for one in expected]
+    fixed = [(e.prompt_price, e.cached_prompt_price, e.output_price) for e in await events()]
+    assert fixed == [(one.prompt, one.cached_prompt, one.output) for one in expected]
+
+
 # --- Two writers at once -------------------------------------------------------------------------
 
 ROUNDS, HOURS = 100, 16
@@ -449,7 +463,7 @@ async def test_whoever_listens_is_told_of_what_is_committed(acme: Customer) -> N
 
 
 async def test_a_caller_that_fails_does_not_stop_the_others(acme: Customer) -> None:
-    def broken(ids: Sequence[str]) -> None:
+    def broken(attempts: Sequence[tuple[str, int]]) -> None:
         raise ZeroDivisionError
 
     told = Told()

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from jwt import PyJWS
 
 from inference.link.wire import Account, LedgerEntry, Usage
-from tenants.billing import ledger
+from tenants.billing.ledger import connect
 from tenants.billing.money import amount
 from tenants.billing.receipts import (
     TYPE,
@@ -37,6 +37,7 @@ from tenants.billing.receipts import (
     signer,
     verify,
 )
+from tenants.billing.statements import Line, write
 from tenants.models import ApiKey, Price, Tenant, UsageEvent
 from tests.tenants.callers import Api, everybody
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
@@ -263,6 +264,7 @@ def test_a_receipt_says_all_of_the_event(event: UsageEvent) -> None:
         "adapter": "support",
         "adapter_version": 1,
         "adapter_digest": version.digest,
+        "attempt": 1,
         "engine": "e1",
         "started_at": "2026-05-01T12:00:00.000000Z",
         "queue_us": 100_000,
@@ -399,8 +401,8 @@ def entry(key: ApiKey, at: datetime, usage: Usage, model: str = "base") -> Ledge
 
 
 async def write_down(entries: Sequence[LedgerEntry]) -> None:
-    async with await ledger.connect() as connection:
-        await ledger.write(connection, [ledger.Line("e1", "j1", each) for each in entries])
+    async with await connect() as connection:
+        await write(connection, [Line("e1", "j1", each) for each in entries])
 
 
 def all_receipts(secret: str, **period: int) -> list[Mapping[str, Any]]:

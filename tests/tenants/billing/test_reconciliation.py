@@ -19,7 +19,7 @@ from inference.link.wire import Account, EngineStats, LedgerEntry, Totals, Usage
 from tenants import housekeeping
 from tenants.answers import KEPT_TIME
 from tenants.billing.journals import Report, Seen
-from tenants.billing.ledger import connect, write_reports
+from tenants.billing.ledger import connect
 from tenants.billing.reconciliation import (
     LATELY,
     SILENT,
@@ -30,6 +30,7 @@ from tenants.billing.reconciliation import (
     rollup_differences,
     snapshot,
 )
+from tenants.billing.statements import write_reports
 from tenants.directory.notices import conninfo
 from tenants.models import (
     ApiKey,
@@ -134,8 +135,8 @@ class Agent:
             self._unbilled[entry.id] = entry
         return made
 
-    def written(self, ids: Sequence[str]) -> None:
-        for id in ids:
+    def written(self, attempts: Sequence[tuple[str, int]]) -> None:
+        for id, _ in attempts:
             del self._unbilled[id]
 
     @property

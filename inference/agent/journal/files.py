@@ -1,0 +1,200 @@
+"""A journal's folder: its file, the next one, its lock."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from inference.agent.journal.records import (
+    PREFIX,
+    VERSION,
+    AnyRecord,
+    Begun,
+    State,
+    decode,
+    framed,
+    whole,
+)
+
+log = structlog.get_logger(__name__)
+
+FILE = "journal"
+NEXT_FILE = "journal.next"
+LOCK = "lock"
+
+
+class JournalFailed(Exception):
+    """The journal cannot be read or written."""
+
+
+class File:
+    """A file that grows by whole records; `size` in bytes. Its methods raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        """A new one; an old one of that name is emptied."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+        self._fd = os.open(path, flags, 0o600)
+        self.size = 0
+        self._torn = False
+
+    def append(self, data: bytes) -> None:
+        """All of it, or nothing."""
+        self._mend()
+        try:
+            if os.write(self._fd, data) < len(data):
+                raise OSError(errno.ENOSPC, "only a part was written")
+        except OSError:
+            self._torn = True
+            with suppress(OSError):
+                self._mend()
+            raise
+        self.size += len(data)
+
+    def _mend(self) -> None:
+        if self._torn:
+            os.ftruncate(self._fd, self.size)
+            self._torn = False
+
+    def sync(self) -> None:
+        """Wait until it is on the disk."""
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        # A later write must fail, not go to whoever got the number.
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+
+def begin(folder: Path, state: State) -> File:
+    """Put a new file with a snapshot in the place of the old one, if there is one.
+
+    Raises:
+        OSError: the old one stays, as it was.
+    """
+    file = next_file(folder, state.snapshot())
+    take_over(folder, file)
+    _sync_folder(folder)
+    return file
+
+
+def next_file(folder: Path, records: Iterable[AnyRecord]) -> File:
+    """A file that begins with these records, on the disk, still under another name.
+
+    Raises:
+        OSError: there is none.
+    """
+    file = File(folder / NEXT_FILE)
+    try:
+        file.append(b"".join(map(framed, records)))
+        file.sync()
+    except OSError:
+        discard(folder, file)
+        raise
+    return file
+
+
+def take_over(folder: Path, file: File, gained: bytes = b"") -> None:
+    """Put the next file in the place of the one in use, with what that one gained meanwhile.
+
+    Raises:
+        OSError: that one stays, and the next one is gone.
+    """
+    try:
+        file.append(gained)
+        os.replace(folder / NEXT_FILE, folder / FILE)
+    except OSError:
+        discard(folder, file)
+        raise
+
+
+def discard(folder: Path, file: File) -> None:
+    """Throw the next file away."""
+    file.close()
+    (folder / NEXT_FILE).unlink(missing_ok=True)
+
+
+def retire(folder: Path, file: File) -> None:
+    """Free the file whose place another one has taken, which takes the disk a while."""
+    file.close()
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename last. If that fails, only a loss of power could still undo it."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        log.warning("journal_folder_not_synced", folder=str(folder), error=str(error))
+
+
+def read(path: Path) -> State:
+    """What the file says, as far as it is whole; a state with a new id if there is none.
+
+    Raises:
+        JournalFailed: its first record is damaged, which no crash does, or another version of
+            Lorikeet wrote it: it is not for us to throw away.
+    """
+    state, data, kept = State(), _bytes_of(path), 0
+    for payload in whole(data):
+        kept += PREFIX.size + len(payload)
+        try:
+            record = decode(payload)
+        except msgspec.MsgspecError as error:
+            raise JournalFailed(f"{path} is of another version of Lorikeet: {error}") from None
+        if isinstance(record, Begun) and record.version > VERSION:
+            raise JournalFailed(
+                f"{path} is of another version of Lorikeet: its records are of version "
+                f"{record.version}, this one reads those up to {VERSION}"
+            )
+        state.apply(record)
+    if data and not state.id:
+        raise JournalFailed(f"{path} is damaged or no journal; moved away, a new one is made")
+    if kept < len(data):
+        log.warning("journal_cut", path=str(path), kept_bytes=kept, cut_bytes=len(data) - kept)
+    state.id = state.id or uuid.uuid4().hex
+    return state
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def lock_folder(folder: Path) -> int:
+    """The descriptor that holds the folder for this process.
+
+    Raises:
+        JournalFailed: another process has it.
+    """
+    fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        raise JournalFailed(
+            f"the journal in {folder} is in use by another agent; each needs a folder of its own"
+        ) from None
+    return fd
+
+
+@contextmanager
+def failing(what: str) -> Iterator[None]:
+    """Errors of the disk as JournalFailed."""
+    try:
+        yield
+    except OSError as error:
+        raise JournalFailed(f"cannot {what}: {error}") from error

@@ -1,0 +1,306 @@
+"""The ledger's SQL: events, their hourly sums and their journals' sums, once each whatever comes.
+
+A request is billed once: an event is inserted under the id and start that its gateway gave it, or
+not at all if it is there; only what was inserted is added to the sums; all of it is one statement,
+so one transaction. A batch may therefore be tried again at any time, by any gateway. Triggers on
+the hourly sums add them to their months, at the end of the statement.
+
+A request may have been tried on several engines. Entries of attempts are cumulative, so the highest
+attempt bills alone: its event takes the place of a lower one's, and lower ones are kept beside it
+(`SupersededAttempt`). All of them count in the sums of their journals, as they do in the engines'.
+The first statement inserts no second entry of a request, so what it left out is a repetition or
+another attempt, and `_SUPERSEDE` takes it up. The events are locked before, in a statement of its
+own, so that it sees all attempts that are known and nobody adds one meanwhile; then it brings
+everything to what follows from all of them, in whatever order they came.
+
+All writers take their rows in sorted order, and in the same order of tables: gateways with
+overlapping batches wait for each other, in a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.types.json import Jsonb
+
+from inference.link.wire import LedgerEntry
+from tenants.billing.journals import Report, Seen
+
+Connection = AsyncConnection[tuple[Any, ...]]
+
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC).timestamp()
+LATEST = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
+"""Requests outside of these times are mistakes; each month has a table of its own."""
+
+REFUSED = (
+    psycopg.DataError,
+    psycopg.errors.ForeignKeyViolation,
+    psycopg.errors.CheckViolation,  # an operator has taken the table of its month away
+    UnicodeEncodeError,
+)
+"""A row that is at fault itself. Any other error (a schema that this release does not know, say)
+is not the row's: it waits."""
+
+_GROUP = "tenant_id, key_id, adapter, model, base_model"
+_TOKENS = "prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens"
+_BILL = f"""{_GROUP}, version_id, engine_id, journal, {_TOKENS}, prompt_price, cached_prompt_price,
+        output_price, cost, finish_reason, queue_s, load_s, ttft_s, total_s, attempt,
+        inherited_tokens"""
+"""Columns of an event that come from its entry, beside `id` and `started_at`."""
+
+# One JSON array of [engine_id, journal, entry], the entry as on the wire: encoding it in C costs
+# the event loop a tenth of what arrays for unnest() do. Fields on the wire never change places.
+# NaN is null in JSON; a time that nobody measured is no reason not to bill.
+_SENT = """
+WITH sent AS (
+    SELECT e->>0 AS engine_id, e->>1 AS journal, e->2->>0 AS id,
+           (e->2->1->>0)::bigint AS tenant_id, (e->2->1->>1)::bigint AS key_id,
+           to_timestamp((e->2->1->>2)::float8) AS started_at, e->2->1->>3 AS base_model,
+           (e->2->1->>4)::bigint AS adapter_id, (e->2->1->>5)::bigint AS version_id,
+           e->2->1->6 AS price, e->2->>2 AS model, (e->2->3->>0)::bigint AS prompt_tokens,
+           (e->2->3->>1)::bigint AS cached_tokens, (e->2->3->>2)::bigint AS completion_tokens,
+           (e->2->3->>3)::bigint AS reasoning_tokens,
+           coalesce((e->2->3->>4)::float8, 0) AS queue_s,
+           coalesce((e->2->3->>5)::float8, 0) AS load_s, (e->2->3->>6)::float8 AS ttft_s,
+           coalesce((e->2->3->>7)::float8, 0) AS total_s, e->2->>4 AS finish_reason,
+           (e->2->>5)::int AS attempt, (e->2->>6)::bigint AS inherited_tokens
+    FROM jsonb_array_elements(%s) AS e
+)"""
+
+_PRICED = """, priced AS (
+    SELECT sent.*, (price->>0)::bigint AS prompt_price, (price->>1)::bigint AS cached_prompt_price,
+           (price->>2)::bigint AS output_price
+    FROM sent
+)"""
+_LOOKED_UP = """, priced AS (
+    SELECT sent.*, coalesce((sent.price->>0)::bigint, found.prompt, 0) AS prompt_price,
+           coalesce((sent.price->>1)::bigint, found.cached_prompt, 0) AS cached_prompt_price,
+           coalesce((sent.price->>2)::bigint, found.output, 0) AS output_price
+    FROM sent LEFT JOIN LATERAL (
+        (SELECT 1 AS rank, prompt, cached_prompt, output
+         FROM tenants_price
+         WHERE sent.price = 'null' AND adapter_id = sent.adapter_id
+           AND starts_at <= sent.started_at
+         ORDER BY starts_at DESC LIMIT 1)
+        UNION ALL
+        (SELECT 2, prompt, cached_prompt, output
+         FROM tenants_price
+         WHERE sent.price = 'null' AND starts_at <= sent.started_at
+           AND base_model_id = (SELECT id FROM tenants_basemodel WHERE name = sent.base_model)
+         ORDER BY starts_at DESC LIMIT 1)
+        ORDER BY rank LIMIT 1
+    ) AS found ON true
+)"""
+"""For entries without a price: of agents that speak version 1, of journals that are older."""
+
+_ENTRIES = f""", entry AS (
+    SELECT id, started_at, {_BILL}
+    FROM priced
+    CROSS JOIN LATERAL (SELECT
+        CASE WHEN model = base_model THEN '' ELSE split_part(model, '@', 1) END AS adapter,
+        (prompt_tokens - cached_tokens) * prompt_price + cached_tokens * cached_prompt_price
+            + completion_tokens * output_price AS cost) AS made
+)"""
+
+# `change` is what to add to the sums of hours, `recorded` the entries that are new in the ledger.
+_ADD_UP = f""", rollup AS (
+    INSERT INTO tenants_usagerollup AS kept (hour, {_GROUP}, requests, {_TOKENS}, cost)
+    SELECT date_trunc('hour', started_at, 'UTC'), {_GROUP}, sum(requests), sum(prompt_tokens),
+           sum(cached_tokens), sum(completion_tokens), sum(reasoning_tokens), sum(cost)
+    FROM change GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 2, 1, 3, 4, 5, 6
+    ON CONFLICT (tenant_id, hour, key_id, adapter, model, base_model) DO UPDATE SET
+        requests = kept.requests + excluded.requests,
+        prompt_tokens = kept.prompt_tokens + excluded.prompt_tokens,
+        cached_tokens = kept.cached_tokens + excluded.cached_tokens,
+        completion_tokens = kept.completion_tokens + excluded.completion_tokens,
+        reasoning_tokens = kept.reasoning_tokens + excluded.reasoning_tokens,
+        cost = kept.cost + excluded.cost
+), journal AS (
+    INSERT INTO tenants_enginejournal AS kept (
+        journal, engine_id, ledger_requests, ledger_prompt_tokens, ledger_cached_tokens,
+        ledger_completion_tokens, counted_requests, counted_prompt_tokens, counted_cached_tokens,
+        counted_completion_tokens, waiting_requests, unjournaled_tokens)
+    SELECT journal, max(engine_id), count(*), sum(prompt_tokens), sum(cached_tokens),
+           sum(completion_tokens), 0, 0, 0, 0, 0, 0
+    FROM recorded GROUP BY journal ORDER BY journal
+    ON CONFLICT (journal) DO UPDATE SET
+        engine_id = excluded.engine_id,
+        ledger_requests = kept.ledger_requests + excluded.ledger_requests,
+        ledger_prompt_tokens = kept.ledger_prompt_tokens + excluded.ledger_prompt_tokens,
+        ledger_cached_tokens = kept.ledger_cached_tokens + excluded.ledger_cached_tokens,
+        ledger_completion_tokens =
+            kept.ledger_completion_tokens + excluded.ledger_completion_tokens
+)
+SELECT count(*) FROM recorded
+"""
+
+_INSERT = f""", recorded AS (
+    INSERT INTO tenants_usageevent AS made (id, started_at, {_BILL})
+    SELECT id, started_at, {_BILL} FROM entry ORDER BY id, started_at, attempt DESC
+    ON CONFLICT DO NOTHING
+    RETURNING made.*
+), change AS (
+    SELECT 1 AS requests, recorded.* FROM recorded
+)"""
+
+_LOCK = f"""{_SENT}
+SELECT FROM tenants_usageevent AS event
+JOIN (SELECT DISTINCT id, started_at FROM sent) AS one USING (id, started_at)
+ORDER BY id, started_at FOR UPDATE OF event
+"""
+
+# `fresh` are attempts that the ledger does not know, `event` is what it has of their requests.
+_SUPERSEDE = f""", fresh AS MATERIALIZED (
+    SELECT DISTINCT ON (entry.id, entry.started_at, entry.attempt) entry.*
+    FROM entry JOIN tenants_usageevent AS event USING (id, started_at)
+    WHERE entry.attempt <> event.attempt AND NOT EXISTS (
+        SELECT FROM tenants_supersededattempt AS known
+        WHERE known.request_id = entry.id AND known.started_at = entry.started_at
+          AND known.attempt = entry.attempt)
+    ORDER BY entry.id, entry.started_at, entry.attempt
+), request AS MATERIALIZED (
+    SELECT DISTINCT id, started_at FROM fresh
+), event AS MATERIALIZED (
+    SELECT event.* FROM tenants_usageevent AS event JOIN request USING (id, started_at)
+), new_or_billed AS (
+    SELECT id, started_at, {_BILL} FROM fresh UNION ALL SELECT id, started_at, {_BILL} FROM event
+), highest AS MATERIALIZED (
+    SELECT DISTINCT ON (id, started_at) * FROM new_or_billed
+    ORDER BY id, started_at, attempt DESC
+), known AS (
+    SELECT id, started_at, attempt, completion_tokens, inherited_tokens FROM new_or_billed
+    UNION ALL
+    SELECT request.*, attempt, completion_tokens, inherited_tokens
+    FROM tenants_supersededattempt AS known
+    JOIN request ON request.id = known.request_id AND request.started_at = known.started_at
+), excess AS (
+    SELECT id, started_at, greatest(0, completion_tokens - lead(inherited_tokens) OVER (
+        PARTITION BY id, started_at ORDER BY attempt)) AS tokens
+    FROM known
+), regenerated AS (
+    SELECT id, started_at, sum(tokens) AS regenerated_tokens FROM excess GROUP BY 1, 2
+), superseded AS (
+    INSERT INTO tenants_supersededattempt (
+        request_id, started_at, attempt, engine_id, journal, {_TOKENS}, inherited_tokens,
+        finish_reason)
+    SELECT id, started_at, one.attempt, one.engine_id, one.journal,
+           one.prompt_tokens, one.cached_tokens, one.completion_tokens, one.reasoning_tokens,
+           one.inherited_tokens, one.finish_reason
+    FROM new_or_billed AS one JOIN highest USING (id, started_at)
+    WHERE one.attempt < highest.attempt
+    ORDER BY id, started_at, one.attempt
+), billed AS (
+    UPDATE tenants_usageevent AS kept SET ({_BILL}, regenerated_tokens) = (
+        SELECT {_BILL}, regenerated_tokens FROM highest JOIN regenerated USING (id, started_at)
+        WHERE id = kept.id AND started_at = kept.started_at)
+    FROM request WHERE request.id = kept.id AND request.started_at = kept.started_at
+), change AS (
+    SELECT 1 AS requests, started_at, {_GROUP}, {_TOKENS}, cost FROM highest
+    UNION ALL
+    SELECT -1, started_at, {_GROUP}, -prompt_tokens, -cached_tokens, -completion_tokens,
+           -reasoning_tokens, -cost
+    FROM event
+), recorded AS (
+    SELECT * FROM fresh
+)"""
+
+
+def _statements(what: str) -> dict[bool, str]:
+    """By whether all entries bring their price."""
+    return {
+        True: f"{_SENT}{_PRICED}{_ENTRIES}{what}{_ADD_UP}",
+        False: f"{_SENT}{_LOOKED_UP}{_ENTRIES}{what}{_ADD_UP}",
+    }
+
+
+_WRITE, _WRITE_AGAIN = _statements(_INSERT), _statements(_SUPERSEDE)
+
+_PARTITIONS = f"""{_SENT}
+SELECT tenants_usage_partition(month)
+FROM (SELECT DISTINCT date_trunc('month', started_at, 'UTC') AS month FROM sent) AS months
+"""
+
+_REPORT = """
+INSERT INTO tenants_enginejournal AS kept (
+    journal, engine_id, ledger_requests, ledger_prompt_tokens, ledger_cached_tokens,
+    ledger_completion_tokens, counted_requests, counted_prompt_tokens, counted_cached_tokens,
+    counted_completion_tokens, waiting_requests, unjournaled_tokens, surplus_requests,
+    surplus_tokens, reported_at)
+SELECT journal, engine_id, 0, 0, 0, 0, counted_requests, counted_prompt_tokens,
+       counted_cached_tokens, counted_completion_tokens, waiting_requests, unjournaled_tokens,
+       surplus_requests, surplus_tokens, now()
+FROM jsonb_to_recordset(%s) AS said (
+    journal text, engine_id text, counted_requests bigint, counted_prompt_tokens bigint,
+    counted_cached_tokens bigint, counted_completion_tokens bigint, waiting_requests bigint,
+    unjournaled_tokens bigint, surplus_requests bigint, surplus_tokens bigint)
+ORDER BY journal
+ON CONFLICT (journal) DO UPDATE SET
+    engine_id = excluded.engine_id,
+    counted_requests = excluded.counted_requests,
+    counted_prompt_tokens = excluded.counted_prompt_tokens,
+    counted_cached_tokens = excluded.counted_cached_tokens,
+    counted_completion_tokens = excluded.counted_completion_tokens,
+    waiting_requests = excluded.waiting_requests,
+    unjournaled_tokens = excluded.unjournaled_tokens,
+    surplus_requests = coalesce(excluded.surplus_requests, kept.surplus_requests),
+    surplus_tokens = coalesce(excluded.surplus_tokens, kept.surplus_tokens),
+    reported_at = excluded.reported_at
+RETURNING journal, ledger_requests, ledger_prompt_tokens + ledger_completion_tokens
+"""
+
+
+class Line(NamedTuple):
+    """An entry with the engine that sent it."""
+
+    engine_id: str
+    journal: str
+    entry: LedgerEntry
+
+
+async def write(connection: Connection, lines: Sequence[Line]) -> None:
+    """Write the lines, except what is in the ledger of them.
+
+    On an error some may be written and others not; they can all be tried again.
+
+    Raises:
+        REFUSED: at least one of them will never be taken.
+        psycopg.Error: they can't be written now.
+    """
+    for line in lines:
+        started_at = line.entry.account.started_at
+        if not EARLIEST <= started_at < LATEST:
+            raise psycopg.DataError(f"{started_at} is not a time that requests come at")
+    sent = _json(lines)
+    priced = all(line.entry.account.price is not None for line in lines)
+    try:
+        inserted = await _count(connection, _WRITE[priced], sent)
+    except psycopg.errors.CheckViolation:  # the first of their month
+        await connection.execute(_PARTITIONS, [sent])
+        inserted = await _count(connection, _WRITE[priced], sent)
+    if inserted < len(lines):
+        async with connection.transaction():
+            await connection.execute(_LOCK, [sent])
+            await connection.execute(_WRITE_AGAIN[priced], [sent])
+
+
+async def _count(connection: Connection, statement: str, sent: Jsonb) -> int:
+    (row,) = await (await connection.execute(statement, [sent])).fetchall()
+    return int(row[0])
+
+
+async def write_reports(connection: Connection, reports: Sequence[Report]) -> list[Seen]:
+    """Write what journals count; what the ledger has of each at the same moment.
+
+    Raises: as `write`.
+    """
+    cursor = await connection.execute(_REPORT, [_json(reports)])
+    return [Seen(*row) for row in await cursor.fetchall()]
+
+
+def _json(rows: Sequence[object]) -> Jsonb:
+    return Jsonb(rows, dumps=msgspec.json.encode)
