@@ -144,7 +144,7 @@ async def test_an_old_agents_requests_run_and_are_billed(bench: Bench) -> None:
     await until(lambda: bench.ledger.told)
     ((_, journal, (entry,), written),) = bench.ledger.told
     assert (journal, entry.id, entry.attempt, entry.account.price) == ("j" * 32, "r1", 1, None)
-    written(["r1"])
+    written([("r1", 1)])
     assert version_1.decode(await agent.hear_bytes()) == version_1.UsageAck(["r1"])
 
 
