@@ -16,8 +16,8 @@ from typing import Any
 
 from frontend.live import states, tail
 from frontend.live.feeds import Key
-from frontend.live.history import STEP_S
 from frontend.live.messages import Watch
+from inference.gateway.history import STEP_S
 from tenants.models import User
 from tenants.permissions import Caller, Permission
 
