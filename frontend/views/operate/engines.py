@@ -13,7 +13,7 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from frontend import process
-from frontend.live.history import HISTORY, Load, Rate
+from frontend.live.history import Load, Rate
 from frontend.pages import operator_page
 from tenants.api.endpoints import engines as connected
 
@@ -44,12 +44,12 @@ class Row:
 def fleet() -> list[Row]:
     """Every engine that this gateway has, by id."""
     found = sorted(connected.snapshot_source(), key=lambda engine: str(engine["id"]))
-    rates = HISTORY.rates()
+    rates = process.engines_past().rates
     return [Row.of(engine, rates.get(engine["id"])) for engine in found]
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class Moment:
     """A point of the history: one engine, or all together. `kv_usage` is the fullest one's."""
 
     at: datetime
@@ -61,7 +61,7 @@ class Past:
     kv_usage: float
 
     @classmethod
-    def of(cls, at: float, loads: Sequence[Load]) -> Past:
+    def of(cls, at: float, loads: Sequence[Load]) -> Moment:
         rates = [load.rate for load in loads if load.rate is not None]
         return cls(
             datetime.fromtimestamp(at, UTC),
@@ -75,21 +75,26 @@ class Past:
 
 def past(engine: str = "") -> dict[str, Any]:
     """The last quarter of an hour of an engine, or of all, the oldest point first."""
-    points = HISTORY.points()
+    points = process.engines_past().points
     of = [
         (point.at, [load for id, load in point.loads.items() if engine in ("", id)])
         for point in points
     ]
     known = sorted({id for point in points for id in point.loads})
-    return {"past": [Past.of(at, loads) for at, loads in of if loads], "known": known}
+    return {"past": [Moment.of(at, loads) for at, loads in of if loads], "known": known}
+
+
+def chosen(request: HttpRequest) -> str:
+    """The engine whose past is asked for; none for all."""
+    return request.GET.get("engine", "")[:MAX_ID_CHARS].replace("\0", "")
 
 
 @require_GET
 @operator_page
 def engines(request: HttpRequest) -> HttpResponse:
     """The connected engines, and what they did; `?engine=` chooses one for the charts."""
-    chosen = request.GET.get("engine", "")[:MAX_ID_CHARS].replace("\0", "")
-    context = {"rows": fleet(), "chosen": chosen} | past(chosen)
+    engine = chosen(request)
+    context = {"rows": fleet(), "chosen": engine} | past(engine)
     return render(request, "operate/engines.html", context)
 
 
