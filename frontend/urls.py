@@ -20,6 +20,7 @@ from frontend.views import (
     playground,
     request,
     requests,
+    tickets,
     usage,
     versions,
 )
@@ -85,6 +86,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("account/", include("allauth.urls")),
     path("join", home.join, name="join"),
     path("find", find.anywhere, name="find"),
+    path("tickets", tickets.ticket, name="tickets"),
     path("invitations/<str:token>", home.invitation, name="invitation"),
     path("operate/", include(OPERATE)),
     path(

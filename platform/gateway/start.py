@@ -10,8 +10,8 @@ from pathlib import Path
 from inference.environ import BadSetting
 
 ROOT = Path(__file__).resolve().parents[2]
-SECRETS = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "RECEIPT_KEY")
-PRODUCTION = {"gateway", "worker"}
+SECRETS = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "INTERNAL_TOKEN", "RECEIPT_KEY")
+PRODUCTION = {"gateway", "console", "worker"}
 """Commands that production runs: they are given their secrets, never make them."""
 
 

@@ -124,6 +124,7 @@ class CachedDirectory:
         self._on_revoked: list[Callable[[int, InferenceError], None]] = []
         self._on_archived: list[Callable[[str], None]] = []
         self._on_pinned: list[Callable[[Pins], None]] = []
+        self._on_people: list[Callable[[Notice | None], None]] = []
         self._pins: Pins | None = None
         self._pins_due = asyncio.Event()
         self._pins_due.set()
@@ -206,6 +207,11 @@ class CachedDirectory:
         """Call `callback(adapters by base model)` at the start and when what is pinned changes."""
         self._on_pinned.append(callback)
 
+    def on_people(self, callback: Callable[[Notice | None], None]) -> None:
+        """Call `callback(notice)` when a session, an account or a membership ended or changed;
+        with None when that was perhaps missed."""
+        self._on_people.append(callback)
+
     # --- Reading through the caches --------------------------------------------------------------
 
     async def _find_key(self, prefix: str, digest: bytes) -> KnownKey:
@@ -283,6 +289,7 @@ class CachedDirectory:
             cache.clear()
         self._due.set()
         self._pins_due.set()
+        self._tell_people(None)
 
     def changed(self, notice: Notice | None) -> None:
         """Something changed; None where it was not understood."""
@@ -309,10 +316,16 @@ class CachedDirectory:
             case Notice(kind="archived", digest=str(digest)):
                 for archived in self._on_archived:
                     archived(digest)
+            case Notice(kind="member" | "user" | "session"):
+                return self._tell_people(notice)
             case _:
                 log.error("notice_not_understood", notice=notice)
                 self.reconnected()
         self._due.set()
+
+    def _tell_people(self, notice: Notice | None) -> None:
+        for told in self._on_people:
+            told(notice)
 
     # --- In the background -----------------------------------------------------------------------
 

@@ -87,7 +87,9 @@ def test_without_a_cache_or_without_differences_nothing_can_be_told() -> None:
         isolation.findings(Fleet().ask, alike)
 
 
-@pytest.mark.parametrize("targets", [TARGETS, TargetModules({"mlp.up": [3, 2], "lm_head": [9, 3]}, 1)])
+@pytest.mark.parametrize(
+    "targets", [TARGETS, TargetModules({"mlp.up": [3, 2], "lm_head": [9, 3]}, 1)]
+)
 def test_its_adapters_pass_the_checks_of_every_upload(targets: TargetModules) -> None:
     files = scrambled("tiny", targets, 0)
     verdict = static.check(
