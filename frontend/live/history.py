@@ -62,14 +62,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What a gateway tells of the engines: how fast each is now, and its points, the oldest first."""
+    """What a gateway tells of the engines: how fast each is, and its points, the oldest first."""
 
     rates: Mapping[str, Rate] = field(default_factory=dict)
     points: Sequence[Point] = ()
 
     @classmethod
     def merged(cls, pasts: Iterable[Past]) -> Past:
-        """As several gateways tell it: each sees about every engine, so the longest memory holds."""
+        """As several gateways tell it: each sees every engine, so the longest memory holds."""
         known = list(pasts)
         rates = {id: rate for past in known for id, rate in past.rates.items()}
         return cls(rates, max((past.points for past in known), key=len, default=()))

@@ -66,9 +66,7 @@ class Signals:
             for one in self._snapshot()
         ]
         held, minute = self._held(), now // 60
-        return {
-            key: (serving, held.get(key.slug), self._changes_of(key), minute) for key in keys
-        }
+        return {key: (serving, held.get(key.slug), self._changes_of(key), minute) for key in keys}
 
     def fleet(self, keys: Sequence[Key], now: float) -> Values:
         """All that engines say of themselves, and how fast they are."""
@@ -77,7 +75,8 @@ class Signals:
     def figures(self, keys: Sequence[Key], now: float) -> Values:
         """What engines do at the moment, without what they have counted."""
         names = ("id", "draining", "running", "waiting", "queued", "kv_usage")
-        return dict.fromkeys(keys, [[one[name] for name in names] for one in self._snapshot()])
+        done = [[one[name] for name in names] for one in self._snapshot()]
+        return {key: done for key in keys}
 
     def history(self, keys: Sequence[Key], now: float) -> Values:
         """The last point of the past."""

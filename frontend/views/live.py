@@ -27,7 +27,7 @@ from frontend.views.operate import overview as installation_page
 from frontend.views.operate import requests as all_requests
 from frontend.views.requests import RequestFilter, form_of, mark_of, rows_of
 from tenants.models import Tenant
-from tenants.models.usage import Mark, UsageEventQuerySet
+from tenants.models.usage import UsageEventQuerySet
 from tenants.permissions import Caller, Permission
 
 Shown = tuple[str, Mapping[str, Any]]
