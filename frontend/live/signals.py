@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from frontend.live.feeds import Key
-from frontend.live.history import History
+from inference.gateway.history import History
 
 Snapshot = Callable[[], Sequence[Mapping[str, Any]]]
 """The connected engines, as `Hub.snapshot` tells them."""
@@ -76,11 +76,12 @@ class Signals:
         """What engines do at the moment, without what they have counted."""
         names = ("id", "draining", "running", "waiting", "queued", "kv_usage")
         done = [[one[name] for name in names] for one in self._snapshot()]
-        return {key: done for key in keys}
+        return dict.fromkeys(keys, done)
 
     def history(self, keys: Sequence[Key], now: float) -> Values:
         """The last point of the past."""
-        return dict.fromkeys(keys, self._history.last_at)
+        last_at = max((point.at for point in self._history.points()), default=None)
+        return dict.fromkeys(keys, last_at)
 
     def adapters(self, keys: Sequence[Key], now: float) -> Values:
         """A tenant's adapters and versions, and which of them engines hold."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from frontend.live.feeds import Key
-from frontend.live.history import STEP_S
 from frontend.live.signals import LIMITS_S, Signals, Values
 from frontend.tickets import WHOLE, Ticket
+from inference.gateway.history import STEP_S
 
 Signal = Callable[[Signals, Sequence[Key], float], Values]
 """Of each watched key at a unix time, a value that is another one when the state is."""

@@ -23,8 +23,8 @@ from frontend.pages import refusals_told, tenant_page
 from frontend.views.marks import as_seen, mark
 from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.refusals import UploadRefused
-from tenants.api.endpoints import engines
 from tenants.api.endpoints.uploads import Destination, keep_files
+from tenants.fleet.gateways import gateways
 from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.permissions import Caller, Permission
 
@@ -260,7 +260,7 @@ def _annotated(
 def engines_by_adapter() -> Mapping[str, list[str]]:
     """Which engines hold each LoRA name now, as this gateway hears from them."""
     holding: dict[str, list[str]] = {}
-    for engine in engines.snapshot_source():
+    for engine in gateways().fleet().engines:
         for name in engine["resident_adapters"]:
             holding.setdefault(name, []).append(engine["id"])
     return holding

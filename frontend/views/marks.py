@@ -10,7 +10,7 @@ from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef
 from django.http import HttpRequest
 
-from tenants.api.endpoints import engines
+from tenants.fleet.gateways import gateways
 from tenants.models import AdapterVersion, AuditEntry, Tenant
 
 Asked = tuple[int, str]
@@ -61,7 +61,7 @@ def _reports(asked: Collection[Asked]) -> Mapping[Asked, Any]:
 def _resident() -> Mapping[str, list[str]]:
     """What engines hold, by the slug of its tenant."""
     held: dict[str, list[str]] = {}
-    for engine in engines.snapshot_source():
+    for engine in gateways().fleet().engines:
         for name in engine["resident_adapters"]:
             held.setdefault(name.partition("/")[0], []).append(f"{engine['id']} {name}")
     return {slug: sorted(names) for slug, names in held.items()}

@@ -29,6 +29,10 @@ def main(arguments: list[str]) -> None:
         return run_agent(arguments[2:])
     try:
         _prepare(command)
+        if command == "gateway":  # needs Django's settings alone
+            from gateway.process import main as run_gateway
+
+            return run_gateway(arguments[2:])
         from django.core.management import execute_from_command_line
 
         execute_from_command_line(arguments)

@@ -32,7 +32,7 @@ from tenants.directory.catalogue import BaseRow, Catalogue
 from tenants.directory.invalidating_cache import InvalidatingCache, Tag
 from tenants.directory.notices import Notice
 from tenants.directory.reader import KeyRow, Reader
-from tenants.models.keys import TOUCH_INTERVAL, Scope, hmac_of, playground_prefix, prefix_of
+from tenants.naming import INFERENCE, TOUCH_INTERVAL, hmac_of, playground_prefix, prefix_of
 
 log = structlog.get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
@@ -67,7 +67,7 @@ class KnownKey:
 
     def tags(self) -> list[Tag]:
         tags: list[Tag] = [("key", self.id), ("tenant", self.tenant_id)]
-        if isinstance(self.verdict, Grant) and Scope.INFERENCE in self.verdict.scopes:
+        if isinstance(self.verdict, Grant) and INFERENCE in self.verdict.scopes:
             tags.append(("infers", self.id))
         return tags
 
@@ -91,7 +91,7 @@ def require_inference(grant: Grant) -> None:
     Raises:
         PermissionDenied: the key lacks the scope.
     """
-    if Scope.INFERENCE not in grant.scopes:
+    if INFERENCE not in grant.scopes:
         raise PermissionDenied("This API key lacks the scope `inference`.")
 
 

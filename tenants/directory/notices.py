@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 import msgspec
 import psycopg
 import structlog
-from django.db import connections
+from django.conf import settings
 from psycopg.conninfo import make_conninfo
 
 log = structlog.get_logger(__name__)
@@ -63,7 +63,7 @@ def parse(payload: str) -> Notice | None:
 
 def conninfo(application: str) -> str:
     """How libpq reaches Django's default database; `application` names the connection there."""
-    configured = connections["default"].settings_dict
+    configured = settings.DATABASES["default"]
     parts: dict[str, Any] = {
         "dbname": configured["NAME"],
         "user": configured["USER"],

@@ -104,6 +104,11 @@ class StoreLimiter:
         return self._failover.degraded
 
     @property
+    def shared(self) -> bool:
+        """Counted in Redis at the moment, so by all gateways together."""
+        return self._failover.redis is not None and not self.degraded
+
+    @property
     def degraded_decisions(self) -> int:
         """Decisions without Redis since the start, refusals for its absence included."""
         return self._failover.degraded_decisions

@@ -27,6 +27,7 @@ from tenants.models import (
     User,
 )
 from tests.chaos.stage import MODEL
+from tests.tenants.making import make_base_of
 
 BASE_PRICE = (2_000_000, 1_000_000, 6_000_000)
 FINE_PRICE = (3_000_000, 1_000_000, 9_000_000)
@@ -88,7 +89,7 @@ class Customer:
 def seed(seconds: float) -> list[Customer]:
     """Fill an empty database, for a run of so many seconds."""
     profile = EngineProfile.here(str(demo.BASE), served_name=MODEL)
-    base = BaseModel.objects.note(SyntheticEngine.of(profile).info)
+    base = make_base_of(SyntheticEngine.of(profile).info)
     _price(BASE_PRICE, base_model=base)
     User.objects.create_superuser(OPERATOR)
     found = [_customer(plan, base) for plan in PLANS]

@@ -8,15 +8,14 @@ from itertools import count
 from typing import Any
 
 import msgspec
-import pytest
 from channels.layers import InMemoryChannelLayer
 
 from frontend.live.board import MAX_BATCH, Board
 from frontend.live.feeds import MAX_KEPT, Events, Feed, Key, State
-from frontend.live.history import History
 from frontend.live.signals import Signals
 from frontend.live.tail import ALL, MOST, Ended
 from frontend.live.topics import TOPICS, Topic
+from inference.gateway.history import History
 from tests.inference.rig import until
 
 HOUR_S = 3600.0

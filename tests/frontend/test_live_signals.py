@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from frontend.live.feeds import Key
-from frontend.live.history import History
 from frontend.live.signals import LIMITS_S, MINUTE_S, Signals
 from frontend.live.topics import TOPICS
+from inference.gateway.history import History
 from tests.frontend.test_operate import ENGINE
 
 NOON = 1_700_006_400.0
@@ -106,7 +107,7 @@ def test_the_first_engine_is_a_step(world: World) -> None:
 def test_what_is_used_of_a_minute_falls_for_so_long(world: World) -> None:
     world.signals.ended(ACME, NOON)
     seen = [world.values(NOON + second)["limits acme"] for second in range(0, 80, 2)]
-    moves = sum(a != b for a, b in zip(seen, seen[1:], strict=False))
+    moves = sum(a != b for a, b in pairwise(seen))
     assert (MINUTE_S + LIMITS_S) / 2 <= moves <= (MINUTE_S + LIMITS_S) / 2 + 1
     assert seen[-1] == seen[-2]
 

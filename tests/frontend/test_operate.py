@@ -15,14 +15,13 @@ from procrastinate.contrib.django.models import ProcrastinateJob
 from frontend import process
 from frontend.navigation import OPERATOR
 from frontend.views.operate.models import ModuleKind, module_kinds
-from gateway.middleware import POLICY
+from gateway.middleware import policy
 from inference.grants import PICO
 from tenants.api.endpoints import engines
 from tenants.models import (
     AuditEntry,
     BaseModel,
     EngineJournal,
-    GatewayProcess,
     IsolationCheck,
     LimitScope,
     LimitSet,
@@ -32,7 +31,14 @@ from tenants.models import (
 )
 from tests.frontend.clients import client_of
 from tests.frontend.test_lists import ways
-from tests.tenants.making import make_adapter, make_base, make_key, make_member, make_tenant
+from tests.tenants.making import (
+    make_adapter,
+    make_base,
+    make_gateway,
+    make_key,
+    make_member,
+    make_tenant,
+)
 from tests.tenants.spending import spend
 
 PAGES = [page for page, _ in OPERATOR]
@@ -90,7 +96,7 @@ def test_an_operator_sees_every_page(
     with django_assert_max_num_queries(12):
         shown = operator.get(reverse(page))
     assert shown.status_code == 200
-    assert shown["Content-Security-Policy"] == POLICY
+    assert shown["Content-Security-Policy"] == policy(settings.API_URL)
 
 
 @pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer", "outsider"])
@@ -161,7 +167,7 @@ def test_the_overview_says_where_ledger_and_engines_differ(operator: Client) -> 
             journal=f"right-{i}", engine_id="engine-1", reported_at=now - timedelta(days=i)
         )
     EngineJournal.objects.create(journal="wrong", engine_id="engine-2", counted_requests=3)
-    GatewayProcess.objects.beat("http://gateway:8000")
+    make_gateway("http://gateway:8000")
     page = operator.get(reverse("operate"))
     shown = page.context["journals"]
     names = [drift.journal.journal for drift in shown["shown"]]
@@ -193,7 +199,7 @@ def test_the_overview_warns_of_gateways_that_count_limits_apart(
 ) -> None:
     settings.REDIS_URL = ""
     for url in ("http://one:8000", "http://two:8000"):
-        GatewayProcess.objects.beat(url)
+        make_gateway(url)
     assert operator.get(reverse("operate")).context["limits"]["state"] == "degraded"
 
 

@@ -12,10 +12,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
-from frontend import process
-from frontend.live.history import Load, Rate
 from frontend.pages import operator_page
-from tenants.api.endpoints import engines as connected
+from inference.gateway.history import Load, Rate
+from tenants.fleet.gateways import gateways
 
 MAX_ID_CHARS = 200
 
@@ -42,14 +41,13 @@ class Row:
 
 
 def fleet() -> list[Row]:
-    """Every engine that this gateway has, by id."""
-    found = sorted(connected.snapshot_source(), key=lambda engine: str(engine["id"]))
-    rates = process.engines_past().rates
-    return [Row.of(engine, rates.get(engine["id"])) for engine in found]
+    """Every engine, by id."""
+    found = gateways().fleet()
+    return [Row.of(engine, found.rates.get(engine["id"])) for engine in found.engines]
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Past:
     """A point of the history: one engine, or all together. `kv_usage` is the fullest one's."""
 
     at: datetime
@@ -61,7 +59,7 @@ class Moment:
     kv_usage: float
 
     @classmethod
-    def of(cls, at: float, loads: Sequence[Load]) -> Moment:
+    def of(cls, at: float, loads: Sequence[Load]) -> Past:
         rates = [load.rate for load in loads if load.rate is not None]
         return cls(
             datetime.fromtimestamp(at, UTC),
@@ -75,13 +73,13 @@ class Moment:
 
 def past(engine: str = "") -> dict[str, Any]:
     """The last quarter of an hour of an engine, or of all, the oldest point first."""
-    points = process.engines_past().points
+    points = gateways().history()
     of = [
         (point.at, [load for id, load in point.loads.items() if engine in ("", id)])
         for point in points
     ]
     known = sorted({id for point in points for id in point.loads})
-    return {"past": [Moment.of(at, loads) for at, loads in of if loads], "known": known}
+    return {"past": [Past.of(at, loads) for at, loads in of if loads], "known": known}
 
 
 def chosen(request: HttpRequest) -> str:
@@ -103,16 +101,19 @@ def engines(request: HttpRequest) -> HttpResponse:
 def drain(request: HttpRequest) -> HttpResponse:
     """Ask whether, then take one engine out of service."""
     id = request.GET.get("engine", "")
-    engine = next((one for one in connected.snapshot_source() if one["id"] == id), None)
+    connected = gateways().fleet().engines
+    engine = next((one for one in connected if one["id"] == id), None)
     if engine is None:
         raise Http404
     if request.method == "POST":
-        process.drain_engine(id)
-        messages.success(request, f"{id} takes no new requests from now on.")
+        if gateways().drain(id):
+            messages.success(request, f"{id} takes no new requests from now on.")
+        else:
+            messages.error(request, f"No gateway that has {id} answered: try again.")
         return redirect("operate_engines")
     others = [
         one["id"]
-        for one in connected.snapshot_source()
+        for one in connected
         if one["base_model"] == engine["base_model"] and one["id"] != id and not one["draining"]
     ]
     return render(request, "operate/drain.html", {"engine": engine, "others": others})

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from frontend.live.history import (
+from inference.gateway.history import (
     MAX_POINTS,
     MIN_S,
     STEP_S,
     WINDOW_S,
     History,
     Load,
-    Past,
     Rate,
 )
 
@@ -54,7 +51,7 @@ def test_a_clock_that_is_set_back_begins_anew() -> None:
     assert rates(history, [counted(600, 0)], 0.0) == {}
     assert rates(history, [counted(640, 0)], 2.0) == {"e": Rate(20.0, 0.0)}
     history.note([counted(800, 0)], STEP_S)
-    assert [point.at for point in history.past().points] == [0.0, STEP_S]
+    assert [point.at for point in history.points()] == [0.0, STEP_S]
 
 
 def test_a_point_is_the_whole_step_before_it() -> None:
@@ -64,7 +61,7 @@ def test_a_point_is_the_whole_step_before_it() -> None:
             second * 30, min(second, 10) * 7, running=second, queued=2, waiting=1, kv_usage=0.5
         )
         history.note([busy], float(second))
-    first, second_, third = history.past().points
+    first, second_, third = history.points()
     assert [point.at for point in (first, second_, third)] == [0.0, STEP_S, 2 * STEP_S]
     assert first.loads == {"e": Load(None, 0, 3, 0.5)}
     assert second_.loads == {"e": Load(Rate(30.0, 7.0), 10, 3, 0.5)}
@@ -76,21 +73,7 @@ def test_engines_come_and_go_and_the_oldest_points_are_forgotten() -> None:
     for step in range(MAX_POINTS + 5):
         here = [counted(step, 0)] if step % 2 else [counted(step, 0), counted(step, 0, "other")]
         history.note(here, step * STEP_S)
-    points = history.past().points
+    points = history.points()
     assert (len(points), points[0].at) == (MAX_POINTS, 5 * STEP_S)
     assert set(points[-1].loads) == {"e", "other"} and set(points[-2].loads) == {"e"}
     assert points[-1].loads["other"].rate is None
-
-
-def test_what_several_gateways_tell_is_one_past() -> None:
-    old, young = History(), History()
-    for second in range(int(STEP_S) + 1):
-        old.note([counted(second * 30, 0)], float(second))
-    for second in (8, 10):
-        young.note([counted(second * 30, 0), counted(second * 2, 0, "new")], float(second))
-    told = [msgspec.json.encode(one.past()) for one in (young, old)]
-    past = Past.merged(msgspec.json.decode(one, type=Past) for one in told)
-    assert past.rates == {"e": Rate(30.0, 0.0), "new": Rate(2.0, 0.0)}
-    assert [point.at for point in past.points] == [0.0, STEP_S]
-    assert past.points[1].loads == {"e": Load(Rate(30.0, 0.0), 0, 0, 0.0)}
-    assert Past.merged([]) == Past()

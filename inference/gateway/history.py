@@ -1,8 +1,7 @@
 """What engines did in the last quarter of an hour, from what they count.
 
 One sampler per gateway process, once a second, whoever looks: engines report once a second, and
-nobody could open a page that shows the past if it were only sampled while somebody looks. The
-console asks a gateway for the `Past`.
+nobody could open a page that shows the past if it were only sampled while somebody looks.
 """
 
 from __future__ import annotations
@@ -10,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
 
 SAMPLE_S = 1.0
 WINDOW_S = 10.0
@@ -60,25 +60,11 @@ class Point:
     loads: Mapping[str, Load]
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What a gateway tells of the engines: how fast each is, and its points, the oldest first."""
-
-    rates: Mapping[str, Rate] = field(default_factory=dict)
-    points: Sequence[Point] = ()
-
-    @classmethod
-    def merged(cls, pasts: Iterable[Past]) -> Past:
-        """As several gateways tell it: each sees every engine, so the longest memory holds."""
-        known = list(pasts)
-        rates = {id: rate for past in known for id, rate in past.rates.items()}
-        return cls(rates, max((past.points for past in known), key=len, default=()))
-
-
 class History:
-    """Samples of the connected engines."""
+    """Samples of the connected engines. Safe to read from any thread."""
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._samples: dict[str, deque[Sample]] = {}
         self._points: deque[Point] = deque(maxlen=MAX_POINTS)
         self._stepped: dict[str, Sample] = {}
@@ -86,29 +72,27 @@ class History:
 
     def note(self, found: Sequence[Mapping[str, Any]], at: float) -> None:
         """These engines are connected at this moment, and have counted this."""
-        if self._points and at < self._points[-1].at:  # the clock was set back
-            for past in (self._points, self._samples, self._stepped):
-                past.clear()
-        kept, self._samples = self._samples, {}
-        for engine in found:
-            sample = Sample(at, engine["prompt_tokens"], engine["completion_tokens"])
-            self._samples[engine["id"]] = _added(kept.get(engine["id"], deque()), sample)
-        if not self._points or at - self._points[-1].at >= STEP_S:
-            self._step(found, at)
-
-    def past(self) -> Past:
-        """All that is known; rates of the engines that were known for MIN_S."""
-        return Past(self.rates(), list(self._points))
+        with self._lock:
+            if self._points and at < self._points[-1].at:  # the clock was set back
+                for past in (self._points, self._samples, self._stepped):
+                    past.clear()
+            kept, self._samples = self._samples, {}
+            for engine in found:
+                sample = Sample(at, engine["prompt_tokens"], engine["completion_tokens"])
+                self._samples[engine["id"]] = _added(kept.get(engine["id"], deque()), sample)
+            if not self._points or at - self._points[-1].at >= STEP_S:
+                self._step(found, at)
 
     def rates(self) -> dict[str, Rate]:
-        """How fast each engine is now."""
-        rates = {id: _rate(one[0], one[-1]) for id, one in self._samples.items()}
+        """How fast each engine is now, of those known for MIN_S."""
+        with self._lock:
+            rates = {id: _rate(one[0], one[-1]) for id, one in self._samples.items()}
         return {id: rate for id, rate in rates.items() if rate is not None}
 
-    @property
-    def last_at(self) -> float | None:
-        """When the last point was."""
-        return self._points[-1].at if self._points else None
+    def points(self) -> list[Point]:
+        """The past, the oldest first."""
+        with self._lock:
+            return list(self._points)
 
     def _step(self, found: Sequence[Mapping[str, Any]], at: float) -> None:
         before, self._stepped = self._stepped, {id: one[-1] for id, one in self._samples.items()}
@@ -144,7 +128,7 @@ def _rate(first: Sample, last: Sample) -> Rate | None:
     return Rate(prompt / seconds, (last.completion_tokens - first.completion_tokens) / seconds)
 
 
-async def keep(history: History, snapshot: Callable[[], Sequence[Mapping[str, Any]]]) -> NoReturn:
+async def keep(history: History, snapshot: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
     """Sample the connected engines until cancelled."""
     while True:
         history.note(snapshot(), time.time())
