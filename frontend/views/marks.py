@@ -8,6 +8,7 @@ from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef
+from django.http import HttpRequest
 
 from tenants.fleet.gateways import gateways
 from tenants.models import AdapterVersion, AuditEntry, Tenant
@@ -41,6 +42,11 @@ def mark(tenant: Tenant, version: AdapterVersion | None = None) -> str:
     """The mark of a page that is rendered now."""
     asked = (tenant.pk, str(version.pk) if version else "")
     return marks([asked])[asked]
+
+
+def as_seen(request: HttpRequest, mark: str) -> bool:
+    """Whether a part of a page asks if it is still as it saw it, and it is: 304 says so."""
+    return request.headers.get("If-None-Match") == f'"{mark}"'
 
 
 def _reports(asked: Collection[Asked]) -> Mapping[Asked, Any]:

@@ -12,10 +12,14 @@ from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_POST
 
 from frontend import tickets
+from frontend.live.tail import audience
 from frontend.tickets import Signer, Ticket, session_digest
 from tenants.models import ApiKey, AuditEntry, User
 from tenants.models.audit import acting, actor_of
 from tenants.permissions import Caller, Permission
+
+MAX_OWN = 200
+"""Keys of his own whose requests somebody hears of, the newest: they go into his ticket."""
 
 
 class Wish(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,7 +67,8 @@ def playground(request: HttpRequest, user: User, slug: str) -> Ticket:
 def live(request: HttpRequest, user: User, slug: str) -> Ticket:
     """To hear what changes, in a tenant or in the whole installation."""
     if slug:
-        return _of_tenant(tickets.LIVE, _caller(user, slug))
+        caller = _caller(user, slug)
+        return _of_tenant(tickets.LIVE, caller, audience_of(caller))
     if not user.is_staff:
         raise PermissionDenied("Only operators see the whole installation.")
     return Ticket(purpose=tickets.LIVE, user_id=user.pk)
@@ -75,6 +80,14 @@ GRANTS: Mapping[str, Callable[[HttpRequest, User, str], Ticket]] = {
 }
 
 
+def audience_of(caller: Caller) -> str:
+    """Of whose requests he hears: everybody's, or those with keys of his own."""
+    if caller.may(Permission.READ_USAGE):
+        return audience(None)
+    own = caller.tenant.keys.filter(created_by=caller.user, revoked_at=None).order_by("-pk")
+    return audience(own.values_list("pk", flat=True)[:MAX_OWN])
+
+
 def _caller(user: User, slug: str) -> Caller:
     caller = Caller.of_user(user, slug)
     if caller is None:
@@ -82,15 +95,14 @@ def _caller(user: User, slug: str) -> Caller:
     return caller
 
 
-def _of_tenant(purpose: str, caller: Caller) -> Ticket:
+def _of_tenant(purpose: str, caller: Caller, audience: str = "") -> Ticket:
     assert caller.user is not None
-    sees_all = caller.may(Permission.READ_USAGE)
     return Ticket(
         purpose=purpose,
         user_id=caller.user.pk,
         tenant_id=caller.tenant.pk,
         slug=caller.tenant.slug,
-        audience="" if sees_all else str(caller.user.pk),
+        audience=audience,
         claims={"may": sorted(one.name for one in Permission if caller.may(one))},
         role=caller.role or "",
     )

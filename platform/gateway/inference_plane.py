@@ -16,11 +16,16 @@ from functools import partial
 from typing import Any
 
 import structlog
+from channels.layers import get_channel_layer
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
 from django.urls import URLPattern, re_path
 
 from frontend import tickets
+from frontend.live import tail
+from frontend.live.board import Board
+from frontend.live.signals import Signals
+from frontend.live.socket import LiveSocket
 from frontend.playground.answers import Playground
 from frontend.playground.socket import PlaygroundSocket
 from frontend.redeeming import PostgresRedeemer
@@ -66,6 +71,7 @@ class Parts:
     budgets: Database
     gate: Gate
     history: History
+    board: Board
     forward: Forward
 
     @classmethod
@@ -84,6 +90,12 @@ class Parts:
         directory.on_archived(hub.unload)
         directory.on_pinned(hub.set_pins)
         directory.on_people(gate.changed)
+        history = History()
+        signals = Signals(hub.snapshot, history)
+        board = Board(signals, get_channel_layer() if settings.REDIS_URL else None)
+        directory.on_tenant(signals.changed)
+        limiter.on_reserved(board.began)
+        ledger.on_written(tail.listener(board.ended))
         return cls(
             hub=hub,
             ledger=ledger,
@@ -93,7 +105,8 @@ class Parts:
             registry=registry,
             budgets=budgets,
             gate=gate,
-            history=History(),
+            history=history,
+            board=board,
             forward=Forward(settings.CONSOLE_INTERNAL_URL),
         )
 
@@ -125,7 +138,8 @@ class Lifespan:
             stack.push_async_callback(database.close)
         stack.push_async_callback(self._forget)
         for lasting in (
-            parts.ledger, parts.answers, parts.limiter, parts.directory, parts.forward,
+            parts.ledger, parts.answers, parts.limiter, parts.directory, parts.board,
+            parts.forward,
         ):  # fmt: skip
             await stack.enter_async_context(lasting)
         parts.hub.on_model(self._note_model)
@@ -228,6 +242,7 @@ def application(parts: Parts) -> Any:
     ]
     sockets = [
         _route(r"^ws/engine$", EngineSocket(hub)),
+        _route(r"^ws/live$", parts.gate.guarded(tickets.LIVE, LiveSocket(parts.board))),
         _route(
             r"^ws/playground/(?P<slug>[a-z0-9-]+)$",
             parts.gate.guarded(tickets.PLAYGROUND, playground),

@@ -125,6 +125,7 @@ class CachedDirectory:
         self._on_archived: list[Callable[[str], None]] = []
         self._on_pinned: list[Callable[[Pins], None]] = []
         self._on_people: list[Callable[[Notice | None], None]] = []
+        self._on_tenant: list[Callable[[int | None], None]] = []
         self._pins: Pins | None = None
         self._pins_due = asyncio.Event()
         self._pins_due.set()
@@ -212,6 +213,11 @@ class CachedDirectory:
         with None when that was perhaps missed."""
         self._on_people.append(callback)
 
+    def on_tenant(self, callback: Callable[[int | None], None]) -> None:
+        """Call `callback(tenant_id)` when something of a tenant has changed; with None where it is
+        everybody's, or was perhaps missed."""
+        self._on_tenant.append(callback)
+
     # --- Reading through the caches --------------------------------------------------------------
 
     async def _find_key(self, prefix: str, digest: bytes) -> KnownKey:
@@ -290,9 +296,18 @@ class CachedDirectory:
         self._due.set()
         self._pins_due.set()
         self._tell_people(None)
+        self._tell_tenant(None)
 
     def changed(self, notice: Notice | None) -> None:
         """Something changed; None where it was not understood."""
+        self._forget(notice)
+        match notice:
+            case Notice(kind="member" | "user" | "session" | "archived"):
+                pass  # nothing that pages of a tenant show; of an archived version is told twice
+            case _:
+                self._tell_tenant(notice.tenant_id if notice else None)
+
+    def _forget(self, notice: Notice | None) -> None:
         match notice:
             case Notice(kind="key", key_id=int(key_id)):
                 self._keys.drop(("key", key_id))
@@ -322,6 +337,10 @@ class CachedDirectory:
                 log.error("notice_not_understood", notice=notice)
                 self.reconnected()
         self._due.set()
+
+    def _tell_tenant(self, tenant_id: int | None) -> None:
+        for told in self._on_tenant:
+            told(tenant_id)
 
     def _tell_people(self, notice: Notice | None) -> None:
         for told in self._on_people:

@@ -82,12 +82,17 @@ def past(engine: str = "") -> dict[str, Any]:
     return {"past": [Past.of(at, loads) for at, loads in of if loads], "known": known}
 
 
+def chosen(request: HttpRequest) -> str:
+    """The engine whose past is asked for; none for all."""
+    return request.GET.get("engine", "")[:MAX_ID_CHARS].replace("\0", "")
+
+
 @require_GET
 @operator_page
 def engines(request: HttpRequest) -> HttpResponse:
     """The connected engines, and what they did; `?engine=` chooses one for the charts."""
-    chosen = request.GET.get("engine", "")[:MAX_ID_CHARS].replace("\0", "")
-    context = {"rows": fleet(), "chosen": chosen} | past(chosen)
+    engine = chosen(request)
+    context = {"rows": fleet(), "chosen": engine} | past(engine)
     return render(request, "operate/engines.html", context)
 
 
