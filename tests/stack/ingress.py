@@ -1,13 +1,15 @@
 """What may stand before both planes: one origin, told apart by path, as docs/operate.md has it.
 
-A small proxy in a thread: HTTP in both directions as it comes, and websockets.
+A small proxy in a process of its own: HTTP in both directions as it comes, and websockets.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import threading
+import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +17,9 @@ from typing import Any
 import httpx
 import uvicorn
 import websockets
+
+from tests.stack.asking import until
+from tests.stack.running import ROOT
 
 TO_GATEWAYS = re.compile(r"/v1/(?!organization/|usage/)|/ws/|/engine/")
 PASSED_ON = {b"transfer-encoding", b"connection", b"content-length", b"host"}
@@ -81,14 +86,23 @@ async def _body(receive: Any) -> AsyncIterator[bytes]:
 @contextmanager
 def ingress(port: int, gateway: str, console: str) -> Iterator[None]:
     """It listens on a port of this machine meanwhile."""
-    app: Any = Ingress(gateway, console)
-    server = uvicorn.Server(
-        uvicorn.Config(app, port=port, log_config=None, lifespan="off", ws="websockets-sansio")
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
+    command = [sys.executable, "-m", "tests.stack.ingress", str(port), gateway, console]
+    process = subprocess.Popen(command, cwd=ROOT)
     try:
+        until(lambda: _listens(port))
         yield
     finally:
-        server.should_exit = server.force_exit = True
-        thread.join()
+        process.kill()
+        process.wait()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+if __name__ == "__main__":
+    app: Any = Ingress(*sys.argv[2:])
+    uvicorn.run(
+        app, port=int(sys.argv[1]), log_level="warning", lifespan="off", ws="websockets-sansio"
+    )

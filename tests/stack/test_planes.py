@@ -145,9 +145,10 @@ def test_nobody_notices_a_console_that_hangs(planes: Stack) -> None:
     (gateway, _), _ = processes(planes)
     (console,) = planes.children("console")
     with signed_in(planes) as operator:
-        body = {"name": "brief", "scopes": ["inference"]}
+        body: dict[str, Any] = {"name": "brief", "scopes": ["inference"]}
         where = {"tenant": TENANT.slug}
         made = operator.post("/api/v1/keys", params=where, json=body).json()
+        body |= {"name": "limited"}
         limited = operator.post("/api/v1/keys", params=where, json=body).json()
         limits = {"key": limited["id"], **where}
         told = {"operator": {"requests_per_minute": 3}}
