@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from django.core.files.base import ContentFile
-from django.test import Client
 
 import demo
 from inference.agent.engines.profile import EngineProfile
@@ -96,13 +95,6 @@ def seed(seconds: float) -> list[Customer]:
     money = round(BROKE_SPENDS * seconds)
     LimitSet.objects.filter(tenant__slug=BROKE).update(cost_per_month=money)
     return found
-
-
-def operator_session() -> dict[str, str]:
-    """Cookies with which the operator is signed in."""
-    client = Client()
-    client.force_login(User.objects.get(username=OPERATOR))
-    return {name: cookie.value for name, cookie in client.cookies.items()}
 
 
 def prices(customers: list[Customer]) -> dict[tuple[int, str], tuple[int, int, int]]:
