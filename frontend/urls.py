@@ -44,7 +44,7 @@ ADAPTER = [
     path("versions/<int:number>/archive", versions.archive, name="adapters-archive"),
     path("versions/<int:number>/delete", versions.remove, name="adapters-remove"),
 ]
-OPERATE = [
+OPERATE: list[URLPattern | URLResolver] = [
     path("", installation.overview, name="operate"),
     path("live/", include(live.OF_ALL)),
     path("isolation", installation.check_isolation, name="operate-isolation"),
