@@ -93,8 +93,8 @@ class Events:
 
     def add(self, ended: Sequence[str], more: int = 0) -> None:
         """These ended, and so many others before them."""
-        told: Sequence[str | int] = (more, *ended) if more else ended
-        for one in told:
+        told: list[str | int] = [more] if more else []
+        for one in told + list(ended):
             self.number = next(self._numbers)
             self._kept.append((self.number, one))
         while len(self._kept) > MAX_KEPT:

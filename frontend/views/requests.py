@@ -43,8 +43,6 @@ PAST = frozenset({"period", "since"})
 """Filters that let through whatever is yet to come."""
 NOT_LIVE = frozenset({"before", "until", "id"})
 """With one of them a list gets nothing new."""
-MAX_LIVE = 200
-"""Characters that the live socket takes of a filter."""
 MARK = re.compile(r"(\d{1,17})-([A-Za-z0-9_-]{0,64})")
 """A place in the list: microseconds since 1970, and the id of the request there."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -232,15 +230,11 @@ def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[
 
 
 def live_query(request: HttpRequest, form: RequestFilter) -> str | None:
-    """What a valid form asks of requests that are yet to come; None for a page that has no such.
-
-    A filter too long for the live socket has none either.
-    """
+    """What a valid form asks of requests that are yet to come; None for a page that has no such."""
     if form.errors or not NOT_LIVE.isdisjoint(name for name, value in request.GET.items() if value):
         return None
     asked = {name: request.GET.get(name) for name in form.fields if name not in PAST}
-    query = urlencode({name: value for name, value in asked.items() if value})
-    return query if len(query) <= MAX_LIVE else None
+    return urlencode({name: value for name, value in asked.items() if value})
 
 
 def form_of(request: HttpRequest, caller: Caller) -> RequestFilter:

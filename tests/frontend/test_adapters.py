@@ -449,7 +449,7 @@ def test_the_page_follows_the_checks(tenant: Tenant, adapter: Adapter) -> None:
     client = client_of(tenant, "viewer")
     where = url(tenant, "support", "versions", 1)
     page = client.get(where)
-    watched = f'topic="adapters" tenant="{tenant.slug}" query="{version.pk}" seen="'
+    watched = f'topic="adapters" tenant="{tenant.slug}" every="1.0" seen="'
     assert watched + page.context["mark"] in text(page)
     version.advance(State.PROBING, report={"waiting_for": "no engine is connected"})
     moved = client.get(where)

@@ -24,8 +24,9 @@ from tenants.models import (
     Tenant,
     UsageRollup,
 )
+from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
-from tests.frontend.gateways import ENGINE, Told, told
+from tests.frontend.test_operate import ENGINE
 from tests.inference.gateway.test_history import counted
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 
@@ -34,9 +35,9 @@ MARKED = {"adapters"}
 """Topics whose page is asked for."""
 
 
-@pytest.fixture
-def gateways(monkeypatch: pytest.MonkeyPatch) -> Told:
-    return told(monkeypatch)
+@pytest.fixture(autouse=True)
+def engine(gateways: FakeGateways) -> None:
+    gateways.engines = [ENGINE | {"resident_adapters": list(ENGINE["resident_adapters"])}]
 
 
 def html(client: Client, where: str) -> str:
@@ -64,7 +65,7 @@ def test_every_topic_has_an_address() -> None:
      ("outsider", 404), ("nobody", 302)],
 )  # fmt: skip
 def test_a_tenants_parts_are_for_its_people(
-    tenant: Tenant, gateways: Told, topic: str, role: str, status: int
+    tenant: Tenant, gateways: FakeGateways, topic: str, role: str, status: int
 ) -> None:
     client = client_of(tenant, role)
     assert client.get(f"/t/acme/live/{topic}").status_code == status
@@ -77,7 +78,7 @@ def test_a_tenants_parts_are_for_its_people(
     [("operator", 200), ("owner", 404), ("viewer", 404), ("outsider", 404), ("nobody", 302)],
 )
 def test_the_installations_parts_are_for_operators(
-    tenant: Tenant, gateways: Told, topic: str, role: str, status: int
+    tenant: Tenant, gateways: FakeGateways, topic: str, role: str, status: int
 ) -> None:
     assert client_of(tenant, role).get(f"/operate/live/{topic}").status_code == status
 
@@ -97,14 +98,14 @@ def test_who_is_not_signed_in_is_told_where_to(tenant: Tenant) -> None:
      ("/operate/engines", "/operate/live/history"), ("/operate/", "/operate/live/figures")],
 )  # fmt: skip
 def test_a_part_is_what_its_page_shows(
-    tenant: Tenant, gateways: Told, operator: Client, page: str, topic: str
+    tenant: Tenant, gateways: FakeGateways, operator: Client, page: str, topic: str
 ) -> None:
     shown = operator.get(page).content.decode()
     assert f'src="{topic}"' in shown
     assert html(operator, topic) in shown
 
 
-def test_a_tenant_sees_its_own_adapters_on_engines(tenant: Tenant, gateways: Told) -> None:
+def test_a_tenant_sees_its_own_adapters_on_engines(tenant: Tenant, gateways: FakeGateways) -> None:
     globex = make_tenant("globex")
     shown = [
         html(client_of(one, "viewer"), f"/t/{one.slug}/live/engines") for one in (tenant, globex)
@@ -113,7 +114,7 @@ def test_a_tenant_sees_its_own_adapters_on_engines(tenant: Tenant, gateways: Tol
     assert ["secret@" in one for one in shown] == [False, True]
 
 
-def test_operators_see_the_whole_fleet(operator: Client, gateways: Told) -> None:
+def test_operators_see_the_whole_fleet(operator: Client, gateways: FakeGateways) -> None:
     gateways.engines.append(ENGINE | {"id": "engine-2", "running": 40})
     table = html(operator, "/operate/live/fleet")
     assert "engine-2" in table and "globex/secret@" in table
@@ -143,8 +144,10 @@ def test_a_keys_page_asks_for_that_keys_limits(tenant: Tenant, admin: Client) ->
     assert f'src="/t/acme/live/limits?of=key%3A{key.pk}"' in page
 
 
-def test_the_minute_is_asked_of_the_gateways(tenant: Tenant, admin: Client, gateways: Told) -> None:
-    gateways.counts = {"requests_per_minute": 41}
+def test_the_minute_is_asked_of_the_gateways(
+    tenant: Tenant, admin: Client, gateways: FakeGateways
+) -> None:
+    gateways.counted = 41
     LimitScope(tenant).store(OPERATOR, {"requests_per_minute": 50})
     assert "41 of 50" in html(admin, "/t/acme/live/limits")
 
@@ -159,7 +162,7 @@ def use(tenant: Tenant, tokens: int = 10) -> None:
     UsageRollup.objects.create(tenant=tenant, key=key, hour=hour, **names, **figures)
 
 
-def test_the_first_steps_turn_green(tenant: Tenant, gateways: Told) -> None:
+def test_the_first_steps_turn_green(tenant: Tenant, gateways: FakeGateways) -> None:
     viewer = client_of(tenant, "viewer")
 
     def done() -> int:
@@ -172,7 +175,7 @@ def test_the_first_steps_turn_green(tenant: Tenant, gateways: Told) -> None:
     assert done() == 3
 
 
-def test_the_past_is_of_all_engines_or_of_one(operator: Client, gateways: Told) -> None:
+def test_the_past_is_of_all_engines_or_of_one(operator: Client, gateways: FakeGateways) -> None:
     history, at = History(), (timezone.now() - timedelta(minutes=5)).timestamp()
     for step in range(3):
         one = counted(step * 100, step * 10, "one", running=1, kv_usage=0.2)
@@ -205,7 +208,7 @@ def test_the_past_is_of_all_engines_or_of_one(operator: Client, gateways: Told) 
     ids=["state", "deleted", "version", "adapter", "pinned", "alias"],
 )
 def test_a_change_changes_the_mark_of_its_tenant_alone(
-    tenant: Tenant, gateways: Told, change: Callable[[AdapterVersion], object]
+    tenant: Tenant, gateways: FakeGateways, change: Callable[[AdapterVersion], object]
 ) -> None:
     other = make_tenant()
     version = make_version(make_adapter(tenant), state=State.VALIDATING)
@@ -218,7 +221,7 @@ def test_a_change_changes_the_mark_of_its_tenant_alone(
 
 
 def test_how_checks_go_and_where_it_is_loaded_change_it(
-    tenant: Tenant, gateways: Told, django_assert_num_queries: Any
+    tenant: Tenant, gateways: FakeGateways, django_assert_num_queries: Any
 ) -> None:
     version = make_version(make_adapter(tenant), state=State.VALIDATING)
     whole, one, foreign = asked = [
@@ -239,7 +242,7 @@ def test_how_checks_go_and_where_it_is_loaded_change_it(
 
 @pytest.mark.parametrize("page", ["", "/support/", "/support/versions/1"])
 def test_a_page_that_is_as_it_was_seen_is_not_made_again(
-    tenant: Tenant, gateways: Told, page: str
+    tenant: Tenant, gateways: FakeGateways, page: str
 ) -> None:
     version = make_version(make_adapter(tenant, "support"))
     client, where = client_of(tenant, "viewer"), f"/t/acme/adapters{page}"

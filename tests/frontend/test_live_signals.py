@@ -13,7 +13,7 @@ from frontend.live.feeds import Key
 from frontend.live.signals import LIMITS_S, MINUTE_S, Signals
 from frontend.live.topics import TOPICS
 from inference.gateway.history import History
-from tests.frontend.gateways import ENGINE
+from tests.frontend.test_operate import ENGINE
 
 NOON = 1_700_006_400.0
 ACME, GLOBEX = 1, 2

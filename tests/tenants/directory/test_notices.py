@@ -68,8 +68,10 @@ def notices_of(*changes: Any) -> list[Notice | None]:
 
 
 def test_keys_and_tenants(tenant: Tenant) -> None:
-    key, _ = make_key(tenant)
+    made = notices_of(lambda: make_key(tenant))
+    key = ApiKey.objects.get()
     changed = Notice("key", tenant.pk, key.pk)
+    assert made == [changed]
     keys = ApiKey.objects.filter(pk=key.pk)
     assert notices_of(key.revoke) == [changed]
     assert notices_of(lambda: keys.update(scopes=["admin"])) == [changed]
@@ -91,6 +93,13 @@ def test_adapters(tenant: Tenant) -> None:
     assert notices_of(version.archive) == [archived, adapters]
     assert notices_of(version.delete) == [archived, adapters]
     assert notices_of(adapter.delete) == [adapters]
+
+
+def test_a_version_and_how_its_checks_go(adapter: Adapter) -> None:
+    changed, versions = Notice("adapters", adapter.tenant_id), adapter.versions
+    assert notices_of(lambda: adapter.add_version("a" * 64, size_bytes=1, folder="a")) == [changed]
+    report = {"waiting_for": "an engine"}
+    assert notices_of(*[lambda: versions.update(report=report)] * 2) == [changed]
 
 
 def test_a_rejected_version_leaves_the_engines(adapter: Adapter) -> None:
