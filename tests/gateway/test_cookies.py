@@ -210,6 +210,7 @@ def test_no_address_of_the_console_reads_them() -> None:
 
 def test_a_gateway_reads_none_at_all() -> None:
     wiring = (
+        "import django; django.setup()  # for the imports of this module\n"
         "from gateway import inference_plane as plane\n"
         "application = plane.application(plane.Parts.configured())"
     )
