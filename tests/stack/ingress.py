@@ -23,7 +23,7 @@ from tests.stack.asking import until
 from tests.stack.running import ROOT
 
 TO_GATEWAYS = re.compile(r"/v1/(?!organization/|usage/)|/ws/|/engine/")
-PASSED_ON = {b"transfer-encoding", b"connection", b"content-length", b"host"}
+OF_ONE_HOP = {b"transfer-encoding", b"connection"}
 
 
 class Ingress:
@@ -42,13 +42,13 @@ class Ingress:
 
     async def _http(self, to: str, scope: Any, receive: Any, send: Any) -> None:
         url = to + scope["raw_path"].decode() + "?" + scope["query_string"].decode()
-        headers = [(k, v) for k, v in scope["headers"] if k not in PASSED_ON - {b"host"}]
+        headers = [(k, v) for k, v in scope["headers"] if k not in OF_ONE_HOP]
         bodiless = scope["method"] in ("GET", "HEAD")
         request = self._client.build_request(
             scope["method"], url, headers=headers, content=None if bodiless else _body(receive)
         )
         answer = await self._client.send(request, stream=True)
-        told = [(k, v) for k, v in answer.headers.raw if k.lower() not in PASSED_ON]
+        told = [(k, v) for k, v in answer.headers.raw if k.lower() not in OF_ONE_HOP]
         await send({"type": "http.response.start", "status": answer.status_code, "headers": told})
         async for chunk in answer.aiter_raw():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})

@@ -145,14 +145,16 @@ def test_nobody_notices_a_console_that_hangs(planes: Stack) -> None:
     (gateway, _), _ = processes(planes)
     (console,) = planes.children("console")
     with signed_in(planes) as operator:
-        body: dict[str, Any] = {"name": "brief", "scopes": ["inference"]}
+        body = {"scopes": ["inference"]}
         where = {"tenant": TENANT.slug}
-        made = operator.post("/api/v1/keys", params=where, json=body).json()
-        body |= {"name": "limited"}
-        limited = operator.post("/api/v1/keys", params=where, json=body).json()
-        limits = {"key": limited["id"], **where}
+        made, limited = (
+            _made(operator, "/api/v1/keys", where, body | {"name": name})
+            for name in ("brief", "limited")
+        )
+        limits = f"/api/v1/keys/{limited['id']}/limits"
         told = {"operator": {"requests_per_minute": 3}}
-        assert operator.patch("/api/v1/limits", params=limits, json=told).is_success
+        answer = operator.patch(limits, params=where, json=told)
+        assert answer.is_success, answer.text
     key, brief = planes.key(TENANT.slug), made["secret"]
     until(lambda: post(gateway, brief).is_success)
     until(lambda: "x-ratelimit-limit-requests" in models(gateway, limited["secret"]).headers)
@@ -190,6 +192,12 @@ def test_nobody_notices_a_console_that_hangs(planes: Stack) -> None:
     assert steady.came[-1] - began > HUNG_S, "it ran for as long as the console hung"
     with signed_in(planes) as operator:
         assert operator.get("/api/v1/engines").json()["count"] == 1
+
+
+def _made(operator: httpx.Client, where: str, params: Any, body: Any) -> Any:
+    answer = operator.post(where, params=params, json=body)
+    assert answer.is_success, answer.text
+    return answer.json()
 
 
 def _found(database: psycopg.Connection[Any], query: Any, ids: list[str]) -> int:
