@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -243,9 +243,12 @@ class Gate:
         self, lease: Lease, serve: Serve, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serve the socket as long as it is leased."""
-        serving = asyncio.ensure_future(serve(lease.ticket, scope, receive, send))
+        serving: asyncio.Future[Any] = asyncio.ensure_future(
+            serve(lease.ticket, scope, receive, send)
+        )
+        either: set[asyncio.Future[Any]] = {serving, lease.ended}
         try:
-            await asyncio.wait({serving, lease.ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if lease.ended.done():
                 raise Refused(lease.ended.result())
             serving.result()

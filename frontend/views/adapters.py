@@ -258,7 +258,7 @@ def _annotated(
 
 
 def engines_by_adapter() -> Mapping[str, list[str]]:
-    """Which engines hold each LoRA name now, as this gateway hears from them."""
+    """Which engines hold each LoRA name now, as the gateways hear from them."""
     holding: dict[str, list[str]] = {}
     for engine in gateways().fleet().engines:
         for name in engine["resident_adapters"]:

@@ -52,7 +52,7 @@ def limits(request: HttpRequest, caller: Caller) -> Shown:
 
 
 def fleet(request: HttpRequest) -> Shown:
-    return "operate/engines_table.html", {"rows": fleet_page.fleet()}
+    return "operate/engines_table.html", fleet_page.fleet()
 
 
 def figures(request: HttpRequest) -> Shown:

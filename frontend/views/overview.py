@@ -75,7 +75,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
         "steps": steps(found),
         "currency": settings.CURRENCY.upper(),
         "model": found.live_adapter or found.base_model or "your-model",
-        "base_url": request.build_absolute_uri("/v1"),
+        "base_url": f"{settings.API_URL}/v1",
         "expiring": _expiring(caller, now) if caller.may(Permission.EDIT_OWN_KEYS) else [],
     }
     context["done"] = all(step.done for step in context["steps"])

@@ -262,7 +262,7 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
         "never": not found.events and not caller.usage().exists(),
         "models": models_of(tenant),
         "may_create": caller.may(Permission.EDIT_OWN_KEYS),
-        "base_url": request.build_absolute_uri("/v1"),
+        "base_url": f"{settings.API_URL}/v1",
     }
     return render(request, "requests.html", context, status=422 if form.errors else 200)
 

@@ -63,7 +63,7 @@ def parse(payload: str) -> Notice | None:
 
 def conninfo(application: str) -> str:
     """How libpq reaches Django's default database; `application` names the connection there."""
-    configured = settings.DATABASES["default"]
+    configured: dict[str, Any] = settings.DATABASES["default"]
     parts: dict[str, Any] = {
         "dbname": configured["NAME"],
         "user": configured["USER"],

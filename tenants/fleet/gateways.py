@@ -97,6 +97,11 @@ class HttpGateways:
         self._silent: dict[str, float] = {}
         """Until when those that did not answer are left alone, by the monotonic clock."""
 
+    def close(self) -> None:
+        """End its connections and threads."""
+        self._client.close()
+        self._threads.shutdown()
+
     def fleet(self) -> Fleet:
         """As `Gateways`."""
         return self._fresh("fleet", self._ask_fleet)

@@ -1,7 +1,7 @@
 """Who may do what, what they own, and what it cost. The rules are here and in the database."""
 
 from tenants.models.accounts import Membership, Role, Tenant, User
-from tenants.models.adapters import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
+from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.conversations import Conversation
@@ -12,6 +12,7 @@ from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.processes import GatewayProcess
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import EngineJournal, Price, UsageEvent, UsageMonth, UsageRollup, UsageSum
+from tenants.naming import LIVE
 
 __all__ = [
     "LIVE",

@@ -55,6 +55,7 @@ async def stage(root: Path, **options: Any) -> AsyncIterator[Stage]:
             urls = [first, second, dead]
             gateways = HttpGateways(TOKEN, lambda: urls, **options)
             yield Stage(made, histories, gateways, urls)
+            gateways.close()
     await engine.close()
 
 

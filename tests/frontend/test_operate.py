@@ -429,6 +429,16 @@ def test_engines_are_shown_with_their_load(operator: Client, fleet: list[dict[st
     assert "No engine is connected" in operator.get(reverse("operate_engines")).content.decode()
 
 
+def test_a_gateway_that_does_not_answer_is_named(
+    operator: Client, fleet: list[dict[str, Any]], gateways: FakeGateways
+) -> None:
+    assert "did not answer" not in operator.get(reverse("operate_engines")).content.decode()
+    gateways.silent = ["http://gateway:8000"]
+    page = operator.get(reverse("operate_engines")).content.decode()
+    assert "http://gateway:8000 did not answer" in page
+    assert operator.get("/api/v1/engines").json()["silent_gateways"] == gateways.silent
+
+
 def test_an_engine_is_drained_when_it_was_confirmed(
     operator: Client, fleet: list[dict[str, Any]], gateways: FakeGateways
 ) -> None:

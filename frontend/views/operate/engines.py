@@ -40,10 +40,11 @@ class Row:
         return cls(engine, datetime.fromisoformat(engine["connected_at"]), rate, hits, held)
 
 
-def fleet() -> list[Row]:
-    """Every engine, by id."""
+def fleet() -> dict[str, Any]:
+    """Every engine, by id, and the gateways that did not answer."""
     found = gateways().fleet()
-    return [Row.of(engine, found.rates.get(engine["id"])) for engine in found.engines]
+    rows = [Row.of(engine, found.rates.get(engine["id"])) for engine in found.engines]
+    return {"rows": rows, "silent": found.silent}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def chosen(request: HttpRequest) -> str:
 def engines(request: HttpRequest) -> HttpResponse:
     """The connected engines, and what they did; `?engine=` chooses one for the charts."""
     engine = chosen(request)
-    context = {"rows": fleet(), "chosen": engine} | past(engine)
+    context = {"chosen": engine} | fleet() | past(engine)
     return render(request, "operate/engines.html", context)
 
 

@@ -38,14 +38,14 @@ def overview(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     hour = now.replace(minute=0, second=0, microsecond=0)
     day = UsageSum.objects.sums([], hour - timedelta(days=1), now)
-    gateways = list(GatewayProcess.objects.alive())
+    alive = list(GatewayProcess.objects.alive())
     context = {
         "fleet": fleet(),
         "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
         "tops": tops(hour - timedelta(days=7), now),
         "journals": journals(),
-        "gateways": gateways,
-        "limits": limits(len(gateways)),
+        "gateways": alive,
+        "limits": limits(len(alive)),
         "tenants": Tenant.objects.count(),
         "failures": failures(UsageEvent.objects.all(), now),
         "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
@@ -107,13 +107,13 @@ def _reported(drift: Drift) -> float:
     return at.timestamp() if at else 0.0
 
 
-def limits(gateways: int) -> dict[str, str]:
+def limits(alive: int) -> dict[str, str]:
     """How so many gateways count limits at the moment: a state and what it means."""
-    if not settings.REDIS_URL and gateways > 1:
-        text = f"Each of {gateways} gateways counts by itself: set REDIS_URL for all of them."
+    if not settings.REDIS_URL and alive > 1:
+        text = f"Each of {alive} gateways counts by itself: set REDIS_URL for all of them."
         return {"state": "degraded", "text": text}
     if not settings.REDIS_URL:
-        return {"state": "local", "text": "Counted in this gateway: no Redis is set."}
+        return {"state": "local", "text": "Counted in the gateway: no Redis is set."}
     if not gateways().fleet().limits_degraded:
         return {"state": "shared", "text": "Counted in Redis, for all gateways together."}
     if settings.LIMITS_WITHOUT_REDIS == "refuse":

@@ -46,14 +46,18 @@ class Engines(APIView):
 
     @extend_schema(responses=EngineSerializer(many=True), operation_id="engines_list")
     def get(self, request: Request) -> Response:
-        """The engines connected to any gateway."""
-        engines, user = gateways().fleet().engines, request.user
+        """The engines connected to any gateway. Operators are told as well which gateways did not
+        answer, so that what only those know is missing."""
+        fleet, user = gateways().fleet(), request.user
+        engines, further = fleet.engines, {}
         if isinstance(user, KeyHolder):
             engines = [shown_to({user.key.tenant.slug}, engine) for engine in engines]
         elif not user.is_staff:
             slugs = set(Tenant.objects.visible_to(user).values_list("slug", flat=True))
             engines = [shown_to(slugs, engine) for engine in engines]
-        return Response({"count": len(engines), "results": engines})
+        else:
+            further = {"silent_gateways": fleet.silent}
+        return Response({"count": len(engines), "results": engines, **further})
 
 
 class BaseModels(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[BaseModel]):
