@@ -19,6 +19,7 @@ from django.conf import settings
 from inference.errors import Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
 from inference.link.wire import Usage
+from inference.supervision import supervised
 from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
     MAX_TOKENS,
@@ -120,7 +121,7 @@ class StoreLimiter:
 
     async def __aenter__(self) -> Self:
         await self._failover.__aenter__()
-        self._strays = asyncio.create_task(self._end_strays(), name="strays")
+        self._strays = asyncio.create_task(supervised("strays", self._end_strays))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
