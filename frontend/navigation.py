@@ -39,6 +39,7 @@ TENANT = (
 OPERATOR = (
     ("operate", "Overview"),
     ("operate_tenants", "Tenants"),
+    ("operate_users", "Users"),
     ("operate_requests", "Requests"),
     ("operate_models", "Base models"),
     ("operate_limits", "Default limits"),
@@ -60,6 +61,7 @@ GO = {
     "audit": "h",
     "operate": "i",
     "operate_tenants": "t",
+    "operate_users": "w",
     "operate_requests": "q",
     "operate_models": "b",
     "operate_limits": "d",

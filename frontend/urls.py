@@ -27,7 +27,7 @@ from frontend.views import (
 from frontend.views.operate import audit as whole_log
 from frontend.views.operate import engines as fleet
 from frontend.views.operate import limits as defaults
-from frontend.views.operate import models, prices
+from frontend.views.operate import models, prices, users
 from frontend.views.operate import overview as installation
 from frontend.views.operate import requests as all_requests
 from frontend.views.operate import tenants as all_tenants
@@ -53,6 +53,15 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("tenants/<str:tenant_slug>/suspend", all_tenants.suspend, name="operate_tenants-suspend"),
     path(
         "tenants/<str:tenant_slug>/activate", all_tenants.activate, name="operate_tenants-activate"
+    ),
+    path("users", users.users, name="operate_users"),
+    path("users/<int:pk>/active", users.set_active, name="operate_users-active"),
+    path("users/<int:pk>/operator", users.set_operator, name="operate_users-operator"),
+    path("users/<int:pk>/password", users.password_link, name="operate_users-password"),
+    path(
+        "users/<int:pk>/second-factor",
+        users.remove_second_factor,
+        name="operate_users-second-factor",
     ),
     path("requests", all_requests.requests, name="operate_requests"),
     path("models", models.models, name="operate_models"),

@@ -105,6 +105,13 @@ class PayloadTooLarge(RequestError):
     http_status = 413
 
 
+class HeadersTooLarge(RequestError):
+    """The request's headers are larger than this server takes."""
+
+    code = "headers_too_large"
+    http_status = 431
+
+
 class ClientDisconnected(RequestError):
     """The client went away before the answer was complete."""
 

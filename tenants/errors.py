@@ -22,6 +22,12 @@ class LastOwner(Refused):
     code = "last_owner"
 
 
+class LastOperator(Refused):
+    """The installation keeps at least one operator who can sign in: make another one first."""
+
+    code = "last_operator"
+
+
 class VersionNotReady(Refused):
     """Only a version that is ready, of the same adapter, can be promoted."""
 

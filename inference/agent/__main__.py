@@ -144,9 +144,9 @@ def _add_queue(add: Callable[..., Any]) -> None:
     add(
         "--reserved",
         type=int,
-        metavar="PLACES",
-        help="of the places on the engine, those kept for tenants that have few; an eighth if "
-        "not given",
+        metavar="SEQUENCES",
+        help="of the sequences that run at once, those kept for tenants that have few; an eighth "
+        "if not given",
     )
     add(
         "--slots-per-tenant",

@@ -27,7 +27,7 @@ from inference.agent.job import Job
 from inference.agent.journal.billing import Billing
 from inference.agent.journal.journal import Journal, JournalFailed
 from inference.agent.link import Link
-from inference.agent.progress import Watch
+from inference.agent.progress import Progress
 from inference.agent.scheduler.queue import Queue, Request
 from inference.agent.scheduler.slots import Slots
 from inference.errors import (
@@ -77,7 +77,7 @@ class Agent:
         self._queue = Queue(
             self._slots, max_running=max_running, kv_tokens=engine.info.kv_tokens, **queue
         )
-        self._watch = Watch(self._queue)
+        self._watch = Progress(self._queue)
         self._residency = Residency(engine, store, self._slots, self._publish)
         self._links: dict[str, tuple[Link, asyncio.Task[None]]] = {}
         self._bootstrap: frozenset[str] = frozenset()

@@ -1,7 +1,7 @@
-"""What people who look at their requests are told of them, until the first token.
+"""Progress reports for watched requests, until their first token.
 
-Each change of phase is told at once, a change of place when all are looked at (once a second).
-Requests that nobody looks at are not here.
+A change of phase is reported at once, a change of queue position once a second (`look`). Requests
+that nobody watches are not here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from inference.agent.scheduler.queue import Queue
 from inference.link.wire import Wait
 
 
-class Watch:
+class Progress:
     """The watched requests of one agent."""
 
     def __init__(self, queue: Queue) -> None:
@@ -39,7 +39,7 @@ class Watch:
             self._tell(list(self._jobs.values()))
 
     def _tell(self, jobs: list[Job]) -> None:
-        places = self._queue.places(job.id for job in jobs if job.phase == "queued")
+        places = self._queue.positions(job.id for job in jobs if job.phase == "queued")
         for job in jobs:
             wait = Wait(job.id, job.phase, places.get(job.id, 0))
             if job.phase == "generating":

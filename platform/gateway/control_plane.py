@@ -21,6 +21,7 @@ from django.conf import settings  # noqa: E402
 from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
+from gateway.cookies import CookieLimit  # noqa: E402
 from inference.errors import Unavailable  # noqa: E402
 from inference.gateway.http import Health, Receive, Scope, Send  # noqa: E402
 from tenants.adapters.uploads.guard import BodyGuard  # noqa: E402
@@ -68,7 +69,7 @@ def _route(pattern: str, app: Any) -> URLPattern:
 
 _pages = ServeStaticASGI(django_app, root=str(settings.STATIC_ROOT), prefix="static")
 
-application = ProtocolTypeRouter(
+_routes = ProtocolTypeRouter(
     {
         "http": URLRouter(
             [
@@ -80,3 +81,4 @@ application = ProtocolTypeRouter(
         "lifespan": lifespan,
     }
 )
+application = CookieLimit(_routes)

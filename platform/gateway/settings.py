@@ -83,7 +83,6 @@ MEDIA_ROOT = str(VAR / "media")
 
 # --- Django --------------------------------------------------------------------------------------
 INSTALLED_APPS = [
-    "django.contrib.admin",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

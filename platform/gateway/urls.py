@@ -1,8 +1,6 @@
-from django.contrib import admin
 from django.urls import include, path
 
 urlpatterns = [
-    path("admin/", admin.site.urls),
     path("api/v1/", include("tenants.api.urls")),
     path("v1/", include("tenants.api.openai_urls")),
     path("", include("frontend.urls")),

@@ -8,13 +8,14 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from tenants.api.endpoints.organization import completions, costs
-from tenants.api.endpoints.receipts import public_key, receipt, receipts
+from tenants.api.endpoints.receipts import key_set, public_key, receipt, receipts
 from tenants.api.v1 import not_found
 
 urlpatterns: list[URLPattern] = [
     path("organization/usage/completions", completions),
     path("organization/costs", costs),
     path("usage/receipts", receipts),
+    path("usage/receipts/jwks.json", key_set),
     path("usage/receipts/key", public_key),
     path("usage/receipts/<str:request_id>", receipt),
     re_path(r"", not_found),

@@ -2,19 +2,24 @@
 
 A receipt is a JSON object:
 
-    {"object": "usage.receipt",
-     "receipt": {...},
-     "signature": {"algorithm": "Ed25519", "key_id": "...", "value": "..."}}
+    {"object": "usage.receipt", "receipt": {...}, "jws": "eyJ..."}
 
-What is signed is the value of `receipt` in RFC 8785's canonical form: one line of UTF-8, the names
-sorted, no space between them, nothing escaped but what JSON makes one escape. All of its numbers
-are integers, so nothing depends on how a language writes a float. `value` is the signature (RFC
-8032) in hexadecimal; `key_id` is the first 16 hexadecimal digits of the SHA-256 of the 32 bytes of
-the public key.
+`jws` is a JWS in compact form (RFC 7515) with EdDSA over Ed25519 (RFC 8037), which any JOSE library
+verifies with the keys at `/v1/usage/receipts/jwks.json`. Its payload is the value of `receipt`, its
+header has the `typ` TYPE and, as `kid`, the first 16 hexadecimal digits of the SHA-256 of the 32
+bytes of the public key. All numbers are integers, so nothing depends on how a language reads a
+float.
+
+Receipts of the format LEGACY_FORMAT, which were given out before, have instead of `jws`
+
+    "signature": {"algorithm": "Ed25519", "key_id": "...", "value": "..."}
+
+with the signature (RFC 8032) in hexadecimal of the value of `receipt` in RFC 8785's canonical form.
+They are verified with the same key.
 
 The private key is derived from the setting RECEIPT_KEY: HKDF-SHA256 of its UTF-8 bytes without a
 salt, with INFO, is Ed25519's 32-byte seed. With another RECEIPT_KEY new receipts get another
-`key_id`; the old ones are verified with the public key of their time, so keep it.
+`kid`; the old ones are verified with the public key of their time, so keep it.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC
 from functools import lru_cache
@@ -36,13 +41,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 )
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
+from jwt import PyJWK, PyJWS
+from jwt.algorithms import OKPAlgorithm
+from jwt.exceptions import PyJWTError
 
+from tenants.adapters.checks.strict_json import BadJson, load_object
 from tenants.billing.money import amount
 from tenants.models import AdapterVersion, UsageEvent
 
-ALGORITHM = "Ed25519"
-FORMAT = "lorikeet-receipt-1"
-"""Stands in every receipt, so that the key signs nothing that could be taken for something else."""
+ALGORITHM = "EdDSA"
+TYPE = "lorikeet-receipt+json"
+"""Says what was signed, so that the key signs nothing that could be taken for something else."""
+FORMAT = "lorikeet-receipt-2"
+LEGACY_ALGORITHM, LEGACY_FORMAT = "Ed25519", "lorikeet-receipt-1"
 INFO = b"lorikeet usage receipts, Ed25519, 1"
 KEY_ID_DIGITS = 16
 HEX_KEY = re.compile(r"[0-9A-Fa-f]{64}")
@@ -55,11 +66,11 @@ class InvalidReceipt(ValueError):
 
 
 class InvalidPublicKey(ValueError):
-    """It is no Ed25519 public key in PEM or hexadecimal."""
+    """It is no Ed25519 public key in a form that is known."""
 
 
 def canonical(receipt: Mapping[str, Any]) -> bytes:
-    """What is signed of a receipt (RFC 8785).
+    """A receipt as one line of JSON (RFC 8785), which is what is signed of it.
 
     Raises:
         ValueError: it holds what JSON has no words for.
@@ -78,53 +89,107 @@ class PublicKey:
     """32 bytes."""
 
     @classmethod
-    def parse(cls, text: str) -> PublicKey:
-        """A key in PEM or as 64 hexadecimal digits.
+    def parse(cls, text: str) -> list[PublicKey]:
+        """The keys of a PEM, of 64 hexadecimal digits, of a JWK or of a JWK set.
 
         Raises:
-            InvalidPublicKey: it is neither.
+            InvalidPublicKey: it is none of them, or a key of another kind.
         """
-        if HEX_KEY.fullmatch(text.strip()):
-            return cls(bytes.fromhex(text.strip()))
+        text = text.strip()
+        if HEX_KEY.fullmatch(text):
+            return [cls(bytes.fromhex(text))]
+        if text.startswith("{"):
+            return cls._of_json(text)
         try:
-            found = serialization.load_pem_public_key(text.encode())
+            return [cls._of(serialization.load_pem_public_key(text.encode()))]
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise InvalidPublicKey("neither PEM nor 64 hexadecimal digits") from error
-        if not isinstance(found, Ed25519PublicKey):
-            raise InvalidPublicKey("a public key, but not of Ed25519")
-        return cls(found.public_bytes_raw())
+            if isinstance(error, InvalidPublicKey):
+                raise
+            raise InvalidPublicKey("neither PEM, 64 hexadecimal digits nor a JWK") from error
+
+    @classmethod
+    def _of_json(cls, text: str) -> list[PublicKey]:
+        try:
+            found = load_object(text.encode())
+            keys = found.get("keys", [found])
+            return [cls._of(PyJWK.from_dict(key, ALGORITHM).key) for key in keys]
+        except (BadJson, PyJWTError, TypeError, AttributeError) as error:
+            raise InvalidPublicKey(f"no JWK or JWK set: {error}") from error
+
+    @classmethod
+    def _of(cls, key: object) -> PublicKey:
+        if not isinstance(key, Ed25519PublicKey):
+            raise InvalidPublicKey("a key, but not a public one of Ed25519")
+        return cls(key.public_bytes_raw())
 
     @property
     def id(self) -> str:
         return hashlib.sha256(self.raw).hexdigest()[:KEY_ID_DIGITS]
 
     @property
+    def key(self) -> Ed25519PublicKey:
+        return Ed25519PublicKey.from_public_bytes(self.raw)
+
+    @property
     def pem(self) -> str:
-        key = Ed25519PublicKey.from_public_bytes(self.raw)
         form = serialization.PublicFormat.SubjectPublicKeyInfo
-        return key.public_bytes(serialization.Encoding.PEM, form).decode()
+        return self.key.public_bytes(serialization.Encoding.PEM, form).decode()
 
-    def verify(self, signed: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The signed part of a receipt.
+    @property
+    def jwk(self) -> dict[str, Any]:
+        """As RFC 8037 has it."""
+        jwk: dict[str, Any] = OKPAlgorithm.to_jwk(self.key, as_dict=True)
+        return jwk | {"kid": self.id, "alg": ALGORITHM, "use": "sig"}
 
-        Raises:
-            InvalidReceipt: it is no receipt, or this key did not sign it as it is.
-        """
-        receipt, signature = signed.get("receipt"), signed.get("signature")
-        if not isinstance(receipt, dict) or receipt.get("format") != FORMAT:
-            raise InvalidReceipt(f"it is not a receipt of the format {FORMAT}")
-        if not isinstance(signature, dict) or signature.get("algorithm") != ALGORITHM:
-            raise InvalidReceipt(f"it has no {ALGORITHM} signature")
-        if signature.get("key_id") != self.id:
-            raise InvalidReceipt(
-                f"it names the key {str(signature.get('key_id'))[:64]!r}, this is {self.id!r}"
-            )
-        try:
-            value = bytes.fromhex(str(signature.get("value")))
-            Ed25519PublicKey.from_public_bytes(self.raw).verify(value, canonical(receipt))
-        except (ValueError, InvalidSignature) as error:
-            raise InvalidReceipt("the signature is not of what the receipt says") from error
+
+def verify(signed: Mapping[str, Any], keys: Collection[PublicKey]) -> Mapping[str, Any]:
+    """The signed part of a receipt of either format.
+
+    Raises:
+        InvalidReceipt: it is no receipt, or none of the keys signed it as it is.
+    """
+    if isinstance(jws := signed.get("jws"), str):
+        receipt = _verify_jws(jws, keys)
+        if signed.get("receipt", receipt) != receipt:
+            raise InvalidReceipt("`receipt` is not what `jws` holds")
         return receipt
+    return _verify_legacy(signed, keys)
+
+
+def _verify_jws(jws: str, keys: Collection[PublicKey]) -> Mapping[str, Any]:
+    try:
+        header = PyJWS().get_unverified_header(jws)
+        if header.get("typ") != TYPE:
+            raise InvalidReceipt(f"its type is not {TYPE}")
+        key = _named(header.get("kid"), keys)
+        receipt = load_object(PyJWS().decode(jws, key.key, algorithms=[ALGORITHM]))
+    except (PyJWTError, BadJson) as error:
+        raise InvalidReceipt("the signature is not of what the receipt says") from error
+    if receipt.get("format") != FORMAT:
+        raise InvalidReceipt(f"it is not a receipt of the format {FORMAT}")
+    return receipt
+
+
+def _verify_legacy(signed: Mapping[str, Any], keys: Collection[PublicKey]) -> Mapping[str, Any]:
+    receipt, signature = signed.get("receipt"), signed.get("signature")
+    if not isinstance(receipt, dict) or receipt.get("format") != LEGACY_FORMAT:
+        raise InvalidReceipt(f"it is not a receipt: it has no `jws`, nor is it {LEGACY_FORMAT}")
+    if not isinstance(signature, dict) or signature.get("algorithm") != LEGACY_ALGORITHM:
+        raise InvalidReceipt(f"it has no {LEGACY_ALGORITHM} signature")
+    key = _named(signature.get("key_id"), keys)
+    try:
+        key.key.verify(bytes.fromhex(str(signature.get("value"))), canonical(receipt))
+    except (ValueError, InvalidSignature) as error:
+        raise InvalidReceipt("the signature is not of what the receipt says") from error
+    return receipt
+
+
+def _named(key_id: object, keys: Collection[PublicKey]) -> PublicKey:
+    for key in keys:
+        if key.id == key_id:
+            return key
+    known = ", ".join(repr(key.id) for key in keys)
+    raise InvalidReceipt(f"it names the key {str(key_id)[:64]!r}, known is {known}")
 
 
 class Signer:
@@ -134,13 +199,12 @@ class Signer:
         seed = HKDF(hashes.SHA256(), 32, salt=None, info=INFO).derive(secret.encode())
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.public_key = PublicKey(self._key.public_key().public_bytes_raw())
-        self._key_id = self.public_key.id
+        self._header = {"typ": TYPE, "kid": self.public_key.id}
 
     def sign(self, receipt: Mapping[str, Any]) -> dict[str, Any]:
         """The receipt with its signature, as it is given out."""
-        value = self._key.sign(canonical(receipt)).hex()
-        signature = {"algorithm": ALGORITHM, "key_id": self._key_id, "value": value}
-        return {"object": "usage.receipt", "receipt": dict(receipt), "signature": signature}
+        jws = PyJWS().encode(canonical(receipt), self._key, ALGORITHM, headers=self._header)
+        return {"object": "usage.receipt", "receipt": dict(receipt), "jws": jws}
 
 
 _signer = lru_cache(maxsize=1)(Signer)
@@ -201,7 +265,7 @@ def _microseconds(seconds: float) -> int:
 
 def differences(receipt: Mapping[str, Any], event: UsageEvent) -> list[str]:
     """The fields in which a receipt says another thing than the ledger."""
-    told = describe(event)
+    told = describe(event) | {"format": receipt.get("format")}
     if _version(event) is None:
         told |= {name: receipt.get(name) for name in OF_THE_VERSION}
     return sorted(

@@ -59,7 +59,7 @@ def notices(create, function):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0018_key_origins"), ("sessions", "0001_initial")]
+    dependencies = [("tenants", "0019_no_admin_log"), ("sessions", "0001_initial")]
     operations = [
         migrations.RunSQL(USED, "DROP TABLE tenants_usedticket;"),
         notices(SESSIONS, "tenants_notify_session()"),

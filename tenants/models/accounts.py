@@ -10,7 +10,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models, transaction
 from django.db.models import Q
 
-from tenants.errors import LastOwner
+from tenants.errors import LastOperator, LastOwner
 from tenants.naming import ACTIVE, cache_salt
 
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
@@ -20,6 +20,25 @@ MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 
 class User(AbstractUser):
     """A person. An operator of the installation is a user with `is_staff`."""
+
+    def set_access(self, *, active: bool | None = None, operator: bool | None = None) -> None:
+        """Say whether somebody can sign in, and whether as an operator; None: as it is.
+
+        Raises:
+            LastOperator: nobody would be left to operate the installation.
+        """
+        with transaction.atomic():
+            operators = User.objects.filter(is_staff=True, is_active=True).order_by("pk")
+            # The rows are the lock: two operators who switch each other off take turns.
+            others = [one.pk for one in operators.select_for_update() if one.pk != self.pk]
+            self.refresh_from_db(fields=["is_active", "is_staff"])
+            if active is not None:
+                self.is_active = active
+            if operator is not None:
+                self.is_staff = operator
+            if not others and not (self.is_active and self.is_staff):
+                raise LastOperator
+            self.save(update_fields=["is_active", "is_staff"])
 
 
 def new_cache_secret() -> bytes:

@@ -221,3 +221,88 @@ def swapped(factory: AdapterFactory, draft: LocalAdapter, swap: int) -> LocalAda
     config = json.loads((folder / CONFIG).read_text()) | {"revision": str(swap)}
     (folder / CONFIG).write_text(json.dumps(config))
     return factory.adopt(folder)
+
+
+SEEDED = {"temperature": 1.0, "seed": 7, "max_tokens": 16}
+STEP = 256
+"""Tokens of one step of the engine here: longer prompts are computed in chunks."""
+
+
+def prompt(tokens: int, first: int = 0) -> list[int]:
+    """Some tokens that are no special ones, other ones for each `first`."""
+    return [8 + (7 * i + first) % 380 for i in range(tokens)]
+
+
+async def texts(engine: Engine, **body: Any) -> list[str]:
+    """The text of each choice."""
+    answer = await ask(engine, "completion", **body)
+    bodies = [json.loads(output.response) for output in answer.outputs if output.response]
+    return [choice["text"] for body in bodies for choice in body["choices"]] or [answer.text]
+
+
+async def test_a_long_prompt_with_a_seed_does_not_end_the_engine(vllm: Engine) -> None:
+    answer = await ask(vllm, "completion", prompt=prompt(STEP + 1), **SEEDED, salt="long")
+    assert answer.tokens == SEEDED["max_tokens"]
+    assert vllm.alive
+
+
+@pytest.mark.parametrize(
+    "further",
+    [
+        {},
+        {"top_p": 0.9, "top_k": 50, "min_p": 0.01},
+        {"frequency_penalty": 0.5, "presence_penalty": 0.5, "repetition_penalty": 1.2},
+        {"logprobs": 3},
+        {"n": 3},
+        {"n": 2, "logprobs": 1, "frequency_penalty": 0.5},
+    ],
+    ids=["plain", "filters", "penalties", "logprobs", "choices", "all"],
+)
+async def test_a_seed_gives_one_answer_however_its_prompt_is_computed(
+    vllm: Engine, further: dict[str, Any]
+) -> None:
+    salt = f"seeded-{further}"
+    asked = SEEDED | further | {"prompt": prompt(400)}
+    # In one chunk, for the cache has the rest; then in two; then all of it from the cache.
+    await ask(vllm, "completion", prompt=prompt(STEP), max_tokens=1, salt=salt)
+    expected = await texts(vllm, **asked, salt=salt)
+    assert await texts(vllm, **asked, salt=f"{salt}-cold") == expected
+    assert await texts(vllm, **asked, salt=f"{salt}-cold") == expected
+    assert await texts(vllm, **asked | {"seed": 8}, salt=salt) != expected
+    assert len(set(expected)) == further.get("n", 1), "each choice has a seed of its own"
+
+    # In pieces of whatever size the neighbours leave, each of which has a seed or none.
+    crowd = await asyncio.gather(
+        *(
+            ask(
+                vllm,
+                "completion",
+                prompt=prompt(300 + i, first=i),
+                temperature=1.0,
+                seed=i if i % 2 else None,
+                max_tokens=8 + i,
+                salt=f"{salt}-crowd-{i}",
+            )
+            for i in range(8)
+        ),
+        *(texts(vllm, **asked, salt=f"{salt}-among-{i}") for i in range(4)),
+    )
+    assert crowd[8:] == [expected] * 4
+
+
+async def test_a_seed_gives_one_answer_also_after_a_preemption(vllm: Engine) -> None:
+    """vLLM computes a preempted request's prompt and answer once more, in chunks."""
+    count, length, wanted = 32, 300, 200
+    assert count * length <= vllm.info.kv_tokens < count * (length + wanted), (
+        "all begin at once, but they cannot all end at once"
+    )
+
+    def asked(i: int) -> dict[str, Any]:
+        return SEEDED | {"prompt": prompt(length, first=i), "max_tokens": wanted, "seed": i}
+
+    together = await asyncio.gather(
+        *(texts(vllm, **asked(i), salt=f"together-{i}") for i in range(count))
+    )
+    # vLLM preempts who came last.
+    for i in range(count - 8, count):
+        assert await texts(vllm, **asked(i), salt=f"alone-{i}") == together[i], i

@@ -87,7 +87,7 @@ async def test_a_gateway_that_hangs_is_waited_for_once(tmp_path: Path) -> None:
             found = await sync_to_async(here.gateways.fleet)()
             assert (len(found.engines), found.silent) == (1, here.urls[2:])
             hanging.setblocking(False)
-            hanging.accept()
+            hanging.accept()[0].close()
             again = await sync_to_async(here.gateways.fleet)()
             assert again.silent == found.silent
             with pytest.raises(BlockingIOError):

@@ -161,8 +161,8 @@ def test_the_checklist_turns_green_and_goes(
 def test_the_snippets_name_the_address_and_a_model(tenant: Tenant, developer: Client) -> None:
     make_adapter(tenant)
     text = developer.get(address(tenant, "overview")).content.decode()
-    for words in ("curl http://testserver/v1/chat/completions", "from openai import OpenAI",
-                  'baseURL: "http://testserver/v1"',
+    for words in ("curl http://127.0.0.1:8000/v1/chat/completions", "from openai import OpenAI",
+                  'baseURL: "http://127.0.0.1:8000/v1"',
                   '"model": "base"'):  # fmt: skip
         assert words in text
     assert text.count('<copy-button class="copy">') == 3

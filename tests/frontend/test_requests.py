@@ -19,7 +19,7 @@ from frontend.views.request import SCALE, exact, phases, rate, reason
 from frontend.views.requests import PAGE, RequestFilter, mark_of, search, text_of
 from inference.errors import BY_CODE
 from inference.link.wire import Usage
-from tenants.billing.receipts import describe, signer
+from tenants.billing.receipts import describe, signer, verify
 from tenants.models import ApiKey, Membership, Tenant, UsageEvent
 from tenants.models.usage import REASONS, Mark, Outcome
 from tests.frontend.clients import client_of, user_of
@@ -459,7 +459,7 @@ def test_the_receipt_is_signed_and_to_be_kept(tenant: Tenant, key: ApiKey, admin
     event = spend(key, ago())
     answer = admin.get(at(tenant, event.id, "receipt"))
     assert answer["Content-Disposition"] == f'attachment; filename="receipt-req_{event.id}.json"'
-    assert signer().public_key.verify(answer.json()) == describe(UsageEvent.objects.get())
+    assert verify(answer.json(), [signer().public_key]) == describe(UsageEvent.objects.get())
 
 
 @pytest.mark.parametrize("id", ["nothing", "a b", "%00", "x" * 200])

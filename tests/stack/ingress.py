@@ -6,6 +6,7 @@ A small proxy in a process of its own: HTTP in both directions as it comes, and 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import subprocess
@@ -87,7 +88,8 @@ async def _body(receive: Any) -> AsyncIterator[bytes]:
 def ingress(port: int, gateway: str, console: str) -> Iterator[None]:
     """It listens on a port of this machine meanwhile."""
     command = [sys.executable, "-m", "tests.stack.ingress", str(port), gateway, console]
-    process = subprocess.Popen(command, cwd=ROOT)
+    path = os.pathsep.join((str(ROOT), str(ROOT / "platform")))
+    process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path})
     try:
         until(lambda: _listens(port))
         yield

@@ -195,9 +195,10 @@ def signed_in(stack: Stack) -> Iterator[httpx.Client]:
     login = stack.facts["operator"]
     url = stack.console_url
     with httpx.Client(base_url=url, timeout=120, follow_redirects=True) as client:
-        client.get("/admin/login/")
-        form = login | {"csrfmiddlewaretoken": client.cookies["csrftoken"], "next": "/admin/"}
-        page = client.post("/admin/login/", data=form, headers={"Referer": url})
-        assert "Log out" in page.text
+        client.get("/account/login/")
+        form = {"login": login["username"], "password": login["password"]}
+        form |= {"csrfmiddlewaretoken": client.cookies["csrftoken"]}
+        page = client.post("/account/login/", data=form, headers={"Referer": url})
+        assert "/account/logout/" in page.text
         client.headers.update({"X-CSRFToken": client.cookies["csrftoken"], "Referer": url})
         yield client

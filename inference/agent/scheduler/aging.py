@@ -1,7 +1,7 @@
-"""Which batch requests have waited for long enough to count as interactive. Time is handed in.
+"""Aging: batch requests that have waited `patience_s` count as interactive. Time is passed in.
 
-Of a tenant one does at a time: a tenant's chat would else wait for all that it left for later. The
-next does when that one has started or ended.
+One per tenant at a time, so that a tenant's chat does not wait behind all of its batch work; the
+next one ages when that one has started or ended.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from inference.agent.scheduler.lane import Waiting
-from inference.agent.scheduler.lazy_heap import Rank, Ranking
+from inference.agent.scheduler.lazy_heap import LazyHeap, Rank
 
 
-class Patience:
+class Aging:
     """The batch requests that wait. Each call takes O(log n) on average, n being their tenants."""
 
     def __init__(self, patience_s: float) -> None:
@@ -21,7 +21,7 @@ class Patience:
         """By tenant, the oldest first; without those whose patience is over."""
         self._over: dict[str, Waiting] = {}
         """By tenant, the one whose patience is over."""
-        self._next: Ranking[str] = Ranking(self._oldest)
+        self._next: LazyHeap[str] = LazyHeap(self._oldest)
         """Tenants that have some waiting, and none whose patience is over."""
 
     def add(self, waiting: Waiting) -> None:

@@ -1,15 +1,15 @@
 """How many answers run and how much KV they hold. No engine, no loop: arithmetic.
 
-Each choice of a request takes a place. Capacity is KV: a request holds its prompt, what it has
-generated, and GROWTH_TOKENS for what each choice generates next (less, if it may not generate as
-much). Setting its `max_tokens` aside would leave most of the KV idle, for answers mostly end
-earlier; where too many grow at once, vLLM preempts by `Queue.priority`. A prompt's cached part
-counts in full: it is shared, but it has to be there.
+Each choice of a request is a sequence (vLLM's `max_num_seqs`). Capacity is KV: a request holds its
+prompt, what it has generated, and GROWTH_TOKENS for what each choice generates next (less, if it
+may not generate as much). Reserving its `max_tokens` would leave most of the KV idle, for answers
+mostly end earlier; where too many grow at once, vLLM preempts by `Queue.priority`. A prompt's
+cached part counts in full: it is shared, but it has to be there.
 
 A request larger than all of the KV runs alone.
 
-The last `reserved` places, and as large a share of the KV, are for those that have few
-places, so that a newcomer finds room while a flood's long answers run. `Queue` says who that
+The last `reserved` sequences, and as large a share of the KV, are for those that have few
+sequences, so that a newcomer finds room while a flood's long answers run. `Queue` says who that
 is. So at most `reserved / max_running` of the engine is left idle while others wait.
 """
 
@@ -28,8 +28,8 @@ def growth(generated: int, max_tokens: int | None, choices: int) -> int:
     return room if max_tokens is None else min(room, max(0, choices * max_tokens - generated))
 
 
-class Places:
-    """The engine's places and KV."""
+class Capacity:
+    """The engine's running sequences and KV."""
 
     def __init__(self, *, max_running: int, kv_tokens: int, reserved: int) -> None:
         if not 0 <= reserved < max(1, max_running):
@@ -44,28 +44,28 @@ class Places:
 
     @property
     def open(self) -> int:
-        """Places that are not reserved."""
+        """Capacity that are not reserved."""
         return self._max_running - self.reserved
 
     def running(self, tenant: str) -> int:
-        """Places that this tenant has."""
+        """Capacity that this tenant has."""
         return self._running[tenant]
 
     def share(self, tenants: int) -> int:
-        """Each one's share of the places, were there one tenant more than these; at least one."""
+        """Each tenant's equal share of the sequences with one more tenant; at least one."""
         return max(1, self._max_running // (tenants + 1))
 
     def free(self, *, reserve: bool) -> bool:
-        """Whether there is a place, the reserve counted in or not."""
-        return self._total < self._places(reserve=reserve)
+        """Whether another sequence may run, the reserve counted in or not."""
+        return self._total < self._limit(reserve=reserve)
 
     def fits(self, tokens: int, choices: int, *, reserve: bool) -> bool:
-        """Whether there are places and KV for a request that takes so much."""
+        """Whether a request that takes so much may run."""
         if not self._total:
             return True
         kv_tokens = self._kv_tokens if reserve else self._kv_open
-        places = self._places(reserve=reserve)
-        return self.kv_held + tokens <= kv_tokens and self._total + choices <= places
+        limit = self._limit(reserve=reserve)
+        return self.kv_held + tokens <= kv_tokens and self._total + choices <= limit
 
     def start(self, tenant: str, tokens: int, choices: int) -> None:
         """A request starts that takes this much."""
@@ -81,5 +81,5 @@ class Places:
         self._total -= choices
         self.kv_held -= tokens
 
-    def _places(self, *, reserve: bool) -> int:
+    def _limit(self, *, reserve: bool) -> int:
         return self._max_running if reserve else self.open

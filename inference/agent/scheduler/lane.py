@@ -6,7 +6,7 @@ Rules
        by younger ones that need none.
 
 Requests of one tenant and adapter make a line. A line is *ready* where its adapter needs no slot
-of its own (`Turns.open_to`), else *wanting*; the two are ranked apart, so that thousands of
+of its own (`SlotScheduler.open_to`), else *wanting*; the two are ranked apart, so that thousands of
 tenants that all want a slot cost nothing while none is to be had. A line whose adapter was closed
 or left the engine is found out when it comes to the top; one whose adapter was opened is moved at
 once (`opened`).
@@ -22,9 +22,9 @@ from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from inference.agent.scheduler.lazy_heap import Rank, Ranking
-from inference.agent.scheduler.slot_scheduler import Turns
-from inference.agent.scheduler.vtc import Shares
+from inference.agent.scheduler.lazy_heap import LazyHeap, Rank
+from inference.agent.scheduler.slot_scheduler import SlotScheduler
+from inference.agent.scheduler.vtc import VirtualTokenCounters
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ def _oldest_head(line: Line) -> Rank:
     return 0.0, line.head.number
 
 
-def _ranked_lines() -> Ranking[Line]:
-    return Ranking(_oldest_head)
+def _ranked_lines() -> LazyHeap[Line]:
+    return LazyHeap(_oldest_head)
 
 
 @dataclass(slots=True, eq=False)
@@ -87,19 +87,19 @@ class Backlog:
     """The lines of one tenant."""
 
     lines: dict[str | None, Line] = field(default_factory=dict)
-    ready: Ranking[Line] = field(default_factory=_ranked_lines)
-    wanting: Ranking[Line] = field(default_factory=_ranked_lines)
+    ready: LazyHeap[Line] = field(default_factory=_ranked_lines)
+    wanting: LazyHeap[Line] = field(default_factory=_ranked_lines)
 
 
 class Lane:
-    """One lane's waiting requests. `shares` may be read by all; only lanes and queue change it."""
+    """One lane's waiting requests. Only lanes and queue change `counters`."""
 
-    def __init__(self, shares: Shares, turns: Turns) -> None:
-        self.shares = shares
-        self._turns = turns
+    def __init__(self, counters: VirtualTokenCounters, slot_scheduler: SlotScheduler) -> None:
+        self.counters = counters
+        self._slots = slot_scheduler
         self._backlogs: dict[str, Backlog] = {}
-        self._ready: Ranking[str] = Ranking(shares.rank)
-        self._wanting: Ranking[str] = Ranking(shares.rank)
+        self._ready: LazyHeap[str] = LazyHeap(counters.rank)
+        self._wanting: LazyHeap[str] = LazyHeap(counters.rank)
         self._tenants: dict[str | None, dict[str, None]] = {}
         """Who waits for an adapter, by adapter."""
         self._tenants_aside: list[str] = []
@@ -114,7 +114,7 @@ class Lane:
     def add(self, waiting: Waiting) -> None:
         """A request joins the end of its line."""
         request = waiting.request
-        self.shares.wait(request.tenant)
+        self.counters.wait(request.tenant)
         backlog = self._backlogs.setdefault(request.tenant, Backlog())
         if (line := backlog.lines.get(request.adapter)) is None:
             line = backlog.lines[request.adapter] = Line(request.tenant, request.adapter)
@@ -125,7 +125,7 @@ class Lane:
             self._rank(backlog, line)
 
     def remove(self, waiting: Waiting) -> None:
-        """A request leaves its line; then tell the shares whether it starts or is withdrawn."""
+        """A request leaves its line; then tell the counters whether it starts or is withdrawn."""
         request = waiting.request
         backlog, line = self._line(request)
         del line.requests[request.id]
@@ -144,15 +144,15 @@ class Lane:
         So before a tenant's k-th request go k of each tenant that is first now, k - 1 of each
         other; none of them has more than it has waiting in all.
         """
-        ranks = sorted(map(self.shares.rank, self._backlogs)) if some else []
+        ranks = sorted(map(self.counters.rank, self._backlogs)) if some else []
         return {waiting.request.id: self._ahead_of(waiting, ranks) for waiting in some}
 
     def _ahead_of(self, waiting: Waiting, ranks: list[Rank]) -> int:
         tenant = waiting.request.tenant
         lines = self._backlogs[tenant].lines.values()
         older = sum(one.number < waiting.number for line in lines for one in line.requests.values())
-        before = bisect_left(ranks, self.shares.rank(tenant))
-        others = self._count - self.shares.waiting(tenant)
+        before = bisect_left(ranks, self.counters.rank(tenant))
+        others = self._count - self.counters.waiting(tenant)
         return older + min(others, older * (len(ranks) - 1) + before)
 
     def opened(self, adapter: str) -> None:
@@ -163,11 +163,11 @@ class Lane:
 
     def charge(self, tenant: str, service: float) -> None:
         """The tenant received this much service; less than 0 corrects an estimate."""
-        self.shares.charge(tenant, service)
+        self.counters.charge(tenant, service)
         if service < 0:
-            for ranking in (self._ready, self._wanting):
-                if tenant in ranking:
-                    ranking.add(tenant)
+            for heap in (self._ready, self._wanting):
+                if tenant in heap:
+                    heap.add(tenant)
 
     def first(self) -> Waiting | None:
         """The next in fair order of those not set aside; None if there is none."""
@@ -227,7 +227,7 @@ class Lane:
 
     def _rank(self, backlog: Backlog, line: Line) -> None:
         """Put a line where it belongs, ready or wanting."""
-        if self._turns.open_to(line.adapter):
+        if self._slots.open_to(line.adapter):
             self._drop(backlog.wanting, line, self._wanting)
             backlog.ready.add(line)
         else:
@@ -240,7 +240,7 @@ class Lane:
             if lines and tenant not in tenants:
                 tenants.add(tenant)
 
-    def _drop(self, lines: Ranking[Line], line: Line, tenants: Ranking[str]) -> None:
+    def _drop(self, lines: LazyHeap[Line], line: Line, tenants: LazyHeap[str]) -> None:
         lines.discard(line)
         if not lines:
             tenants.discard(line.tenant)
@@ -250,7 +250,7 @@ class Lane:
             backlog = self._backlogs[tenant]
             line = backlog.ready.first()
             assert line is not None, "a tenant is ranked only while it has lines there"
-            if self._turns.open_to(line.adapter):
+            if self._slots.open_to(line.adapter):
                 return line
             self._rank(backlog, line)
         return None
@@ -261,4 +261,4 @@ class Lane:
         return self._backlogs[tenant].wanting.first()
 
     def _order(self, line: Line) -> tuple[Rank, int]:
-        return self.shares.rank(line.tenant), line.head.number
+        return self.counters.rank(line.tenant), line.head.number

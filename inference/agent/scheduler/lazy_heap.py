@@ -1,8 +1,7 @@
-"""Who is first, where ranks rise all the time and only the first one matters.
+"""A lazy priority queue, for keys whose ranks mostly increase.
 
-A heap in which ranks are brought up to date late: each entry holds the rank that its key had when
-it was put there. Ranks mostly rise, so an entry may only promise too much, and it is put right
-when it comes to the top. Whoever lowers a rank adds the key again.
+Each heap entry holds the rank that its key had when it was pushed. A stored rank that is too low is
+corrected only when its entry comes to the top; a rank that decreased needs another `add`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ K = TypeVar("K", bound=Hashable)
 Rank = tuple[float, int]
 
 SLACK = 16
-"""Entries left over from keys that went, before a small heap is made anew."""
+"""Stale entries tolerated before a small heap is rebuilt."""
 
 
-class Ranking(Generic[K]):
-    """A set of keys of which the one with the least rank is known.
+class LazyHeap(Generic[K]):
+    """A set of keys that knows the one with the lowest rank.
 
-    `add`, `discard` and `first` take O(log n) on average: an entry is put right at most once for
-    each rise of its rank, and the heap is made anew once most of its entries are left over. No two
-    keys may have one rank.
+    `add`, `discard` and `first` take amortised O(log n): an entry is corrected at most once per
+    increase of its rank, and the heap is rebuilt once most of its entries are stale. Ranks are
+    unique.
     """
 
     def __init__(self, rank: Callable[[K], Rank]) -> None:
@@ -38,7 +37,7 @@ class Ranking(Generic[K]):
         return key in self._members
 
     def add(self, key: K) -> None:
-        """Add the key, or say that its rank fell."""
+        """Add the key, or record that its rank decreased."""
         self._members.add(key)
         heapq.heappush(self._heap, (self._rank(key), key))
         if len(self._heap) > 2 * len(self._members) + SLACK:
@@ -50,7 +49,7 @@ class Ranking(Generic[K]):
         self._members.discard(key)
 
     def first(self) -> K | None:
-        """The key with the least rank; None where there is none."""
+        """The key with the lowest rank; None if the set is empty."""
         while self._heap:
             then, key = self._heap[0]
             if key not in self._members:

@@ -2,32 +2,32 @@
 
 Rules
     1. Order: the lane `interactive` before `batch`; in a lane, the tenant with the least virtual
-       token counter (`shares`); within a tenant, the oldest (`lane`). A batch request that has
+       token counter (`vtc`); within a tenant, the oldest (`lane`). A batch request that has
        waited `batch_patience_s` joins its tenant's interactive requests as the youngest of them,
        one at a time: else its tenant's chat would have to wait for all that it left for later.
-    2. At most `max_running` choices run, and what they hold fits the KV (`places`), so that the
-       engine's own waiting queue stays empty. A request takes a place for each of its choices.
-    3. The last `reserved` places, and their share of the KV, are for *light* tenants: those that
-       have fewer places than an equal share of `max_running`, one more tenant counted in, and
+    2. At most `max_running` choices run, and what they hold fits the KV (`capacity`), so that the
+       engine's own waiting queue stays empty. A request takes a sequence for each of its choices.
+    3. The last `reserved` sequences, and their share of the KV, are for *light* tenants: those that
+       have fewer sequences than an equal share of `max_running`, one more tenant counted in, and
        are no more than LEEWAY ahead of the least counter. The second half keeps weights exact:
        who is ahead of its share waits like everybody, however little it runs. Batch requests
        never use the reserve.
-    4. A request that needs an adapter slot gets it in fair order, within bounds (`turns`).
-    5. A request for which there is too little KV, or too few places for all of its choices, is
+    4. A request that needs an adapter slot gets it in fair order, within bounds (`slot_scheduler`).
+    5. A request for which there is too little KV, or too few sequences for all of its choices, is
        overtaken by those that fit until it has waited `patience_s`; from then nothing starts
        before it, except that a light tenant's request may use the reserve while others wait for
        the rest.
-    6. An `admit` passes over LOOK_AHEAD tenants at most that have no place or do not fit: a rush
+    6. An `admit` passes over LOOK_AHEAD tenants at most that have no sequence or do not fit: a rush
        of a thousand tenants is not looked through at every step. A light newcomer is among the
        first anyway, for it comes level with the least counter.
     7. At most `max_queued_per_tenant` requests of each tenant wait, and `max_queued` in all; beyond
        that only who has less than an equal share of it waiting may add to that, up to twice as
        many: a few floods don't shut everybody else out. Requests that are expected (their
        adapter's files are on their way) count as waiting here.
-    8. A request with more choices than there are places outside of the reserve is refused.
+    8. A request with more choices than there are sequences outside of the reserve is refused.
 
-Work-conserving, except for the reserve, a slot that is being emptied or was promised (`turns`),
-and KV or places that a large request waits for.
+Work-conserving, except for the reserve, a slot that is being emptied or was promised
+(`slot_scheduler`), and KV or sequences that a large request waits for.
 
 Life of a request: `push`, maybe after `expect`, then in some `admit` it starts, `progress` tells
 what it has used so far, `finish` ends it. Its prompt is charged by the estimate when it starts, and
@@ -44,14 +44,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from inference.agent.scheduler.aging import Patience
-from inference.agent.scheduler.capacity import Places, growth
+from inference.agent.scheduler.aging import Aging
+from inference.agent.scheduler.capacity import Capacity, growth
 from inference.agent.scheduler.lane import Lane, Request, Waiting
-from inference.agent.scheduler.service_gossip import Elsewhere, Tally
-from inference.agent.scheduler.slot_scheduler import Turns
+from inference.agent.scheduler.service_gossip import RemoteService, ServiceTotals
+from inference.agent.scheduler.slot_scheduler import SlotScheduler
 from inference.agent.scheduler.slots import Slots
-from inference.agent.scheduler.vtc import Shares
-from inference.agent.scheduler.wait_estimate import Pace
+from inference.agent.scheduler.vtc import VirtualTokenCounters
+from inference.agent.scheduler.wait_estimate import WaitEstimate
 from inference.errors import InvalidRequest, Overloaded
 
 __all__ = ["Queue", "Request"]
@@ -62,7 +62,7 @@ BATCH_SERVICE = "batch:"
 Lanes have counters of their own: what batch took of an idle engine delays nobody's chat."""
 
 LANE_PRIORITY = 1 << 20
-"""Between the lanes' priorities; more than any engine's places."""
+"""Between the lanes' priorities; more than any engine's sequences."""
 
 LEEWAY = 4096.0
 """Tokens over weight by which counters of equals differ at times, for estimates are put right only
@@ -94,7 +94,7 @@ class Pass:
 
     now: float
     passed_over: int = 0
-    """Tenants that have no place or whose request does not fit."""
+    """Tenants that have no sequence or whose request does not fit."""
     reserve_only: bool = False
     """An impatient request does not fit: only light tenants may go before it."""
     over: bool = False
@@ -121,13 +121,13 @@ class Queue:
         batch_patience_s: float = 30.0,
     ) -> None:
         self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
-        self._patience_s, self._patience = patience_s, Patience(batch_patience_s)
-        self._turns = Turns(slots, quota=slots_per_tenant, turn_s=patience_s)
-        self._places = Places(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
+        self._patience_s, self._aging = patience_s, Aging(batch_patience_s)
+        self._slots = SlotScheduler(slots, quota=slots_per_tenant, turn_s=patience_s)
+        self._capacity = Capacity(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
         # What others served sets a tenant back by no more than the slack that the counters of two
-        # waiting tenants have anyway (`shares`): one filling of the KV.
-        self._interactive = Lane(Shares(reach=kv_tokens), self._turns)
-        self._batch = Lane(Shares(reach=kv_tokens), self._turns)
+        # waiting tenants have anyway (`vtc`): one filling of the KV.
+        self._interactive = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
+        self._batch = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
         self._lanes = (self._interactive, self._batch)
         self._expected: dict[str, str] = {}
         """Requests that will be pushed, with their tenants."""
@@ -138,8 +138,8 @@ class Queue:
         self._requests: Counter[str] = Counter()
         """Waiting and running, by tenant."""
         self._arrivals = itertools.count()
-        self._pace = Pace()
-        self._tally, self._elsewhere = Tally(), Elsewhere()
+        self._estimate = WaitEstimate()
+        self._totals, self._remote = ServiceTotals(), RemoteService()
 
     def __len__(self) -> int:
         """Requests waiting."""
@@ -153,7 +153,7 @@ class Queue:
     # --- a request's life ------------------------------------------------------------------------
 
     def expect(self, request: Request) -> None:
-        """A request will be pushed: it has its place among those that wait from now on.
+        """A request will be pushed: it counts among those that wait from now on.
 
         Raises:
             InvalidRequest, Overloaded: as `push`.
@@ -181,7 +181,7 @@ class Queue:
         self._waiting[request.id] = waiting
         self._requests[request.tenant] += 1
         if lane is self._batch:
-            self._patience.add(waiting)
+            self._aging.add(waiting)
         self._look(now)
 
     def admit(self, now: float) -> list[str]:
@@ -203,9 +203,9 @@ class Queue:
         """
         return self._running[id].priority
 
-    def places(self, ids: Iterable[str]) -> dict[str, int]:
-        """The place of each of these requests that waits, 1 for who is next: an estimate, for who
-        goes before whom depends on what others will have used by then."""
+    def positions(self, ids: Iterable[str]) -> dict[str, int]:
+        """The queue position of each of these that waits, 1 for the next: an estimate, because the
+        order depends on what others will have used by then."""
         waiting = [self._waiting[id] for id in ids if id in self._waiting]
         ahead: dict[str, int] = {}
         for lane, before in ((self._interactive, 0), (self._batch, len(self._interactive))):
@@ -230,7 +230,7 @@ class Queue:
             self._tell(running)
         held = (prompt_tokens or request.prompt_tokens) + completion_tokens
         held += growth(completion_tokens, request.max_tokens, request.choices)
-        self._places.kv_held += held - running.held
+        self._capacity.kv_held += held - running.held
         running.held = held
 
     def finish(self, id: str, now: float) -> None:
@@ -240,7 +240,7 @@ class Queue:
             self._withdraw(waiting)
         elif running := self._running.pop(id, None):
             self._look(now)
-            self._pace.completed()
+            self._estimate.completed()
             self._end(running)
         self._look(now)
 
@@ -252,19 +252,19 @@ class Queue:
 
         Whoever wants every change, such as each gateway's link, keeps a mark of its own.
         """
-        return self._tally.since(mark)
+        return self._totals.since(mark)
 
     def heard(self, engine_id: str, run: str, served: Mapping[str, float]) -> None:
         """Another engine of the same base model told this of its `served_since`.
 
         Hearing it again, late or from several gateways changes nothing.
         """
-        grown = self._elsewhere.heard(engine_id, run, served)
+        grown = self._remote.heard(engine_id, run, served)
         by_lane: tuple[dict[str, float], dict[str, float]] = ({}, {})
         for name, service in grown.items():
             by_lane[name.startswith(BATCH_SERVICE)][name.removeprefix(BATCH_SERVICE)] = service
         for lane, increases in zip(self._lanes, by_lane, strict=True):
-            lane.shares.heard(increases)
+            lane.counters.heard(increases)
 
     def expected_wait_s(self, tenant: str, lane: str) -> float:
         """How long a request that came now would wait, in seconds, by the rate of completions.
@@ -273,29 +273,31 @@ class Queue:
         its lane; before a batch request all interactive ones too, or, once its patience is over,
         its tenant's own of both lanes and as many interactive ones of each other tenant.
         """
-        if not self._waiting and not self._expecting[tenant] and self._places.free(reserve=False):
+        if not self._waiting and not self._expecting[tenant] and self._capacity.free(reserve=False):
             return 0.0
         if lane != BATCH:
-            return self._pace.wait_s(1 + self._ahead(self._interactive, tenant))
-        in_turn_s = self._pace.wait_s(1 + len(self._interactive) + self._ahead(self._batch, tenant))
-        older = self._batch.shares.waiting(tenant)
+            return self._estimate.wait_s(1 + self._ahead(self._interactive, tenant))
+        in_turn_s = self._estimate.wait_s(
+            1 + len(self._interactive) + self._ahead(self._batch, tenant)
+        )
+        older = self._batch.counters.waiting(tenant)
         ahead = self._ahead(self._interactive, tenant, older)
-        return min(in_turn_s, self._patience.patience_s + self._pace.wait_s(1 + ahead))
+        return min(in_turn_s, self._aging.patience_s + self._estimate.wait_s(1 + ahead))
 
     def _ahead(self, lane: Lane, tenant: str, elsewhere: int = 0) -> int:
         """Of this lane, with so many more of the tenant's own that wait elsewhere."""
-        waiting = lane.shares.waiting(tenant)
+        waiting = lane.counters.waiting(tenant)
         own = waiting + self._expecting[tenant] + elsewhere
-        others = lane.shares.tenants_waiting - bool(waiting)
+        others = lane.counters.tenants_waiting - bool(waiting)
         return own + min(len(lane) - waiting, others * (own + 1))
 
     # --- admission -------------------------------------------------------------------------------
 
     def _promote(self, now: float) -> None:
         """Batch requests whose patience is over count as interactive from now, as the youngest."""
-        while waiting := self._patience.next_over(now):
+        while waiting := self._aging.next_over(now):
             self._batch.remove(waiting)
-            self._batch.shares.withdraw(waiting.request.tenant)
+            self._batch.counters.withdraw(waiting.request.tenant)
             waiting.lane, waiting.number = self._interactive, next(self._arrivals)
             self._interactive.add(waiting)
 
@@ -310,18 +312,18 @@ class Queue:
 
     def _round(self, lane: Lane, step: Pass) -> list[str]:
         started: list[str] = []
-        while not step.over and self._places.free(reserve=True):
+        while not step.over and self._capacity.free(reserve=True):
             if (first := lane.first()) is None:
                 break
             tenant = first.request.tenant
             light = self._is_light(lane, tenant)
-            if not light and (step.reserve_only or not self._places.free(reserve=False)):
+            if not light and (step.reserve_only or not self._capacity.free(reserve=False)):
                 if lane is self._batch or not self._is_level(lane, tenant):
                     break  # nor is anybody behind it light
                 self._pass_over(lane, tenant, step)
             elif not self._may_have_slot(first, step):
                 self._want_slot(lane, first, step)
-            elif self._places.fits(_held(first.request), first.request.choices, reserve=light):
+            elif self._capacity.fits(_held(first.request), first.request.choices, reserve=light):
                 self._start(first, step.now)
                 started.append(first.request.id)
             else:
@@ -332,30 +334,30 @@ class Queue:
 
     def _is_light(self, lane: Lane, tenant: str) -> bool:
         """Rule 3: whether this tenant may use the reserve; without one there is no difference."""
-        if not self._places.reserved:
+        if not self._capacity.reserved:
             return True
         if lane is self._batch or not self._is_level(lane, tenant):
             return False
-        return self._places.running(tenant) < self._places.share(len(self._requests))
+        return self._capacity.running(tenant) < self._capacity.share(len(self._requests))
 
     def _is_level(self, lane: Lane, tenant: str) -> bool:
-        return lane.shares.counter(tenant) <= lane.shares.least + LEEWAY
+        return lane.counters.counter(tenant) <= lane.counters.least + LEEWAY
 
     def _may_have_slot(self, waiting: Waiting, step: Pass) -> bool:
         tenant, adapter = waiting.request.tenant, waiting.request.adapter
-        if not step.heed_quota or self._turns.open_to(adapter):
-            return self._turns.free_for(adapter)
-        return self._turns.free_for(adapter) and not self._turns.at_quota(tenant)
+        if not step.heed_quota or self._slots.open_to(adapter):
+            return self._slots.free_for(adapter)
+        return self._slots.free_for(adapter) and not self._slots.at_quota(tenant)
 
     def _want_slot(self, lane: Lane, waiting: Waiting, step: Pass) -> None:
         """The request waits for a slot; who comes after it, if anybody, goes first now."""
         tenant, adapter = waiting.request.tenant, waiting.request.adapter
         assert adapter is not None, "the base model needs no slot"
-        if step.heed_quota and self._turns.at_quota(tenant):
+        if step.heed_quota and self._slots.at_quota(tenant):
             step.deferred = True
             lane.pass_over_wanting(tenant)
-        elif self._turns.ask(adapter, tenant, step.now, impatient=self._impatient(waiting, step)):
-            if self._turns.open_to(adapter):
+        elif self._slots.ask(adapter, tenant, step.now, impatient=self._impatient(waiting, step)):
+            if self._slots.open_to(adapter):
                 self._open([adapter])
             else:
                 lane.pass_over_line(waiting)
@@ -380,24 +382,24 @@ class Queue:
         request, lane = waiting.request, waiting.lane
         self._leave_lane(waiting)
         del self._waiting[request.id]
-        lane.shares.start(request.tenant)
-        priority = self._lanes.index(lane) * LANE_PRIORITY + self._places.running(request.tenant)
+        lane.counters.start(request.tenant)
+        priority = self._lanes.index(lane) * LANE_PRIORITY + self._capacity.running(request.tenant)
         running = Running(request, lane, priority, _held(request))
         self._running[request.id] = running
-        self._places.start(request.tenant, running.held, request.choices)
-        self._open(self._turns.start(request.adapter, request.tenant, now))
+        self._capacity.start(request.tenant, running.held, request.choices)
+        self._open(self._slots.start(request.adapter, request.tenant, now))
         self._charge(running, _estimate(request))
 
     # --- bookkeeping -----------------------------------------------------------------------------
 
     def _refuse_beyond_bounds(self, request: Request) -> None:
-        if request.choices > (most := max(1, self._places.open)):
+        if request.choices > (most := max(1, self._capacity.open)):
             raise InvalidRequest(
                 f"{request.choices} choices are asked for (`n` of each prompt): "
                 f"at most {most} may be asked for at once.",
                 param="n",
             )
-        own = sum(lane.shares.waiting(request.tenant) for lane in self._lanes)
+        own = sum(lane.counters.waiting(request.tenant) for lane in self._lanes)
         own += self._expecting[request.tenant]
         total = len(self._waiting) + len(self._expected)
         if own >= self._max_queued_per_tenant:
@@ -410,7 +412,7 @@ class Queue:
         raise Overloaded(f"{reason}; try again later.", retry_after_s=wait_s)
 
     def _has_a_share_left(self, own: int, total: int) -> bool:
-        tenants = sum(lane.shares.tenants_waiting for lane in self._lanes)
+        tenants = sum(lane.counters.tenants_waiting for lane in self._lanes)
         tenants += len(self._expecting) + (own == 0)
         return own < self._max_queued // tenants and total < 2 * self._max_queued
 
@@ -425,16 +427,16 @@ class Queue:
 
     def _leave_lane(self, waiting: Waiting) -> None:
         waiting.lane.remove(waiting)
-        self._patience.discard(waiting)
+        self._aging.discard(waiting)
 
     def _withdraw(self, waiting: Waiting) -> None:
         """A waiting request has ended: its client left."""
         request = waiting.request
         self._leave_lane(waiting)
         del self._waiting[request.id]
-        waiting.lane.shares.withdraw(request.tenant)
+        waiting.lane.counters.withdraw(request.tenant)
         if request.adapter and not any(lane.waits_for(request.adapter) for lane in self._lanes):
-            self._open(self._turns.forget(request.adapter))
+            self._open(self._slots.forget(request.adapter))
         self._forget(request.tenant)
 
     def _end(self, running: Running) -> None:
@@ -442,9 +444,9 @@ class Queue:
         whoever cancels soon enough would have the prefill for nothing."""
         request = running.request
         self._tell(running)
-        running.lane.shares.finish(request.tenant)
-        self._places.finish(request.tenant, running.held, request.choices)
-        self._open(self._turns.finish(request.adapter))
+        running.lane.counters.finish(request.tenant)
+        self._capacity.finish(request.tenant, running.held, request.choices)
+        self._open(self._slots.finish(request.adapter))
         self._forget(request.tenant)
 
     def _forget(self, tenant: str) -> None:
@@ -468,11 +470,11 @@ class Queue:
         if running.charged > running.told:
             request = running.request
             name = (BATCH_SERVICE if running.lane is self._batch else "") + request.tenant
-            self._tally.add(name, (running.charged - running.told) / request.weight)
+            self._totals.add(name, (running.charged - running.told) / request.weight)
             running.told = running.charged
 
     def _look(self, now: float) -> None:
-        self._pace.look(now, waiting=bool(self._waiting))
+        self._estimate.look(now, waiting=bool(self._waiting))
 
 
 def _estimate(request: Request) -> int:

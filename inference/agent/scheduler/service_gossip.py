@@ -22,7 +22,7 @@ PAST_RUNS = 8
 """Ended runs of an engine, of which a slow gateway may still bring news."""
 
 
-class Tally:
+class ServiceTotals:
     """Cumulative service by name since the start, in tokens over weight.
 
     Whoever wants the changes keeps a mark of its own, so that each of several gets all of them.
@@ -70,7 +70,7 @@ class Other:
     figures: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
 
-class Elsewhere:
+class RemoteService:
     """What other engines say.
 
     What they did before we first heard of them is nobody's debt here: the first figure of each

@@ -44,7 +44,7 @@ class Claim:
     leaving: str | None
 
 
-class Turns:
+class SlotScheduler:
     """Who has the slots, and who gets the next."""
 
     def __init__(self, slots: Slots, *, quota: int | None, turn_s: float) -> None:

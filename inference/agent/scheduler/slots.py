@@ -5,11 +5,11 @@ loaded. Asking it for more of either stalls or ends everybody's streams, so this
 before the engine is asked:
 
 - A request of an adapter that is in use joins it; one of an adapter that is not in use needs a
-  free active slot. Who gets the next one is `turns`' matter.
+  free active slot. `slot_scheduler` decides who gets the next.
 - An adapter stays resident after its last request; to make room for another, the resident one
   that was unused for longest goes. One in use never goes.
-- Pinned adapters are loaded ahead of requests and never go, as long as the others keep `active`
-  places: of the operator's pins, the first `resident - active` hold, the rest are as any adapter.
+- Pinned adapters are loaded ahead of requests and never go, as long as the others keep room for
+  `active`: of the operator's pins, the first `resident - active` hold, the rest are as any adapter.
 - A retired adapter (archived by its tenant) goes as soon as it is unused, pinned or not.
 
 Adapters are named by their digest.

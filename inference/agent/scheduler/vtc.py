@@ -33,7 +33,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inference.agent.scheduler.lazy_heap import Rank, Ranking
+from inference.agent.scheduler.lazy_heap import LazyHeap, Rank
 
 MAX_TENANTS = 65_536
 """Counters kept: about 10 MB."""
@@ -53,13 +53,13 @@ class Standing:
     running: int = 0
 
 
-class Shares:
+class VirtualTokenCounters:
     """The counters of one lane. Counters are in tokens over weight."""
 
     def __init__(self, *, reach: float = math.inf, max_tenants: int = MAX_TENANTS) -> None:
         self._reach, self._max_tenants = reach, max_tenants
         self._standings: dict[str, Standing] = {}
-        self._waiting: Ranking[str] = Ranking(self.rank)
+        self._waiting: LazyHeap[str] = LazyHeap(self.rank)
         self._joins = itertools.count(1)
         self._floor = 0.0
         """What a tenant is lifted to at least."""

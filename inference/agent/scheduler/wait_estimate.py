@@ -1,4 +1,4 @@
-"""How fast the engine gets through what waits for it, so that a refusal can say when to retry."""
+"""Estimates how long a request will wait, from the rate of completions: for `retry-after`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST_WAIT_S = 600.0
 """Nobody waits longer than a request's time limit."""
 
 
-class Pace:
+class WaitEstimate:
     """Completions per second, measured only while somebody waits: idle time says nothing.
 
     Both completions and time fade away exponentially, so their quotient is right from the start.

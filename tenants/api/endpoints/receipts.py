@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 
 from inference.errors import InvalidRequest, NotFound
 from tenants.api.v1 import Query, ends_early, keyed, openai_view, reply
-from tenants.billing.receipts import ALGORITHM, describe, signer
+from tenants.billing.receipts import LEGACY_ALGORITHM, describe, signer
 from tenants.models import ApiKey, Scope, Tenant, UsageEvent
 from tenants.models.usage import UsageEventQuerySet
 from tenants.permissions import TABLE, Permission
@@ -79,13 +79,19 @@ def _later_than(tenant: Tenant, shown_id: str) -> Q:
 
 
 @openai_view
+def key_set(request: HttpRequest) -> HttpResponse:
+    """What verifies the receipts that are signed now, as a JWK set (RFC 7517)."""
+    return reply({"keys": [signer().public_key.jwk]})
+
+
+@openai_view
 def public_key(request: HttpRequest) -> HttpResponse:
-    """What verifies the receipts that are signed now."""
+    """The same key for tools without JOSE."""
     key = signer().public_key
     return reply(
         {
             "object": "usage.receipt_key",
-            "algorithm": ALGORITHM,
+            "algorithm": LEGACY_ALGORITHM,
             "key_id": key.id,
             "public_key": key.raw.hex(),
             "pem": key.pem,

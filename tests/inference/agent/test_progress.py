@@ -9,7 +9,7 @@ import pytest
 
 from inference.agent.job import Job
 from inference.agent.link import Link
-from inference.agent.progress import Watch
+from inference.agent.progress import Progress
 from inference.agent.scheduler.queue import Queue, Request
 from inference.agent.scheduler.slots import Slots
 from inference.link import wire
@@ -31,7 +31,7 @@ class Room:
 
     def __init__(self) -> None:
         self.link, self.queue = Heard(), Queue(Slots(active=1, resident=1), max_running=1)
-        self.watch = Watch(self.queue)
+        self.watch = Progress(self.queue)
 
     def job(self, id: str, *, watched: bool = True) -> Job:
         job = Job(id, None, cast(Link, self.link))

@@ -50,14 +50,14 @@ def test_a_place_counts_who_goes_before_by_todays_counters() -> None:
     push(q, "b1", "b2", tenant="b")
     generated(q, "a1", 50, prompt=100)
     push(q, "batch", tenant="c", lane="batch")
-    assert q.places(["a1", "a2", "a3", "b1", "b2", "batch", "unknown"]) == {
+    assert q.positions(["a1", "a2", "a3", "b1", "b2", "batch", "unknown"]) == {
         "b1": 1,
         "a2": 2,  # after b1, for a's counter is ahead
         "b2": 3,  # one of each goes before
         "a3": 4,
         "batch": 5,
     }
-    assert q.places([]) == {}
+    assert q.positions([]) == {}
 
 
 def test_places_say_in_which_order_equals_start() -> None:
@@ -66,21 +66,21 @@ def test_places_say_in_which_order_equals_start() -> None:
         push(q, *(f"{tenant}{number}" for tenant in "a"), tenant="a", prompt_tokens=10)
         push(q, *(f"{tenant}{number}" for tenant in "b"), tenant="b", prompt_tokens=10)
     ids = [f"{tenant}{number}" for number in range(3) for tenant in "ab"]
-    places = q.places(ids)
+    positions = q.positions(ids)
     order = []
     for _ in ids:
         (id,) = q.admit(0.0)
         order.append(id)
         q.finish(id, 0.0)
-    assert sorted(places, key=places.__getitem__) == order
-    assert sorted(places.values()) == [1, 2, 3, 4, 5, 6]
+    assert sorted(positions, key=positions.__getitem__) == order
+    assert sorted(positions.values()) == [1, 2, 3, 4, 5, 6]
 
 
 def test_others_are_no_more_than_they_are() -> None:
     q = queue(running=1)
     push(q, *(f"a{number}" for number in range(20)), tenant="a")
     push(q, "b1", tenant="b")
-    assert q.places(["a19", "b1"]) == {"a19": 21, "b1": 2}
+    assert q.positions(["a19", "b1"]) == {"a19": 21, "b1": 2}
 
 
 # --- order and bounds ----------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_when_one_that_counts_as_interactive_is_withdrawn_the_next_does() -> Non
     for id in ("b1", "b3"):
         q.finish(id, BATCH_PATIENCE_S)
     assert q.admit(BATCH_PATIENCE_S) == []
-    assert q.places(["i1", "b2"]) == {"i1": 1, "b2": 2}
+    assert q.positions(["i1", "b2"]) == {"i1": 1, "b2": 2}
 
 
 def test_a_withdrawn_batch_request_is_not_promoted() -> None:

@@ -557,8 +557,8 @@ def test_whole_traces_are_served_within_all_bounds(trace: list[Job], quota: int 
     served = made.queue.served_since(0)[1]
     billed = sum(job.prompt - job.cached + job.output for job in trace)
     assert sum(served.values()) == billed
-    assert made.queue._turns._has == Counter()
-    assert made.queue._places.kv_held == 0
+    assert made.queue._slots._has == Counter()
+    assert made.queue._capacity.kv_held == 0
 
 
 def test_in_the_recorded_peak_small_requests_do_not_wait_for_large_ones() -> None:

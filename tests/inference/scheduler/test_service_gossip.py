@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.agent.scheduler import service_gossip
-from inference.agent.scheduler.service_gossip import Elsewhere, Tally
+from inference.agent.scheduler.service_gossip import RemoteService, ServiceTotals
 
 
 def test_each_reader_hears_of_every_change_once() -> None:
-    served = Tally()
+    served = ServiceTotals()
     assert served.since(0) == (0, {})
     served.add("acme", 10)
     served.add("globex", 5)
@@ -24,21 +24,21 @@ def test_each_reader_hears_of_every_change_once() -> None:
 
 
 def test_a_tally_keeps_what_changed_last() -> None:
-    served = Tally(max_names=2)
+    served = ServiceTotals(max_names=2)
     for name in ("a", "b", "a", "c"):
         served.add(name, 1)
     assert served.since(0)[1] == {"a": 2, "c": 1}
 
 
 def test_what_was_before_we_listened_is_nobodys_debt() -> None:
-    others = Elsewhere()
+    others = RemoteService()
     assert others.heard("e2", "r1", {"acme": 10_000}) == {}
     assert others.heard("e2", "r1", {"acme": 10_100, "globex": 500}) == {"acme": 100}
     assert others.heard("e2", "r1", {"globex": 600}) == {"globex": 100}
 
 
 def test_hearing_the_same_twice_or_late_changes_nothing() -> None:
-    others = Elsewhere()
+    others = RemoteService()
     others.heard("e2", "r1", {"acme": 0})
     assert others.heard("e2", "r1", {"acme": 100}) == {"acme": 100}
     assert others.heard("e2", "r1", {"acme": 100}) == {}
@@ -47,7 +47,7 @@ def test_hearing_the_same_twice_or_late_changes_nothing() -> None:
 
 
 def test_a_new_run_begins_at_nothing_and_the_old_one_has_ended() -> None:
-    others = Elsewhere()
+    others = RemoteService()
     others.heard("e2", "r1", {"acme": 900})
     assert others.heard("e2", "r2", {"acme": 50}) == {"acme": 50}
     assert others.heard("e2", "r1", {"acme": 950}) == {}, "a slow gateway"
@@ -57,7 +57,7 @@ def test_a_new_run_begins_at_nothing_and_the_old_one_has_ended() -> None:
 
 
 def test_a_forgotten_name_is_not_charged_its_past() -> None:
-    others = Elsewhere(max_names=2)
+    others = RemoteService(max_names=2)
     others.heard("e2", "r1", {})
     others.heard("e2", "r2", {"a": 10, "b": 10})
     assert others.heard("e2", "r2", {"c": 10}) == {"c": 10}
@@ -66,7 +66,7 @@ def test_a_forgotten_name_is_not_charged_its_past() -> None:
 
 
 def test_the_number_of_engines_is_bounded() -> None:
-    others = Elsewhere()
+    others = RemoteService()
     for i in range(service_gossip.MAX_ENGINES + 1):
         others.heard(f"e{i}", "r", {"acme": 10})
     assert others.heard("e0", "r", {"acme": 20}) == {}, "forgotten, so heard for the first time"
@@ -81,7 +81,7 @@ def test_whatever_way_news_travels_each_token_counts_once(
     services: list[int], travels: list[tuple[int, int]]
 ) -> None:
     """Frames arrive repeated, merged and in any order; in the end the whole is known."""
-    served, others = Tally(), Elsewhere()
+    served, others = ServiceTotals(), RemoteService()
     others.heard("e2", "r", {"acme": 0})
     frames, mark = [], 0
     for service in services:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from inference.agent.scheduler.slot_scheduler import Turns
+from inference.agent.scheduler.slot_scheduler import SlotScheduler
 from inference.agent.scheduler.slots import Slots
 
 TURN_S = 1.0
 
 
-def turns(active: int, quota: int | None = None) -> Turns:
-    return Turns(Slots(active=active, resident=active), quota=quota, turn_s=TURN_S)
+def scheduler(active: int, quota: int | None = None) -> SlotScheduler:
+    return SlotScheduler(Slots(active=active, resident=active), quota=quota, turn_s=TURN_S)
 
 
 def test_an_adapter_with_a_slot_is_open_and_the_base_model_needs_none() -> None:
-    t = turns(1)
+    t = scheduler(1)
     assert t.open_to(None)
     assert not t.open_to("A")
     assert t.free_for("A")
@@ -31,7 +31,7 @@ def test_an_adapter_with_a_slot_is_open_and_the_base_model_needs_none() -> None:
 
 
 def test_a_slot_that_was_emptied_for_one_goes_to_nobody_else() -> None:
-    t = turns(1)
+    t = scheduler(1)
     t.start("A", "acme", 0.0)
     assert t.ask("B", "acme", TURN_S, impatient=True)
     assert not t.open_to("A")
@@ -45,7 +45,7 @@ def test_a_slot_that_was_emptied_for_one_goes_to_nobody_else() -> None:
 
 
 def test_nothing_closes_for_the_patient_nor_before_its_turn_is_over() -> None:
-    t = turns(1)
+    t = scheduler(1)
     t.start("A", "acme", 0.0)
     assert not t.ask("B", "acme", TURN_S, impatient=False)
     assert not t.ask("B", "acme", TURN_S - 0.1, impatient=True)
@@ -55,7 +55,7 @@ def test_nothing_closes_for_the_patient_nor_before_its_turn_is_over() -> None:
 
 
 def test_whoever_gives_up_waiting_opens_what_was_closed_for_it() -> None:
-    t = turns(1)
+    t = scheduler(1)
     t.start("A", "acme", 0.0)
     t.ask("B", "acme", TURN_S, impatient=True)
     assert t.forget("B") == ["A"]
@@ -67,7 +67,7 @@ def test_whoever_gives_up_waiting_opens_what_was_closed_for_it() -> None:
 
 
 def test_whoever_finds_another_slot_opens_what_was_closed_for_it() -> None:
-    t = turns(2)
+    t = scheduler(2)
     t.start("A", "acme", 0.0)
     t.start("A", "acme", 0.0)
     t.start("B", "acme", 0.0)
@@ -79,7 +79,7 @@ def test_whoever_finds_another_slot_opens_what_was_closed_for_it() -> None:
 
 
 def test_the_tenant_with_most_slots_gives_one_up() -> None:
-    t = turns(3)
+    t = scheduler(3)
     t.start("A", "acme", 0.0)
     for adapter in ("X", "Y", "X", "Y"):
         t.start(adapter, "flood", 0.0)
@@ -89,7 +89,7 @@ def test_the_tenant_with_most_slots_gives_one_up() -> None:
 
 
 def test_over_its_quota_a_tenant_makes_way_at_once() -> None:
-    t = turns(3, quota=2)
+    t = scheduler(3, quota=2)
     for adapter in ("X", "Y", "Z"):
         t.start(adapter, "flood", 0.0)
     assert t.at_quota("flood")
@@ -100,7 +100,7 @@ def test_over_its_quota_a_tenant_makes_way_at_once() -> None:
 
 
 def test_what_a_tenant_above_its_quota_waits_for_goes_to_others_first() -> None:
-    t = turns(2, quota=1)
+    t = scheduler(2, quota=1)
     for adapter in ("X", "Y", "Y"):
         t.start(adapter, "flood", 0.0)
     t.ask("W", "flood", TURN_S, impatient=True)
@@ -115,7 +115,7 @@ def test_what_a_tenant_above_its_quota_waits_for_goes_to_others_first() -> None:
 
 
 def test_a_slot_promised_above_the_quota_goes_to_another_at_once() -> None:
-    t = turns(2, quota=1)
+    t = scheduler(2, quota=1)
     for adapter in ("X", "Y"):
         t.start(adapter, "flood", 0.0)
     t.ask("Z", "flood", TURN_S, impatient=True)
@@ -126,7 +126,7 @@ def test_a_slot_promised_above_the_quota_goes_to_another_at_once() -> None:
 
 
 def test_at_its_quota_a_tenant_may_only_close_its_own() -> None:
-    t = turns(2, quota=1)
+    t = scheduler(2, quota=1)
     t.start("A", "acme", 0.0)
     t.start("X", "flood", 0.0)
     t.start("X", "flood", 0.0)
@@ -137,4 +137,4 @@ def test_at_its_quota_a_tenant_may_only_close_its_own() -> None:
 
 def test_a_quota_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="quota of 0"):
-        turns(1, quota=0)
+        scheduler(1, quota=0)

@@ -6,6 +6,7 @@ import json
 import random
 import secrets
 import subprocess
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -19,11 +20,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from django.test import Client
 from hypothesis import given
 from hypothesis import strategies as st
+from jwt import PyJWS
 
 from inference.link.wire import Account, LedgerEntry, Usage
 from tenants.billing import ledger
 from tenants.billing.money import amount
 from tenants.billing.receipts import (
+    TYPE,
     InvalidPublicKey,
     InvalidReceipt,
     PublicKey,
@@ -32,6 +35,7 @@ from tenants.billing.receipts import (
     describe,
     differences,
     signer,
+    verify,
 )
 from tenants.models import ApiKey, Price, Tenant, UsageEvent
 from tests.tenants.callers import Api, everybody
@@ -39,7 +43,7 @@ from tests.tenants.making import make_adapter, make_base, make_key, make_tenant,
 from tests.tenants.spending import NOON, spend
 
 SECRET = "a secret of an installation, long enough"
-RECEIPT = {"format": "lorikeet-receipt-1", "id": "req_1", "model": "großes/模型", "cost_pico": 3}
+RECEIPT = {"format": "lorikeet-receipt-2", "id": "req_1", "model": "großes/模型", "cost_pico": 3}
 
 
 def ask(credential: str | Api | None, path: str, **query: Any) -> Any:
@@ -68,18 +72,26 @@ def test_the_key_is_the_documented_derivation_of_the_secret() -> None:
 
 
 def test_openssl_verifies_a_receipt(tmp_path: Path) -> None:
-    signed = Signer(SECRET).sign(RECEIPT)
+    """By the letter of RFC 7515: the signature is of the header, a dot and the payload."""
+    signing_input, _, signature = Signer(SECRET).sign(RECEIPT)["jws"].rpartition(".")
     (tmp_path / "key.pem").write_text(Signer(SECRET).public_key.pem)
-    (tmp_path / "signature").write_bytes(bytes.fromhex(signed["signature"]["value"]))
+    (tmp_path / "signature").write_bytes(urlsafe_b64decode(f"{signature}=="))
 
-    def openssl(message: bytes) -> int:
-        (tmp_path / "message").write_bytes(message)
+    def openssl(message: str) -> int:
+        (tmp_path / "message").write_text(message)
         command = "openssl pkeyutl -verify -pubin -inkey key.pem -rawin -in message"
         arguments = [*command.split(), "-sigfile", "signature"]
         return subprocess.run(arguments, cwd=tmp_path, capture_output=True).returncode
 
-    assert openssl(canonical(signed["receipt"])) == 0
-    assert openssl(canonical(signed["receipt"] | {"cost_pico": 2})) == 1
+    assert openssl(signing_input) == 0
+    assert openssl(f"{signing_input}A") == 1
+    header, _, payload = signing_input.partition(".")
+    assert json.loads(urlsafe_b64decode(f"{payload}==")) == RECEIPT
+    assert json.loads(urlsafe_b64decode(f"{header}==")) == {
+        "alg": "EdDSA",
+        "typ": "lorikeet-receipt+json",
+        "kid": "772732fc567fb064",
+    }
 
 
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text()))
@@ -90,17 +102,43 @@ def test_what_was_signed_is_verified_after_a_journey_as_json(fields: dict[str, A
     except UnicodeEncodeError:
         return  # a lone surrogate: no text, so it is in no database
     read = json.loads(json.dumps(signed, indent=2))
-    assert made.public_key.verify(read) == fields | RECEIPT
+    assert verify(read, [made.public_key]) == fields | RECEIPT
+    assert verify({"jws": read["jws"]}, [made.public_key]) == fields | RECEIPT
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
-    signed = json.loads(json.dumps(Signer(SECRET).sign(RECEIPT)))
-    parent = signed
+KEY = Signer(SECRET).public_key
+LEGACY = {
+    "object": "usage.receipt",
+    "receipt": {
+        "format": "lorikeet-receipt-1",
+        "id": "req_1",
+        "model": "großes/模型",
+        "cost_pico": 3,
+    },
+    "signature": {
+        "algorithm": "Ed25519",
+        "key_id": "772732fc567fb064",
+        "value": (
+            "ca516b8fbda79c9608427b41958840aba3c24ddd4620e4e9de64502fbeb0fe5d"
+            "24b23d0c40b6ccab6932ec49ed5c4f6b360fc1c0d61590f5b5325ff99758ea03"
+        ),
+    },
+}
+"""As it was given out, with this secret, before receipts were JWS."""
+
+
+def changed(signed: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(signed))
+    parent = copy
     *parts, last = path.split(".")
     for part in parts:
         parent = parent[part]
     parent[last] = value
-    return signed
+    return copy
+
+
+def test_a_receipt_that_was_given_out_before_still_verifies() -> None:
+    assert verify(LEGACY, [KEY]) == LEGACY["receipt"]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +147,10 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("receipt.cost_pico", 2, "not of what"),
         ("receipt.cost_pico", 3.0, "not of what"),
         ("receipt.extra", None, "not of what"),
-        ("receipt.format", "another", "format"),
+        ("receipt.format", "another", "no `jws`"),
+        ("receipt.format", "lorikeet-receipt-2", "no `jws`"),
         ("receipt.id", float("inf"), "not of what"),
-        ("receipt", None, "format"),
+        ("receipt", None, "no `jws`"),
         ("signature", None, "no Ed25519"),
         ("signature.algorithm", "none", "no Ed25519"),
         ("signature.key_id", "0123456789abcdef", "names the key '0123456789abcdef'"),
@@ -121,29 +160,79 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("signature.value", None, "not of what"),
     ],
 )
-def test_what_was_changed_is_invalid(path: str, value: Any, why: str) -> None:
+def test_what_was_changed_of_an_old_receipt_is_invalid(path: str, value: Any, why: str) -> None:
     with pytest.raises(InvalidReceipt, match=why):
-        Signer(SECRET).public_key.verify(changed(path, value))
+        verify(changed(LEGACY, path, value), [KEY])
+
+
+def jws(payload: object = RECEIPT, *, alg: str = "EdDSA", **header: Any) -> str:
+    """One that the key itself signed, whatever it says."""
+    made = Signer(SECRET)
+    named = {"typ": TYPE, "kid": KEY.id} | header
+    key = made._key if alg == "EdDSA" else KEY.raw
+    return PyJWS().encode(json.dumps(payload).encode(), key, alg, headers=named)
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        ("", "not of what"),
+        ("a.b.c", "not of what"),
+        (jws()[:-4] + "AAAA", "not of what"),
+        (jws(RECEIPT | {"cost_pico": 2}).rpartition(".")[0] + jws()[-87:], "not of what"),
+        (jws(alg="HS256"), "not of what"),  # the public key taken for a shared secret
+        (jws(typ="JWT"), "its type"),
+        (jws(kid="0123456789abcdef"), "names the key '0123456789abcdef'"),
+        (jws(kid=""), "names the key ''"),
+        (jws(RECEIPT | {"format": "lorikeet-receipt-1"}), "format"),
+        (jws([RECEIPT]), "not of what"),
+    ],
+)
+def test_a_jws_that_is_no_receipt_is_invalid(token: str, why: str) -> None:
+    with pytest.raises(InvalidReceipt, match=why):
+        verify({"jws": token}, [KEY])
+
+
+def test_what_is_read_of_a_receipt_is_what_was_signed() -> None:
+    signed = Signer(SECRET).sign(RECEIPT)
+    for path, value in (("receipt.cost_pico", 2), ("receipt.extra", None), ("receipt", None)):
+        with pytest.raises(InvalidReceipt, match="not what `jws` holds"):
+            verify(changed(signed, path, value), [KEY])
 
 
 def test_another_key_does_not_verify() -> None:
-    forged = Signer("somebody else's secret").sign(RECEIPT)
-    key = Signer(SECRET).public_key
+    other = Signer("somebody else's secret")
     with pytest.raises(InvalidReceipt, match="names the key"):
-        key.verify(forged)
-    forged["signature"]["key_id"] = key.id
+        verify(other.sign(RECEIPT), [KEY])
+    assert verify(other.sign(RECEIPT), [KEY, other.public_key]) == RECEIPT
+    forged = PyJWS().encode(b"{}", other._key, "EdDSA", headers={"typ": TYPE, "kid": KEY.id})
     with pytest.raises(InvalidReceipt, match="not of what"):
-        key.verify(forged)
+        verify({"jws": forged}, [KEY])
 
 
-def test_a_public_key_in_its_two_forms() -> None:
-    key = Signer(SECRET).public_key
-    assert PublicKey.parse(key.pem) == PublicKey.parse(f" {key.raw.hex().upper()}\n") == key
-    for text in ("", "00", key.raw.hex() + "00", "-----BEGIN PUBLIC KEY-----\n", "é"):
+def test_a_public_key_in_each_of_its_forms() -> None:
+    key = KEY
+    assert PublicKey.parse(key.pem) == PublicKey.parse(f" {key.raw.hex().upper()}\n") == [key]
+    assert PublicKey.parse(json.dumps(key.jwk)) == [key]
+    assert PublicKey.parse(json.dumps({"keys": [key.jwk, key.jwk]})) == [key, key]
+    for text in (
+        "",
+        "00",
+        key.raw.hex() + "00",
+        "-----BEGIN PUBLIC KEY-----\n",
+        "é",
+        "{",
+        "{}",
+        '{"keys": 3}',
+        '{"keys": [3]}',
+        '{"kty": "oct", "k": "AAAA"}',
+        json.dumps(key.jwk | {"x": "AAAA"}),
+        json.dumps(key.jwk | {"d": key.jwk["x"]}),
+    ):
         with pytest.raises(InvalidPublicKey):
             PublicKey.parse(text)
     rsa = generate_private_key(65537, 2048).public_key()
-    with pytest.raises(InvalidPublicKey, match="not of Ed25519"):
+    with pytest.raises(InvalidPublicKey, match="not a public one of Ed25519"):
         PublicKey.parse(rsa.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode())
 
 
@@ -165,7 +254,7 @@ def test_a_receipt_says_all_of_the_event(event: UsageEvent) -> None:
     version = event.version
     assert version is not None
     assert describe(UsageEvent.objects.get()) == {
-        "format": "lorikeet-receipt-1",
+        "format": "lorikeet-receipt-2",
         "id": f"req_{event.id}",
         "tenant": "acme",
         "api_key_id": event.key_id,
@@ -215,7 +304,7 @@ def test_a_receipt_by_each_name_of_its_request(event: UsageEvent, prefix: str) -
     _, secret = make_key(event.tenant, "inference")
     answer = ask(secret, f"/{prefix}{event.id}")
     assert answer.status_code == 200
-    assert signer().public_key.verify(answer.json()) == describe(event)
+    assert verify(answer.json(), [signer().public_key]) == describe(event)
 
 
 def test_who_gets_a_receipt(event: UsageEvent) -> None:
@@ -283,7 +372,7 @@ def test_the_list_in_pages_has_each_receipt_once(key: ApiKey) -> None:
     after: dict[str, str] = {}
     while True:
         page = ask(secret, "", limit=4, **after).json()
-        ids = [signer().public_key.verify(each)["id"] for each in page["data"]]
+        ids = [verify(each, [signer().public_key])["id"] for each in page["data"]]
         assert (page["first_id"], page["last_id"]) == (ids[0], ids[-1])
         found += ids
         if not page["has_more"]:
@@ -319,7 +408,7 @@ def all_receipts(secret: str, **period: int) -> list[Mapping[str, Any]]:
     after: dict[str, str] = {}
     while True:
         page = ask(secret, "", **period, limit=20, **after).json()
-        found += [signer().public_key.verify(each) for each in page["data"]]
+        found += [verify(each, [signer().public_key]) for each in page["data"]]
         if not page["has_more"]:
             return found
         after = {"after": page["last_id"]}
@@ -390,7 +479,8 @@ def test_the_public_key_is_everybodys() -> None:
     told = ask(None, "/key").json()
     key = signer().public_key
     assert told["object"] == "usage.receipt_key" and told["algorithm"] == "Ed25519"
-    assert PublicKey.parse(told["pem"]) == PublicKey.parse(told["public_key"]) == key
+    assert PublicKey.parse(told["pem"]) == PublicKey.parse(told["public_key"]) == [key]
+    assert PublicKey.parse(ask(None, "/jwks.json").content.decode()) == [key]
     assert told["key_id"] == key.id
 
 
@@ -413,5 +503,6 @@ def test_a_receipt_outlives_a_new_secret(event: UsageEvent, settings: Any) -> No
     old_key, old = signer().public_key, ask(secret, f"/{event.id}").json()
     settings.RECEIPT_KEY = "another secret, as long as the first one"
     new = ask(secret, f"/{event.id}").json()
-    assert old_key.verify(old) == signer().public_key.verify(new)
-    assert old["signature"]["key_id"] != new["signature"]["key_id"]
+    assert verify(old, [old_key]) == verify(new, [signer().public_key])
+    kid_of = PyJWS().get_unverified_header
+    assert kid_of(old["jws"])["kid"] != kid_of(new["jws"])["kid"]

@@ -42,7 +42,7 @@ def test_the_command_on_one_receipt(event: UsageEvent, tmp_path: Path) -> None:
     assert verify(signed, tmp_path) == f"{valid}; the ledger says the same\n"
     forged = json.loads(json.dumps(signed))
     forged["receipt"]["cost_pico"] = 1
-    assert verify(forged, tmp_path).startswith("INVALID: the signature is not of")
+    assert verify(forged, tmp_path).startswith("INVALID: `receipt` is not what `jws` holds")
     assert "FAILED" in verify(forged, tmp_path)
     UsageEvent.objects.update(cost=1)
     assert f"{valid}; but DIFFERS from the ledger in cost, cost_pico" in verify(signed, tmp_path)
@@ -69,7 +69,8 @@ def test_the_command_with_another_public_key(event: UsageEvent, tmp_path: Path) 
     assert "names the key" in verify(signed, tmp_path)
     file = tmp_path / "key.pem"
     file.write_text(other.public_key.pem)
-    for key in (other.public_key.raw.hex(), other.public_key.pem, str(file)):
+    public = other.public_key
+    for key in (public.raw.hex(), public.pem, json.dumps(public.jwk), str(file)):
         assert "not in this ledger" in verify(signed, tmp_path, f"--public-key={key}")
     assert "--public-key: neither" in verify(signed, tmp_path, "--public-key=00")
 
@@ -100,7 +101,7 @@ def test_the_command_as_a_process() -> None:
     valid = "valid: req_1, 0.000000000003 usd; the ledger cannot be read\n"
     assert run(signed) == (0, valid)
     signed["receipt"]["cost"] = "0"
-    assert run(signed) == (1, "INVALID: the signature is not of what the receipt says\n")
+    assert run(signed) == (1, "INVALID: `receipt` is not what `jws` holds\n")
 
 
 @pytest.mark.django_db

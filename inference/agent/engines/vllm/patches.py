@@ -6,6 +6,9 @@
    alone and does one matrix product per adapter in the batch.
 2. Freed KV blocks are not zeroed for plain attention, yet the CPU kernel reads all of a block: NaN
    that one adapter left there comes back as token 0 in somebody else's answer.
+3. vLLM samples after every chunk of a prompt, throws away all but the last sample, and takes the
+   draw of a request with a seed back by the offset of its generator. A CPU generator has none, so
+   one such request ends the engine core for everybody. `sample_tokens` makes no such draw.
 
 `install` must run before the engine core is forked; the patched classes travel with the fork.
 """
@@ -39,6 +42,7 @@ def install() -> None:
     check_version(__version__)
     CpuPlatform.get_punica_wrapper = classmethod(lambda _: f"{__name__}.{GroupedPunica.__name__}")
     KVCacheConfig.needs_kv_cache_zeroing = property(lambda _: True)
+    _model_runner().sample_tokens = sample_tokens
 
 
 def check_version(version: str) -> None:
@@ -52,12 +56,41 @@ def check_version(version: str) -> None:
     patched: list[tuple[Any, str]] = [
         (CpuPlatform, "get_punica_wrapper"),
         (KVCacheConfig, "needs_kv_cache_zeroing"),
+        (_model_runner(), "sample_tokens"),
         *((PunicaWrapperCPU, name) for name in ("_apply_shrink", "_apply_expand")),
         *((PunicaWrapperCPU, name) for name in ("add_lora_embedding", "add_lora_logits")),
     ]
     for owner, name in patched:
         if not hasattr(owner, name):
             raise RuntimeError(f"vLLM {version} has no {owner.__name__}.{name} to patch")
+
+
+def _model_runner() -> Any:
+    # Imported only where it is patched: it takes over a second, and a GPU's front end needs none.
+    from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+    return CPUModelRunner
+
+
+def sample_tokens(runner: Any, grammar_output: Any) -> Any:
+    """vLLM's `GPUModelRunner.sample_tokens`, in which requests in mid-prompt have no generator.
+
+    Their sample then draws from the generator that all requests without a seed share, and there is
+    nothing to take back. A request's own generator advances by exactly what is drawn for tokens it
+    is given, whatever draws the sampler makes for one and however often a prompt is computed: cut
+    into chunks, found in the cache, or again after a preemption.
+
+    Mutates `runner.input_batch.generators`, the dictionary that the sampler reads, for this call.
+    """
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    batch = runner.input_batch
+    discarded = runner.discard_request_mask.np[: batch.num_reqs].nonzero()[0].tolist()
+    held = {row: batch.generators.pop(row) for row in discarded if row in batch.generators}
+    try:
+        return GPUModelRunner.sample_tokens(runner, grammar_output)
+    finally:
+        batch.generators.update(held)
 
 
 def groups_of(slots: torch.Tensor) -> list[Group]:

@@ -18,6 +18,7 @@ from tenants.billing.receipts import (
     PublicKey,
     differences,
     signer,
+    verify,
 )
 from tenants.models import UsageEvent
 
@@ -34,49 +35,52 @@ class Command(BaseCommand):
         parser.add_argument("file", help="the receipts in JSON; - for standard input")
         parser.add_argument(
             "--public-key",
-            help="in PEM, as 64 hexadecimal digits, or a file that holds either; for receipts of "
-            "another installation or of an earlier RECEIPT_KEY (default: this installation's)",
+            help="in PEM, as 64 hexadecimal digits, as a JWK or JWK set, or a file that holds one "
+            "of them; for receipts of another installation or of an earlier RECEIPT_KEY (default: "
+            "this installation's)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        key = _public_key(options["public_key"])
+        keys = _public_keys(options["public_key"])
         sound, costs = True, dict[str, int]()
-        signed = _read(options["file"])
-        for receipt in signed:
-            valid, words = self._judge(receipt, key)
-            if valid and (id := receipt["receipt"]["id"]) in costs:
-                valid, words = False, f"{words}; but it is there TWICE"
-            elif valid:
-                costs[id] = receipt["receipt"]["cost_pico"]
+        read = _read(options["file"])
+        for signed in read:
+            try:
+                receipt = verify(signed, keys)
+            except InvalidReceipt as error:
+                valid, words = False, f"INVALID: {error}"
+            else:
+                valid, words = _compared(receipt)
+                if valid and receipt["id"] in costs:
+                    valid, words = False, f"{words}; but it is there TWICE"
+                elif valid:
+                    costs[receipt["id"]] = receipt["cost_pico"]
             self.stdout.write(words)
             sound &= valid
         if not sound:
             raise CommandError("Not all is as it should be.", returncode=1)
-        if len(signed) != 1:
-            self.stdout.write(f"{len(signed)} receipts, {amount(sum(costs.values()))} in all")
-
-    def _judge(self, signed: Mapping[str, Any], key: PublicKey) -> tuple[bool, str]:
-        """Whether the receipt is sound, and what to say of it."""
-        try:
-            receipt = key.verify(signed)
-        except InvalidReceipt as error:
-            return False, f"INVALID: {error}"
-        valid = f"valid: {receipt['id']}, {receipt['cost']} {receipt['currency']}"
-        try:
-            event = UsageEvent.objects.filter(id=receipt["id"].removeprefix("req_")).first()
-        except DatabaseError:
-            return True, f"{valid}; the ledger cannot be read"
-        if event is None:
-            return True, f"{valid}; not in this ledger"
-        differing = differences(receipt, event)
-        if differing:
-            return False, f"{valid}; but DIFFERS from the ledger in {', '.join(differing)}"
-        return True, f"{valid}; the ledger says the same"
+        if len(read) != 1:
+            self.stdout.write(f"{len(read)} receipts, {amount(sum(costs.values()))} in all")
 
 
-def _public_key(given: str | None) -> PublicKey:
+def _compared(receipt: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether the ledger, where it has the request, says the same; and what to say of it."""
+    valid = f"valid: {receipt['id']}, {receipt['cost']} {receipt['currency']}"
+    try:
+        event = UsageEvent.objects.filter(id=receipt["id"].removeprefix("req_")).first()
+    except DatabaseError:
+        return True, f"{valid}; the ledger cannot be read"
+    if event is None:
+        return True, f"{valid}; not in this ledger"
+    differing = differences(receipt, event)
+    if differing:
+        return False, f"{valid}; but DIFFERS from the ledger in {', '.join(differing)}"
+    return True, f"{valid}; the ledger says the same"
+
+
+def _public_keys(given: str | None) -> list[PublicKey]:
     if given is None:
-        return signer().public_key
+        return [signer().public_key]
     try:
         path = Path(given)
         return PublicKey.parse(path.read_text() if "\n" not in given and path.is_file() else given)

@@ -1,0 +1,103 @@
+"""The accounts of people: who can sign in, by what, and who operates the installation."""
+
+from __future__ import annotations
+
+from allauth.account.forms import default_token_generator
+from allauth.account.utils import user_pk_to_url_str
+from allauth.mfa.models import Authenticator
+from django.contrib import messages
+from django.db.models import Count, Exists, OuterRef, Q
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from frontend.lists import page_of, place_of, words_of
+from frontend.pages import operator_page, refusals_told
+from tenants.models import User
+
+WHO = {
+    "operators": ("Operators", Q(is_staff=True)),
+    "inactive": ("Cannot sign in", Q(is_active=False)),
+}
+"""Filters of the list: title and condition, by their value in the address."""
+
+
+@require_GET
+@never_cache
+@operator_page
+def users(request: HttpRequest) -> HttpResponse:
+    """The list, newest first."""
+    return _list(request)
+
+
+@require_POST
+@operator_page
+def set_active(request: HttpRequest, pk: int) -> HttpResponse:
+    """Switch an account on or off: whoever is off cannot sign in, and is signed out now."""
+    user, active = get_object_or_404(User, pk=pk), request.POST.get("active") == "yes"
+    with refusals_told(request):
+        user.set_access(active=active)
+        said = "can sign in again" if active else "cannot sign in any more"
+        messages.success(request, f"{user.username} {said}.")
+    return redirect("operate_users")
+
+
+@require_POST
+@operator_page
+def set_operator(request: HttpRequest, pk: int) -> HttpResponse:
+    """Make somebody an operator of the installation, or no longer."""
+    user, operator = get_object_or_404(User, pk=pk), request.POST.get("operator") == "yes"
+    with refusals_told(request):
+        user.set_access(operator=operator)
+        said = "operates the installation now" if operator else "is no operator any more"
+        messages.success(request, f"{user.username} {said}.")
+    return redirect("operate_users")
+
+
+@require_POST
+@operator_page
+def remove_second_factor(request: HttpRequest, pk: int) -> HttpResponse:
+    """For somebody who lost it: the password alone is enough until a new one is set up."""
+    user = get_object_or_404(User, pk=pk)
+    Authenticator.objects.filter(user=user).delete()
+    messages.success(request, f"{user.username} has no second factor any more.")
+    return redirect("operate_users")
+
+
+@require_POST
+@never_cache
+@operator_page
+def password_link(request: HttpRequest, pk: int) -> HttpResponse:
+    """A link by which somebody sets a new password; the answer shows it this once."""
+    user = get_object_or_404(User, pk=pk, is_active=True)
+    token = default_token_generator.make_token(user)
+    where = reverse("account_reset_password_from_key", args=[user_pk_to_url_str(user), token])
+    return _list(request, user, request.build_absolute_uri(where))
+
+
+def _list(request: HttpRequest, link_of: User | None = None, link: str = "") -> HttpResponse:
+    found = User.objects.order_by("-pk").annotate(
+        tenants=Count("memberships"),
+        second_factor=Exists(Authenticator.objects.filter(user=OuterRef("pk"))),
+    )
+    words, who = words_of(request), request.GET.get("who", "")
+    if words:
+        found = found.filter(Q(username__icontains=words) | Q(email__icontains=words))
+    if who in WHO:
+        found = found.filter(WHO[who][1])
+    if (after := place_of(request, "after")) is not None:
+        found = found.filter(pk__lt=after)
+    rows, last = page_of(found)
+    context = {
+        "users": rows,
+        "last": last,
+        "words": words,
+        "who": who,
+        "choices": [(value, title) for value, (title, _) in WHO.items()],
+        "filtered": bool(words or who),
+        "link_of": link_of,
+        "link": link,
+    }
+    return render(request, "operate/users.html", context)
