@@ -4,13 +4,13 @@ PY := .venv/bin/python
 
 # Settings without meaning, for tools that import the code but serve nobody.
 LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-for-linters-only-for-linters-only \
-	ENGINE_TOKEN=only-for-linters-only-for-linters-only \
+	ENGINE_TOKEN=only-for-linters-only-for-linters-only INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
 PURE_TESTS := $(addprefix tests/inference/,gateway/test_prompt_lengths.py gateway/test_routing.py gateway/test_hub.py \
 		link journal scheduler operations agent/test_outbox.py agent/test_progress.py) \
 	$(addprefix tests/tenants/,directory/test_invalidating_cache.py directory/test_catalogue.py \
-		billing/test_journals.py billing/test_money.py) tests/adapters/test_disk.py \
+		billing/test_journals.py billing/test_money.py) tests/adapters/test_disk.py tests/fleet/test_reports.py \
 	$(addprefix tests/limits/test_,window.py arithmetic.py state.py refusals.py stores.py ceilings.py kinds.py)
 
 .PHONY: up test coverage check format bench chaos screenshots lock clean

@@ -88,6 +88,19 @@ class Database:
         except (psycopg.Error, TimeoutError) as error:
             raise self._unavailable(error) from error
 
+    async def execute_all(self, statements: Sequence[str], values: Values) -> None:
+        """Change rows by several statements in one transaction, each with the same values."""
+        try:
+            async with (
+                asyncio.timeout(self._answer_s),
+                self._pool.connection() as connection,
+                connection.transaction(),
+            ):
+                for statement in statements:
+                    await connection.execute(statement, values)
+        except (psycopg.Error, TimeoutError) as error:
+            raise self._unavailable(error) from error
+
     def _unavailable(self, error: Exception) -> Unavailable:
         reason = str(error) or type(error).__name__
         log.warning("database_unavailable", pool=self._name, error=reason)

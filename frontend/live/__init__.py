@@ -1,1 +1,1 @@
-"""What open pages are told as it changes: one socket a tab, one sample however many look."""
+"""What open pages are told: that something has changed. What it is now they ask the console."""

@@ -18,7 +18,8 @@ from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown
 from frontend.views.usage import added_up
 from inference.grants import MICRO
-from tenants.api.endpoints import engines
+from tenants.billing.months import day_start, month_end, month_start
+from tenants.fleet.gateways import gateways
 from tenants.limits import ceilings
 from tenants.limits.kinds import KINDS, Kind
 from tenants.models import (
@@ -31,7 +32,7 @@ from tenants.models import (
     UsageEvent,
     UsageSum,
 )
-from tenants.models.usage import Outcome, UsageEventQuerySet, day_start, month_end, month_start
+from tenants.models.usage import Outcome, UsageEventQuerySet
 from tenants.permissions import Caller, Permission
 
 MAX_EXPIRING = 5
@@ -78,7 +79,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
         "steps": steps(found),
         "currency": settings.CURRENCY.upper(),
         "model": found.live_adapter or found.base_model or "your-model",
-        "base_url": request.build_absolute_uri("/v1"),
+        "base_url": f"{settings.API_URL}/v1",
         "expiring": _expiring(caller, now) if caller.may(Permission.EDIT_OWN_KEYS) else [],
     }
     context["done"] = all(step.done for step in context["steps"])
@@ -191,7 +192,7 @@ def steps(found: Any) -> list[Step]:
     return [
         Step(
             "An engine is connected",
-            bool(engines.snapshot_source()),
+            bool(gateways().fleet().engines),
             "Engines serve the base model. The operator of this installation starts them.",
         ),
         Step(

@@ -42,7 +42,7 @@ def show(
         "names": names,
         "model": request.GET.get("model") or next(iter(names), ""),
         "other": next(iter(bases), ""),
-        "base_url": request.build_absolute_uri("/v1"),
+        "base_url": f"{settings.API_URL}/v1",
         "currency": settings.CURRENCY.upper(),
         "kept": kept,
         "panes": json.loads(kept.panes) if kept else None,

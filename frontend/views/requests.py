@@ -43,8 +43,6 @@ PAST = frozenset({"period", "since"})
 """Filters that let through whatever is yet to come."""
 NOT_LIVE = frozenset({"before", "until", "id"})
 """With one of them a list gets nothing new."""
-MAX_LIVE = 200
-"""Characters that the live socket takes of a filter."""
 MARK = re.compile(r"(\d{1,17})-([A-Za-z0-9_-]{0,64})")
 """A place in the list: microseconds since 1970, and the id of the request there."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -232,15 +230,19 @@ def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[
 
 
 def live_query(request: HttpRequest, form: RequestFilter) -> str | None:
-    """What a valid form asks of requests that are yet to come; None for a page that has no such.
-
-    A filter too long for the live socket has none either.
-    """
+    """What a valid form asks of requests that are yet to come; None for a page that has no such."""
     if form.errors or not NOT_LIVE.isdisjoint(name for name, value in request.GET.items() if value):
         return None
     asked = {name: request.GET.get(name) for name in form.fields if name not in PAST}
-    query = urlencode({name: value for name, value in asked.items() if value})
-    return query if len(query) <= MAX_LIVE else None
+    return urlencode({name: value for name, value in asked.items() if value})
+
+
+def form_of(request: HttpRequest, caller: Caller) -> RequestFilter:
+    """The filter, with the keys whose requests the caller sees."""
+    keys = caller.tenant.keys.all()
+    if not caller.may(Permission.READ_USAGE):
+        keys = keys.filter(created_by=caller.user)
+    return RequestFilter(request.GET, keys)
 
 
 @require_GET
@@ -248,8 +250,7 @@ def live_query(request: HttpRequest, form: RequestFilter) -> str | None:
 def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
     """The list: of the whole tenant, or of the caller's own keys, as the permissions have it."""
     tenant, whole = caller.tenant, caller.may(Permission.READ_USAGE)
-    keys = tenant.keys.all() if whole else tenant.keys.filter(created_by=caller.user)
-    form = RequestFilter(request.GET, keys)
+    form = form_of(request, caller)
     found = Found()
     if form.is_valid():
         everything = UsageEvent.objects.filter(tenant=tenant)
@@ -261,7 +262,7 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
         "never": not found.events and not caller.usage().exists(),
         "models": models_of(tenant),
         "may_create": caller.may(Permission.EDIT_OWN_KEYS),
-        "base_url": request.build_absolute_uri("/v1"),
+        "base_url": f"{settings.API_URL}/v1",
     }
     return render(request, "requests.html", context, status=422 if form.errors else 200)
 

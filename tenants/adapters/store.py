@@ -10,23 +10,17 @@ import hashlib
 from contextlib import closing
 from uuid import uuid4
 
-from django.core.files import File
-from django.core.files.storage import Storage, storages
-
 from inference.content import CONFIG, FILES, WEIGHTS, digest_of
 from tenants.adapters.checks import static
 from tenants.adapters.checks.static import Verdict
 from tenants.adapters.checks.target_modules import TargetModules
+from tenants.adapters.storage import open_file, size, storage
 from tenants.adapters.uploads.receiving import COPY_BYTES, Upload
 from tenants.models import Adapter, AdapterVersion, BaseModel
 
 
 class StoredFileDamaged(Exception):
     """A stored file is no longer what was uploaded."""
-
-
-def storage() -> Storage:
-    return storages["adapters"]
 
 
 def new_folder(adapter: Adapter, digest: str) -> str:
@@ -50,17 +44,6 @@ def remove(folder: str) -> None:
         for name in FILES:
             storage().delete(f"{folder}/{name}")
         storage().delete(folder)
-
-
-def open_file(folder: str, name: str) -> File[bytes]:
-    """Open one of FILES for reading. Raises FileNotFoundError."""
-    file: File[bytes] = storage().open(f"{folder}/{name}", "rb")
-    return file
-
-
-def size(folder: str, name: str) -> int:
-    """The file's size in bytes. Raises FileNotFoundError."""
-    return storage().size(f"{folder}/{name}")
 
 
 def sha256(folder: str, name: str) -> str:

@@ -21,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 
 from inference.grants import Written
 from inference.link.wire import EngineStats, LedgerEntry
+from inference.supervision import supervised
 from tenants.billing.journals import Journals, Report
 from tenants.billing.statements import REFUSED, Connection, Line, write, write_reports
 from tenants.directory.notices import conninfo
@@ -135,7 +136,7 @@ class Ledger:
         self._needed.set()
 
     async def __aenter__(self) -> Ledger:
-        self._task = asyncio.create_task(self._run(), name="ledger")
+        self._task = asyncio.create_task(supervised("ledger", self._run), name="ledger")
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from inference.supervision import supervised
 from tenants.directory.cached import CachedDirectory
 from tenants.directory.notices import Listener
 from tenants.directory.reader import Reader
@@ -29,7 +30,8 @@ class PostgresDirectory(CachedDirectory):
         """
         await self._database.open()
         for work in (self._listener.run, self.check_due, self.tick, self.tell_pins):
-            self._tasks.append(asyncio.create_task(work(), name=f"directory.{work.__name__}"))
+            name = f"directory.{work.__name__}"
+            self._tasks.append(asyncio.create_task(supervised(name, work), name=name))
         return self
 
     async def __aexit__(self, *_: object) -> None:

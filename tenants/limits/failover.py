@@ -18,6 +18,7 @@ from typing import Self
 import structlog
 
 from inference.errors import Unavailable
+from inference.supervision import supervised
 from tenants.limits.commands import AnyCommand, Keep, Release, Renew, Settle, Store, StoreDown
 from tenants.limits.memory import MemoryStore
 from tenants.limits.state import LEASE_MS
@@ -100,8 +101,8 @@ class Failover:
 
     async def __aenter__(self) -> Self:
         await self._renew()
-        loops = (self._renew_always(), self._tell_always())
-        self._tasks = [asyncio.create_task(loop, name="limits") for loop in loops]
+        loops = (self._renew_always, self._tell_always)
+        self._tasks = [asyncio.create_task(supervised("limits", one)) for one in loops]
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -7,7 +7,7 @@ where it was made; what another store was asked for while that one was away stay
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import NamedTuple, Self
@@ -19,6 +19,7 @@ from django.conf import settings
 from inference.errors import Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
 from inference.link.wire import Usage
+from inference.supervision import supervised
 from tenants.limits.commands import (
     MAX_TOKENS,
     AnyAnswer,
@@ -85,6 +86,11 @@ class StoreLimiter:
         """By id; None where nothing limits the request."""
         self._reading: dict[BudgetPeriod, asyncio.Task[Seed]] = {}
         self._refreshing: set[asyncio.Task[None]] = set()
+        self._on_reserved: list[Callable[[int], None]] = []
+
+    def on_reserved(self, callback: Callable[[int], None]) -> None:
+        """Call `callback(tenant_id)` when a request of a tenant is counted from now on."""
+        self._on_reserved.append(callback)
 
     @property
     def reservations(self) -> int:
@@ -95,6 +101,11 @@ class StoreLimiter:
     def degraded(self) -> bool:
         """Redis is down at the moment."""
         return self._failover.degraded
+
+    @property
+    def shared(self) -> bool:
+        """Counted in Redis at the moment, so by all gateways together."""
+        return self._failover.redis is not None and not self.degraded
 
     @property
     def degraded_decisions(self) -> int:
@@ -108,7 +119,7 @@ class StoreLimiter:
 
     async def __aenter__(self) -> Self:
         await self._failover.__aenter__()
-        self._strays = asyncio.create_task(self._end_strays(), name="strays")
+        self._strays = asyncio.create_task(supervised("strays", self._end_strays))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -142,6 +153,8 @@ class StoreLimiter:
         finally:
             if not held.stores:
                 self._held.pop(id, None)
+        for reserved in self._on_reserved:
+            reserved(grant.tenant_id)
         output_tokens = granted.output_tokens if limited.output else None
         return Reservation(id, output_tokens, self._rooms(granted.left))
 

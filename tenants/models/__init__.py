@@ -1,7 +1,7 @@
 """Who may do what, what they own, and what it cost. The rules are here and in the database."""
 
 from tenants.models.accounts import Membership, Role, Tenant, User
-from tenants.models.adapters import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
+from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.conversations import Conversation
@@ -21,6 +21,7 @@ from tenants.models.usage import (
     UsageRollup,
     UsageSum,
 )
+from tenants.naming import LIVE
 
 __all__ = [
     "LIVE",

@@ -21,14 +21,13 @@ from tenants.errors import (
     VersionNotReady,
 )
 from tenants.models.accounts import Tenant, User
+from tenants.naming import LIVE, lora_name
 
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 NAME_RULE = "Lower-case letters, digits, dots, underscores and hyphens, up to 63."
 DIGEST = r"^[0-9a-f]{64}$"
 LOOKS_LIKE_A_VERSION = r"^([0-9]+|[0-9a-f]{8,64})$"
 """An alias of this form could not be told from a version number or a digest prefix."""
-LIVE = "live"
-"""The alias that a name without `@` means."""
 
 
 class BaseModel(models.Model):
@@ -254,11 +253,6 @@ class AdapterVersion(models.Model):
                 self.delete()
         except RestrictedError as error:
             raise VersionInUse from error
-
-
-def lora_name(tenant: str, adapter: str, digest: str) -> str:
-    """vLLM's LoRA name of an adapter version."""
-    return f"{tenant}/{adapter}@{digest}"
 
 
 class Alias(models.Model):

@@ -64,6 +64,24 @@ def test_the_operators_engines_are_live(operator: Page, customer: Customer) -> N
         expect(running).to_have_text("0")
 
 
+def test_a_tail_has_each_request_once_though_its_gateway_was_killed(
+    street: Street, stack: Stack, owner: Page, customer: Customer
+) -> None:
+    street.witness.allow("console: WebSocket connection", "net::ERR_")
+    go(owner, "Requests")
+    expect(live_state(owner)).to_have_text("Live")
+    rows = owner.get_by_role("row").filter(has_text=MODEL_NAME)
+    with staying(owner), customer.program(customer.key()) as program:
+        completion(program, MODEL_NAME, 2)
+        expect(rows).to_have_count(1)
+        stack.children("gateway")[0].kill()
+        until(lambda: serves(stack.url))
+        completion(program, MODEL_NAME, 2)
+        expect(rows).to_have_count(2)
+        expect(live_state(owner)).to_have_text("Live")
+        assert len(set(rows.evaluate_all("found => found.map((row) => row.id)"))) == 2
+
+
 def test_a_killed_gateway_is_waited_for(street: Street, stack: Stack, owner: Page) -> None:
     street.witness.allow("console: WebSocket connection", "net::ERR_")
     go(owner, "Engines")

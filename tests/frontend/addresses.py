@@ -15,10 +15,12 @@ from uuid import UUID
 from django.urls import URLPattern, URLResolver, reverse
 
 from frontend.urls import urlpatterns
+from frontend.views import live
 from tenants.models import BaseModel, Conversation, State, Tenant
 from tenants.permissions import RANK, TABLE, Permission
 
-PARTS = frozenset({"audit-export", "find", "find-tenant", "requests-receipt"})
+LIVE = frozenset(route.name for route in (*live.OF_TENANT, *live.OF_ALL) if route.name)
+PARTS = frozenset({"audit-export", "find", "find-tenant", "requests-receipt"}) | LIVE
 """Addresses that answer with less than a whole page: fragments and downloads."""
 PASSING = frozenset(
     {

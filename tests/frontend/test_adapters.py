@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from frontend.views.marks import mark
 from frontend.views.versions import changes
 from tenants.adapters.uploads import parts
-from tenants.api.endpoints import engines
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -25,6 +24,7 @@ from tenants.models import (
     Tenant,
     UploadSession,
 )
+from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
 from tests.tenants.making import make_adapter, make_base, make_member, make_tenant, make_version
 
@@ -57,16 +57,14 @@ def ready(adapter: Adapter) -> AdapterVersion:
 
 
 @pytest.fixture
-def connected() -> Iterator[Callable[..., None]]:
-    """Says which engines this gateway hears from, as its wiring does."""
-    before = engines.snapshot_source
+def connected(gateways: FakeGateways) -> Callable[..., None]:
+    """Says which engines the gateways hear from."""
 
     def connect(**resident: list[str]) -> None:
         told = [{"id": id, "resident_adapters": names} for id, names in resident.items()]
-        engines.snapshot_source = lambda: told
+        gateways.engines = told
 
-    yield connect
-    engines.snapshot_source = before
+    return connect
 
 
 def url(tenant: Tenant, *parts: object) -> str:
@@ -451,7 +449,7 @@ def test_the_page_follows_the_checks(tenant: Tenant, adapter: Adapter) -> None:
     client = client_of(tenant, "viewer")
     where = url(tenant, "support", "versions", 1)
     page = client.get(where)
-    watched = f'topic="adapters" tenant="{tenant.slug}" query="{version.pk}" seen="'
+    watched = f'topic="adapters" tenant="{tenant.slug}" every="1.0" seen="'
     assert watched + page.context["mark"] in text(page)
     version.advance(State.PROBING, report={"waiting_for": "no engine is connected"})
     moved = client.get(where)

@@ -141,13 +141,18 @@ ADDRESSES = [
     ("http", "POST", "/t/acme/adapters/upload"),
     ("http", "GET", "/api/v1/keys"),
     ("http", "GET", "/v1/usage/receipts/key"),
+]
+READERS = [ADDRESSES[1]]
+"""They read cookies and, where none is of a session, answer without a database."""
+OF_GATEWAYS = [
+    ("http", "GET", "/"),
     ("http", "GET", "/v1/models"),
+    ("http", "GET", "/metrics"),
+    ("http", "GET", "/internal/fleet"),
     ("websocket", "GET", "/ws/live"),
     ("websocket", "GET", "/ws/playground/acme"),
     ("websocket", "GET", "/ws/engine"),
 ]
-READERS = [ADDRESSES[1], ADDRESSES[5]]
-"""They read cookies and, where none is of a session, answer without a database."""
 
 
 async def survey(app: Any) -> None:
@@ -168,22 +173,45 @@ async def survey(app: Any) -> None:
     print(json.dumps(found))
 
 
-def test_no_address_of_the_gateway_reads_them() -> None:
-    """In a process of its own, for the gateway's wiring is for good."""
+async def survey_of_gateway(app: Any) -> None:
+    """Print how many cookies are read at the addresses of a gateway, which bounds none."""
+    read: list[str] = []
+    cookies._unquote = lambda text: read.append(text) or text  # type: ignore[attr-defined]
+    for kind, method, path in OF_GATEWAYS:
+        scope = {"type": kind, "method": method, "path": path, "headers": HOST + TOO_MUCH[0]}
+        await first_events(app, scope)
+    print(json.dumps(len(read)))
+
+
+def surveyed(application: str, survey: str) -> Any:
+    """In a process of its own, for the wiring of a plane is for good."""
     code = (
         "import asyncio, warnings; warnings.simplefilter('ignore')\n"
-        "from gateway.asgi import application\n"
-        "from tests.gateway.test_cookies import survey\n"
-        "asyncio.run(survey(application))"
+        f"{application}\n"
+        f"from tests.gateway.test_cookies import {survey}\n"
+        f"asyncio.run({survey}(application))"
     )
-    env = os.environ | {"PYTHONPATH": f"platform{os.pathsep}."}
+    plane = {"PYTHONPATH": f"platform{os.pathsep}.", "DJANGO_SETTINGS_MODULE": "gateway.settings"}
+    env = os.environ | plane
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    answers = {"http": 431, "websocket": REFUSED}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_no_address_of_the_console_reads_them() -> None:
+    found = surveyed("from gateway.control_plane import application", "survey")
     assert found == [
-        *([path, answers[kind], 0] for kind, _, path in ADDRESSES),
+        *([path, 431, 0] for _, _, path in ADDRESSES),
         *([path, 1] for _, _, path in READERS),
     ]
+
+
+def test_a_gateway_reads_none_at_all() -> None:
+    wiring = (
+        "import django; django.setup()  # for the imports of this module\n"
+        "from gateway import inference_plane as plane\n"
+        "application = plane.application(plane.Parts.configured())"
+    )
+    assert surveyed(wiring, "survey_of_gateway") == 0

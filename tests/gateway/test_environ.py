@@ -31,6 +31,8 @@ from inference.environ import BadSetting
         (lambda: environ.words("X"), "a, b,,c ", ["a", "b", "c"]),
         (lambda: environ.words("X", ["d"]), "", ["d"]),
         (lambda: environ.secret("X"), "s" * 32, "s" * 32),
+        (lambda: environ.base_url("X", "http://a"), "", "http://a"),
+        (lambda: environ.base_url("X", "http://a"), "https://b/x/", "https://b/x"),
         (lambda: environ.base_urls("http://a:1, https://b/x"), "", ["http://a:1", "https://b/x"]),
     ],
 )

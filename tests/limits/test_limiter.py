@@ -53,6 +53,18 @@ async def test_without_limits_no_store_is_asked(limiter: StoreLimiter) -> None:
     await settled(limiter, "r1")
 
 
+async def test_who_is_counted_from_now_on_is_told(limiter: StoreLimiter) -> None:
+    told: list[int] = []
+    limiter.on_reserved(told.append)
+    await limiter.reserve("r1", grant(limits()), target(), wanted())
+    assert told == []  # nothing counts it
+    caller = grant(limits("t1", requests_per_minute=1))
+    await limiter.reserve("r2", caller, target(), wanted())
+    with suppress(RateLimitExceeded):
+        await limiter.reserve("r3", caller, target(), wanted())
+    assert told == [caller.tenant_id]
+
+
 async def test_a_reservation_tells_what_it_got_and_what_is_left(limiter: StoreLimiter) -> None:
     caller = grant(
         limits("t1", requests_per_minute=10, tokens_per_minute=100),

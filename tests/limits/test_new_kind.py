@@ -13,7 +13,7 @@ from django.template.loader import render_to_string
 
 from frontend.views.limits import LimitsForm, lines_of
 from inference.errors import RateLimitExceeded
-from inference.gateway.http import Exchange
+from inference.gateway.exchange import Exchange
 from inference.grants import Ask, Limits, Room
 from inference.link.wire import Usage
 from tenants.api.endpoints.limits import FiguresSerializer

@@ -6,11 +6,17 @@ import hashlib
 import itertools
 from datetime import datetime
 
+from django.db import connection, transaction
+from django.utils import timezone
+
+from inference.link.wire import ModelInfo
+from tenants.directory import pools
 from tenants.models import (
     Adapter,
     AdapterVersion,
     ApiKey,
     BaseModel,
+    GatewayProcess,
     Membership,
     State,
     Tenant,
@@ -38,6 +44,19 @@ def make_member(tenant: Tenant, role: str) -> User:
 def make_base(name: str = "base") -> BaseModel:
     defaults = {"max_model_len": 512, "max_lora_rank": 16, "engine": "vllm"}
     return BaseModel.objects.get_or_create(name=name, defaults=defaults)[0]
+
+
+def make_base_of(info: ModelInfo) -> BaseModel:
+    """What an engine says of its base model, as a gateway notes it."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        for statement in pools.NOTE:
+            cursor.execute(statement, pools.parameters(info))
+    return BaseModel.objects.get(name=info.name)
+
+
+def make_gateway(url: str) -> GatewayProcess:
+    """A gateway that was heard of now."""
+    return GatewayProcess.objects.create(url=url, heartbeat_at=timezone.now())
 
 
 def make_adapter(tenant: Tenant, name: str = "support") -> Adapter:

@@ -62,6 +62,7 @@ async function follow(tail) {
   let begun = false;
   let paused = false;
 
+  const isShown = (id) => document.getElementById(`r-${id}`) !== null;
   const waits = () => paused || drawer.open || tail.getBoundingClientRect().top < 0;
 
   // Called by the part itself: at first, for what came while the page was made, then when it missed some.
@@ -96,7 +97,7 @@ async function follow(tail) {
     const body = tail.querySelector("tbody");
     if (missed || (held.length && !body) || added + held.length > MOST_ADDED) return void fetchAll();
     for (const { id, html } of held) {
-      if (document.getElementById(`r-${id}`)) continue;
+      if (isShown(id)) continue; // the page was fetched meanwhile
       const row = document.createElement("template");
       row.innerHTML = html.trim();
       row.content.firstChild.classList.add("new");
@@ -109,7 +110,7 @@ async function follow(tail) {
   tail.addEventListener("live", ({ detail }) => {
     for (const row of detail.rows ?? []) {
       if (row.more) left += row.more;
-      else if (!held.some((one) => one.id === row.id)) held.push(row);
+      else if (!isShown(row.id) && !held.some((one) => one.id === row.id)) held.push(row);
     }
     if (held.length > MOST_HELD) [missed, held] = [true, []];
     update();

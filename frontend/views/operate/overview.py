@@ -16,12 +16,12 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 from procrastinate.exceptions import AlreadyEnqueued
 
-from frontend import process
 from frontend.pages import operator_page
 from frontend.views.overview import failures
 from tenants import isolation
-from tenants.api.endpoints import engines
-from tenants.billing.reconciliation import Drift, drifts
+from tenants.billing.drift import Drift
+from tenants.billing.reconciliation import drifts
+from tenants.fleet.gateways import gateways
 from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageEvent, UsageSum
 from tenants.models.usage import FIGURES
 
@@ -38,14 +38,14 @@ def overview(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     hour = now.replace(minute=0, second=0, microsecond=0)
     day = UsageSum.objects.sums([], hour - timedelta(days=1), now)
-    gateways = list(GatewayProcess.objects.alive())
+    alive = list(GatewayProcess.objects.alive())
     context = {
         "fleet": fleet(),
         "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
         "tops": tops(hour - timedelta(days=7), now),
         "journals": journals(),
-        "gateways": gateways,
-        "limits": limits(len(gateways)),
+        "gateways": alive,
+        "limits": limits(len(alive)),
         "tenants": Tenant.objects.count(),
         "failures": failures(UsageEvent.objects.all(), now),
         "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
@@ -68,7 +68,7 @@ def check_isolation(request: HttpRequest) -> HttpResponse:
 
 def fleet() -> dict[str, Any]:
     """Sums over the connected engines; `kv_usage` is that of the fullest one, 0 to 1."""
-    found = engines.snapshot_source()
+    found = gateways().fleet().engines
     sums = {name: sum(one[name] for one in found) for name in ("running", "waiting", "queued")}
     fullest = max((one["kv_usage"] for one in found), default=None)
     draining = sum(one["draining"] for one in found)
@@ -107,14 +107,14 @@ def _reported(drift: Drift) -> float:
     return at.timestamp() if at else 0.0
 
 
-def limits(gateways: int) -> dict[str, str]:
+def limits(alive: int) -> dict[str, str]:
     """How so many gateways count limits at the moment: a state and what it means."""
-    if not settings.REDIS_URL and gateways > 1:
-        text = f"Each of {gateways} gateways counts by itself: set REDIS_URL for all of them."
+    if not settings.REDIS_URL and alive > 1:
+        text = f"Each of {alive} gateways counts by itself: set REDIS_URL for all of them."
         return {"state": "degraded", "text": text}
     if not settings.REDIS_URL:
-        return {"state": "local", "text": "Counted in this gateway: no Redis is set."}
-    if not process.limits_degraded():
+        return {"state": "local", "text": "Counted in the gateway: no Redis is set."}
+    if not gateways().fleet().limits_degraded:
         return {"state": "shared", "text": "Counted in Redis, for all gateways together."}
     if settings.LIMITS_WITHOUT_REDIS == "refuse":
         return {"state": "refusing", "text": "Redis is away: requests are refused."}

@@ -15,6 +15,7 @@ from demo.crowd import HOURS, Size
 from frontend.playground.messages import Parameters
 from frontend.playground.saved import Draft, Node, Pane
 from tenants.adapters.checks.findings import Code, Finding
+from tenants.billing.months import month_start
 from tenants.models import (
     LIVE,
     Adapter,
@@ -34,8 +35,8 @@ from tenants.models import (
     Tenant,
     User,
 )
-from tenants.models.keys import ALPHABET, PREFIX_LENGTH
-from tenants.models.usage import month_start
+from tenants.models.keys import ALPHABET
+from tenants.naming import PREFIX_LENGTH
 
 BASES = ("crowd/llama-3.1-8b-instruct", "crowd/qwen3-14b")
 BIG_ADAPTERS, BIG_KEYS, BIG_MEMBERS = 0.2, 300, 60

@@ -22,8 +22,8 @@ from django.utils import timezone
 from inference.errors import InvalidRequest
 from tenants.api.v1 import Query, ends_early, keyed
 from tenants.billing.money import amount
+from tenants.billing.months import day_start
 from tenants.models import ApiKey, Tenant, UsageSum
-from tenants.models.usage import day_start
 from tenants.permissions import TABLE, Permission
 
 READERS = TABLE[Permission.READ_USAGE][1]

@@ -26,7 +26,7 @@ from tenants.directory.catalogue import BaseRow, PinRow, VersionRow
 from tenants.directory.invalidating_cache import FRESH_S
 from tenants.directory.notices import Notice, parse
 from tenants.directory.reader import KeyRow, Reader
-from tenants.models.keys import hmac_of
+from tenants.naming import hmac_of
 
 PREFIX = "a" * 12
 TEXT = f"lk_{PREFIX}_{'s' * 43}"
@@ -591,3 +591,24 @@ def test_an_archived_version_is_told(directory: CachedDirectory) -> None:
 @pytest.mark.parametrize("payload", ["", "{}", '{"kind": "new"}', "[]", '{"kind": "key", "key_id"'])
 def test_a_notice_of_another_release_is_not_understood(payload: str) -> None:
     assert parse(payload) is None
+
+
+def test_what_changed_of_a_tenant_is_told(directory: CachedDirectory) -> None:
+    told: list[int | None] = []
+    directory.on_tenant(told.append)
+    for notice in (
+        Notice("key", tenant_id=10, key_id=1),
+        Notice("adapters", tenant_id=10),
+        Notice("limits", tenant_id=11),
+        Notice("tenant", tenant_id=12),
+        Notice("limits"),
+        Notice("base_models"),
+        Notice("archived", digest="d"),
+        Notice("member", tenant_id=10, user_id=1),
+        Notice("user", user_id=1),
+        Notice("session", session="s"),
+    ):
+        directory.changed(notice)
+    assert told == [10, 10, 11, 12, None, None]
+    directory.reconnected()
+    assert told[6:] == [None]

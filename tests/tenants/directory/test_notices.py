@@ -8,29 +8,34 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import msgspec
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
+from django.test import Client
 from psycopg.conninfo import conninfo_to_dict
 
+from frontend.tickets import session_digest
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
 from inference.grants import Limits, Price, Target
 from inference.link.wire import AdapterRef, ModelInfo
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.notices import CHANNEL, LISTENER, Notice, conninfo, parse
 from tenants.directory.reader import Reader
+from tenants.directory.registry import Registry
 from tenants.models import (
     Adapter,
     AdapterVersion,
     Alias,
     ApiKey,
     LimitSet,
+    Membership,
     Tenant,
-    pools,
+    User,
 )
 from tenants.models import Price as PriceRow
-from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.making import make_adapter, make_key, make_member, make_tenant, make_version
 
 T = TypeVar("T")
 
@@ -62,8 +67,10 @@ def notices_of(*changes: Any) -> list[Notice | None]:
 
 
 def test_keys_and_tenants(tenant: Tenant) -> None:
-    key, _ = make_key(tenant)
+    made = notices_of(lambda: make_key(tenant))
+    key = ApiKey.objects.get()
     changed = Notice("key", tenant.pk, key.pk)
+    assert made == [changed]
     keys = ApiKey.objects.filter(pk=key.pk)
     assert notices_of(key.revoke) == [changed]
     assert notices_of(lambda: keys.update(scopes=["admin"])) == [changed]
@@ -87,6 +94,13 @@ def test_adapters(tenant: Tenant) -> None:
     assert notices_of(adapter.delete) == [adapters]
 
 
+def test_a_version_and_how_its_checks_go(adapter: Adapter) -> None:
+    changed, versions = Notice("adapters", adapter.tenant_id), adapter.versions
+    assert notices_of(lambda: adapter.add_version("a" * 64, size_bytes=1, folder="a")) == [changed]
+    report = {"waiting_for": "an engine"}
+    assert notices_of(*[lambda: versions.update(report=report)] * 2) == [changed]
+
+
 def test_a_rejected_version_leaves_the_engines(adapter: Adapter) -> None:
     version = make_version(adapter)
     probing = AdapterVersion.objects.filter(pk=version.pk)
@@ -97,9 +111,34 @@ def test_a_rejected_version_leaves_the_engines(adapter: Adapter) -> None:
 
 
 def test_a_base_model_that_was_known_is_no_news() -> None:
-    info = ModelInfo("base", 512, 8, 16, 4096, {}, "vllm")
-    notices = notices_of(*[lambda: pools.note(info)] * 3)
+    async def note() -> None:
+        registry = Registry()
+        await registry.open()
+        await registry.note_model(ModelInfo("base", 512, 8, 16, 4096, {}, "vllm"))
+        await registry.close()
+
+    notices = notices_of(*[lambda: asyncio.run(note())] * 3)
     assert notices == [Notice("base_models")]
+
+
+def test_people(tenant: Tenant) -> None:
+    user = make_member(tenant, "viewer")
+    client = Client()
+    client.force_login(user)
+    digest = session_digest(client.session.session_key)
+    membership = Membership.objects.filter(user=user)
+    account = User.objects.filter(pk=user.pk)
+    about = {"user_id": user.pk}
+    member = Notice("member", tenant.pk, **about)
+    assert notices_of(client.logout) == [Notice("session", session=digest)]
+    assert notices_of(lambda: membership.update(role="admin")) == [member]
+    assert notices_of(lambda: membership.update(role="admin")) == []
+    assert notices_of(membership.delete) == [msgspec.structs.replace(member, ended=True)]
+    assert notices_of(lambda: account.update(last_login=datetime.now(UTC))) == []
+    assert notices_of(lambda: account.update(is_staff=True)) == [Notice("user", **about)]
+    switched_off = Notice("user", **about, ended=True)
+    assert notices_of(lambda: account.update(is_active=False)) == [switched_off]
+    assert notices_of(account.delete) == [switched_off]
 
 
 def test_limits(adapter: Adapter) -> None:

@@ -1,0 +1,52 @@
+"""What a gateway process writes of itself and of its engines: that it lives, what they serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inference.link.wire import ModelInfo
+from tenants.database import ANSWER_S, Database
+from tenants.directory import pools
+
+ALIVE_S = 10
+"""How long after its last heartbeat a gateway counts as alive; the database's clock counts."""
+FORGOTTEN_DAYS = 1
+
+BEAT = """
+WITH forgotten AS (
+    DELETE FROM tenants_gatewayprocess
+    WHERE heartbeat_at < now() - make_interval(days => %(forgotten_days)s)
+)
+INSERT INTO tenants_gatewayprocess (url, heartbeat_at) VALUES (%(url)s, now())
+ON CONFLICT (url) DO UPDATE SET heartbeat_at = excluded.heartbeat_at
+"""
+ALIVE = """
+SELECT url FROM tenants_gatewayprocess
+WHERE heartbeat_at > now() - make_interval(secs => %s) ORDER BY url
+"""
+FORGET = "DELETE FROM tenants_gatewayprocess WHERE url = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class _Gateway:
+    url: str
+
+
+class Registry(Database):
+    """Each query raises `Unavailable` where the database does not answer in time."""
+
+    def __init__(self, answer_s: float = ANSWER_S) -> None:
+        super().__init__("registry", answer_s)
+
+    async def beat(self, url: str) -> list[str]:
+        """Say that the gateway at this base URL lives; the URLs of all that do."""
+        await self.execute(BEAT, {"url": url, "forgotten_days": FORGOTTEN_DAYS})
+        return [row.url for row in await self.rows(_Gateway, ALIVE, [ALIVE_S])]
+
+    async def forget(self, url: str) -> None:
+        """The gateway at this base URL has stopped."""
+        await self.execute(FORGET, [url])
+
+    async def note_model(self, info: ModelInfo) -> None:
+        """An engine of this kind is connected. Writes only what is new, and when it was seen."""
+        await self.execute_all(pools.NOTE, pools.parameters(info))
