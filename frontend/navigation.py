@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.http import HttpRequest
 from django.urls import reverse
 
@@ -91,6 +92,7 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     slug = match.kwargs.get("slug") if match else None
     caller = getattr(request, "caller", None) or (Caller.of_user(user, slug) if slug else None)
     return {
+        "api_url": settings.API_URL,  # where its sockets lead
         "caller": caller,
         "tenant_links": list(tenant_links(caller, here)) if caller else [],
         "operator_links": list(operator_links(here)) if user.is_staff else [],

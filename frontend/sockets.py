@@ -1,35 +1,58 @@
-"""What the console's websockets have in common: who is connected, and how a socket is closed.
+"""What the pages' websockets have in common: who may open one, for how long, how it is closed.
 
-Plain ASGI applications, for Channels' consumers cost a thread hop a message. Who somebody is and
-what he may do is asked anew while a socket is open: a session may end, a membership may be taken
-away meanwhile.
+Plain ASGI applications, for Channels' consumers cost a thread hop a message. The processes that
+serve them know no sessions and no cookies: a page shows a ticket (`frontend.tickets`), which leases
+the socket for LEASE_S, and a fresh one before that is over. Who loses his rights or signs out
+meanwhile loses his sockets at once: the database tells (`tenants.directory.notices`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
-from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
-from channels.auth import AuthMiddlewareStack, get_user
-from channels.security.websocket import AllowedHostsOriginValidator
-from django.conf import settings
+import structlog
 
+from frontend.tickets import (
+    CLOCK_SKEW_S,
+    MAX_TICKET_CHARS,
+    TICKET_S,
+    BadTicket,
+    Redeemer,
+    Signer,
+    Ticket,
+    opening_of,
+)
+from inference.errors import Unavailable
 from inference.gateway.http import Receive, Scope, Send
-from tenants.models import User
+from tenants.directory.notices import Notice
+
+log = structlog.get_logger(__name__)
 
 NOT_SIGNED_IN = 4401
 NOT_ALLOWED = 4403
 GONE = 4408
-"""Nothing was heard of the page for IDLE_S; it may come back."""
+"""The page was not heard of, or what it may do has changed; it may come back with a new ticket."""
 IDLE_S = 60.0
 """Pages say something every 15 s."""
+OPENING_S = 5.0
+"""Longest wait for the ticket of a socket that was opened."""
+MAX_OPENING = 1000
+"""Sockets of a process that wait for their tickets; more are turned away."""
+LEASE_S = 300.0
+"""Pages renew it every 100 s, so a console that does not answer for a while ends nothing."""
+MAX_ENDED = 10_000
+"""Ended sessions that are remembered as long as a ticket of theirs may be shown."""
 
 V = TypeVar("V")
-Serve = Callable[[Scope, Receive, Send], Awaitable[None]]
+Serve = Callable[[Ticket, Scope, Receive, Send], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Message(msgspec.Struct, tag_field="type"):
@@ -52,37 +75,218 @@ class Refused(Exception):
         super().__init__(code)
 
 
-def guarded(serve: Serve) -> Any:
-    """The ASGI application that serves each socket, once its origin and session were looked at.
+class Origins:
+    """Whose pages may open sockets: the console's, and those of the hosts that are served."""
 
-    `serve` runs with an open socket and raises Refused to close it with a code.
-    """
+    def __init__(self, console_url: str, hosts: Collection[str]) -> None:
+        """`hosts` as in ALLOWED_HOSTS: names, `.example.com` with all below it, `*` for all."""
+        self._console, self._hosts = _origin(console_url), hosts
 
-    async def accepted(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()  # websocket.connect
-        # Accepted first: a browser is told no code of a socket that was never open.
-        await send({"type": "websocket.accept"})
+    def allow(self, scope: Scope) -> bool:
+        """A page without an origin is nobody's."""
+        given = dict(scope["headers"]).get(b"origin", b"").decode("latin-1").lower()
+        if "*" in self._hosts or _origin(given) == self._console:
+            return True
+        host = (urlsplit(given).netloc.rpartition("@")[2].lower()) if given else ""
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        return bool(name) and any(_matches(name, pattern.lower()) for pattern in self._hosts)
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
+
+
+def _matches(name: str, pattern: str) -> bool:
+    if pattern.startswith("."):
+        return name.endswith(pattern) or name == pattern[1:]
+    return name == pattern
+
+
+class Lease:
+    """A socket that is open until somebody ends it, or its time is over."""
+
+    def __init__(self, ticket: Ticket, lease_s: float) -> None:
+        self.ticket = ticket
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """The code to close it with."""
+        self._lease_s = lease_s
+        self._timer = self._expiry()
+
+    def _expiry(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._lease_s, self.end, GONE)
+
+    def renew(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self._timer.cancel()
+        self._timer = self._expiry()
+
+    def end(self, code: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+    def forget(self) -> None:
+        self._timer.cancel()
+
+
+class Gate:
+    """The door of all pages' sockets of this process, on its event loop."""
+
+    def __init__(
+        self, signer: Signer, redeemer: Redeemer, origins: Origins, *, lease_s: float = LEASE_S
+    ) -> None:
+        self._signer, self._redeemer, self._origins = signer, redeemer, origins
+        self._lease_s = lease_s
+        self._leases: set[Lease] = set()
+        self._opening = 0
+        self._ended: OrderedDict[str, float] = OrderedDict()
+        """Sessions, and by the monotonic clock when they ended."""
+
+    def guarded(self, purpose: str, serve: Serve) -> Application:
+        """The ASGI application for sockets of this purpose.
+
+        `serve(ticket, scope, receive, send)` runs with an open socket and raises Refused to close
+        it with a code. It never hears of renewals.
+        """
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()  # websocket.connect
+            if self._opening >= MAX_OPENING or not self._origins.allow(scope):
+                await send({"type": "websocket.close", "code": NOT_ALLOWED})
+                return
+            # Accepted first: a browser is told no code of a socket that was never open.
+            await send({"type": "websocket.accept"})
+            try:
+                await self._admit(purpose, serve, scope, receive, send)
+            except Refused as refused:
+                with suppress(RuntimeError):  # it has gone by itself
+                    await send({"type": "websocket.close", "code": refused.code})
+
+        return application
+
+    async def _admit(
+        self, purpose: str, serve: Serve, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if (text := await self._first(receive)) is None:
+            return
+        ticket = self._read(text, purpose)
+        lease = Lease(ticket, self._lease_s)
+        # Before the rights are looked up: what changes after that finds the lease.
+        self._leases.add(lease)
         try:
-            await serve(scope, receive, send)
-        except Refused as refused:
-            with suppress(RuntimeError):  # it has gone by itself
-                await send({"type": "websocket.close", "code": refused.code})
+            await self._redeem(ticket)
+            await self._hold(lease, serve, scope, self._renewing(lease, receive), send)
+        finally:
+            self._leases.discard(lease)
+            lease.forget()
 
-    return AllowedHostsOriginValidator(AuthMiddlewareStack(accepted))
+    async def _first(self, receive: Receive) -> str | None:
+        """The ticket, which is the first message; None where the page has gone."""
+        self._opening += 1
+        try:
+            async with asyncio.timeout(OPENING_S):
+                text = await hear(receive)
+        except TimeoutError:
+            raise Refused(GONE) from None
+        finally:
+            self._opening -= 1
+        if text is None:
+            return None
+        ticket = opening_of(text) if len(text) <= MAX_TICKET_CHARS else None
+        if ticket is None:
+            raise Refused(GONE)
+        return ticket
+
+    def _read(self, text: str, purpose: str) -> Ticket:
+        try:
+            ticket = self._signer.read(text, purpose, time.time())
+        except BadTicket as bad:
+            log.info("ticket_refused", purpose=purpose, reason=str(bad))
+            raise Refused(GONE) from bad
+        if ticket.session in self._ended:
+            raise Refused(NOT_SIGNED_IN)
+        return ticket
+
+    async def _redeem(self, ticket: Ticket) -> None:
+        try:
+            await self._redeemer.redeem(ticket)
+        except BadTicket as bad:
+            log.info("ticket_refused", purpose=ticket.purpose, reason=str(bad))
+            raise Refused(GONE) from bad
+        except Unavailable:
+            raise Refused(GONE) from None
+
+    def _renewing(self, lease: Lease, receive: Receive) -> Receive:
+        """Takes the tickets out of what the page says."""
+
+        async def heard() -> dict[str, object]:
+            while True:
+                event = await receive()
+                text = event.get("text") or ""
+                if len(text) > MAX_TICKET_CHARS or (shown := opening_of(text)) is None:
+                    return event
+                await self._renew(lease, shown)
+
+        return heard
+
+    async def _renew(self, lease: Lease, text: str) -> None:
+        """A ticket that is no good leaves the lease as it is."""
+        with suppress(Refused):
+            ticket = self._read(text, lease.ticket.purpose)
+            await self._redeem(ticket)
+            if ticket.renews(lease.ticket):
+                lease.renew(ticket)
+            else:
+                lease.end(GONE)
+
+    async def _hold(
+        self, lease: Lease, serve: Serve, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve the socket as long as it is leased."""
+        serving = asyncio.ensure_future(serve(lease.ticket, scope, receive, send))
+        try:
+            await asyncio.wait({serving, lease.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if lease.ended.done():
+                raise Refused(lease.ended.result())
+            serving.result()
+        finally:
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+
+    # --- What the database tells -----------------------------------------------------------------
+
+    def changed(self, notice: Notice | None) -> None:
+        """Somebody's session or rights have changed; None: perhaps, of anybody."""
+        now = time.monotonic()
+        if notice is not None and notice.session is not None:
+            self._remember(notice.session, now)
+        for lease in tuple(self._leases):
+            if (code := _verdict(lease.ticket, notice)) is not None:
+                lease.end(code)
+
+    def _remember(self, session: str, now: float) -> None:
+        self._ended[session] = now
+        while self._ended:
+            oldest = next(iter(self._ended.values()))
+            if len(self._ended) <= MAX_ENDED and now - oldest <= TICKET_S + CLOCK_SKEW_S:
+                break
+            self._ended.popitem(last=False)
 
 
-async def user_of(scope: Scope) -> User:
-    """Who this is by his session as it is now.
-
-    Raises:
-        Refused: he is not signed in, or no longer.
-    """
-    store = import_module(settings.SESSION_ENGINE).SessionStore
-    session = store(scope["session"].session_key)
-    user = await get_user({**scope, "session": session})
-    if not isinstance(user, User):
-        raise Refused(NOT_SIGNED_IN)
-    return user
+def _verdict(ticket: Ticket, notice: Notice | None) -> int | None:
+    """The code by which the socket of this ticket is closed; None where it goes on."""
+    match notice:
+        case None:
+            return GONE
+        case Notice(kind="session", session=session):
+            return NOT_SIGNED_IN if ticket.session == session else None
+        case Notice(kind="user", user_id=user_id, ended=ended) if user_id == ticket.user_id:
+            return NOT_SIGNED_IN if ended else GONE
+        case Notice(kind="member", user_id=user_id, tenant_id=tenant_id, ended=ended):
+            if (user_id, tenant_id) != (ticket.user_id, ticket.tenant_id):
+                return None
+            return NOT_ALLOWED if ended and not ticket.staff else GONE
+    return None
 
 
 async def hear(receive: Receive) -> str | bytes | None:

@@ -14,11 +14,13 @@ from frontend.views import (
     home,
     keys,
     limits,
+    live,
     members,
     overview,
     playground,
     request,
     requests,
+    tickets,
     usage,
     versions,
 )
@@ -44,6 +46,7 @@ ADAPTER = [
 ]
 OPERATE = [
     path("", installation.overview, name="operate"),
+    path("live/", include(live.OF_ALL)),
     path("isolation", installation.check_isolation, name="operate-isolation"),
     path("tenants", all_tenants.tenants, name="operate_tenants"),
     path("tenants/<str:tenant_slug>", all_tenants.edit, name="operate_tenants-edit"),
@@ -92,6 +95,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("account/", include("allauth.urls")),
     path("join", home.join, name="join"),
     path("find", find.anywhere, name="find"),
+    path("tickets", tickets.ticket, name="tickets"),
     path("invitations/<str:token>", home.invitation, name="invitation"),
     path("operate/", include(OPERATE)),
     path(
@@ -99,6 +103,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         include(
             [
                 path("", overview.overview, name="overview"),
+                path("live/", include(live.OF_TENANT)),
                 path("find", find.of_tenant, name="find-tenant"),
                 path("usage", usage.usage, name="usage"),
                 path("limits", limits.limits, name="limits"),

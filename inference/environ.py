@@ -112,6 +112,17 @@ def base_urls(raw: str) -> list[str]:
     return urls
 
 
+def base_url(name: str, default: str) -> str:
+    """The URL of one server, without a slash at its end."""
+    raw = os.environ.get(name, "").strip() or default
+    try:
+        (url,) = base_urls(raw)
+    except (BadSetting, ValueError):
+        allowed = "one base URL such as https://api.example.com"
+        raise BadSetting(f"{name}={raw!r} is not allowed: it must be {allowed}") from None
+    return url.rstrip("/")
+
+
 def words(name: str, default: Sequence[str] = ()) -> list[str]:
     """A list separated by commas."""
     raw = os.environ.get(name, "").strip()

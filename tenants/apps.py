@@ -1,4 +1,11 @@
+from functools import cached_property
+from typing import TYPE_CHECKING
+
 from django.apps import AppConfig
+from django.conf import settings
+
+if TYPE_CHECKING:
+    from tenants.fleet.gateways import Gateways
 
 
 class TenantsConfig(AppConfig):
@@ -8,3 +15,14 @@ class TenantsConfig(AppConfig):
         """Register the background jobs, and the signal that removes a deleted version's files."""
         from tenants import housekeeping, isolation  # noqa: F401
         from tenants.adapters import jobs  # noqa: F401
+
+    @cached_property
+    def gateways(self) -> "Gateways":
+        """What this process asks of the gateways, made when it first asks."""
+        from tenants.fleet.gateways import HttpGateways
+        from tenants.models import GatewayProcess
+
+        def alive() -> list[str]:
+            return list(GatewayProcess.objects.alive().values_list("url", flat=True))
+
+        return HttpGateways(settings.INTERNAL_TOKEN, alive)

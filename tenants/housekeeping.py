@@ -16,9 +16,11 @@ app: procrastinate.App = django_app
 @app.periodic(cron="23 * * * *")
 @app.task(name="keep_house", queueing_lock="keep_house")
 def keep_house(timestamp: int) -> None:
-    """Each hour: make the ledger's next month, forget answers that nobody may ask for again."""
+    """Each hour: make the ledger's next month, forget answers that nobody may ask for again, and
+    tickets that nobody may show again."""
     make_partitions()
     forget_answers()
+    forget_tickets()
 
 
 def make_partitions() -> None:
@@ -36,3 +38,9 @@ def make_partitions() -> None:
 def forget_answers() -> None:
     """Answers that were kept for KEPT_TIME: their keys may be used anew."""
     IdempotentAnswer.objects.filter(created_at__lt=timezone.now() - KEPT_TIME).delete()
+
+
+def forget_tickets() -> None:
+    """Those taken an hour ago: their time is over long since."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM tenants_usedticket WHERE used_at < now() - interval '1 hour'")

@@ -26,6 +26,7 @@ os.environ |= {
     "SECRET_KEY": secrets.token_urlsafe(32),
     "KEY_PEPPER": secrets.token_urlsafe(32),
     "ENGINE_TOKEN": secrets.token_urlsafe(32),
+    "INTERNAL_TOKEN": secrets.token_urlsafe(32),
     "RECEIPT_KEY": secrets.token_urlsafe(32),
     "DATABASE_URL": os.environ.get("TEST_DATABASE_URL") or start_embedded(VAR / "postgres"),
 }

@@ -1,35 +1,36 @@
-"""The live topics of one gateway process: who watches, and one sample for all of them.
+"""The live topics of one gateway process: who watches, and one look for all of them.
 
-A topic of state (`StateTopic`) is sampled once every `every_s` for all its watched keys together,
-while anybody watches; what changed is told. An event (`publish`) is told to this process's
-watchers and, by the `Relay`, to those of other gateways. All of it belongs to one event loop.
+A topic of state is looked at once every `every_s` for all its watched keys together, while anybody
+watches, and readers hear that it is another one. Requests that begin and end are told to this
+process's readers and, by the `Relay`, to those of other gateways. No page is rendered here and no
+database asked. All of it belongs to one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from itertools import count
-from typing import Any
 
 import structlog
 
 from frontend.live.feeds import Events, Feed, Key, State
-from frontend.live.relay import Batch, Layer, Relay, ended
-from frontend.live.topics import TOPICS, EventTopic, Read, StateTopic, Topic
+from frontend.live.relay import Batch, Layer, Relay, stopped
+from frontend.live.signals import Signals
+from frontend.live.tail import MOST, Ended, hears
+from frontend.live.topics import TOPICS, Topic
 
 log = structlog.get_logger(__name__)
 
 LINGER_S = 60.0
-"""Events of a key are kept so long after its last watcher left, for one that comes back."""
+"""Requests of a key are kept so long after its last watcher left, for one that comes back."""
 FLUSH_S = 0.5
-"""Events of this time are told together."""
+"""What ends in this time is told together."""
 MAX_BATCH = 500
-"""Events of one topic in FLUSH_S; of more the newest are told."""
+"""Keys whose requests ended in FLUSH_S; of more the newest are told."""
 
 
 class Board:
@@ -37,58 +38,52 @@ class Board:
 
     def __init__(
         self,
-        topics: Mapping[str, Topic] = TOPICS,
+        signals: Signals,
         layer: Layer | None = None,
         *,
+        topics: Mapping[str, Topic] = TOPICS,
         linger_s: float = LINGER_S,
     ) -> None:
         """`layer` leads to the other gateways; None where there are none."""
         self.id = secrets.token_hex(4)
-        self.topics = topics
+        self.signals, self.topics = signals, topics
         self._relay = Relay(self.id, layer) if layer is not None else None
         self._linger_s = linger_s
         self._numbers = count(1)
         self._feeds: dict[str, dict[Key, Feed]] = {name: {} for name in topics}
         self._forgetting: dict[Key, asyncio.TimerHandle] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        """Of each topic that is watched: what samples it, or listens to other gateways."""
+        self._looking: dict[str, asyncio.Task[None]] = {}
+        """Of each topic of state that is watched."""
+        self._listening: asyncio.Task[None] | None = None
+        """To other gateways, while anything is watched."""
         self._ending: set[asyncio.Task[None]] = set()
-        self._newcomers: dict[str, asyncio.Event] = {}
-        self._outboxes: dict[str, Outbox] = {}
-        self._unread: dict[str, dict[Key, list[Any]]] = {}
-        """Of each topic with a `read`, while it runs: the rows that are to be read next."""
-        self._readers: set[asyncio.Task[None]] = set()
+        self._outbox = Outbox()
 
     async def __aenter__(self) -> Board:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for timer in (*self._forgetting.values(), *(one.timer for one in self._outboxes.values())):
+        for timer in (*self._forgetting.values(), self._outbox.timer):
             if timer is not None:
                 timer.cancel()
-        tasks = [*self._tasks.values(), *self._readers]
-        tasks += self._relay.sending if self._relay else []
-        await ended([*tasks, *self._ending])
+        tasks = [*self._looking.values(), *self._ending]
+        tasks += [self._listening] if self._listening else []
+        tasks += [self._relay.sending] if self._relay and self._relay.sending else []
+        await stopped(tasks)
 
     # --- Watching --------------------------------------------------------------------------------
 
     def watch(self, key: Key, tell: Callable[[], None]) -> Feed:
         """Call `tell` when there is news under this key, until `unwatch`."""
-        topic = self.topics[key.topic]
-        feeds = self._feeds[topic.name]
-        if (feed := feeds.get(key)) is None:
-            kind = State if isinstance(topic, StateTopic) else Events
-            feed = feeds[key] = kind(key, self._numbers)
+        if (feed := self._feeds[key.topic].get(key)) is None:
+            feed = self._feeds[key.topic][key] = self._begin(key)
         if timer := self._forgetting.pop(key, None):
             timer.cancel()
         feed.readers.add(tell)
-        self._newcomers.setdefault(topic.name, asyncio.Event()).set()
-        if topic.name not in self._tasks:
-            self._begin(topic)
         return feed
 
     def unwatch(self, feed: Feed, tell: Callable[[], None]) -> None:
-        """No longer. State that nobody watches is forgotten at once, events after LINGER_S."""
+        """No longer. State that nobody watches is forgotten at once, requests after LINGER_S."""
         feed.readers.discard(tell)
         if feed.readers or feed.key in self._forgetting:
             return
@@ -105,12 +100,7 @@ class Board:
     @property
     def idle(self) -> bool:
         """Whether other gateways were told everything that they are told."""
-        return self._relay is None or not self._relay.sending
-
-    @property
-    def busy(self) -> bool:
-        """Whether events are on their way to watchers of this process."""
-        return bool(self._readers) or any(one.timer for one in self._outboxes.values())
+        return self._relay is None or self._relay.sending is None
 
     def seq(self, number: int) -> str:
         """How pages are told the number of a feed."""
@@ -121,145 +111,139 @@ class Board:
         board, _, number = seq.partition("-")
         return int(number) if board == self.id and number.isdecimal() else None
 
-    def _begin(self, topic: Topic) -> None:
-        """Sample it, or hear of it from other gateways."""
-        if isinstance(topic, StateTopic):
-            self._tasks[topic.name] = asyncio.create_task(self._sample(topic))
-        elif self._relay is not None:
-            heard = partial(self._deliver, topic.name)
-            self._tasks[topic.name] = asyncio.create_task(self._relay.listen(topic.name, heard))
+    def _begin(self, key: Key) -> Feed:
+        if self._relay is not None and self._listening is None:
+            self._listening = asyncio.create_task(self._relay.listen(self._deliver))
+        topic = self.topics[key.topic]
+        if topic.signal is None:
+            return Events(key, self._numbers)
+        feed = State(key, self._numbers)
+        feed.begin(self._signal(topic, [key]).get(key))
+        if topic.name not in self._looking:
+            self._looking[topic.name] = asyncio.create_task(self._keep_looking(topic))
+        return feed
 
     def _forget(self, key: Key) -> None:
         self._forgetting.pop(key, None)
         del self._feeds[key.topic][key]
-        if isinstance(self.topics[key.topic], EventTopic) and not self._feeds[key.topic]:
-            if listening := self._tasks.pop(key.topic, None):
-                ending = asyncio.create_task(ended([listening]))
-                self._ending.add(ending)
-                ending.add_done_callback(self._ending.discard)
+        if self._listening is not None and not any(self._feeds.values()):
+            ending = asyncio.create_task(stopped([self._listening]))
+            self._listening = None
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
 
     # --- State -----------------------------------------------------------------------------------
 
-    async def _sample(self, topic: StateTopic) -> None:
-        """Sample the watched keys every `every_s`, and those of newcomers at once."""
-        loop = asyncio.get_running_loop()
+    async def _keep_looking(self, topic: Topic) -> None:
+        """Until nobody watches."""
+        while True:
+            await asyncio.sleep(topic.every_s)
+            if not (feeds := self._feeds[topic.name]):
+                break
+            self._look(topic, feeds)
+        del self._looking[topic.name]
+
+    def _look(self, topic: Topic, feeds: Mapping[Key, Feed]) -> None:
+        for key, state in self._signal(topic, list(feeds)).items():
+            feed = feeds[key]
+            assert isinstance(feed, State)
+            feed.put(state)
+
+    def _signal(self, topic: Topic, keys: Sequence[Key]) -> Mapping[Key, object]:
+        assert topic.signal is not None
         try:
-            while feeds := self._states(topic):
-                due = loop.time() + topic.every_s
-                await self._sample_once(topic, feeds)
-                while await self._newcomer(topic, due):
-                    new = {key: feed for key, feed in self._states(topic).items() if not feed.known}
-                    await self._sample_once(topic, new)
-        finally:
-            del self._tasks[topic.name]
-
-    def _states(self, topic: StateTopic) -> dict[Key, State]:
-        feeds = self._feeds[topic.name].items()
-        return {key: feed for key, feed in feeds if isinstance(feed, State)}
-
-    async def _newcomer(self, topic: StateTopic, due: float) -> bool:
-        """Wait for one until the loop's clock says `due`."""
-        arrived = self._newcomers[topic.name]
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(due):
-                await arrived.wait()
-        found = arrived.is_set()
-        arrived.clear()
-        return found
-
-    async def _sample_once(self, topic: StateTopic, feeds: Mapping[Key, State]) -> None:
-        try:
-            states = await topic.sample(list(feeds)) if feeds else {}
-            for key, state in states.items():
-                feeds[key].put(state)
+            return topic.signal(self.signals, keys, time.time())
         except Exception:  # a page that isn't live is no reason to end anything
-            log.exception("live_sample_failed", topic=topic.name)
+            log.exception("live_look_failed", topic=topic.name)
+            return {}
 
-    # --- Events ----------------------------------------------------------------------------------
+    # --- Requests --------------------------------------------------------------------------------
 
-    def wanted(self, topic: str) -> bool:
-        """Whether anybody may be told of this topic's events."""
-        return self._relay is not None or bool(self._feeds[topic])
+    @property
+    def _wanted(self) -> bool:
+        return self._relay is not None or any(self._feeds.values())
 
-    def publish(self, topic: str, tenant_id: int, event: dict[str, Any]) -> None:
-        """Something happened to a tenant: tell whoever watches, here and on other gateways.
+    def began(self, tenant_id: int) -> None:
+        """A request of this tenant counts in its limits from now on. Never waits."""
+        if self._wanted:
+            self._outbox.began.add(tenant_id)
+            self._flush_soon()
 
-        `event` is JSON; `EventTopic.show` says what each audience sees of it. From the event loop;
-        never waits. Costs a look-up where this is the only gateway and nobody watches.
+    def ended(self, ended: Ended) -> None:
+        """Requests ended: tell whoever may know, here and on other gateways.
+
+        From the event loop; never waits. Costs next to nothing where this is the only gateway and
+        nobody watches.
         """
-        if not self.wanted(topic):
-            return
-        outbox = self._outboxes.setdefault(topic, Outbox())
-        outbox.add(tenant_id, event)
-        if outbox.timer is None:
-            outbox.timer = asyncio.get_running_loop().call_later(FLUSH_S, self.flush, topic)
+        if self._wanted:
+            self._outbox.add(ended)
+            self._flush_soon()
 
-    def flush(self, topic: str) -> None:
-        """Tell at once what was published of a topic."""
-        batch = self._outboxes[topic].take()
-        self._deliver(topic, batch)
+    def flush(self) -> None:
+        """Tell at once what began and ended."""
+        batch = self._outbox.take()
+        self._deliver(batch)
         if self._relay is not None:
-            self._relay.post(topic, batch)
+            self._relay.post(batch)
 
-    def _deliver(self, topic: str, batch: Batch) -> None:
+    def _flush_soon(self) -> None:
+        if self._outbox.timer is None:
+            loop = asyncio.get_running_loop()
+            self._outbox.timer = loop.call_later(FLUSH_S, self.flush)
+
+    def _deliver(self, batch: Batch) -> None:
         """Tell the watchers of this process."""
-        shown = self.topics[topic]
-        assert isinstance(shown, EventTopic)
-        for feed in self._feeds[topic].values():
-            assert isinstance(feed, Events)
-            if batch.missed:
-                feed.skip()
-            theirs = [event for id, event in batch.events if feed.key.tenant_id in (0, id)]
-            if theirs and (rows := shown.show(feed.key, theirs)):
-                self._add(shown, feed, rows)
+        self._note(batch, time.time())
+        for feed in [feed for feeds in self._feeds.values() for feed in feeds.values()]:
+            if isinstance(feed, Events):
+                self._add(feed, batch)
 
-    def _add(self, topic: EventTopic, feed: Events, rows: Sequence[Any]) -> None:
-        if topic.read is None:
-            return feed.add(rows)
-        if topic.name not in self._unread:
-            self._unread[topic.name] = {}
-            task = asyncio.create_task(self._read(topic, topic.read))
-            self._readers.add(task)
-            task.add_done_callback(self._readers.discard)
-        unread = self._unread[topic.name].setdefault(feed.key, [])
-        unread.extend(rows)
-        if len(unread) > MAX_BATCH:
-            unread.clear()
+    def _note(self, batch: Batch, now: float) -> None:
+        if batch.missed:
+            self.signals.missed(now)
+        for tenant_id in batch.began:
+            self.signals.began(tenant_id, now)
+        for ended in batch.ended:
+            self.signals.ended(ended.tenant_id, now)
+
+    def _add(self, feed: Events, batch: Batch) -> None:
+        if batch.missed:
             feed.skip()
+        theirs = [one for one in batch.ended if _concerns(one, feed.key)]
+        marks = [mark for one in theirs for mark in one.marks]
+        more = sum(one.more for one in theirs) + max(0, len(marks) - MOST)
+        if theirs:
+            feed.add(marks[-MOST:], more)
 
-    async def _read(self, topic: EventTopic, read: Read) -> None:
-        """Until all is read, whatever comes while that goes on."""
-        while unread := self._unread[topic.name]:
-            self._unread[topic.name] = {}
-            try:
-                found = await read(unread)
-            except Exception:  # a page that isn't live is no reason to end anything
-                log.exception("live_read_failed", topic=topic.name)
-                found = {}
-            for key in unread:
-                feed = self._feeds[topic.name].get(key)
-                if isinstance(feed, Events):
-                    feed.add(found[key]) if key in found else feed.skip()
-        del self._unread[topic.name]
+
+def _concerns(ended: Ended, key: Key) -> bool:
+    """In the whole installation, which operators watch, all do."""
+    if not key.tenant_id:
+        return True
+    return ended.tenant_id == key.tenant_id and hears(key.audience, ended.key_id)
 
 
 class Outbox:
-    """Events of one topic that are told with the next batch."""
+    """What is told with the next batch."""
 
     def __init__(self) -> None:
         self.timer: asyncio.TimerHandle | None = None
-        self._events: deque[tuple[int, Any]] = deque(maxlen=MAX_BATCH)
+        self.began: set[int] = set()
+        self._ended: deque[Ended] = deque(maxlen=MAX_BATCH)
         self._missed = False
         self._numbers = count(1)
 
-    def add(self, tenant_id: int, event: Any) -> None:
+    def add(self, ended: Ended) -> None:
         """The oldest makes room where there are too many."""
-        self._missed |= len(self._events) == MAX_BATCH
-        self._events.append((tenant_id, event))
+        self._missed |= len(self._ended) == MAX_BATCH
+        self._ended.append(ended)
 
     def take(self) -> Batch:
-        """All of them; none are left."""
-        batch = Batch(next(self._numbers), list(self._events), self._missed)
-        self._events.clear()
+        """All of it; nothing is left."""
+        batch = Batch(next(self._numbers), list(self._ended), sorted(self.began), self._missed)
+        if self.timer is not None:
+            self.timer.cancel()
+        self._ended.clear()
+        self.began.clear()
         self._missed, self.timer = False, None
         return batch

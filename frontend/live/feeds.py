@@ -1,32 +1,34 @@
 """What is told under one key, and how much of it a reader lacks.
 
 A reader only remembers the number of what it was told last, so nothing waits for a slow one: it
-finds the newest state instead of each, or the events since, or that it missed some. The same goes
-for one that comes back. Numbers grow over all feeds of a board: none means two things.
+hears once that a state has changed instead of each time, or the events since, or that it missed
+some. The same goes for one that comes back. Numbers grow over all feeds of a board: none means two
+things.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 MAX_KEPT = 200
 """Events; a reader that is further behind is told that it missed some."""
+CHANGED = msgspec.Raw(b"{}")
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A topic as one audience sees it; tenant 0 is the whole installation."""
+    """A topic as one audience is told of it; tenant 0 is the whole installation."""
 
     topic: str
     tenant_id: int = 0
-    query: str = ""
+    slug: str = ""
+    """The tenant's, as engines name what they hold."""
     audience: str = ""
 
 
@@ -44,69 +46,75 @@ class Feed(Protocol):
 
 
 class State:
-    """Something that has a present state; what it was before interests nobody."""
+    """Something that has a present state, of which only is told that it is another one.
+
+    It is told once more at the next look: whoever renders it asks other processes too, which may
+    hear of it a moment later.
+    """
 
     def __init__(self, key: Key, numbers: count[int]) -> None:
         self.key, self.readers = key, set[Callable[[], None]]()
         self.number = next(numbers)
         self._numbers = numbers
-        self._data: msgspec.Raw | None = None
+        self._state: object = None
+        self._settled = True
 
-    @property
-    def known(self) -> bool:
-        """Whether it was ever sampled."""
-        return self._data is not None
+    def begin(self, state: object) -> None:
+        """The state is this as the first reader comes, who is told anyway."""
+        self._state = state
 
-    def put(self, state: Any) -> None:
-        """The state is this now; readers are called if that is new."""
-        data = _json(state)
-        if data != self._data:
-            self._data, self.number = data, next(self._numbers)
+    def put(self, state: object) -> None:
+        """The state is this now; readers are called if that is new, or was at the last look."""
+        changed = state != self._state
+        if changed or not self._settled:
+            self._state, self.number = state, next(self._numbers)
             tell(self)
+        self._settled = not changed
 
     def since(self, number: int | None) -> msgspec.Raw | None:
-        """The present state, unless that is what the reader has."""
-        return None if number == self.number else self._data
+        """That it changed, unless the reader knows."""
+        return None if number == self.number else CHANGED
 
 
 class Events:
-    """Things that happen; the last MAX_KEPT are kept. `data` is `{"rows": [...], "missed": bool}`:
-    a page that missed some, or has just come, reads them where they are stored."""
+    """Requests that ended, by their marks; the last MAX_KEPT are kept.
+
+    `data` is `{"ended": [mark, ...], "more": int, "missed": bool}`: how many others there were is
+    told without their marks; a page that missed some, or has just come, reads them where they are
+    stored.
+    """
 
     def __init__(self, key: Key, numbers: count[int]) -> None:
         self.key, self.readers = key, set[Callable[[], None]]()
         self._numbers = numbers
-        self._kept: deque[tuple[int, msgspec.Raw]] = deque()
+        self._kept: deque[tuple[int, str | int]] = deque()
         self.number = self._floor = next(numbers)
         """Whoever has come less far than the floor missed some."""
 
-    def add(self, rows: Sequence[Any]) -> None:
-        """These happened."""
-        for row in rows:
+    def add(self, ended: Sequence[str], more: int = 0) -> None:
+        """These ended, and so many others before them."""
+        for one in (more, *ended) if more else ended:
             self.number = next(self._numbers)
-            self._kept.append((self.number, _json(row)))
+            self._kept.append((self.number, one))
         while len(self._kept) > MAX_KEPT:
             self._floor, _ = self._kept.popleft()
         tell(self)
 
     def skip(self) -> None:
-        """Some happened that nobody was told of."""
+        """Some ended that nobody was told of."""
         self._kept.clear()
         self.number = self._floor = next(self._numbers)
         tell(self)
 
     def since(self, number: int | None) -> msgspec.Raw | None:
-        """The rows after that number, unless there are none."""
+        """What ended after that number, unless nothing did."""
         if number == self.number:
             return None
         missed = number is None or number < self._floor
-        rows = [] if number is None else [row for at, row in self._kept if at > number]
-        return msgspec.Raw(msgspec.json.encode({"rows": [] if missed else rows, "missed": missed}))
-
-
-def _json(value: Any) -> msgspec.Raw:
-    # Not msgspec's, which takes no subclass of str: templates render to one.
-    return msgspec.Raw(json.dumps(value, separators=(",", ":")).encode())
+        kept = [] if number is None or missed else [one for at, one in self._kept if at > number]
+        ended = [one for one in kept if isinstance(one, str)]
+        more = sum(one for one in kept if isinstance(one, int))
+        return msgspec.Raw(msgspec.json.encode({"ended": ended, "more": more, "missed": missed}))
 
 
 def tell(feed: Feed) -> None:

@@ -1,4 +1,4 @@
-"""What a page and its live socket tell each other, as JSON.
+"""What a page and its live socket tell each other, as JSON, once its ticket was taken.
 
 The page numbers its watches; the numbers mean something only on its socket. `seq` is opaque to it:
 it shows the last one that it has as `after` when it comes back, and is told what it lacks.
@@ -14,17 +14,14 @@ from frontend.sockets import Message, Ping
 from inference.errors import InvalidRequest
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=16)]
-Slug = Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[a-z0-9-]*$")]
 Words = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")]
 
 
 class Watch(Message, tag="watch"):
-    """Page to socket: tell me of this topic. No tenant means the whole installation."""
+    """Page to socket: tell me of this topic."""
 
     id: Id
     topic: Words
-    tenant: Slug = ""
-    query: Words = ""
     after: Words = ""
 
 
@@ -35,7 +32,7 @@ class Unwatch(Message, tag="unwatch"):
 
 
 class News(Message, tag="news"):
-    """Socket to page: what is new. What `data` holds depends on the kind of topic (`topics`)."""
+    """Socket to page: what is new. What `data` holds depends on the kind of topic (`feeds`)."""
 
     id: str
     seq: str

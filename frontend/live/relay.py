@@ -1,7 +1,7 @@
-"""Events on their way between gateways, over a Channels layer.
+"""Requests that began and ended on their way between gateways, over a Channels layer.
 
-One group per topic: a gateway is in it only while somebody watches there, so that a batch costs
-next to nothing while nobody does. A batch isn't worth waiting for: where the layer is away or slow
+A gateway is in the group only while somebody watches there, so that a batch costs next to nothing
+while nobody does. A batch isn't worth waiting for: where the layer is away or slow
 it is lost to the others, and they find its number missing.
 """
 
@@ -15,8 +15,12 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from frontend.live.tail import Ended
+
 log = structlog.get_logger(__name__)
 
+GROUP = "live"
+"""The layer's group of the gateways where somebody watches."""
 LAYER_S = 1.0
 """How long the layer may take."""
 REJOIN_S = 60.0
@@ -36,11 +40,12 @@ class Layer(Protocol):
 
 
 class Batch(msgspec.Struct):
-    """Events with the ids of their tenants. A sender numbers its batches of a topic; `missed` says
-    that some events are in none."""
+    """Requests that ended, and the tenants of those that began. A sender numbers its batches;
+    `missed` says that some requests are in none."""
 
     number: int = 0
-    events: list[tuple[int, Any]] = []
+    ended: list[Ended] = []
+    began: list[int] = []
     missed: bool = False
 
 
@@ -49,45 +54,41 @@ class Relay:
 
     def __init__(self, sender: str, layer: Layer) -> None:
         self._sender, self._layer = sender, layer
-        self._sending: dict[str, asyncio.Task[None]] = {}
+        self.sending: asyncio.Task[None] | None = None
+        """What is under way."""
         self._away = False
 
-    def post(self, topic: str, batch: Batch) -> None:
+    def post(self, batch: Batch) -> None:
         """Send it without waiting; it is lost if the one before is still under way."""
-        if topic not in self._sending:
-            self._sending[topic] = asyncio.create_task(self._send(topic, batch))
+        if self.sending is None:
+            self.sending = asyncio.create_task(self._send(batch))
 
-    @property
-    def sending(self) -> list[asyncio.Task[None]]:
-        """What is under way."""
-        return list(self._sending.values())
-
-    async def listen(self, topic: str, deliver: Callable[[Batch], None]) -> None:
+    async def listen(self, deliver: Callable[[Batch], None]) -> None:
         """Give what the others send to `deliver`, until cancelled."""
         while True:
             try:
-                await self._hear(topic, deliver)
+                await self._hear(deliver)
             except Exception as error:  # whatever the layer is made of
                 self._failed(error)
                 await asyncio.sleep(RETRY_S)
 
-    async def _send(self, topic: str, batch: Batch) -> None:
+    async def _send(self, batch: Batch) -> None:
         message = {"type": "live", "from": self._sender, "batch": msgspec.json.encode(batch)}
         try:
             async with asyncio.timeout(LAYER_S):
-                await self._layer.group_send(group(topic), message)
+                await self._layer.group_send(GROUP, message)
             self._away = False
         except Exception as error:  # whatever the layer is made of
             self._failed(error)
         finally:
-            del self._sending[topic]
+            self.sending = None
 
-    async def _hear(self, topic: str, deliver: Callable[[Batch], None]) -> None:
+    async def _hear(self, deliver: Callable[[Batch], None]) -> None:
         channel = await self._layer.new_channel()
         async with asyncio.timeout(LAYER_S):
-            await self._layer.group_add(group(topic), channel)
+            await self._layer.group_add(GROUP, channel)
         deliver(Batch(missed=True))  # whatever was sent before
-        staying = asyncio.create_task(self._stay(topic, channel))
+        staying = asyncio.create_task(self._stay(channel))
         last: dict[str, int] = {}
         try:
             while True:
@@ -101,13 +102,13 @@ class Relay:
             staying.cancel()
             with suppress(Exception):
                 async with asyncio.timeout(LAYER_S):
-                    await self._layer.group_discard(group(topic), channel)
+                    await self._layer.group_discard(GROUP, channel)
 
-    async def _stay(self, topic: str, channel: str) -> None:
+    async def _stay(self, channel: str) -> None:
         while True:
             await asyncio.sleep(REJOIN_S)
             try:
-                await self._layer.group_add(group(topic), channel)
+                await self._layer.group_add(GROUP, channel)
             except Exception as error:  # whatever the layer is made of
                 self._failed(error)
 
@@ -118,7 +119,7 @@ class Relay:
         self._away = True
 
 
-async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def stopped(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancel them and wait. Redis' channel layer loses a cancellation now and then: it is asked
     again then."""
     left = set(tasks)
@@ -126,8 +127,3 @@ async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=CANCEL_S)
-
-
-def group(topic: str) -> str:
-    """The layer's group of the gateways that watch a topic."""
-    return f"live.{topic}"

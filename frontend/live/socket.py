@@ -1,53 +1,30 @@
-"""`/ws/live`: a page watches topics.
-
-Who watches, and whether he may, is looked up at each watch and again every RECHECK_S: whose session
-has ended or whose membership was taken away loses the socket.
-"""
+"""`/ws/live`: a page watches topics of what its ticket is for."""
 
 from __future__ import annotations
 
 import asyncio
 
-from channels.db import database_sync_to_async
-
 from frontend.live.board import Board
-from frontend.live.feeds import Feed, Key
+from frontend.live.feeds import Feed
 from frontend.live.messages import News, NotWatched, Unwatch, Watch, decode
-from frontend.live.topics import keys_of
-from frontend.sockets import (
-    GONE,
-    NOT_ALLOWED,
-    Ping,
-    Pong,
-    Refused,
-    hear,
-    say,
-    tell_always,
-    user_of,
-)
+from frontend.live.topics import key_of
+from frontend.sockets import Ping, Pong, hear, say, tell_always
+from frontend.tickets import Ticket
 from inference.errors import InvalidRequest
 from inference.gateway.http import Receive, Scope, Send
-from tenants.models import User
 
-RECHECK_S = 20.0
 MAX_WATCHED = 20
 """Topics of one page."""
 
 
 class LiveSocket:
-    """Serves each socket; `frontend.sockets.guarded` makes it an ASGI application."""
+    """Serves each socket that `frontend.sockets.Gate` has let in."""
 
-    def __init__(self, board: Board, *, recheck_s: float = RECHECK_S) -> None:
-        self._board, self._recheck_s = board, recheck_s
+    def __init__(self, board: Board) -> None:
+        self._board = board
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusals: list[BaseException] = []
-        try:
-            await Connection(self._board, scope, receive, send).run(self._recheck_s)
-        except* Refused as refused:
-            refusals.extend(refused.exceptions)
-        if refusals:
-            raise refusals[0]
+    async def __call__(self, ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
+        await Connection(self._board, ticket, receive, send).run()
 
 
 class View:
@@ -70,30 +47,24 @@ class Connection:
     Nothing is queued for a slow page: see `feeds`.
     """
 
-    def __init__(self, board: Board, scope: Scope, receive: Receive, send: Send) -> None:
-        self._board, self._scope = board, scope
+    def __init__(self, board: Board, ticket: Ticket, receive: Receive, send: Send) -> None:
+        self._board, self._ticket = board, ticket
         self._receive, self._send = receive, send
         self._views: dict[str, View] = {}
         self._news = asyncio.Event()
 
-    async def run(self, recheck_s: float) -> None:
+    async def run(self) -> None:
         """Serve it to its end.
 
         Raises:
-            Refused, alone or in a group: it is to be closed with a code.
+            Refused: the page was silent for too long.
         """
-        await user_of(self._scope)
+        writer = asyncio.create_task(tell_always(self._news, self._views, self._tell))
         try:
-            async with asyncio.TaskGroup() as tasks:
-                both = [
-                    tasks.create_task(tell_always(self._news, self._views, self._tell)),
-                    tasks.create_task(self._recheck(recheck_s)),
-                ]
-                while (text := await hear(self._receive)) is not None:
-                    await self._take(text)
-                for task in both:
-                    task.cancel()
+            while (text := await hear(self._receive)) is not None:
+                await self._take(text)
         finally:
+            writer.cancel()
             for view in self._views.values():
                 self._board.unwatch(view.feed, view.tell)
 
@@ -111,8 +82,7 @@ class Connection:
 
     async def _watch(self, watch: Watch) -> None:
         self._unwatch(Unwatch(watch.id))
-        user = await user_of(self._scope)
-        (key,) = await self._keys(user, [watch])
+        key = key_of(self._board.topics.get(watch.topic), self._ticket)
         if key is None or len(self._views) >= MAX_WATCHED:
             return await say(self._send, NotWatched(watch.id))
         view = View(watch, self._news)
@@ -131,20 +101,3 @@ class Connection:
             return
         view.number = view.feed.number
         await say(self._send, News(view.watch.id, self._board.seq(view.number), data))
-
-    async def _recheck(self, every_s: float) -> None:
-        while True:
-            await asyncio.sleep(every_s)
-            user = await user_of(self._scope)
-            views = list(self._views.values())
-            keys = await self._keys(user, [view.watch for view in views])
-            for view, key in zip(views, keys, strict=True):
-                if key is None:
-                    raise Refused(NOT_ALLOWED)
-                if key != view.feed.key:
-                    raise Refused(GONE)  # his role changed: he watches anew as what he is now
-
-    async def _keys(self, user: User, watches: list[Watch]) -> list[Key | None]:
-        look = database_sync_to_async(keys_of)
-        keys: list[Key | None] = await look(self._board.topics, user, watches)
-        return keys

@@ -1,97 +1,67 @@
-"""What can be watched, by whom, and where it comes from.
+"""What can be watched, and what tells that it changed.
 
-To add a topic: a line in TOPICS. A `StateTopic` has something to sample: `sample` is asked for all
-watched keys at once and returns for each `{"html": ...}`, which replaces the content of the page's
-<live-part>, or `{"mark": ...}`, at whose change the page fetches its <live-part> anew. An
-`EventTopic` is told by `Board.publish`, and `show` says what a key's audience sees of the events:
-the page hears of them as a `live` event with `detail.rows`. What of the rows must be looked up is
-added by `read`, which is asked for all watched keys at once.
+To add a topic: a line in TOPICS, a method of `Signals`, and the address where its part is rendered
+(`frontend.views.live`). Free of Django: gateways look here how to watch a topic, the console how
+often a page may ask for its part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from frontend.live import states, tail
 from frontend.live.feeds import Key
-from frontend.live.history import STEP_S
-from frontend.live.messages import Watch
-from tenants.models import User
-from tenants.permissions import Caller, Permission
+from frontend.live.signals import LIMITS_S, Signals, Values
+from frontend.tickets import WHOLE, Ticket
+from inference.gateway.history import STEP_S
 
-P = Permission
-
-Sample = Callable[[Sequence[Key]], Awaitable[Mapping[Key, Any]]]
-"""The state of each key as JSON; a key that means nothing is left out."""
-Read = Callable[[Mapping[Key, Sequence[Any]]], Awaitable[Mapping[Key, Sequence[Any]]]]
-"""What pages are told of the rows of each key; of a key that is left out, that they missed some."""
-
-
-def everybody(caller: Caller) -> str:
-    """All who may watch it see the same."""
-    return ""
+Signal = Callable[[Signals, Sequence[Key], float], Values]
+"""Of each watched key at a unix time, a value that is another one when the state is."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """Something to watch, in a tenant by those who have the permission that it `needs` there; None
-    where it is no tenant's. Of the `whole` installation only operators watch it."""
+    """Something to watch, in a tenant by those who have the permission (its name) that it `needs`
+    there; None where it is no tenant's. Of the `whole` installation only operators watch it."""
 
     name: str
-    needs: Permission | None
-    whole: bool = field(default=False, kw_only=True)
-    audience: Callable[[Caller], str] = field(default=everybody, kw_only=True)
-    """Those with the same one see the same of a tenant."""
-
-
-@dataclass(frozen=True)
-class StateTopic(Topic):
-    """Sampled every `every_s` seconds while it is watched."""
-
-    sample: Sample
+    needs: str | None
+    signal: Signal | None
+    """None where it is what happens that is told (requests that ended), not a state."""
     every_s: float = field(default=1.0, kw_only=True)
-
-
-@dataclass(frozen=True)
-class EventTopic(Topic):
-    """Published as it happens."""
-
-    show: Callable[[Key, Sequence[Any]], Sequence[Any]]
-    """The rows, as JSON, that a key's audience sees of these events; cheap, on the event loop."""
-    read: Read | None = None
-
-
-def keys_of(topics: Mapping[str, Topic], user: User, watches: Sequence[Watch]) -> list[Key | None]:
-    """What each watch means for this person; None where there is nothing for him."""
-    slugs = {watch.tenant for watch in watches if watch.tenant}
-    callers = {slug: Caller.of_user(user, slug) for slug in slugs}
-    return [key_of(topics.get(one.topic), user, callers.get(one.tenant), one) for one in watches]
-
-
-def key_of(topic: Topic | None, user: User, caller: Caller | None, watch: Watch) -> Key | None:
-    """Who may watch what is decided here."""
-    if topic is None:
-        return None
-    if not watch.tenant:
-        return Key(topic.name, query=watch.query) if topic.whole and user.is_staff else None
-    if caller is None or topic.needs is None or not caller.may(topic.needs):
-        return None
-    return Key(topic.name, caller.tenant.pk, watch.query, topic.audience(caller))
+    """A state is looked at this often while it is watched, and a page asks no more often."""
+    whole: bool = field(default=False, kw_only=True)
 
 
 _ALL: Sequence[Topic] = (
-    # name, what a watcher needs in a tenant, where it comes from
-    StateTopic("engines", P.READ_ADAPTERS, states.engines),
-    StateTopic("fleet", None, states.fleet, whole=True),
-    EventTopic(
-        "requests", P.READ_OWN_USAGE, tail.show, tail.read, audience=tail.audience, whole=True
-    ),
-    StateTopic("figures", None, states.figures, whole=True),
-    StateTopic("history", None, states.history, whole=True, every_s=STEP_S / 2),
-    StateTopic("adapters", P.READ_ADAPTERS, states.adapters),
-    StateTopic("steps", P.READ_TENANT, states.steps, every_s=2.0),
-    StateTopic("limits", P.READ_LIMITS, states.limits, every_s=2.0),
+    # name, what it needs in a tenant, the signal: what tells that it changed
+    #   the engines, the tenant's adapters on them, notices of the tenant
+    Topic("engines", "READ_ADAPTERS", Signals.engines),
+    #   notices of the tenant, its adapters on engines
+    Topic("adapters", "READ_ADAPTERS", Signals.adapters),
+    #   notices of the tenant, the first engine, the first request
+    Topic("steps", "READ_TENANT", Signals.steps, every_s=2.0),
+    #   notices of the tenant, its requests of the last minute on any gateway, the day
+    Topic("limits", "READ_LIMITS", Signals.limits, every_s=LIMITS_S),
+    #   what the ledger has written, on any gateway
+    Topic("requests", "READ_OWN_USAGE", None, whole=True),
+    #   all that engines say of themselves
+    Topic("fleet", None, Signals.fleet, whole=True),
+    #   what engines do at the moment
+    Topic("figures", None, Signals.figures, whole=True),
+    #   each point of the past
+    Topic("history", None, Signals.history, whole=True, every_s=STEP_S / 2),
 )
 TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in _ALL}
+
+
+def key_of(topic: Topic | None, ticket: Ticket) -> Key | None:
+    """What a topic is to who holds this ticket; None where there is nothing for him."""
+    if topic is None:
+        return None
+    if ticket.tenant_id == WHOLE:
+        return Key(topic.name) if topic.whole and ticket.staff else None
+    if topic.needs is None or topic.needs not in ticket.claims["may"]:
+        return None
+    audience = ticket.audience if topic.signal is None else ""
+    return Key(topic.name, ticket.tenant_id, ticket.slug, audience)

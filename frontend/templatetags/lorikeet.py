@@ -10,11 +10,14 @@ from typing import Any
 from django import template
 from django.template import Context
 from django.template.defaulttags import CsrfTokenNode
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
+from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.timesince import timesince, timeuntil
 
+from frontend.live.topics import TOPICS
 from inference.grants import MICRO, PICO
 
 register = template.Library()
@@ -104,6 +107,23 @@ STATES = {
     "suspended": "bad",
     "failed": "bad",
 }
+
+
+@register.simple_tag(takes_context=True)
+def live(
+    context: Context, topic: str, query: str = "", *, tenant: str = "", seen: str = "", **given: str
+) -> SafeString:
+    """The attributes of a <live-part> that follows the topic: in the page's tenant, else in
+    `tenant`, else in the whole installation. Asked for what is `given`, or by a `query`; one that
+    was `seen` has no address but its page's."""
+    caller = context.get("caller")
+    tenant = caller.tenant.slug if caller else tenant
+    found = format_html('topic="{}" tenant="{}" every="{}"', topic, tenant, TOPICS[topic].every_s)
+    if seen:
+        return found + format_html(' seen="{}"', seen)
+    src = reverse(f"live-{topic}", args=[tenant]) if caller else reverse(f"operate_live-{topic}")
+    query = query or urlencode({name: value for name, value in given.items() if value})
+    return found + format_html(' src="{}"', f"{src}?{query}" if query else src)
 
 
 @register.simple_tag

@@ -12,7 +12,7 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.db.models import OuterRef, QuerySet, Subquery
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
@@ -20,11 +20,11 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.lists import page_of, place_of
 from frontend.pages import refusals_told, tenant_page
-from frontend.views.marks import mark
+from frontend.views.marks import as_seen, mark
 from tenants.adapters.uploads import handover, parts
 from tenants.adapters.uploads.keeping import Destination
 from tenants.adapters.uploads.refusals import UploadRefused
-from tenants.api.endpoints import engines
+from tenants.fleet.gateways import gateways
 from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
@@ -101,6 +101,8 @@ def _list(
 ) -> HttpResponse:
     """The page of all adapters; `upload` is about its dialog."""
     seen = mark(caller.tenant)  # before the rest is read, which must not be older
+    if as_seen(request, seen):
+        return HttpResponseNotModified()
     form = FilterForm(request.GET)
     form.is_valid()
     wanted = form.cleaned_data
@@ -228,6 +230,8 @@ def _page(
     request: HttpRequest, caller: Caller, adapter: Adapter, form: PromoteForm
 ) -> HttpResponse:
     seen = mark(caller.tenant)  # before the rest is read, which must not be older
+    if as_seen(request, seen):
+        return HttpResponseNotModified()
     versions = adapter.versions.select_related("created_by").defer("config", "report")
     if (before := place_of(request, "before")) is not None:
         versions = versions.filter(number__lt=before)
@@ -261,9 +265,9 @@ def _annotated(
 
 
 def engines_by_adapter() -> Mapping[str, list[str]]:
-    """Which engines hold each LoRA name now, as this gateway hears from them."""
+    """Which engines hold each LoRA name now, as the gateways hear from them."""
     holding: dict[str, list[str]] = {}
-    for engine in engines.snapshot_source():
+    for engine in gateways().fleet().engines:
         for name in engine["resident_adapters"]:
             holding.setdefault(name, []).append(engine["id"])
     return holding

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
 from tenants.api.endpoints import engines as connected
+from tenants.fleet.gateways import gateways
 from tenants.models import BaseModel, Tenant
 from tenants.permissions import Caller, Permission
 
@@ -24,7 +25,7 @@ def engines(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 def state(tenant: Tenant) -> dict[str, Any]:
     """The engines of the base models, and which of the tenant's adapters they hold."""
-    found = [connected.shown_to({tenant.slug}, engine) for engine in connected.snapshot_source()]
+    found = [connected.shown_to({tenant.slug}, engine) for engine in gateways().fleet().engines]
     rows = [
         (
             engine,

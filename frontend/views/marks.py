@@ -8,8 +8,9 @@ from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef
+from django.http import HttpRequest
 
-from tenants.api.endpoints import engines
+from tenants.fleet.gateways import gateways
 from tenants.models import AdapterVersion, AuditEntry, Tenant
 
 Asked = tuple[int, str]
@@ -43,6 +44,11 @@ def mark(tenant: Tenant, version: AdapterVersion | None = None) -> str:
     return marks([asked])[asked]
 
 
+def as_seen(request: HttpRequest, mark: str) -> bool:
+    """Whether a part of a page asks if it is still as it saw it, and it is: 304 says so."""
+    return request.headers.get("If-None-Match") == f'"{mark}"'
+
+
 def _reports(asked: Collection[Asked]) -> Mapping[Asked, Any]:
     numbers = {int(version) for _, version in asked if version.isdecimal() and len(version) < 19}
     if not numbers:
@@ -55,7 +61,7 @@ def _reports(asked: Collection[Asked]) -> Mapping[Asked, Any]:
 def _resident() -> Mapping[str, list[str]]:
     """What engines hold, by the slug of its tenant."""
     held: dict[str, list[str]] = {}
-    for engine in engines.snapshot_source():
+    for engine in gateways().fleet().engines:
         for name in engine["resident_adapters"]:
             held.setdefault(name.partition("/")[0], []).append(f"{engine['id']} {name}")
     return {slug: sorted(names) for slug, names in held.items()}

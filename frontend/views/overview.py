@@ -18,7 +18,8 @@ from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import LABELS, shown
 from frontend.views.usage import added_up
 from inference.grants import MICRO
-from tenants.api.endpoints import engines
+from tenants.billing.months import month_end, month_start
+from tenants.fleet.gateways import gateways
 from tenants.limits import ceilings
 from tenants.models import (
     LIVE,
@@ -30,7 +31,7 @@ from tenants.models import (
     UsageEvent,
     UsageSum,
 )
-from tenants.models.usage import Outcome, UsageEventQuerySet, month_end, month_start
+from tenants.models.usage import Outcome, UsageEventQuerySet
 from tenants.permissions import Caller, Permission
 
 MAX_EXPIRING = 5
@@ -189,7 +190,7 @@ def steps(found: Any) -> list[Step]:
     return [
         Step(
             "An engine is connected",
-            bool(engines.snapshot_source()),
+            bool(gateways().fleet().engines),
             "Engines serve the base model. The operator of this installation starts them.",
         ),
         Step(

@@ -243,13 +243,20 @@ def live_query(request: HttpRequest, form: RequestFilter) -> str | None:
     return query if len(query) <= MAX_LIVE else None
 
 
+def form_of(request: HttpRequest, caller: Caller) -> RequestFilter:
+    """The filter, with the keys whose requests the caller sees."""
+    keys = caller.tenant.keys.all()
+    if not caller.may(Permission.READ_USAGE):
+        keys = keys.filter(created_by=caller.user)
+    return RequestFilter(request.GET, keys)
+
+
 @require_GET
 @tenant_page(Permission.READ_OWN_USAGE)
 def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
     """The list: of the whole tenant, or of the caller's own keys, as the permissions have it."""
     tenant, whole = caller.tenant, caller.may(Permission.READ_USAGE)
-    keys = tenant.keys.all() if whole else tenant.keys.filter(created_by=caller.user)
-    form = RequestFilter(request.GET, keys)
+    form = form_of(request, caller)
     found = Found()
     if form.is_valid():
         everything = UsageEvent.objects.filter(tenant=tenant)

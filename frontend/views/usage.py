@@ -22,8 +22,9 @@ from frontend.pages import tenant_page
 from frontend.templatetags.lorikeet import money, number
 from frontend.times import Day, midnight
 from inference.grants import PICO
+from tenants.billing.months import month_end, month_start
 from tenants.models import Tenant, UsageSum, User
-from tenants.models.usage import FIGURES, UsageSumQuerySet, month_end, month_start
+from tenants.models.usage import FIGURES, UsageSumQuerySet
 from tenants.permissions import Caller, Permission
 
 PERIODS = {

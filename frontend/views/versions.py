@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
 from frontend.lists import place_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
-from frontend.views.marks import mark
+from frontend.views.marks import as_seen, mark
 from tenants.models import LIVE, AdapterVersion, State
 from tenants.permissions import Caller
 
@@ -42,6 +42,8 @@ def version(request: HttpRequest, caller: Caller, name: str, number: int) -> Htt
     """Everything that is known of a version."""
     # Before what is shown is read: else a change in between would never be told to the page.
     seen = mark(caller.tenant, find(caller, name, number))
+    if as_seen(request, seen):
+        return HttpResponseNotModified()
     found = find(caller, name, number)
     context = _context(caller, found) | {"known": "known" in request.GET, "mark": seen}
     return render(request, "version.html", context)

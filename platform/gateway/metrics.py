@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
-from channels.db import database_sync_to_async
-from django.db.utils import Error as DatabaseError
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from inference.errors import InferenceError, InvalidApiKey, NotFound
+from inference.errors import InferenceError, InvalidApiKey, NotFound, Unavailable
 from inference.gateway.http import Exchange, Receive, Scope, Send
 from inference.gateway.hub import Hub
+from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
 from tenants.billing.ledger import Ledger
-from tenants.billing.reconciliation import Drift, drifts
+from tenants.database import Database
 from tenants.limits.limiter import StoreLimiter
 
 TEXT = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
@@ -40,10 +40,13 @@ ENGINE_COUNTERS = {
 class Metrics:
     """The ASGI application."""
 
-    def __init__(self, token: str, hub: Hub, ledger: Ledger, limiter: StoreLimiter) -> None:
+    def __init__(
+        self, token: str, hub: Hub, ledger: Ledger, limiter: StoreLimiter, database: Database
+    ) -> None:
         """Without a `token` nobody is answered."""
         self._token = token.encode()
         self._hub, self._ledger, self._limiter = hub, ledger, limiter
+        self._database = database
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
@@ -51,7 +54,9 @@ class Metrics:
             self._require_token(exchange)
         except InferenceError as error:
             return await exchange.fail(error)
-        page = _Page([*self._engines(), *self._ledger_and_limits(), *await _reconciliation()])
+        page = _Page(
+            [*self._engines(), *self._ledger_and_limits(), *await _reconciliation(self._database)]
+        )
         registry = CollectorRegistry(auto_describe=False)
         registry.register(page)
         await exchange.begin(200, TEXT)
@@ -112,11 +117,12 @@ def _filled(family: Any, engines: list[dict[str, Any]], name: str) -> Metric:
     return metric
 
 
-async def _reconciliation() -> list[Metric]:
+async def _reconciliation(database: Database) -> list[Metric]:
     """Counted by the engines' journals and missing in the ledger; nothing while it is away."""
+    now = datetime.now(UTC)
     try:
-        found: list[Drift] = await database_sync_to_async(drifts)()
-    except DatabaseError:
+        journals = await database.rows(Journal, JOURNALS, [now - LATELY])
+    except Unavailable:
         return []
     labels = ["engine", "journal"]
     families = {
@@ -132,7 +138,7 @@ async def _reconciliation() -> list[Metric]:
             labels=labels,
         ),
     }
-    for drift in found:
+    for drift in (Drift.of(journal, now) for journal in journals):
         for name, family in families.items():
             journal = drift.journal
             family.add_metric([journal.engine_id, journal.journal], getattr(drift, name))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
+from django.conf import settings
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 
@@ -58,29 +59,32 @@ class Audited:
                 act_as(None)
 
 
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",
-        "font-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-        "object-src 'none'",
+def policy(api_url: str) -> str:
+    """What pages may do; they open their sockets at the API's address."""
+    sockets = api_url.replace("http", "ws", 1)
+    return "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            "img-src 'self' data:",
+            "font-src 'self'",
+            f"connect-src 'self' {api_url} {sockets}",
+            "form-action 'self'",
+            "base-uri 'none'",
+            "frame-ancestors 'none'",
+            "object-src 'none'",
+        )
     )
-)
 
 
 class ContentPolicy:
-    """Pages run nothing and load nothing but what this gateway serves as a file."""
+    """Pages run nothing and load nothing but what this console serves as a file."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self._get_response(request)
-        response.headers.setdefault("Content-Security-Policy", POLICY)
+        response.headers.setdefault("Content-Security-Policy", policy(settings.API_URL))
         return response

@@ -22,6 +22,8 @@ KEY_PEPPER = environ.secret("KEY_PEPPER")
 """HMAC key under which API keys are stored. Changing it makes every key invalid."""
 ENGINE_TOKEN = environ.secret("ENGINE_TOKEN")
 """What engine agents and workers show to gateways."""
+INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
+"""What consoles show to gateways, and what tickets of sockets are signed with."""
 METRICS_TOKEN = environ.text("METRICS_TOKEN", "")
 """What Prometheus shows to read /metrics; nobody may where it is not set."""
 RECEIPT_KEY = environ.secret("RECEIPT_KEY")
@@ -31,8 +33,14 @@ RECEIPT_KEY = environ.secret("RECEIPT_KEY")
 DEBUG = environ.boolean("DEBUG", False)
 ALLOWED_HOSTS = environ.words("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = environ.words("CSRF_TRUSTED_ORIGINS")
+API_URL = environ.base_url("API_URL", "http://127.0.0.1:8000")
+"""Under which clients and pages reach the API: the gateways, or what stands before them."""
+CONSOLE_URL = environ.base_url("CONSOLE_URL", "http://127.0.0.1:8001")
+"""Under which people reach the console; the same as API_URL where an ingress tells them apart."""
+CONSOLE_INTERNAL_URL = environ.base_url("CONSOLE_INTERNAL_URL", CONSOLE_URL)
+"""Under which gateways reach a console, for what it answers under the API's address."""
 GATEWAY_URL = environ.text("GATEWAY_URL", "http://127.0.0.1:8000")
-"""The base URL under which agents and workers reach this gateway process."""
+"""The base URL under which agents, workers and consoles reach this gateway process."""
 MAX_REQUEST_BYTES = environ.size("MAX_REQUEST_BYTES", 8 << 20)
 REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
 
@@ -117,7 +125,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "gateway.urls"
-ASGI_APPLICATION = "gateway.asgi.application"
+ASGI_APPLICATION = "gateway.control_plane.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",

@@ -10,8 +10,8 @@ from pathlib import Path
 from inference.environ import BadSetting
 
 ROOT = Path(__file__).resolve().parents[2]
-SECRETS = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "RECEIPT_KEY")
-PRODUCTION = {"gateway", "worker"}
+SECRETS = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "INTERNAL_TOKEN", "RECEIPT_KEY")
+PRODUCTION = {"gateway", "console", "worker"}
 """Commands that production runs: they are given their secrets, never make them."""
 
 
@@ -29,6 +29,10 @@ def main(arguments: list[str]) -> None:
         return run_agent(arguments[2:])
     try:
         _prepare(command)
+        if command == "gateway":  # needs Django's settings alone
+            from gateway.process import main as run_gateway
+
+            return run_gateway(arguments[2:])
         from django.core.management import execute_from_command_line
 
         execute_from_command_line(arguments)

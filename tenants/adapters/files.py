@@ -11,35 +11,42 @@ import hmac
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
-from channels.db import database_sync_to_async
 from django.core.files import File
 
 from inference.content import FILES
-from tenants.adapters import store
-from tenants.models import AdapterVersion, State
+from inference.errors import Unavailable
+from tenants.adapters import storage
+from tenants.database import Database
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 CHUNK_BYTES = 1 << 20
-SERVED = (State.PROBING, State.READY)
 _PATH = re.compile(r"/engine/adapters/([0-9a-f]{64})/(" + "|".join(map(re.escape, FILES)) + ")")
 
 
-def locate(digest: str) -> str | None:
-    """The folder of a version with this content that engines may have."""
-    versions = AdapterVersion.objects.filter(digest=digest, state__in=SERVED)
-    return versions.exclude(folder="").values_list("folder", flat=True).first()
+# States of versions that engines may have: tried now, or found good.
+FOLDER = """
+SELECT folder FROM tenants_adapterversion
+WHERE digest = %s AND state IN ('probing', 'ready') AND folder <> '' LIMIT 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    folder: str
 
 
 class AdapterFiles:
     """Serves the files of versions that are being probed or ready to whoever has the token."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, database: Database) -> None:
         self._expected = f"Bearer {token}".encode()
+        self._database = database
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = _PATH.fullmatch(scope["path"])
@@ -57,18 +64,26 @@ class AdapterFiles:
         return hmac.compare_digest(given, self._expected)
 
     async def _serve(self, digest: str, name: str, send: Send, *, body: bool) -> None:
-        folder = await database_sync_to_async(locate)(digest)
         try:
-            if folder is None:
-                raise FileNotFoundError
-            size = await asyncio.to_thread(store.size, folder, name)
-            file = await asyncio.to_thread(store.open_file, folder, name)
+            folder = await self._folder(digest)
+            size = await asyncio.to_thread(storage.size, folder, name)
+            file = await asyncio.to_thread(storage.open_file, folder, name)
+        except Unavailable:
+            await _answer(send, 503, b"The database does not answer.\n")
+            return
         except FileNotFoundError:
             await _answer(send, 404, b"There is no such adapter.\n")
             return
         with closing(file):
             await send(_start(200, size))
             await _stream(file if body else None, send)
+
+    async def _folder(self, digest: str) -> str:
+        """Of a version with this content that engines may have. Raises FileNotFoundError."""
+        rows = await self._database.rows(_Row, FOLDER, [digest])
+        if not rows:
+            raise FileNotFoundError
+        return rows[0].folder
 
 
 async def _stream(file: File[bytes] | None, send: Send) -> None:

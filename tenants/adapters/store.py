@@ -16,21 +16,18 @@ from uuid import uuid4
 
 from django.conf import settings
 from django.core.files import File
-from django.core.files.storage import FileSystemStorage, Storage, storages
+from django.core.files.storage import FileSystemStorage
 
 from inference.content import FILES, digest_of
 from tenants.adapters import sandbox
 from tenants.adapters.checks.findings import Code, Finding
 from tenants.adapters.checks.target_modules import TargetModules
+from tenants.adapters.storage import open_file, storage
 from tenants.models import Adapter, AdapterVersion, BaseModel
 
 
 class StoredFileDamaged(Exception):
     """A stored file is no longer what was uploaded."""
-
-
-def storage() -> Storage:
-    return storages["adapters"]
 
 
 def new_folder(adapter: Adapter, digest: str) -> str:
@@ -54,17 +51,6 @@ def remove(folder: str) -> None:
         for name in FILES:
             storage().delete(f"{folder}/{name}")
         storage().delete(folder)
-
-
-def open_file(folder: str, name: str) -> File[bytes]:
-    """Open one of FILES for reading. Raises FileNotFoundError."""
-    file: File[bytes] = storage().open(f"{folder}/{name}", "rb")
-    return file
-
-
-def size(folder: str, name: str) -> int:
-    """The file's size in bytes. Raises FileNotFoundError."""
-    return storage().size(f"{folder}/{name}")
 
 
 def target_modules_of(base_model: BaseModel) -> TargetModules:

@@ -12,7 +12,7 @@ from rest_framework.request import Request
 
 from tenants.models import ApiKey
 from tenants.models.audit import act_as, actor_of
-from tenants.models.keys import TOUCH_INTERVAL
+from tenants.naming import TOUCH_INTERVAL
 
 
 @dataclass(frozen=True)

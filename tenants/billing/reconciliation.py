@@ -8,77 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F
 from django.utils import timezone
 
+from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
+from tenants.billing.months import month_end
 from tenants.models import EngineJournal
-from tenants.models.usage import FIGURES, month_end
-
-SILENT = timedelta(hours=1)
-"""Engines report every few seconds: one that said nothing for so long is off, or gone."""
-LATELY = timedelta(days=30)
-"""Each agent that starts with an empty folder makes a journal for ever: those that agree are shown
-for so long."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """What an engine counted and the ledger does not have; negative: the other way round.
-
-    `tokens` are prompt and output tokens, `unjournaled_tokens` the output tokens of the engine's
-    present run that are not even in its journal. All are 0 in steady state, whatever is in flight.
-    What waits in the journal of an engine that is silent is missing as well, until it is back; of
-    that only the requests are known.
-    """
-
-    journal: EngineJournal
-    requests: int
-    tokens: int
-    unjournaled_tokens: int
-
-    def __bool__(self) -> bool:
-        return bool(self.requests or self.tokens or self.unjournaled_tokens)
-
-    @classmethod
-    def of(cls, journal: EngineJournal, now: datetime) -> Drift:
-        silent = journal.reported_at is not None and journal.reported_at < now - SILENT
-        counted_requests = journal.counted_requests + (journal.waiting_requests if silent else 0)
-        ledger_tokens = journal.ledger_prompt_tokens + journal.ledger_completion_tokens
-        counted_tokens = journal.counted_prompt_tokens + journal.counted_completion_tokens
-        requests = max(0, counted_requests - journal.ledger_requests)
-        tokens = max(0, counted_tokens - ledger_tokens)
-        return cls(
-            journal,
-            requests - (journal.surplus_requests or 0) - journal.accepted_requests,
-            tokens - (journal.surplus_tokens or 0) - journal.accepted_tokens,
-            journal.unjournaled_tokens,
-        )
-
-    def accept(self) -> None:
-        """Count what is missing or too much at present as explained: it is no drift any more."""
-        EngineJournal.objects.filter(pk=self.journal.pk).update(
-            accepted_requests=F("accepted_requests") + self.requests,
-            accepted_tokens=F("accepted_tokens") + self.tokens,
-        )
+from tenants.models.usage import FIGURES
 
 
 def drifts() -> list[Drift]:
     """Of each journal that reported lately, or that differs, by engine."""
     now = timezone.now()
-    heard = Q(reported_at=None) | Q(reported_at__gte=now - LATELY)
-    lacking = Q(ledger_requests__lt=F("counted_requests") + F("waiting_requests")) | Q(
-        ledger_prompt_tokens__lt=F("counted_prompt_tokens")
-        + F("counted_completion_tokens")
-        - F("ledger_completion_tokens")
+    with connection.cursor() as cursor:
+        cursor.execute(JOURNALS, [now - LATELY])
+        return [Drift.of(Journal(*row), now) for row in cursor.fetchall()]
+
+
+def accept(drift: Drift) -> None:
+    """Count what is missing or too much at present as explained: it is no drift any more."""
+    EngineJournal.objects.filter(pk=drift.journal.journal).update(
+        accepted_requests=F("accepted_requests") + drift.requests,
+        accepted_tokens=F("accepted_tokens") + drift.tokens,
     )
-    beyond = Q(surplus_requests__gt=0) | Q(surplus_tokens__gt=0) | ~Q(unjournaled_tokens=0)
-    found = EngineJournal.objects.filter(heard | lacking | beyond)
-    return [Drift.of(journal, now) for journal in found.order_by("engine_id", "journal")]
 
 
 class Group(NamedTuple):

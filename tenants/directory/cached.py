@@ -32,7 +32,7 @@ from tenants.directory.catalogue import BaseRow, Catalogue
 from tenants.directory.invalidating_cache import InvalidatingCache, Tag
 from tenants.directory.notices import Notice
 from tenants.directory.reader import KeyRow, Reader
-from tenants.models.keys import TOUCH_INTERVAL, Scope, hmac_of, playground_prefix, prefix_of
+from tenants.naming import INFERENCE, TOUCH_INTERVAL, hmac_of, playground_prefix, prefix_of
 
 log = structlog.get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
@@ -67,7 +67,7 @@ class KnownKey:
 
     def tags(self) -> list[Tag]:
         tags: list[Tag] = [("key", self.id), ("tenant", self.tenant_id)]
-        if isinstance(self.verdict, Grant) and Scope.INFERENCE in self.verdict.scopes:
+        if isinstance(self.verdict, Grant) and INFERENCE in self.verdict.scopes:
             tags.append(("infers", self.id))
         return tags
 
@@ -91,7 +91,7 @@ def require_inference(grant: Grant) -> None:
     Raises:
         PermissionDenied: the key lacks the scope.
     """
-    if Scope.INFERENCE not in grant.scopes:
+    if INFERENCE not in grant.scopes:
         raise PermissionDenied("This API key lacks the scope `inference`.")
 
 
@@ -124,6 +124,8 @@ class CachedDirectory:
         self._on_revoked: list[Callable[[int, InferenceError], None]] = []
         self._on_archived: list[Callable[[str], None]] = []
         self._on_pinned: list[Callable[[Pins], None]] = []
+        self._on_people: list[Callable[[Notice | None], None]] = []
+        self._on_tenant: list[Callable[[int | None], None]] = []
         self._pins: Pins | None = None
         self._pins_due = asyncio.Event()
         self._pins_due.set()
@@ -206,6 +208,16 @@ class CachedDirectory:
         """Call `callback(adapters by base model)` at the start and when what is pinned changes."""
         self._on_pinned.append(callback)
 
+    def on_people(self, callback: Callable[[Notice | None], None]) -> None:
+        """Call `callback(notice)` when a session, an account or a membership ended or changed;
+        with None when that was perhaps missed."""
+        self._on_people.append(callback)
+
+    def on_tenant(self, callback: Callable[[int | None], None]) -> None:
+        """Call `callback(tenant_id)` when something of a tenant has changed; with None where it is
+        everybody's, or was perhaps missed."""
+        self._on_tenant.append(callback)
+
     # --- Reading through the caches --------------------------------------------------------------
 
     async def _find_key(self, prefix: str, digest: bytes) -> KnownKey:
@@ -283,9 +295,19 @@ class CachedDirectory:
             cache.clear()
         self._due.set()
         self._pins_due.set()
+        self._tell_people(None)
+        self._tell_tenant(None)
 
     def changed(self, notice: Notice | None) -> None:
         """Something changed; None where it was not understood."""
+        self._forget(notice)
+        match notice:
+            case Notice(kind="member" | "user" | "session" | "archived"):
+                pass  # nothing that pages of a tenant show; of an archived version is told twice
+            case _:
+                self._tell_tenant(notice.tenant_id if notice else None)
+
+    def _forget(self, notice: Notice | None) -> None:
         match notice:
             case Notice(kind="key", key_id=int(key_id)):
                 self._keys.drop(("key", key_id))
@@ -309,10 +331,20 @@ class CachedDirectory:
             case Notice(kind="archived", digest=str(digest)):
                 for archived in self._on_archived:
                     archived(digest)
+            case Notice(kind="member" | "user" | "session"):
+                return self._tell_people(notice)
             case _:
                 log.error("notice_not_understood", notice=notice)
                 self.reconnected()
         self._due.set()
+
+    def _tell_tenant(self, tenant_id: int | None) -> None:
+        for told in self._on_tenant:
+            told(tenant_id)
+
+    def _tell_people(self, notice: Notice | None) -> None:
+        for told in self._on_people:
+            told(notice)
 
     # --- In the background -----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from inference.grants import Grant, Limits, ModelCard, Price, Target
 from inference.link.wire import AdapterRef
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
-from tenants.models.adapters import LIVE, lora_name
+from tenants.naming import LIVE, lora_name
 
 DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
 SHOWN_CHARS = 200

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn
 import msgspec
 import psycopg
 import structlog
-from django.db import connections
+from django.conf import settings
 from psycopg.conninfo import make_conninfo
 
 log = structlog.get_logger(__name__)
@@ -33,13 +33,21 @@ class Notice(msgspec.Struct, frozen=True):
     """One change.
 
     `digest` is that of an adapter version which left service; `limits` without a tenant are the
-    platform's default, so everybody's.
+    platform's default, so everybody's. By `member`, `user` and `session` what a person may do has
+    changed: `ended` says that the membership or the account is no more, `session` is the digest of
+    the key of one that is.
     """
 
-    kind: Literal["key", "tenant", "adapters", "base_models", "archived", "limits"]
+    kind: Literal[
+        "key", "tenant", "adapters", "base_models", "archived", "limits",
+        "member", "user", "session",
+    ]  # fmt: skip
     tenant_id: int | None = None
     key_id: int | None = None
     digest: str | None = None
+    user_id: int | None = None
+    session: str | None = None
+    ended: bool = False
 
 
 _decoder = msgspec.json.Decoder(Notice)
@@ -55,7 +63,7 @@ def parse(payload: str) -> Notice | None:
 
 def conninfo(application: str) -> str:
     """How libpq reaches Django's default database; `application` names the connection there."""
-    configured = connections["default"].settings_dict
+    configured = settings.DATABASES["default"]
     parts: dict[str, Any] = {
         "dbname": configured["NAME"],
         "user": configured["USER"],

@@ -12,8 +12,7 @@ from tenants.database import ANSWER_S, Database
 from tenants.directory.catalogue import BaseRow, PinRow, VersionRow
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
-from tenants.models.accounts import Tenant, cache_salt
-from tenants.models.keys import TOUCH_INTERVAL
+from tenants.naming import ACTIVE, TOUCH_INTERVAL, cache_salt
 
 KEY = """
 SELECT k.id, k.tenant_id, t.slug AS tenant, t.status, t.weight, t.cache_secret, k.name, k.prefix,
@@ -96,7 +95,7 @@ class KeyRow:
         """What the key may do, or why it may do nothing. Expiry is a matter of the clock."""
         if self.revoked_at is not None:
             return InvalidApiKey("This API key was revoked.")
-        if self.status != Tenant.Status.ACTIVE:
+        if self.status != ACTIVE:
             return InvalidApiKey("The tenant of this API key is suspended.")
         return Grant(
             key_id=self.id,

@@ -1,43 +1,21 @@
-"""How much of a scope's limits is used at present, for pages and sockets.
+"""How much of a scope's limits is used at present, for pages.
 
-What a minute and concurrent streams count is the limiter's, which the gateway's wiring sets here;
-days and months are the ledger's.
+What a minute and concurrent streams count is known to the gateways; days and months are the
+ledger's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from asgiref.sync import async_to_sync
 from django.db.models import Q
 from django.utils import timezone
 
-from inference.errors import Unavailable
 from inference.grants import MICRO, Limits
+from tenants.billing.months import month_start
+from tenants.fleet.gateways import gateways
 from tenants.models import LimitScope, UsageSum
-from tenants.models.usage import month_start
-
-
-class Counters(Protocol):
-    """The part of `limiter.StoreLimiter` that is needed."""
-
-    async def used(self, limits: Limits) -> Mapping[str, int]: ...
-
-
-counters: Counters | None = None
-"""The limiter of this gateway; None in processes that have none."""
-
-
-async def minute(limits: Limits) -> Mapping[str, int]:
-    """What counts against the limits of the last minute and those of concurrent streams, as far as
-    they are set, by field; empty where nobody can say."""
-    if counters is None:
-        return {}
-    try:
-        return await counters.used(limits)
-    except Unavailable:
-        return {}
 
 
 def budgets(scope: LimitScope) -> dict[str, int]:
@@ -64,6 +42,6 @@ def _summed(period: str, days: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def used(scope: LimitScope, limits: Limits | None) -> Mapping[str, int]:
-    """Both, from code that is not asynchronous; `limits` are those in force at the scope."""
-    now = async_to_sync(minute)(limits) if limits is not None else {}
+    """Both; `limits` are those in force at the scope."""
+    now = gateways().used(limits) if limits is not None else {}
     return {**now, **budgets(scope)}

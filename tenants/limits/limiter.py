@@ -7,7 +7,7 @@ where it was made; what another store was asked for while that one was away stay
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple, Self
@@ -87,6 +87,11 @@ class StoreLimiter:
         """By id; None where nothing limits the request."""
         self._reading: dict[Budget, asyncio.Task[Seed]] = {}
         self._refreshing: set[asyncio.Task[None]] = set()
+        self._on_reserved: list[Callable[[int], None]] = []
+
+    def on_reserved(self, callback: Callable[[int], None]) -> None:
+        """Call `callback(tenant_id)` when a request of a tenant is counted from now on."""
+        self._on_reserved.append(callback)
 
     @property
     def reservations(self) -> int:
@@ -97,6 +102,11 @@ class StoreLimiter:
     def degraded(self) -> bool:
         """Redis is down at the moment."""
         return self._failover.degraded
+
+    @property
+    def shared(self) -> bool:
+        """Counted in Redis at the moment, so by all gateways together."""
+        return self._failover.redis is not None and not self.degraded
 
     @property
     def degraded_decisions(self) -> int:
@@ -144,6 +154,8 @@ class StoreLimiter:
         finally:
             if not held.stores:
                 self._held.pop(id, None)
+        for reserved in self._on_reserved:
+            reserved(grant.tenant_id)
         output_tokens = granted.output_tokens if limited.output else None
         return _reservation(id, output_tokens, granted.left)
 

@@ -8,6 +8,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('tenants', '0019_no_admin_log'),
+        ('tenants', '0024_live_notices'),
     ]
 
     operations = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import secrets
 
 from django.contrib.auth.models import AbstractUser, AnonymousUser
@@ -12,6 +11,7 @@ from django.db import models, transaction
 from django.db.models import Q
 
 from tenants.errors import LastOperator, LastOwner
+from tenants.naming import ACTIVE, cache_salt
 
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
@@ -57,7 +57,7 @@ class Tenant(models.Model):
     """One customer: its own keys, adapters, prefix cache, share of the engines and bill."""
 
     class Status(models.TextChoices):
-        ACTIVE = "active"
+        ACTIVE = ACTIVE
         SUSPENDED = "suspended"
 
     slug = models.CharField(
@@ -101,11 +101,6 @@ class Tenant(models.Model):
     def salt(self) -> str:
         """The prefix-cache salt: a keyed hash, so that no tenant can work out another's."""
         return cache_salt(bytes(self.cache_secret), self.pk)
-
-
-def cache_salt(secret: bytes, tenant_id: int) -> str:
-    """HMAC-SHA256 (hex) of the tenant under its cache secret."""
-    return hmac.digest(secret, f"prefix-cache:{tenant_id}".encode(), "sha256").hex()
 
 
 class Role(models.TextChoices):

@@ -12,7 +12,6 @@ from django.db import IntegrityError, models, transaction
 from django.db.models import F, Q, RestrictedError
 from django.utils import timezone
 
-from inference.link.wire import ModelInfo
 from tenants.errors import (
     AdapterInUse,
     IllegalTransition,
@@ -21,29 +20,13 @@ from tenants.errors import (
     VersionNotReady,
 )
 from tenants.models.accounts import Tenant, User
+from tenants.naming import LIVE, lora_name
 
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 NAME_RULE = "Lower-case letters, digits, dots, underscores and hyphens, up to 63."
 DIGEST = r"^[0-9a-f]{64}$"
 LOOKS_LIKE_A_VERSION = r"^([0-9]+|[0-9a-f]{8,64})$"
 """An alias of this form could not be told from a version number or a digest prefix."""
-LIVE = "live"
-"""The alias that a name without `@` means."""
-
-
-class BaseModelQuerySet(models.QuerySet["BaseModel"]):
-    def note(self, info: ModelInfo) -> BaseModel:
-        """Keep what an engine said of its base model; writes only what is new."""
-        told = {
-            "max_model_len": info.max_model_len,
-            "max_lora_rank": info.max_lora_rank,
-            "modules": {path: list(shape) for path, shape in info.modules.items()},
-            "engine": info.engine,
-        }
-        known = self.filter(name=info.name).first()
-        if known is None or any(getattr(known, field) != told[field] for field in told):
-            known, _ = self.update_or_create(name=info.name, defaults=told)
-        return known
 
 
 class BaseModel(models.Model):
@@ -60,8 +43,6 @@ class BaseModel(models.Model):
     engine = models.CharField(max_length=32)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
-
-    objects = BaseModelQuerySet.as_manager()
 
     class Meta:
         ordering = ["name"]
@@ -265,11 +246,6 @@ class AdapterVersion(models.Model):
                 self.delete()
         except RestrictedError as error:
             raise VersionInUse from error
-
-
-def lora_name(tenant: str, adapter: str, digest: str) -> str:
-    """vLLM's LoRA name of an adapter version."""
-    return f"{tenant}/{adapter}@{digest}"
 
 
 class Alias(models.Model):

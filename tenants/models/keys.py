@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hmac
-import re
 import secrets
 import string
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
 from django.db.models import Q
@@ -17,21 +15,22 @@ from django.utils import timezone
 
 from tenants.errors import KeyRevoked
 from tenants.models.accounts import Tenant, User
+from tenants.naming import (
+    INFERENCE,
+    PLAYGROUND,
+    PREFIX_LENGTH,
+    SECRET_LENGTH,
+    TOUCH_INTERVAL,
+    hmac_of,
+    playground_prefix,
+    prefix_of,
+)
 
 ALPHABET = string.ascii_letters + string.digits
-PREFIX_LENGTH = 12
-SECRET_LENGTH = 43
-"""43 characters of 62 kinds: 256 bits."""
-KEY_FORM = re.compile(rf"lk_([A-Za-z0-9]{{{PREFIX_LENGTH}}})_[A-Za-z0-9]{{{SECRET_LENGTH}}}")
-PLAYGROUND = "play-"
-"""Begins the prefix of a tenant's playground key. No text has such a prefix, so nobody can show
-that key: it only gives what the playground's users generate its own limits and line of usage."""
-TOUCH_INTERVAL = timedelta(minutes=1)
-"""`last_used_at` is written at most this often."""
 
 
 class Scope(models.TextChoices):
-    INFERENCE = "inference"
+    INFERENCE = INFERENCE
     WRITE_ADAPTERS = "adapters:write"
     READ_USAGE = "usage:read"
     ADMIN = "admin"
@@ -44,22 +43,6 @@ class Lane(models.TextChoices):
 
 def _random(length: int) -> str:
     return "".join(secrets.choice(ALPHABET) for _ in range(length))
-
-
-def prefix_of(secret: str) -> str | None:
-    """The lookup prefix of a key's text, None where it does not have a key's form."""
-    found = KEY_FORM.fullmatch(secret)
-    return found[1] if found else None
-
-
-def playground_prefix(tenant_id: int) -> str:
-    """The prefix of the tenant's playground key; in hexadecimal to fit."""
-    return f"{PLAYGROUND}{tenant_id:0{PREFIX_LENGTH - len(PLAYGROUND)}x}"
-
-
-def hmac_of(secret: str) -> bytes:
-    """What is stored of a key: HMAC-SHA256 under the pepper, useless without it."""
-    return hmac.digest(settings.KEY_PEPPER.encode(), secret.encode(), "sha256")
 
 
 class ApiKeyQuerySet(models.QuerySet["ApiKey"]):

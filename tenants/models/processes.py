@@ -1,4 +1,7 @@
-"""Which gateway processes are alive, for the agents that dial every one of them."""
+"""Which gateway processes are alive, for the agents that dial every one of them.
+
+They say so themselves, without the models: `tenants.directory.registry`.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,13 @@ from datetime import timedelta
 from django.db import models
 from django.db.models.functions import Now
 
-ALIVE_FOR = timedelta(seconds=10)
-FORGOTTEN_AFTER = timedelta(days=1)
+from tenants.directory.registry import ALIVE_S
 
 
 class GatewayProcessQuerySet(models.QuerySet["GatewayProcess"]):
-    def beat(self, url: str) -> None:
-        """Say that the gateway at this base URL is alive; the database's clock counts."""
-        self.filter(heartbeat_at__lt=Now() - FORGOTTEN_AFTER).delete()
-        self.bulk_create(
-            [self.model(url=url, heartbeat_at=Now())],
-            update_conflicts=True,
-            unique_fields=["url"],
-            update_fields=["heartbeat_at"],
-        )
-
     def alive(self) -> GatewayProcessQuerySet:
-        return self.filter(heartbeat_at__gt=Now() - ALIVE_FOR)
-
-    def forget(self, url: str) -> None:
-        """The gateway at this base URL has stopped."""
-        self.filter(url=url).delete()
+        """Those heard of lately; the database's clock counts."""
+        return self.filter(heartbeat_at__gt=Now() - timedelta(seconds=ALIVE_S))
 
 
 class GatewayProcess(models.Model):

@@ -22,6 +22,7 @@ from django.db.models import Case, Exists, F, Func, OuterRef, Q, Sum, Value, Whe
 from django.db.models.functions import Coalesce, TruncMonth
 from django.utils import timezone
 
+from tenants.billing.months import HOUR, MONTH, month_end, month_start
 from tenants.errors import PriceInForce
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
@@ -271,8 +272,8 @@ class UsageMonth(UsageGroup):
 class Span(models.TextChoices):
     """How long a sum is."""
 
-    HOUR = "hour"
-    MONTH = "month"
+    HOUR = HOUR
+    MONTH = MONTH
 
 
 class UsageSumQuerySet(models.QuerySet["UsageSum"]):
@@ -311,16 +312,6 @@ def _months_and_hours(start: datetime, end: datetime) -> Q:
     if start < first:
         found |= _hours(start, first)
     return found | _hours(last, end) if last < end else found
-
-
-def month_start(at: datetime) -> datetime:
-    """When the month of UTC began that `at`, a time of UTC, lies in."""
-    return at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-
-
-def month_end(at: datetime) -> datetime:
-    """When the next month of UTC begins."""
-    return month_start(month_start(at) + timedelta(days=31))
 
 
 class UsageSum(UsageGroup):

@@ -19,6 +19,7 @@ from pytest_django import Settings
 from tenants.models import BaseModel, GatewayProcess, Tenant
 from tests.adapters.builder import modules
 from tests.adapters.working import unpacking
+from tests.tenants.making import make_gateway
 
 
 @pytest.fixture(params=["local folder", "object storage"])
@@ -138,7 +139,7 @@ def gateway(db: None) -> Iterator[FakeGateway]:
     found = FakeGateway()
     thread = threading.Thread(target=found.server.serve_forever)
     thread.start()
-    GatewayProcess.objects.beat(found.url)  # and it lives as long as the test takes:
+    make_gateway(found.url)  # and it lives as long as the test takes:
     GatewayProcess.objects.update(heartbeat_at=timezone.now() + timedelta(days=1))
     yield found
     found.server.shutdown()

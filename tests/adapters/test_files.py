@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from inference.errors import AdapterUnavailable
 from inference.link.wire import AdapterRef
 from tenants.adapters import store
 from tenants.adapters.files import CHUNK_BYTES, AdapterFiles
+from tenants.database import Database
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant
 from tests.adapters.servers import serving
 from tests.adapters.test_jobs import kept
@@ -34,6 +36,14 @@ def version(tenant: Tenant, base_model: BaseModel, storage: Any) -> AdapterVersi
     return AdapterVersion.objects.select_related("adapter__tenant").get(pk=version.pk)
 
 
+@pytest.fixture
+async def database() -> AsyncIterator[Database]:
+    database = Database("files")
+    await database.open()
+    yield database
+    await database.close()
+
+
 def _move(version: AdapterVersion, state: State) -> None:
     AdapterVersion.objects.filter(pk=version.pk).update(state=state)
     connection.close()
@@ -43,9 +53,9 @@ def path_of(version: AdapterVersion, name: str) -> str:
     return f"/engine/adapters/{version.digest}/{name}"
 
 
-async def test_served_while_it_may_be(version: AdapterVersion) -> None:
+async def test_served_while_it_may_be(version: AdapterVersion, database: Database) -> None:
     async with (
-        serving(AdapterFiles(TOKEN)) as url,
+        serving(AdapterFiles(TOKEN, database)) as url,
         httpx.AsyncClient(base_url=url, headers=BEARER) as client,
     ):
         for state in State:
@@ -57,9 +67,9 @@ async def test_served_while_it_may_be(version: AdapterVersion) -> None:
                 assert answer.status_code == 404, state
 
 
-async def test_only_what_is_asked_for_rightly(version: AdapterVersion) -> None:
+async def test_only_what_is_asked_for_rightly(version: AdapterVersion, database: Database) -> None:
     async with (
-        serving(AdapterFiles(TOKEN)) as url,
+        serving(AdapterFiles(TOKEN, database)) as url,
         httpx.AsyncClient(base_url=url, headers=BEARER) as client,
     ):
         config = path_of(version, CONFIG)
@@ -83,10 +93,12 @@ async def test_only_what_is_asked_for_rightly(version: AdapterVersion) -> None:
         assert (await client.get(config)).status_code == 404, "its file is gone"
 
 
-async def test_agent_fetches_it(version: AdapterVersion, tmp_path: Path) -> None:
+async def test_agent_fetches_it(
+    version: AdapterVersion, tmp_path: Path, database: Database
+) -> None:
     ref = AdapterRef(version.lora_name, version.digest)
     fetch, stranger = HttpFetch(TOKEN), HttpFetch("other")
-    async with serving(AdapterFiles(TOKEN)) as url:
+    async with serving(AdapterFiles(TOKEN, database)) as url:
         async with AdapterStore(tmp_path / "cache", 1 << 24, fetch) as cache:
             folder = await cache.get(ref, url)
             assert {name: (folder / name).read_bytes() for name in FILES} == CONTENT

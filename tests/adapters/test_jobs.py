@@ -23,11 +23,12 @@ from tenants.adapters import jobs, store
 from tenants.adapters.jobs import Backoff, clean_up, judge_later, judge_version
 from tenants.adapters.probe import LoadFailed, ProbeUnavailable
 from tenants.errors import IllegalTransition
-from tenants.models import LIVE, Adapter, AdapterVersion, BaseModel, GatewayProcess, State, Tenant
+from tenants.models import LIVE, Adapter, AdapterVersion, BaseModel, State, Tenant
 from tests.adapters.builder import config_bytes, lora
 from tests.adapters.conftest import FakeGateway, stored_files
 from tests.adapters.test_checks import BAD_CONFIGS, BAD_WEIGHTS
 from tests.adapters.working import run_worker
+from tests.tenants.making import make_gateway
 
 pytestmark = pytest.mark.usefixtures("no_jobs")
 SOUND = (config_bytes(), lora().bytes())
@@ -203,7 +204,7 @@ def test_waits_for_a_gateway(version: AdapterVersion) -> None:
 
 
 def test_asks_another_gateway(version: AdapterVersion, gateway: FakeGateway) -> None:
-    GatewayProcess.objects.beat("http://127.0.0.1:9")  # the discard port: nobody listens
+    make_gateway("http://127.0.0.1:9")  # the discard port: nobody listens
     assert judged(version).state == State.READY
 
 

@@ -26,7 +26,7 @@ NOTED_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """A running gateway process."""
+    """A running gateway process, or a console."""
 
     address: Address
     child: Child
@@ -57,6 +57,15 @@ async def gateway(
     command = [*command, "--port", str(address[1])]
     environment = {"REDIS_URL": redis_url}
     async with running(name, command, f"{url_of(address)}/healthz", environment) as child:
+        yield Gateway(address, child)
+
+
+@asynccontextmanager
+async def console() -> AsyncIterator[Gateway]:
+    """One console process, which asks whatever gateways are alive."""
+    address = (HOST, free_port())
+    command = [*MANAGE, "console", "--port", str(address[1])]
+    async with running("console", command, f"{url_of(address)}/healthz") as child:
         yield Gateway(address, child)
 
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from gateway.database import redis_command, redis_socket
 from gateway.supervisor import Child
-from tenants.models import ApiKey, BaseModel, LimitSet, Price, Tenant
+from tenants.models import ApiKey, LimitSet, Price, Tenant
 from tests.bench import lorikeet, servers
 from tests.bench.latency import p50_over_http
 from tests.bench.load import Tally
@@ -22,6 +22,7 @@ from tests.bench.processes import PYTHON, Failed, cpu_of, postgres_cpu_s, runnin
 from tests.bench.report import Figure, Report, Row, take_turns
 from tests.bench.scale import Scale
 from tests.environment import VAR
+from tests.tenants.making import make_base_of
 
 CLIENTS = 64
 ANSWER_TOKENS = 64
@@ -167,7 +168,7 @@ def limited_key() -> str:
         tenant=tenant, key=None, author=author, defaults=TENANT_LIMITS
     )
     LimitSet.objects.create(tenant=tenant, key=key, author=author, **KEY_LIMITS)
-    base = BaseModel.objects.note(servers.engine().info)
+    base = make_base_of(servers.engine().info)
     Price.objects.get_or_create(base_model=base, defaults={"starts_at": timezone.now(), **PRICE})
     return text
 

@@ -80,18 +80,22 @@ class Look:
 
 
 async def run(scale: Scale) -> Report:
-    """Ask a gateway process for every page as every role, one request at a time.
+    """Ask a console process for every page as every role, one request at a time.
 
     Raises:
         Failed: a page does not answer as it should.
     """
     looks, sessions = await sync_to_async(_prepare)(scale)
-    async with lorikeet.gateway() as gateway, lorikeet.engine(gateway, "engine", *ENGINE_OPTIONS):
+    async with (
+        lorikeet.gateway() as gateway,
+        lorikeet.engine(gateway, "engine", *ENGINE_OPTIONS),
+        lorikeet.console() as console,
+    ):
         for number in range(scale.page_rounds + 1):
             for look in looks:
-                took = await _ask(gateway, look.page, sessions)
+                took = await _ask(console, look.page, sessions)
                 look.rounds += [took] if number else []  # the first reads from disk
-        painted = await _paint(gateway.url, looks, sessions, scale.page_rounds)
+        painted = await _paint(console.url, looks, sessions, scale.page_rounds)
     return Report(
         "The console's pages",
         [*slowest(looks), *painted],
@@ -113,18 +117,18 @@ def slowest(looks: Iterable[Look]) -> list[Row]:
     return [*rows, Row(f"most queries: {most.title}", figure, at_most=MAX_QUERIES)]
 
 
-async def _ask(gateway: Gateway, page: Page, sessions: Mapping[str, str]) -> list[float]:
+async def _ask(console: Gateway, page: Page, sessions: Mapping[str, str]) -> list[float]:
     """How long each request of a round took, in milliseconds."""
     took = []
     async with httpx.AsyncClient(
-        base_url=gateway.url, cookies=_cookies(page, sessions), trust_env=False, timeout=60
+        base_url=console.url, cookies=_cookies(page, sessions), trust_env=False, timeout=60
     ) as client:
         for _ in range(REQUESTS):
             began = time.perf_counter()
             answer = await client.get(page.url)
             took.append(1000 * (time.perf_counter() - began))
             if answer.status_code != 200:
-                log = gateway.child.last_lines()
+                log = console.child.last_lines()
                 raise Failed(f"{page} answered {answer.status_code}; the log says:\n{log}")
     return took
 

@@ -49,7 +49,7 @@ def stack(
     settings = {"OIDC_ISSUER": provider.issuer, "OIDC_NAME": "Parrot ID"}
     settings |= dict(zip(("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"), CLIENT, strict=True))
     with up(tmp_path_factory.mktemp("browser") / "var", **settings) as running:
-        provider.redirect_uri = running.url + CALLBACK
+        provider.redirect_uri = running.console_url + CALLBACK
         yield running
 
 
@@ -84,7 +84,10 @@ def owner(street: Street, customer: Customer) -> Page:
     page = street.person()
     cookies = session_of_new(customer, "owner", f"owner-of-{customer.slug}")
     page.context.add_cookies(
-        [{"name": name, "value": value, "url": street.stack.url} for name, value in cookies.items()]
+        [
+            {"name": name, "value": value, "url": street.stack.console_url}
+            for name, value in cookies.items()
+        ]
     )
     page.goto(customer.page())
     expect(page.get_by_role("heading", name=customer.name)).to_be_visible()

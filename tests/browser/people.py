@@ -37,14 +37,14 @@ class Street:
 
     def __init__(self, stack: Stack, chromium: Browser) -> None:
         self.stack = stack
-        self.witness = Witness(stack.url)
+        self.witness = Witness(stack.console_url)
         self._chromium = chromium
         self._open: list[Page] = []
 
     def person(self, *, width: int = 1280, height: int = 800, dark: bool = False) -> Page:
         """Somebody's browser, without a cookie."""
         context = self._chromium.new_context(
-            base_url=self.stack.url,
+            base_url=self.stack.console_url,
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
@@ -118,7 +118,7 @@ def session_of_new(customer: Customer, role: str, name: str) -> dict[str, str]:
     """
     here = httpx.HTTPTransport(local_address=f"127.0.0.{randrange(2, 255)}")
     with httpx.Client(
-        base_url=customer.stack.url,
+        base_url=customer.stack.console_url,
         transport=here,
         follow_redirects=True,
         timeout=PATIENCE_MS / 1000,

@@ -190,11 +190,11 @@ def sweeping(
     chromium: Browser, stack: Stack, role: str, cookie: str | None, seen: set[str]
 ) -> Iterator[Sweep]:
     """A browser with this session's cookie, or none."""
-    context = chromium.new_context(base_url=stack.url, reduced_motion="reduce")
+    context = chromium.new_context(base_url=stack.console_url, reduced_motion="reduce")
     context.set_default_timeout(PATIENCE_MS)
     if cookie is not None:
-        context.add_cookies([{"name": "sessionid", "value": cookie, "url": stack.url}])
-    witness = Witness(stack.url)
+        context.add_cookies([{"name": "sessionid", "value": cookie, "url": stack.console_url}])
+    witness = Witness(stack.console_url)
     witness.watch(context)
     yield Sweep(role, context.new_page(), witness, seen)
     context.close()

@@ -102,7 +102,7 @@ def test_what_is_typed_fast_is_what_is_opened(owner: Page, customer: Customer) -
     expect(owner.get_by_role("listbox", name="Found").get_by_role("option").first).to_be_visible()
     owner.keyboard.type("usage")
     owner.keyboard.press("Enter")  # before the list of it has come
-    expect(owner).to_have_url(f"{customer.stack.url}{customer.page('usage')}")
+    expect(owner).to_have_url(f"{customer.stack.console_url}{customer.page('usage')}")
 
 
 def test_what_is_given_up_before_it_is_found_is_not_opened(owner: Page) -> None:

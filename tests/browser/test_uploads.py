@@ -71,7 +71,7 @@ def test_leaving_the_page_loses_nothing(
     dialog = chosen(owner, "dispatcher", folder)
     expect(dialog.get_by_text("goes on from where it stopped")).to_be_visible()
     # What the first request has sent may still be arriving; then the page is told to look again.
-    uploads = f"{street.stack.url}/api/v1/uploads/"
+    uploads = f"{street.stack.console_url}/api/v1/uploads/"
     street.witness.allow(f"409 {uploads}", f"net::ERR_CONNECTION_RESET {uploads}")
     follow(owner, dialog.get_by_role("button", name="Upload"))
     expect(owner.get_by_role("heading", name="Version 1")).to_be_visible()

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from django.core.files.base import ContentFile
-from django.test import Client
 
 import demo
 from inference.agent.engines.profile import EngineProfile
@@ -27,6 +26,7 @@ from tenants.models import (
     User,
 )
 from tests.chaos.stage import MODEL
+from tests.tenants.making import make_base_of
 
 BASE_PRICE = (2_000_000, 1_000_000, 6_000_000)
 FINE_PRICE = (3_000_000, 1_000_000, 9_000_000)
@@ -88,20 +88,13 @@ class Customer:
 def seed(seconds: float) -> list[Customer]:
     """Fill an empty database, for a run of so many seconds."""
     profile = EngineProfile.here(str(demo.BASE), served_name=MODEL)
-    base = BaseModel.objects.note(SyntheticEngine.of(profile).info)
+    base = make_base_of(SyntheticEngine.of(profile).info)
     _price(BASE_PRICE, base_model=base)
     User.objects.create_superuser(OPERATOR)
     found = [_customer(plan, base) for plan in PLANS]
     money = round(BROKE_SPENDS * seconds)
     LimitSet.objects.filter(tenant__slug=BROKE).update(cost_per_month=money)
     return found
-
-
-def operator_session() -> dict[str, str]:
-    """Cookies with which the operator is signed in."""
-    client = Client()
-    client.force_login(User.objects.get(username=OPERATOR))
-    return {name: cookie.value for name, cookie in client.cookies.items()}
 
 
 def prices(customers: list[Customer]) -> dict[tuple[int, str], tuple[int, int, int]]:

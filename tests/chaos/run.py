@@ -93,7 +93,6 @@ class Run:
         self.customers = customers.seed(self.seconds)
         self.facts.prices = customers.prices(self.customers)
         self.facts.requests_per_minute = customers.requests_per_minute(self.customers)
-        self.session = customers.operator_session()
 
     # --- the storm -------------------------------------------------------------------------------
 
@@ -174,7 +173,7 @@ class Run:
         """Gateways hear of it only when an engine tells them next."""
         engines = self.facts.leftovers.engines
         for url in self.stage.urls.values():
-            engines |= await self.stage.busy_engines(url, self.session)
+            engines |= await self.stage.busy_engines(url)
         return not any(engines.values())
 
     async def _stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import secrets
 import shutil
@@ -23,6 +24,7 @@ import redis.asyncio
 
 import demo
 from gateway.database import redis_command
+from gateway.start import SECRETS
 from tests.chaos.facts import Kill, Life
 from tests.chaos.plan import AGENTS, GATEWAYS, Strike
 from tests.chaos.processes import ROOT, Actor, Program, running
@@ -72,10 +74,7 @@ class Places:
 
     def settings(self) -> dict[str, str]:
         """The environment of every process, this one included."""
-        ours = {
-            name: secrets.token_urlsafe(32)
-            for name in ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "RECEIPT_KEY")
-        }
+        ours = {name: secrets.token_urlsafe(32) for name in SECRETS}
         return ours | {
             "LORIKEET_VAR": str(self.root),
             "DATABASE_URL": f"postgresql://postgres@/postgres?host={self.postgres}",
@@ -134,12 +133,12 @@ class Stage:
         took = await asyncio.gather(*(self.actors[name].stop() for name in names))
         self.drains_s |= dict(zip(names, took, strict=True))
 
-    async def busy_engines(self, url: str, session: dict[str, str]) -> dict[str, int]:
+    async def busy_engines(self, url: str) -> dict[str, int]:
         """Requests that run or wait on each engine, as the gateway at this URL says."""
-        async with httpx.AsyncClient(
-            base_url=url, cookies=session, trust_env=False, timeout=READY_S
-        ) as http:
-            found = (await http.get("/api/v1/engines")).raise_for_status().json()["results"]
+        token = {"Authorization": f"Bearer {os.environ['INTERNAL_TOKEN']}"}
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=READY_S) as http:
+            answer = await http.get("/internal/fleet", headers=token)
+            found = answer.raise_for_status().json()["engines"]
         at = url.removeprefix("http://")
         return {
             f"{engine['id']} (seen at {at})": engine["running"]

@@ -1,7 +1,8 @@
-"""The console's websockets as a browser's tab has them, without a server between."""
+"""The pages' websockets as a browser's tab has them, without a server between."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,12 @@ from typing import Any
 from asgiref.testing import ApplicationCommunicator
 from django.conf import settings
 from django.test import Client
+
+from frontend.redeeming import PostgresRedeemer
+from frontend.sockets import Gate, Origins
+from frontend.tickets import Signer
+from tenants.database import Database
+from tenants.directory.auth import PostgresDirectory
 
 PATIENCE_S = 60.0
 
@@ -45,12 +52,46 @@ class Tab:
         return int(event["code"])
 
 
+def ticket_of(client: Client, purpose: str, tenant: str = "") -> str:
+    """The ticket that the console gives to who is signed in there."""
+    answer = asked(client, purpose, tenant)
+    assert answer.status_code == 200, answer.content
+    return str(answer.json()["ticket"])
+
+
+def asked(client: Client, purpose: str, tenant: str = "") -> Any:
+    """The console's answer to a page that wants a ticket."""
+    wish = {"purpose": purpose, "tenant": tenant}
+    return client.post("/tickets", wish, content_type="application/json")
+
+
 @asynccontextmanager
-async def connected(app: Any, path: str, client: Client) -> AsyncIterator[ApplicationCommunicator]:
-    """A socket that was accepted; in the end the tab goes away."""
-    socket = _dial(app, path, client, "http://localhost")
+async def doorway(**options: Any) -> AsyncIterator[tuple[Gate, PostgresDirectory]]:
+    """The door of a gateway, and its directory, which tells it whose rights have changed."""
+    database, directory = Database("tickets"), PostgresDirectory()
+    origins, listening = Origins(settings.CONSOLE_URL, ["localhost"]), asyncio.Event()
+    gate = Gate(Signer(settings.INTERNAL_TOKEN), PostgresRedeemer(database), origins, **options)
+    directory.on_people(gate.changed)
+    directory.on_people(lambda notice: listening.set())
+    await database.open()
+    async with directory:
+        async with asyncio.timeout(PATIENCE_S):
+            await listening.wait()
+        yield gate, directory
+    await database.close()
+
+
+@asynccontextmanager
+async def connected(
+    app: Any, path: str, ticket: str | None = None
+) -> AsyncIterator[ApplicationCommunicator]:
+    """A socket that was accepted, and has shown the ticket if there is one; in the end the tab
+    goes away."""
+    socket = _dial(app, path, "http://localhost")
     await socket.send_input({"type": "websocket.connect"})
     assert (await socket.receive_output(timeout=PATIENCE_S))["type"] == "websocket.accept"
+    if ticket is not None:
+        await Tab(socket).say(type="ticket", ticket=ticket)
     try:
         yield socket
     finally:
@@ -58,23 +99,20 @@ async def connected(app: Any, path: str, client: Client) -> AsyncIterator[Applic
         await socket.wait(timeout=PATIENCE_S)
 
 
-async def turned_away(app: Any, path: str, client: Client, *, origin: str) -> bool:
+async def turned_away(app: Any, path: str, *, origin: str) -> bool:
     """Whether a page of this origin is refused its socket."""
-    socket = _dial(app, path, client, origin)
+    socket = _dial(app, path, origin)
     await socket.send_input({"type": "websocket.connect"})
     answer = await socket.receive_output(timeout=PATIENCE_S)
     return bool(answer["type"] == "websocket.close")
 
 
-def _dial(app: Any, path: str, client: Client, origin: str) -> ApplicationCommunicator:
-    headers = [(b"host", b"localhost"), (b"origin", origin.encode())]
-    if cookie := client.cookies.get(settings.SESSION_COOKIE_NAME):
-        headers.append((b"cookie", f"{cookie.key}={cookie.value}".encode()))
+def _dial(app: Any, path: str, origin: str) -> ApplicationCommunicator:
     scope = {
         "type": "websocket",
         "path": f"/{path}",
         "query_string": b"",
-        "headers": headers,
+        "headers": [(b"host", b"localhost"), (b"origin", origin.encode())],
         "client": ("127.0.0.1", 1),
     }
     return ApplicationCommunicator(app, scope)

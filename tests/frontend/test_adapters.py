@@ -15,7 +15,6 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from frontend.views.marks import mark
 from frontend.views.versions import changes
 from tenants.adapters.uploads import parts
-from tenants.api.endpoints import engines
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -26,6 +25,7 @@ from tenants.models import (
     UploadSession,
 )
 from tests.adapters.working import unpacking
+from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
 from tests.tenants.making import make_adapter, make_base, make_member, make_tenant, make_version
 
@@ -58,16 +58,14 @@ def ready(adapter: Adapter) -> AdapterVersion:
 
 
 @pytest.fixture
-def connected() -> Iterator[Callable[..., None]]:
-    """Says which engines this gateway hears from, as its wiring does."""
-    before = engines.snapshot_source
+def connected(gateways: FakeGateways) -> Callable[..., None]:
+    """Says which engines the gateways hear from."""
 
     def connect(**resident: list[str]) -> None:
         told = [{"id": id, "resident_adapters": names} for id, names in resident.items()]
-        engines.snapshot_source = lambda: told
+        gateways.engines = told
 
-    yield connect
-    engines.snapshot_source = before
+    return connect
 
 
 def url(tenant: Tenant, *parts: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,11 +9,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from inference.errors import Unavailable
-from inference.grants import Limits
-from tenants.limits import consumption
 from tenants.limits.commands import COUNTED
 from tenants.models import LimitScope, LimitSet, Tenant
+from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of
 from tests.tenants.making import make_adapter, make_key, make_tenant
 from tests.tenants.spending import spend
@@ -22,24 +19,6 @@ from tests.tenants.spending import spend
 pytestmark = pytest.mark.usefixtures("one_moment")
 
 OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
-
-
-class Counted:
-    """A limiter that has counted this much of every limit; `away` is one that cannot say."""
-
-    def __init__(self, amount: int, *, away: bool = False) -> None:
-        self.amount, self.away = amount, away
-
-    async def used(self, limits: Limits) -> dict[str, int]:
-        if self.away:
-            raise Unavailable("away")
-        return {name: self.amount for name in COUNTED if getattr(limits, name) is not None}
-
-
-@pytest.fixture
-def counters() -> Iterator[None]:
-    yield
-    consumption.counters = None
 
 
 def own(**figures: Any) -> dict[str, Any]:
@@ -203,17 +182,17 @@ def test_budgets_are_shown_as_the_ledger_has_them(tenant: Tenant, admin: Client)
 
 
 def test_the_minute_is_shown_as_the_limiter_has_it(
-    tenant: Tenant, admin: Client, counters: None
+    tenant: Tenant, admin: Client, gateways: FakeGateways
 ) -> None:
     LimitScope(tenant).store(OPERATOR, {"requests_per_minute": 10})
     assert line(admin.get(address(tenant, "limits")), "Requests per minute").used is None
-    consumption.counters = Counted(4)
+    gateways.counted = 4
     assert line(admin.get(address(tenant, "limits")), "Requests per minute").used == 4
     every = dict.fromkeys(COUNTED, 10)
     LimitScope(tenant).store(OPERATOR, every)
     page = admin.get(address(tenant, "limits"))
     assert page.content.decode().count('value="4" aria-label=') == len(COUNTED) == 5
     assert 'aria-valuetext="4 of 10"' in page.content.decode()
-    consumption.counters = Counted(4, away=True)
+    gateways.counted = None
     page = admin.get(address(tenant, "limits"))
     assert page.status_code == 200 and line(page, "Requests per minute").used is None

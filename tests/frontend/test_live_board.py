@@ -1,49 +1,61 @@
-"""Live topics without a socket: one sample for all, what a reader lacks, other gateways."""
+"""Live topics without a socket: one look for all, what a reader lacks, other gateways."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import msgspec
-import pytest
 from channels.layers import InMemoryChannelLayer
 
 from frontend.live.board import MAX_BATCH, Board
 from frontend.live.feeds import MAX_KEPT, Events, Feed, Key, State
-from frontend.live.topics import EventTopic, StateTopic, Topic
-from tenants.permissions import Permission
+from frontend.live.signals import Signals
+from frontend.live.tail import ALL, MOST, Ended
+from frontend.live.topics import TOPICS, Topic
+from inference.gateway.history import History
 from tests.inference.rig import until
 
 HOUR_S = 3600.0
 """Nothing that is due then happens in a test."""
 
 
-class Counter:
-    """A source of state that counts how often it is asked, and for what."""
+class Watched:
+    """A signal that counts how often it is looked at, and for what."""
 
     def __init__(self) -> None:
         self.asked: list[list[Key]] = []
-        self.state: Any = "at first"
+        self.state = "at first"
         self.fails = False
 
-    async def __call__(self, keys: Sequence[Key]) -> Mapping[Key, Any]:
+    def __call__(self, signals: Signals, keys: Sequence[Key], now: float) -> Mapping[Key, object]:
         self.asked.append(list(keys))
         if self.fails:
             raise LookupError
-        return {key: {"html": f"{self.state} {key.tenant_id}"} for key in keys}
+        return {key: (self.state, key.tenant_id) for key in keys}
 
 
-def shown(key: Key, events: Sequence[Any]) -> list[Any]:
-    return [event for event in events if not key.query or event["kind"] == key.query]
-
-
-def topics(source: Callable[[Sequence[Key]], Awaitable[Any]], every_s: float) -> dict[str, Topic]:
+def topics(signal: Any, every_s: float) -> dict[str, Topic]:
     return {
-        "state": StateTopic("state", Permission.READ_TENANT, source, every_s=every_s),
-        "events": EventTopic("events", Permission.READ_TENANT, shown, whole=True),
+        "state": Topic("state", "READ_TENANT", signal, every_s=every_s),
+        "requests": TOPICS["requests"],
     }
+
+
+def board_of(found: Mapping[str, Topic] | None = None, layer: Any = None, **more: Any) -> Board:
+    """A board of a gateway without engines; unless told, nothing is ever looked at again."""
+    found = found or topics(Watched(), HOUR_S)
+    return Board(Signals(list, History()), layer, topics=found, **more)
+
+
+def whose(tenant_id: int) -> Key:
+    """The requests of a tenant as its owner hears of them."""
+    return Key("requests", tenant_id, audience=ALL)
+
+
+WHOLE = Key("requests")
 
 
 class Reader:
@@ -69,69 +81,66 @@ class Reader:
 # --- State ---------------------------------------------------------------------------------------
 
 
-async def test_fifty_watchers_are_one_sample() -> None:
-    source = Counter()
-    async with Board(topics(source, HOUR_S)) as board:
+async def test_fifty_watchers_are_one_look() -> None:
+    signal = Watched()
+    async with board_of(topics(signal, HOUR_S)) as board:
         readers = [Reader(board, Key("state", 1)) for _ in range(50)]
-        await until(lambda: all(reader.told for reader in readers))
-        assert [reader.read() for reader in readers] == [{"html": "at first 1"}] * 50
-        late = Reader(board, Key("state", 1))
-        assert late.read() == {"html": "at first 1"}
-        assert source.asked == [[Key("state", 1)]]
+        assert [reader.read() for reader in readers] == [{}] * 50
+        assert [reader.read() for reader in readers] == [None] * 50
+        Reader(board, Key("state", 2))
+        assert signal.asked == [[Key("state", 1)], [Key("state", 2)]]
 
 
-async def test_all_watched_keys_are_sampled_together_and_newcomers_at_once() -> None:
-    source = Counter()
-    async with Board(topics(source, HOUR_S)) as board:
-        first = [Reader(board, Key("state", id)) for id in (1, 2)]
-        await until(lambda: all(reader.told for reader in first))
-        third = Reader(board, Key("state", 3))
-        await until(lambda: third.told > 0)
-        assert source.asked == [[Key("state", 1), Key("state", 2)], [Key("state", 3)]]
+async def test_all_watched_keys_are_looked_at_together() -> None:
+    signal = Watched()
+    async with board_of(topics(signal, 0.0)) as board:
+        for id in (1, 2):
+            Reader(board, Key("state", id))
+        await until(lambda: len(signal.asked) > 4)
+        assert signal.asked[2:4] == [[Key("state", 1), Key("state", 2)]] * 2
 
 
-async def test_only_what_changed_is_told_and_a_slow_reader_finds_the_newest() -> None:
-    source = Counter()
-    async with Board(topics(source, 0.0)) as board:
+async def test_a_change_is_told_and_once_more_and_not_again() -> None:
+    signal = Watched()
+    async with board_of(topics(signal, 0.0)) as board:
         reader = Reader(board, Key("state", 1))
-        await until(lambda: len(source.asked) > 5)
-        assert (reader.told, reader.read(), reader.read()) == (1, {"html": "at first 1"}, None)
+        assert (reader.read(), reader.read()) == ({}, None)
+        await until(lambda: len(signal.asked) > 5)
+        assert (reader.told, reader.read()) == (0, None)
         for state in ("second", "third"):
-            told, source.state = reader.told, state
-            await until(lambda told=told: reader.told > told)  # type: ignore[misc]
-        assert reader.read() == {"html": "third 1"}
-        assert reader.read() is None
+            told, asked, signal.state = reader.told, len(signal.asked), state
+            await until(lambda asked=asked: len(signal.asked) > asked + 5)  # type: ignore[misc]
+            assert reader.told == told + 2
+        assert (reader.read(), reader.read()) == ({}, None)
 
 
 async def test_nothing_runs_when_nobody_watches() -> None:
-    source = Counter()
-    async with Board(topics(source, 0.0)) as board:
+    signal = Watched()
+    async with board_of(topics(signal, 0.0)) as board:
         reader = Reader(board, Key("state", 1))
-        await until(lambda: reader.told > 0)
         reader.leave()
-        asked = len(source.asked)
         await until(lambda: len(asyncio.all_tasks()) == 1)
-        assert len(source.asked) <= asked + 1
+        assert len(signal.asked) == 1
         again = Reader(board, Key("state", 1))
+        await until(lambda: len(signal.asked) > 3)
+        signal.state = "later"
         await until(lambda: again.told > 0)
-        assert again.read() == {"html": "at first 1"}
 
 
-async def test_a_source_that_fails_is_asked_again() -> None:
-    source = Counter()
-    source.fails = True
-    async with Board(topics(source, 0.0)) as board:
+async def test_a_signal_that_fails_is_looked_at_again() -> None:
+    signal = Watched()
+    signal.fails = True
+    async with board_of(topics(signal, 0.0)) as board:
         reader = Reader(board, Key("state", 1))
-        await until(lambda: len(source.asked) > 2)
-        source.fails = False
+        assert reader.read() == {}
+        await until(lambda: len(signal.asked) > 2)
+        signal.fails = False
         await until(lambda: reader.told > 0)
 
 
 async def test_who_comes_back_is_told_what_he_lacks_and_only_by_the_same_board() -> None:
-    source = Counter()
-    async with Board(topics(source, HOUR_S)) as board, Board(topics(source, HOUR_S)) as other:
+    async with board_of() as board, board_of() as other:
         reader = Reader(board, Key("state", 1))
-        await until(lambda: reader.told > 0)
         reader.read()
         seq = board.seq(reader.feed.number)
         assert board.number(seq) == reader.feed.number
@@ -141,94 +150,128 @@ async def test_who_comes_back_is_told_what_he_lacks_and_only_by_the_same_board()
             assert board.number(nonsense) is None
 
 
-# --- Events --------------------------------------------------------------------------------------
+# --- Requests ------------------------------------------------------------------------------------
 
 
-def event(number: int, kind: str = "a") -> dict[str, Any]:
-    return {"number": number, "kind": kind}
+def ended(number: int, tenant_id: int = 1, key_id: int = 10) -> Ended:
+    return Ended(tenant_id, key_id, [f"{number}-r"])
 
 
 def numbers(data: Any) -> list[int]:
-    assert not data["missed"]
-    return [row["number"] for row in data["rows"]]
+    assert (data["missed"], data["more"]) == (False, 0)
+    return [int(mark.partition("-")[0]) for mark in data["ended"]]
 
 
-@pytest.fixture
-def quiet() -> dict[str, Topic]:
-    return topics(Counter(), HOUR_S)
+MISSED = {"ended": [], "more": 0, "missed": True}
 
 
-async def test_events_come_to_those_who_may_see_them(quiet: dict[str, Topic]) -> None:
-    async with Board(quiet) as board:
-        board.publish("events", 1, event(0))  # nobody watches
-        keys = [Key("events", 1), Key("events", 2), Key("events"), Key("events", 1, "b")]
-        one, two, whole, filtered = readers = [Reader(board, key) for key in keys]
+def publish(board: Board, *numbers: int) -> None:
+    for number in numbers:
+        board.ended(ended(number))
+    board.flush()
+
+
+async def test_requests_come_to_those_who_may_hear_of_them() -> None:
+    async with board_of() as board:
+        board.ended(ended(0))  # nobody watches
+        own = Key("requests", 1, audience="own 11 12")
+        nothing = Key("requests", 1, audience="own")
+        keys = [whose(1), whose(2), WHOLE, own, nothing]
+        one, two, whole, some, none = readers = [Reader(board, key) for key in keys]
         for reader in readers:
-            assert reader.read() == {"rows": [], "missed": True}  # they read what was before
-        board.publish("events", 1, event(1))
-        board.publish("events", 2, event(2))
-        board.publish("events", 1, event(3, "b"))
-        board.flush("events")
+            assert reader.read() == MISSED  # they read what was before
+        for each in (ended(1), ended(2, tenant_id=2), ended(3, key_id=12)):
+            board.ended(each)
+        board.flush()
         assert [numbers(r.read()) for r in (one, two, whole)] == [[1, 3], [2], [1, 2, 3]]
-        assert numbers(filtered.read()) == [3]
-        assert all(reader.read() is None and reader.told == 1 for reader in readers)
+        assert numbers(some.read()) == [3]
+        assert none.read() is None and none.told == 0
+        assert all(reader.read() is None and reader.told < 2 for reader in readers)
 
 
-async def test_who_comes_back_has_each_event_once(quiet: dict[str, Topic]) -> None:
-    async with Board(quiet) as board:
-        reader = Reader(board, Key("events", 1))
+async def test_who_comes_back_has_each_request_once() -> None:
+    async with board_of() as board:
+        reader = Reader(board, whose(1))
         reader.read()
         reader.leave()
         for number in range(3):
-            board.publish("events", 1, event(number))
-            board.flush("events")
-        again = Reader(board, Key("events", 1), reader.number)
+            publish(board, number)
+        again = Reader(board, whose(1), reader.number)
         assert numbers(again.read()) == [0, 1, 2]
         assert again.read() is None
 
 
-async def test_who_was_away_too_long_is_told_that_he_missed_some(quiet: dict[str, Topic]) -> None:
-    async with Board(quiet, linger_s=0.0) as board:
-        reader, other = (Reader(board, Key("events", 1)) for _ in range(2))
+async def test_who_was_away_too_long_is_told_that_he_missed_some() -> None:
+    async with board_of(linger_s=0.0) as board:
+        reader, other = (Reader(board, whose(1)) for _ in range(2))
         reader.read()
         other.read()
-        for number in range(MAX_KEPT + 1):
-            board.publish("events", 1, event(number))
-            if number == 0:
-                board.flush("events")
-                assert numbers(other.read()) == [0]
-        board.flush("events")
-        assert reader.read() == {"rows": [], "missed": True}
+        publish(board, 0)
+        assert numbers(other.read()) == [0]
+        for number in range(1, MAX_KEPT + 1):
+            publish(board, number)
+        assert reader.read() == MISSED
         assert numbers(other.read()) == list(range(1, MAX_KEPT + 1))
         for one in (reader, other):
             one.leave()
-        await until(lambda: Key("events", 1) not in board.watched("events"))
-        assert Reader(board, Key("events", 1), reader.number).read()["missed"]
+        await until(lambda: whose(1) not in board.watched("requests"))
+        assert Reader(board, whose(1), reader.number).read()["missed"]
 
 
-async def test_a_flood_keeps_the_newest_and_says_so(quiet: dict[str, Topic]) -> None:
-    async with Board(quiet) as board:
-        reader = Reader(board, Key("events", 1))
+async def test_of_many_at_once_the_newest_are_told_and_the_rest_is_counted() -> None:
+    async with board_of() as board:
+        reader = Reader(board, whose(1))
         reader.read()
-        for number in range(MAX_BATCH + 1):
-            board.publish("events", 1, event(number))
-        board.flush("events")
+        board.ended(Ended(1, 10, ["0-r"], more=7))
+        publish(board, *range(1, MOST + 3))
+        told = reader.read()
+        assert told["more"] == 7 + 3 and not told["missed"]
+        assert told["ended"] == [f"{number}-r" for number in range(3, MOST + 3)]
+
+
+async def test_a_flood_is_missed() -> None:
+    async with board_of() as board:
+        reader = Reader(board, whose(1))
+        reader.read()
+        publish(board, *range(MAX_BATCH + 1))
         assert reader.read()["missed"]
 
 
-async def test_events_travel_between_gateways(quiet: dict[str, Topic]) -> None:
+async def test_requests_travel_between_gateways() -> None:
     layer = InMemoryChannelLayer()
-    async with Board(quiet, layer) as here, Board(quiet, layer) as there:
-        reader, own = Reader(there, Key("events", 1)), Reader(here, Key("events"))
+    async with board_of(layer=layer) as here, board_of(layer=layer) as there:
+        reader, own = Reader(there, whose(1)), Reader(here, WHOLE)
         await until(lambda: reader.told > 0 and own.told > 0)  # both are in the group
         reader.read()
         own.read()
         for number in range(3):
-            here.publish("events", 1, event(number))
-            here.flush("events")
+            publish(here, number)
             await until(lambda: here.idle)
         await until(lambda: reader.told > 3)
         assert numbers(reader.read()) == numbers(own.read()) == [0, 1, 2]
+
+
+async def test_what_limits_and_first_steps_need_is_heard_of_other_gateways() -> None:
+    layer, later = InMemoryChannelLayer(), 1e12
+    async with board_of(layer=layer) as here, board_of(layer=layer) as there:
+        reader, key = Reader(there, Key("state", 1)), Key("limits", 1)
+
+        def limits() -> object:
+            return there.signals.limits([key], later)[key]
+
+        def steps() -> object:
+            return there.signals.steps([key], later)[key]
+
+        before = steps()
+        await until(lambda: steps() != before)  # it is in the group
+        before = limits()
+        here.began(1)
+        here.flush()
+        await until(lambda: limits() != before and here.idle)
+        before = steps()
+        publish(here, 1)
+        await until(lambda: steps() != before)
+        reader.leave()
 
 
 class Away(InMemoryChannelLayer):  # type: ignore[misc]
@@ -246,48 +289,56 @@ class Away(InMemoryChannelLayer):  # type: ignore[misc]
         await super().group_send(group, message)
 
 
-async def test_a_layer_that_is_away_holds_nothing_up(quiet: dict[str, Topic]) -> None:
+async def test_a_layer_that_is_away_holds_nothing_up() -> None:
     layer = Away()
-    async with Board(quiet, layer) as here, Board(quiet, layer) as there:
-        reader, own = Reader(there, Key("events", 1)), Reader(here, Key("events", 1))
+    async with board_of(layer=layer) as here, board_of(layer=layer) as there:
+        reader, own = Reader(there, whose(1)), Reader(here, whose(1))
         await until(lambda: reader.told > 0 and own.told > 0)
         reader.read()
         own.read()
 
-        async def publish(number: int) -> None:
-            here.publish("events", 1, event(number))
-            here.flush("events")
+        async def told(number: int) -> None:
+            publish(here, number)
             assert numbers(own.read()) == [number]
             await until(lambda: here.idle)
 
-        await publish(0)
+        await told(0)
         await until(lambda: reader.told > 1)
         assert numbers(reader.read()) == [0]
         layer.refuses = True
-        await publish(1)
+        await told(1)
         layer.refuses = False
-        await publish(2)
+        await told(2)
         await until(lambda: reader.told > 2)
         assert reader.read()["missed"]  # the second never came
         layer.hangs = True
         asked = layer.asked
         for number in (3, 4):
-            here.publish("events", 1, event(number))
-            here.flush("events")
+            publish(here, number)
             assert numbers(own.read()) == [number]
         await until(lambda: layer.asked > asked)
         assert layer.asked == asked + 1  # one at a time hangs
 
 
-def test_feeds_number_what_they_tell_without_repeating() -> None:
-    from itertools import count
+async def test_a_gateway_where_nobody_watches_leaves_the_group() -> None:
+    layer = InMemoryChannelLayer()
+    async with board_of(layer=layer, linger_s=0.0) as board:
+        readers = [Reader(board, key) for key in (WHOLE, Key("state", 1))]
+        await until(lambda: layer.groups)
+        for reader in readers:
+            reader.leave()
+        await until(lambda: not layer.groups)
 
+
+def test_feeds_number_what_they_tell_without_repeating() -> None:
     counter = count(1)
-    state, events = State(Key("state", 1), counter), Events(Key("events", 1), counter)
-    assert state.since(None) is None and not state.known
+    state, events = State(Key("state", 1), counter), Events(whose(1), counter)
     seen = [state.number, events.number]
-    state.put({"html": "a"})
-    events.add([1, 2])
+    state.put("a")
+    events.add(["1-r", "2-r"], more=3)
+    assert msgspec.json.decode(events.since(seen[1]) or b"") == {
+        "ended": ["1-r", "2-r"], "more": 3, "missed": False
+    }  # fmt: skip
     seen += [state.number, events.number]
     events.skip()
     seen += [events.number]

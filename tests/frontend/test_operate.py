@@ -7,22 +7,21 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.conf import settings as configured
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
 
-from frontend import process
 from frontend.navigation import OPERATOR
 from frontend.views.operate.models import ModuleKind, module_kinds
-from gateway.middleware import POLICY
+from gateway.middleware import policy
 from inference.grants import PICO
 from tenants.api.endpoints import engines
 from tenants.models import (
     AuditEntry,
     BaseModel,
     EngineJournal,
-    GatewayProcess,
     IsolationCheck,
     LimitScope,
     LimitSet,
@@ -30,9 +29,17 @@ from tenants.models import (
     Tenant,
     UsageRollup,
 )
+from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
 from tests.frontend.test_lists import ways
-from tests.tenants.making import make_adapter, make_base, make_key, make_member, make_tenant
+from tests.tenants.making import (
+    make_adapter,
+    make_base,
+    make_gateway,
+    make_key,
+    make_member,
+    make_tenant,
+)
 from tests.tenants.spending import spend
 
 PAGES = [page for page, _ in OPERATOR]
@@ -58,11 +65,10 @@ ENGINE: dict[str, Any] = {
 
 
 @pytest.fixture
-def fleet(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The connected engines, as the gateway's wiring would tell them."""
-    connected = [dict(ENGINE)]
-    monkeypatch.setattr(engines, "snapshot_source", lambda: connected)
-    return connected
+def fleet(gateways: FakeGateways) -> list[dict[str, Any]]:
+    """The connected engines, as the gateways tell them."""
+    gateways.engines = [dict(ENGINE)]
+    return gateways.engines
 
 
 def use(tenant: Tenant, *, hours_ago: float = 1, cost: int = 0, tokens: int = 10) -> None:
@@ -90,7 +96,7 @@ def test_an_operator_sees_every_page(
     with django_assert_max_num_queries(12):
         shown = operator.get(reverse(page))
     assert shown.status_code == 200
-    assert shown["Content-Security-Policy"] == POLICY
+    assert shown["Content-Security-Policy"] == policy(configured.API_URL)
 
 
 @pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer", "outsider"])
@@ -161,7 +167,7 @@ def test_the_overview_says_where_ledger_and_engines_differ(operator: Client) -> 
             journal=f"right-{i}", engine_id="engine-1", reported_at=now - timedelta(days=i)
         )
     EngineJournal.objects.create(journal="wrong", engine_id="engine-2", counted_requests=3)
-    GatewayProcess.objects.beat("http://gateway:8000")
+    make_gateway("http://gateway:8000")
     page = operator.get(reverse("operate"))
     shown = page.context["journals"]
     names = [drift.journal.journal for drift in shown["shown"]]
@@ -180,11 +186,11 @@ def test_the_overview_says_where_ledger_and_engines_differ(operator: Client) -> 
     ],
 )
 def test_the_overview_says_how_limits_are_counted(
-    operator: Client, settings: Any, monkeypatch: pytest.MonkeyPatch,
+    operator: Client, settings: Any, gateways: FakeGateways,
     redis: str, degraded: bool, without: str, state: str,
 ) -> None:  # fmt: skip
     settings.REDIS_URL, settings.LIMITS_WITHOUT_REDIS = redis, without
-    monkeypatch.setattr(process, "limits_degraded", lambda: degraded)
+    gateways.limits_degraded = degraded
     assert operator.get(reverse("operate")).context["limits"]["state"] == state
 
 
@@ -193,7 +199,7 @@ def test_the_overview_warns_of_gateways_that_count_limits_apart(
 ) -> None:
     settings.REDIS_URL = ""
     for url in ("http://one:8000", "http://two:8000"):
-        GatewayProcess.objects.beat(url)
+        make_gateway(url)
     assert operator.get(reverse("operate")).context["limits"]["state"] == "degraded"
 
 
@@ -423,18 +429,26 @@ def test_engines_are_shown_with_their_load(operator: Client, fleet: list[dict[st
     assert "No engine is connected" in operator.get(reverse("operate_engines")).content.decode()
 
 
-def test_an_engine_is_drained_when_it_was_confirmed(
-    operator: Client, fleet: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+def test_a_gateway_that_does_not_answer_is_named(
+    operator: Client, fleet: list[dict[str, Any]], gateways: FakeGateways
 ) -> None:
-    drained: list[str] = []
-    monkeypatch.setattr(process, "drain_engine", drained.append)
+    assert "did not answer" not in operator.get(reverse("operate_engines")).content.decode()
+    gateways.silent = ["http://gateway:8000"]
+    page = operator.get(reverse("operate_engines")).content.decode()
+    assert "http://gateway:8000 did not answer" in page
+    assert operator.get("/api/v1/engines").json()["silent_gateways"] == gateways.silent
+
+
+def test_an_engine_is_drained_when_it_was_confirmed(
+    operator: Client, fleet: list[dict[str, Any]], gateways: FakeGateways
+) -> None:
     where = f"{reverse('operate_engines-drain')}?engine=engine-1"
     assert "No other engine serves base" in operator.get(where).content.decode()
     fleet.append(ENGINE | {"id": "engine-2"})
     assert operator.get(where).context["others"] == ["engine-2"]
-    assert drained == []
+    assert gateways.drained == []
     assert operator.post(where)["Location"] == reverse("operate_engines")
-    assert drained == ["engine-1"]
+    assert gateways.drained == ["engine-1"]
     assert operator.post(where.replace("engine-1", "engine-9")).status_code == 404
 
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 from frontend.views import overview
 from frontend.views.overview import outlook
 from tenants.models import ApiKey, LimitScope, LimitSet, Tenant
+from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tenants.spending import spend
@@ -140,13 +141,13 @@ def test_keys_that_expire_soon_are_told_to_those_who_can_rotate_them(
 
 
 def test_the_checklist_turns_green_and_goes(
-    tenant: Tenant, admin: Client, monkeypatch: pytest.MonkeyPatch
+    tenant: Tenant, admin: Client, gateways: FakeGateways
 ) -> None:
     where = address(tenant, "overview")
     page = admin.get(where)
     assert [step.done for step in page.context["steps"]] == [False] * 4
     assert "First steps" in page.content.decode()
-    monkeypatch.setattr("tenants.api.endpoints.engines.snapshot_source", lambda: [{"id": "e1"}])
+    gateways.engines = [{"id": "e1"}]
     version = make_version(make_adapter(tenant))
     version.adapter.aliases.create(name="live", version=version)
     key, _ = make_key(tenant)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.conf import settings as configured
 from django.test import Client
 
 from frontend.navigation import TENANT
-from gateway.middleware import POLICY
+from gateway.middleware import policy
 from tenants.models import ApiKey, AuditEntry, Invitation, LimitSet, Membership, Role, Tenant
 from tenants.permissions import RANK, TABLE
 from tests.frontend.clients import address, client_of
@@ -29,7 +30,7 @@ def test_members_and_operators_see_the_pages_of_a_tenant(
         return
     assert page.status_code == 200
     assert tenant.name in page.content.decode()
-    assert page["Content-Security-Policy"] == POLICY
+    assert page["Content-Security-Policy"] == policy(configured.API_URL)
 
 
 @pytest.mark.parametrize("entry", TENANT, ids=lambda entry: entry.page)

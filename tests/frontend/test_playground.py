@@ -20,15 +20,13 @@ from frontend.playground import messages
 from frontend.playground.answers import MAX_RUNNING, Answer, News, Playground, View, read
 from frontend.playground.messages import Alternative, Phase, Token, Turn, decode
 from frontend.playground.socket import PlaygroundSocket
-from frontend.sockets import guarded
 from inference.agent.engines.synthetic import TOKEN_CHARS, Behaviour, SyntheticEngine
 from inference.errors import InvalidRequest
 from inference.gateway.dispatcher import Dispatcher
 from inference.link.wire import Delta
-from tenants.directory.auth import PostgresDirectory
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
 from tests.frontend.clients import client_of
-from tests.frontend.sockets import Tab, connected, turned_away
+from tests.frontend.sockets import Tab, asked, connected, doorway, ticket_of, turned_away
 from tests.inference.rig import Rig, rig, until
 from tests.inference.samples import MODEL
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
@@ -211,7 +209,8 @@ class Stage:
 
     @asynccontextmanager
     async def page(self, client: Client) -> AsyncIterator[Page]:
-        async with connected(self.app, self.path, client) as socket:
+        ticket = await database_sync_to_async(ticket_of)(client, "playground", self.tenant.slug)
+        async with connected(self.app, self.path, ticket) as socket:
             yield Page(socket)
 
 
@@ -225,12 +224,12 @@ async def stage(
     **options: Any,
 ) -> AsyncIterator[Stage]:
     engine = SyntheticEngine(MODEL, behaviour)
-    async with rig(root, engine=engine, **options) as made, PostgresDirectory() as directory:
+    async with rig(root, engine=engine, **options) as made, doorway() as (gate, directory):
         hub, limits = made.gateway.hub, made.gateway.limits
         directory.on_revoked(hub.end_streams)
         dispatcher = Dispatcher(hub, directory, limits, timeout_s=60.0)
         playground = Playground(dispatcher, directory, max_body_bytes=20_000, grace_s=grace_s)
-        socket = guarded(PlaygroundSocket(playground))
+        socket = gate.guarded("playground", PlaygroundSocket(playground))
         route: Any = re_path(r"^ws/playground/(?P<slug>[a-z0-9-]+)$", socket)
         yield Stage(made, tenant, playground, URLRouter([route]))
         await until(lambda: not hub.in_flight)
@@ -279,15 +278,22 @@ async def test_an_answer_with_true_figures(tmp_path: Path, acme: Tenant, develop
 
 @pytest.mark.parametrize(
     ("role", "code"),
-    [("viewer", 4403), ("outsider", 4403), ("nobody", 4401)],
+    [("viewer", 403), ("outsider", 403), ("nobody", 401)],
 )
-async def test_a_socket_of_those_who_may_not_is_closed(
-    tmp_path: Path, acme: Tenant, role: str, code: int
+def test_those_who_may_not_get_no_ticket(acme: Tenant, role: str, code: int) -> None:
+    assert asked(client_of(acme, role), "playground", acme.slug).status_code == code
+    assert not ApiKey.objects.exists()
+
+
+async def test_a_ticket_opens_the_socket_of_its_tenant_alone(
+    tmp_path: Path, acme: Tenant, developer: Client
 ) -> None:
-    client = await database_sync_to_async(client_of)(acme, role)
-    async with stage(tmp_path, acme) as here, here.page(client) as page:
-        assert await page.closed() == code
-    assert not await database_sync_to_async(ApiKey.objects.exists)()
+    ticket = await database_sync_to_async(ticket_of)(developer, "playground", acme.slug)
+    async with (
+        stage(tmp_path, acme) as here,
+        connected(here.app, "ws/playground/other", ticket) as socket,
+    ):
+        assert await Page(socket).closed() == 4403
 
 
 @pytest.mark.parametrize("role", ["owner", "admin", "operator"])
@@ -300,11 +306,9 @@ async def test_others_may_and_an_operator_is_noted(tmp_path: Path, acme: Tenant,
     assert await database_sync_to_async(noted.exists)() == (role == "operator")
 
 
-async def test_a_strange_origin_is_turned_away(
-    tmp_path: Path, acme: Tenant, developer: Client
-) -> None:
+async def test_a_strange_origin_is_turned_away(tmp_path: Path, acme: Tenant) -> None:
     async with stage(tmp_path, acme) as here:
-        assert await turned_away(here.app, here.path, developer, origin="https://evil.example")
+        assert await turned_away(here.app, here.path, origin="https://evil.example")
 
 
 async def test_who_lost_his_membership_starts_nothing_more(
@@ -314,7 +318,6 @@ async def test_who_lost_his_membership_starts_nothing_more(
         await page.say(type="ping")
         assert await page.hear() == {"type": "pong"}
         await database_sync_to_async(Membership.objects.all().delete)()
-        await page.say(**start_message("a"))
         assert await page.closed() == 4403
         assert not here.rig.gateway.ledger.entries
 
@@ -326,7 +329,6 @@ async def test_who_signed_out_starts_nothing_more(
         await page.say(type="ping")
         await page.hear()
         await database_sync_to_async(developer.logout)()
-        await page.say(**start_message("a"))
         assert await page.closed() == 4401
 
 
@@ -335,7 +337,6 @@ async def test_a_session_that_ends_is_noticed_while_an_answer_is_written(
 ) -> None:
     async with writing(tmp_path, acme, developer) as (here, page):
         await database_sync_to_async(developer.logout)()
-        await page.say(type="ping")
         assert await page.ended() == 4401
         user = await database_sync_to_async(User.objects.get)()
         answer = here.playground.find((user.pk, acme.pk), "a")

@@ -1,44 +1,31 @@
-"""The live tail: what the ledger writes comes to the pages that may see it, once, as rows."""
+"""The live tail: what the ledger writes is told to the pages that may hear of it, once, and they
+find it as rows."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from channels.db import database_sync_to_async
-from channels.layers import InMemoryChannelLayer
+from django.test import Client
 from django.utils import timezone
 
 from frontend.live import tail
-from frontend.live.board import MAX_BATCH, Board
-from frontend.live.feeds import Key
-from frontend.live.topics import TOPICS, EventTopic
+from frontend.live.board import Board
 from inference.link.wire import Account, LedgerEntry, Usage
 from tenants.billing.ledger import Line
-from tenants.models import ApiKey, Tenant, UsageEvent, User
+from tenants.models import ApiKey, Tenant, UsageEvent
 from tenants.models.usage import Mark
-from tenants.permissions import Caller, Permission
-from tests.frontend.test_live import live, person, tab
-from tests.frontend.test_live_board import Reader, event, numbers
+from tests.frontend.clients import client_of, user_of
+from tests.frontend.test_live_board import Reader, board_of, whose
 from tests.inference.rig import until
-from tests.tenants.making import make_base, make_key, make_member, make_tenant
+from tests.tenants.making import make_base, make_key, make_tenant
 from tests.tenants.spending import patient_ledger, spend
 
 USAGE = Usage(100, 40, 7, 0, 0.01, 0.0, 0.2, 0.9)
-
-
-@pytest.fixture
-def acme(transactional_db: None) -> Tenant:
-    make_base()
-    return make_tenant("acme")
-
-
-@pytest.fixture
-def key(acme: Tenant) -> ApiKey:
-    return make_key(acme)[0]
 
 
 def line(tenant_id: int, key_id: int, id: str, reason: str = "stop", at: float = 0) -> Line:
@@ -46,284 +33,176 @@ def line(tenant_id: int, key_id: int, id: str, reason: str = "stop", at: float =
     return Line("e1", "j1", LedgerEntry(id, account, "base", USAGE, reason))
 
 
-def told(key: ApiKey, ended: Sequence[tuple[str, float]], more: int = 0) -> dict[str, Any]:
-    return {"tenant": key.tenant_id, "key": key.pk, "ended": ended, "more": more}
+# --- What is told --------------------------------------------------------------------------------
 
 
-def watched(acme: Tenant, audience: str = tail.ALL, query: str = "") -> Key:
-    return Key(tail.TOPIC, acme.pk, query, audience)
+def test_of_each_key_the_newest_are_told_and_the_rest_is_counted() -> None:
+    lines = [line(1, 10, f"a{n}", at=n + 1) for n in range(tail.MOST + 7)]
+    lines += [line(1, 11, "b", at=5), line(2, 20, "c", at=6.25)]
+    most, few, other = tail.by_key(lines)
+    assert (most.tenant_id, most.key_id, most.more) == (1, 10, 7)
+    assert len(most.marks) == tail.MOST
+    assert most.marks[-1] == f"{(tail.MOST + 7) * 1_000_000}-a{tail.MOST + 6}"
+    assert few == tail.Ended(1, 11, ["5000000-b"])
+    assert other == tail.Ended(2, 20, ["6250000-c"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "hears"), [(None, [1, 2, 12]), ([12, 2], [2, 12]), ([1], [1]), ([], [])]
+)
+def test_an_audience_hears_of_its_keys(keys: list[int] | None, hears: list[int]) -> None:
+    audience = tail.audience(keys)
+    assert [id for id in (1, 2, 12) if tail.hears(audience, id)] == hears
+
+
+async def test_a_request_is_told_when_it_is_in_the_ledger(transactional_db: None) -> None:
+    key: ApiKey = await made_key()
+    async with board_of() as board:
+        reader = Reader(board, whose(key.tenant_id))
+        reader.read()
+        await write(board, [line(key.tenant_id, key.pk, "one"), line(key.tenant_id + 1, 1, "two")])
+        await until(lambda: reader.told > 0)
+        (mark,) = reader.read()["ended"]
+    event = await database_sync_to_async(UsageEvent.objects.get)()
+    assert mark == tail.mark("one", event.started_at.timestamp())
+
+
+async def made_key() -> ApiKey:
+    def make() -> ApiKey:
+        make_base()
+        return make_key(make_tenant("acme"))[0]
+
+    key: ApiKey = await database_sync_to_async(make)()
+    return key
 
 
 async def write(board: Board, lines: Sequence[Line]) -> None:
     """Through a ledger of a gateway with this board."""
     async with patient_ledger() as ledger:
-        ledger.on_written(tail.listener(board.wanted, board.publish))
+        ledger.on_written(tail.listener(board.ended))
         ledger.record("e1", "j1", [one.entry for one in lines], lambda ids: None)
-
-
-async def rows_of(reader: Reader) -> list[Any]:
-    """Its next rows, when they come."""
-    told = reader.told
-    await until(lambda: reader.told > told)
-    data = reader.read()
-    assert not data["missed"]
-    return list(data["rows"])
-
-
-# --- Who is told what ----------------------------------------------------------------------------
-
-
-def test_of_each_key_the_newest_are_told_and_the_rest_is_counted() -> None:
-    lines = [line(1, 10, f"a{n}", at=n + 1) for n in range(tail.MOST + 7)]
-    lines += [line(1, 11, "b", at=5), line(2, 20, "c", at=6)]
-    (one, most), (same, few), (other, last) = tail.by_key(lines)
-    assert (one, most["tenant"], most["key"], most["more"]) == (1, 1, 10, 7)
-    assert len(most["ended"]) == tail.MOST
-    assert most["ended"][-1] == (f"a{tail.MOST + 6}", tail.MOST + 7)
-    assert (same, few) == (1, {"tenant": 1, "key": 11, "ended": [("b", 5)], "more": 0})
-    assert (other, last) == (2, {"tenant": 2, "key": 20, "ended": [("c", 6)], "more": 0})
-
-
-def test_nothing_is_made_where_nobody_listens() -> None:
-    def publish(*_: object) -> None:
-        raise AssertionError("nobody listens")
-
-    tail.listener(lambda topic: False, publish)([line(1, 1, "a")])
-
-
-@pytest.mark.parametrize(
-    ("role", "sees"),
-    [("viewer", ["own"]), ("developer", ["own"]), ("admin", ["other", "own"]),
-     ("owner", ["other", "own"])],
-)  # fmt: skip
-def test_the_audience_is_whose_requests_a_person_sees(
-    acme: Tenant, key: ApiKey, role: str, sees: list[str]
-) -> None:
-    user = make_member(acme, role)
-    own = make_key(acme, created_by=user)[0]
-    told = tail.audience(Caller.of_member(user, acme))
-    events = [{"key": key.pk, "name": "other"}, {"key": own.pk, "name": "own"}]
-    assert [one["name"] for one in tail.show(watched(acme, told), events)] == sees
-
-
-async def test_who_made_no_key_is_told_nothing(acme: Tenant) -> None:
-    user = await database_sync_to_async(make_member)(acme, "developer")
-    caller = await database_sync_to_async(Caller.of_member)(user, acme)
-    told = await database_sync_to_async(tail.audience)(caller)
-    assert tail.show(watched(acme, told), [{"key": 1}]) == []
 
 
 # --- Rows ----------------------------------------------------------------------------------------
 
 
-async def test_rows_are_those_of_the_page_the_oldest_first(acme: Tenant, key: ApiKey) -> None:
-    make = database_sync_to_async(spend)
-    now = timezone.now()
-    early = await make(key, now - timedelta(minutes=9), finish_reason="engine_lost")
-    late = await make(key, now)
-    other = await database_sync_to_async(make_key)(await database_sync_to_async(make_tenant)())
-    foreign = await make(other[0], now)
-    ended = [(one.id, one.started_at.timestamp()) for one in (late, foreign, early)]
-    events = [told(key, ended)]
-    keys = [watched(acme), watched(acme, query="outcome=failed"), watched(acme, query="key=x")]
-    found = await tail.read(dict.fromkeys(keys, events))
-    assert [[row["id"] for row in found[one]] for one in keys] == [
-        [early.id, late.id],
-        [early.id],
-        [],
-    ]
-    html = found[keys[0]][1]["html"]
-    assert html.lstrip().startswith(f'<tr id="r-{late.id}">') and "a key" in html
+def rows(client: Client, where: str, events: Sequence[UsageEvent], query: str = "") -> Any:
+    """What a page is answered that was told of these requests."""
+    answer = ask(client, where, [mark_of(event) for event in events], query)
+    assert answer.status_code == 200
+    assert "no-store" in answer["Cache-Control"]
+    return answer.json()["rows"]
 
 
-async def test_more_than_a_page_can_show_are_counted(acme: Tenant, key: ApiKey) -> None:
-    event = told(key, [(str(n), n) for n in range(tail.MOST)], more=3)
-    found = await tail.read({watched(acme): [event, event]})
-    assert found == {watched(acme): [{"more": tail.MOST + 6}]}
+def ask(client: Client, where: str, ended: Sequence[str], query: str = "") -> Any:
+    return client.get(f"{where}?{query}&{urlencode({'ended': ended}, doseq=True)}")
 
 
-async def test_a_tenant_that_is_gone_has_no_rows(acme: Tenant, key: ApiKey) -> None:
-    nobody = Key(tail.TOPIC, acme.pk + 99, "", tail.ALL)
-    assert await tail.read({nobody: [told(key, [("a", 1.0)])]}) == {}
+def ids(client: Client, where: str, events: Sequence[UsageEvent], query: str = "") -> list[str]:
+    return [row["id"] for row in rows(client, where, events, query)]
 
 
-async def test_operators_see_everybodys_or_those_of_the_tenant_that_they_name(
-    acme: Tenant, key: ApiKey
+def mark_of(event: UsageEvent) -> str:
+    return tail.mark(event.id, event.started_at.timestamp())
+
+
+TAIL = "/t/acme/live/requests"
+WHOLE = "/operate/live/requests"
+
+
+def test_rows_are_those_of_the_page_the_oldest_first(
+    tenant: Tenant, key: ApiKey, admin: Client
 ) -> None:
-    make = database_sync_to_async(spend)
-    other = (
-        await database_sync_to_async(make_key)(await database_sync_to_async(make_tenant)("b"))
-    )[0]
-    ours, failed = [
-        await make(key, timezone.now(), finish_reason=r) for r in ("stop", "engine_lost")
-    ]
-    theirs = await make(other, timezone.now())
-    crowd = [(f"none-{n}", 1.0) for n in range(tail.MOST)]
-    events = [
-        told(key, [(one.id, one.started_at.timestamp()) for one in (ours, failed)]),
-        told(other, [*crowd, (theirs.id, theirs.started_at.timestamp())], more=5),
-    ]
-    asked = ("", "tenant=acme", "tenant=acme&outcome=failed", "tenant=nobody")
-    keys = [Key(tail.TOPIC, query=query) for query in asked]
-    found = await tail.read(dict.fromkeys(keys, events))
-    assert [[row.get("id", row.get("more")) for row in found[one]] for one in keys] == [
-        [8, theirs.id],
-        [ours.id, failed.id],
-        [failed.id],
-        [],
-    ]
-    assert "/operate/tenants/acme" in found[keys[1]][0]["html"]
+    now = timezone.now()
+    early = spend(key, now - timedelta(minutes=9), finish_reason="engine_lost")
+    late = spend(key, now)
+    foreign = spend(make_key(make_tenant())[0], now)
+    told = (late, foreign, early)
+    assert ids(admin, TAIL, told) == [early.id, late.id]
+    assert ids(admin, TAIL, told, "outcome=failed") == [early.id]
+    html = rows(admin, TAIL, [late])[0]["html"]
+    assert html.lstrip().startswith(f'<tr id="r-{late.id}">') and "a key" in html
+    assert html.strip() in admin.get("/t/acme/requests").content.decode()
 
 
-def test_marks_find_their_events_whatever_rounding_did(acme: Tenant, key: ApiKey) -> None:
+@pytest.mark.parametrize(
+    ("role", "sees"),
+    [("owner", 2), ("admin", 2), ("operator", 2), ("developer", 1), ("viewer", 1)],
+)
+def test_rows_are_for_those_who_see_them_on_the_page(
+    tenant: Tenant, key: ApiKey, role: str, sees: int
+) -> None:
+    client = client_of(tenant, role)
+    own = make_key(tenant, created_by=user_of(client))[0]
+    events = [spend(key, timezone.now()), spend(own, timezone.now())]
+    assert ids(client, TAIL, events)[-sees:] == [event.id for event in events[-sees:]]
+    assert len(ids(client, TAIL, events)) == sees
+    if sees == 1:  # nor by asking for that key
+        assert ask(client, TAIL, [mark_of(events[0])], f"key={key.pk}").status_code == 400
+
+
+@pytest.mark.parametrize(("role", "status"), [("outsider", 404), ("nobody", 302)])
+def test_nobody_else_has_rows(tenant: Tenant, key: ApiKey, role: str, status: int) -> None:
+    client = client_of(tenant, role)
+    mark = mark_of(spend(key, timezone.now()))
+    assert ask(client, TAIL, [mark]).status_code == status
+    assert ask(client, WHOLE, [mark]).status_code == status
+
+
+@pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer"])
+def test_everybodys_requests_are_for_operators_alone(
+    tenant: Tenant, key: ApiKey, role: str
+) -> None:
+    mark = mark_of(spend(key, timezone.now()))
+    assert ask(client_of(tenant, role), WHOLE, [mark]).status_code == 404
+
+
+def test_operators_see_everybodys_or_those_of_the_tenant_that_they_name(
+    tenant: Tenant, key: ApiKey, operator: Client
+) -> None:
+    now = timezone.now()
+    ours = spend(key, now)
+    failed = spend(key, now, finish_reason="engine_lost")
+    theirs = spend(make_key(make_tenant("b"))[0], now)
+    told = (ours, failed, theirs)
+    assert set(ids(operator, WHOLE, told)) == {ours.id, failed.id, theirs.id}
+    assert set(ids(operator, WHOLE, told, "tenant=acme")) == {ours.id, failed.id}
+    assert ids(operator, WHOLE, told, "tenant=acme&outcome=failed") == [failed.id]
+    assert ask(operator, WHOLE, [mark_of(ours)], "tenant=nobody").status_code == 400
+    assert "/operate/tenants/acme" in rows(operator, WHOLE, [ours])[0]["html"]
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [["x"], ["1-\0"], [f"{n}-a" for n in range(tail.MOST + 1)], ["9" * 18 + "-a"]],
+    ids=["nonsense", "nul", "too many", "too late"],
+)  # fmt: skip
+def test_what_no_page_is_told_is_refused(tenant: Tenant, admin: Client, ended: list[str]) -> None:
+    assert ask(admin, TAIL, ended).status_code == 400
+
+
+def test_as_many_as_a_page_asks_for_are_a_few_queries(
+    tenant: Tenant, key: ApiKey, admin: Client, django_assert_max_num_queries: Any
+) -> None:
+    events = [spend(key, timezone.now()) for _ in range(tail.MOST)]
+    with django_assert_max_num_queries(10):
+        assert len(ids(admin, TAIL, events)) == tail.MOST
+    assert ids(admin, TAIL, []) == []
+
+
+def test_an_operators_list_of_one_tenant_hears_of_that_tenant_alone(
+    tenant: Tenant, key: ApiKey, operator: Client
+) -> None:
+    page = operator.get("/operate/requests?tenant=acme").content.decode()
+    assert 'topic="requests" tenant="acme"' in page
+    assert f'src="{WHOLE}?tenant=acme"' in page
+    page = operator.get("/operate/requests").content.decode()
+    assert 'topic="requests" tenant=""' in page and f'src="{WHOLE}"' in page
+
+
+def test_marks_find_their_events_whatever_rounding_did(tenant: Tenant, key: ApiKey) -> None:
     events = UsageEvent.objects.all()
     made = [spend(key, timezone.now()) for _ in range(3)]
     marks = [Mark(one.started_at + timedelta(microseconds=7), one.id) for one in made]
     assert set(events.marked(marks[:2])) == set(made[:2])
     assert list(events.marked([])) == []
-
-
-# --- From the ledger to the page -----------------------------------------------------------------
-
-
-async def test_a_request_comes_once_to_the_page_that_watches(acme: Tenant, key: ApiKey) -> None:
-    client = await person(acme, "admin")
-    async with live(TOPICS) as (board, app):
-        async with tab(app, client) as page:
-            await page.watch("requests", acme)
-            assert (await page.hear())["data"] == {"rows": [], "missed": True}
-            await write(board, [line(acme.pk, key.pk, "one"), line(acme.pk + 1, 1, "foreign")])
-            first = await page.hear()
-            assert [row["id"] for row in first["data"]["rows"]] == ["one"]
-        # The socket is cut, requests go on, and it comes back.
-        await write(board, [line(acme.pk, key.pk, "two")])
-        await until(lambda: not board.busy)
-        async with tab(app, client) as page:
-            await page.watch("requests", acme, after=first["seq"])
-            again = await page.hear()
-            assert [row["id"] for row in again["data"]["rows"]] == ["two"]
-            assert not again["data"]["missed"]
-
-
-async def test_a_developer_hears_of_keys_of_his_own(acme: Tenant, key: ApiKey) -> None:
-    client = await person(acme, "developer")
-    user = await User.objects.aget(memberships__tenant=acme)
-    own, _ = await database_sync_to_async(make_key)(acme, created_by=user)
-    async with live(TOPICS) as (board, app), tab(app, client) as page:
-        await page.watch("requests", acme)
-        await page.hear()
-        await write(board, [line(acme.pk, key.pk, "other"), line(acme.pk, own.pk, "own")])
-        assert [row["id"] for row in (await page.hear())["data"]["rows"]] == ["own"]
-
-
-@pytest.mark.parametrize("role", ["owner", "admin", "developer", "viewer", "outsider"])
-async def test_everybodys_requests_are_for_operators_alone(acme: Tenant, role: str) -> None:
-    client = await person(acme, role)
-    async with live(TOPICS) as (board, app), tab(app, client) as page:
-        await page.watch("requests")
-        assert await page.hear() == {"type": "refused", "id": "1"}
-        assert board.watched("requests") == []
-
-
-async def test_operators_hear_of_everybodys_requests_read_once_for_all_tabs(
-    acme: Tenant, key: ApiKey
-) -> None:
-    client = await person(acme, "operator")
-    other, _ = await database_sync_to_async(make_key)(
-        await database_sync_to_async(make_tenant)("b")
-    )
-    async with live(TOPICS) as (board, app), tab(app, client) as one, tab(app, client) as two:
-        for page in (one, two):
-            await page.watch("requests")
-            assert (await page.hear())["data"] == {"rows": [], "missed": True}
-        assert len(board.watched("requests")) == 1
-        await write(
-            board, [line(acme.pk, key.pk, "ours"), line(other.tenant_id, other.pk, "other")]
-        )
-        for page in (one, two):
-            rows = (await page.hear())["data"]["rows"]
-            assert sorted(row["id"] for row in rows) == ["other", "ours"]
-
-
-async def test_requests_of_one_gateway_come_to_the_pages_of_another(
-    acme: Tenant, key: ApiKey
-) -> None:
-    layer = InMemoryChannelLayer()
-    async with Board(layer=layer) as here, Board(layer=layer) as there:
-        reader = Reader(there, watched(acme))
-        await until(lambda: reader.told > 0)  # it is in the group
-        reader.read()
-        await write(here, [line(acme.pk, key.pk, f"r{n}", at=1e9 + n) for n in range(3)])
-        assert [row["id"] for row in await rows_of(reader)] == ["r0", "r1", "r2"]
-
-
-# --- Events that are looked up -------------------------------------------------------------------
-
-
-class Shelf:
-    """A `read` that waits until it may go on, or fails."""
-
-    def __init__(self) -> None:
-        self.may, self.asked, self.fails = asyncio.Event(), 0, False
-
-    async def __call__(self, events: Any) -> Any:
-        self.asked += 1
-        await self.may.wait()
-        if self.fails:
-            raise LookupError
-        return {key: rows for key, rows in events.items() if key.tenant_id == 1}
-
-    @property
-    def topics(self) -> dict[str, Any]:
-        shown = EventTopic("events", Permission.READ_TENANT, lambda key, events: events, self)
-        return {"events": shown}
-
-
-async def test_what_comes_while_it_is_read_is_read_next() -> None:
-    shelf = Shelf()
-    async with Board(shelf.topics) as board:
-        reader, unknown = Reader(board, Key("events", 1)), Reader(board, Key("events", 2))
-        reader.read()
-        unknown.read()
-        for number in range(3):
-            board.publish("events", 1, event(number))
-            board.publish("events", 2, event(number))
-            board.flush("events")
-            await until(lambda: shelf.asked == 1)
-        shelf.may.set()
-        await until(lambda: not board.busy)
-        assert numbers(reader.read()) == [0, 1, 2] and shelf.asked == 2
-        assert unknown.read()["missed"]
-
-
-async def test_a_read_that_fails_is_told_as_missed_and_the_next_is_read() -> None:
-    shelf = Shelf()
-    shelf.may.set()
-    shelf.fails = True
-    async with Board(shelf.topics) as board:
-        reader = Reader(board, Key("events", 1))
-        reader.read()
-        for fails in (True, False):
-            shelf.fails = fails
-            board.publish("events", 1, event(1))
-            board.flush("events")
-            await until(lambda: not board.busy)
-            data = reader.read()
-            assert (data["missed"], len(data["rows"])) == (fails, 0 if fails else 1)
-
-
-async def test_what_waits_to_be_read_is_bounded() -> None:
-    shelf = Shelf()
-    async with Board(shelf.topics) as board:
-        reader = Reader(board, Key("events", 1))
-        reader.read()
-        for number in range(MAX_BATCH + 2):
-            board.publish("events", 1, event(number))
-            if number % 100 == 0:
-                board.flush("events")
-                await until(lambda: shelf.asked == 1)
-        board.flush("events")
-        assert reader.read()["missed"]
-        shelf.may.set()
-        await until(lambda: not board.busy)
-        assert shelf.asked == 2

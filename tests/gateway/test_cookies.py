@@ -172,7 +172,7 @@ def test_no_address_of_the_gateway_reads_them() -> None:
     """In a process of its own, for the gateway's wiring is for good."""
     code = (
         "import asyncio, warnings; warnings.simplefilter('ignore')\n"
-        "from gateway.asgi import application\n"
+        "from gateway.control_plane import application\n"
         "from tests.gateway.test_cookies import survey\n"
         "asyncio.run(survey(application))"
     )

@@ -82,9 +82,11 @@ class Camera:
 
     def _context(self, role: str) -> BrowserContext:
         if role not in self._contexts:
-            made = self._browser.new_context(base_url=self._stack.url, reduced_motion="reduce")
+            made = self._browser.new_context(
+                base_url=self._stack.console_url, reduced_motion="reduce"
+            )
             if cookie := self._scenery.sessions.get(role):
-                value = {"name": "sessionid", "value": cookie, "url": self._stack.url}
+                value = {"name": "sessionid", "value": cookie, "url": self._stack.console_url}
                 made.add_cookies([value])  # type: ignore[list-item]
             self._contexts[role] = made
         return self._contexts[role]

@@ -19,6 +19,8 @@ from typing import Any
 import httpx
 import psutil
 
+from gateway.start import SECRETS
+
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 600.0
 STOP_S = 300.0
@@ -45,12 +47,21 @@ class Stack:
         """The demo key of a tenant, by its slug."""
         return next(t["api_key"] for t in self.facts["tenants"] if t["slug"] == tenant)
 
+    @property
+    def console_url(self) -> str:
+        """The console, without a slash."""
+        return str(self.facts["console_url"]).removesuffix("/")
+
     def client(self, key: str) -> httpx.Client:
-        headers = {"Authorization": f"Bearer {key}"}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=120)
+        """Of the inference API."""
+        return _client(self.url, key)
+
+    def manager(self, key: str) -> httpx.Client:
+        """Of the management API."""
+        return _client(self.console_url, key)
 
     def children(self, name: str) -> list[psutil.Process]:
-        """The living processes of one role (`gateway`, `engine`, `worker`, `redis`)."""
+        """The living processes of one role (`gateway`, `console`, `engine`, `worker`, `redis`)."""
         return [
             child
             for child in psutil.Process(self.process.pid).children()
@@ -84,6 +95,10 @@ class Stack:
 
     def log(self, name: str) -> str:
         return (self.var / "log" / f"{name}.log").read_text()
+
+
+def _client(url: str, key: str) -> httpx.Client:
+    return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=120)
 
 
 def _is(name: str, command: list[str]) -> bool:
@@ -120,8 +135,8 @@ def free_ports(count: int) -> int:
 
 def settings_free() -> dict[str, str]:
     """This process's environment without the settings of the test run."""
-    ours = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "RECEIPT_KEY", "DATABASE_URL",
-            "LORIKEET_VAR", "MODEL")  # fmt: skip
+    ours = (*SECRETS, "DATABASE_URL", "LORIKEET_VAR", "MODEL", "API_URL", "CONSOLE_URL",
+            "CONSOLE_INTERNAL_URL")  # fmt: skip
     return {name: value for name, value in os.environ.items() if name not in ours}
 
 
@@ -129,7 +144,7 @@ def settings_free() -> dict[str, str]:
 def up(var: Path, **settings: str) -> Iterator[Stack]:
     """Run `manage.py up`; ready inside, stopped with Ctrl-C after."""
     gateways = int(settings.get("GATEWAYS", "1"))
-    port = free_ports(gateways)
+    port = free_ports(gateways + 1)  # and the console's
     environment = settings_free() | {"LORIKEET_VAR": str(var), "PORT": str(port)} | settings
     var.mkdir(exist_ok=True)
     earlier = _written(var / "up.json")
@@ -178,10 +193,11 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def signed_in(stack: Stack) -> Iterator[httpx.Client]:
     """The operator, signed in to the console."""
     login = stack.facts["operator"]
-    with httpx.Client(base_url=stack.url, timeout=120, follow_redirects=True) as client:
+    url = stack.console_url
+    with httpx.Client(base_url=url, timeout=120, follow_redirects=True) as client:
         client.get("/admin/login/")
         form = login | {"csrfmiddlewaretoken": client.cookies["csrftoken"], "next": "/admin/"}
-        page = client.post("/admin/login/", data=form, headers={"Referer": stack.url})
+        page = client.post("/admin/login/", data=form, headers={"Referer": url})
         assert "Log out" in page.text
-        client.headers.update({"X-CSRFToken": client.cookies["csrftoken"], "Referer": stack.url})
+        client.headers.update({"X-CSRFToken": client.cookies["csrftoken"], "Referer": url})
         yield client

@@ -86,7 +86,7 @@ class Customer:
         return receipt
 
     def costs(self) -> Decimal:
-        found = self.get(f"{self.stack.url}/api/v1/costs", bucket="all").json()["results"]
+        found = self.get(f"{self.stack.console_url}/api/v1/costs", bucket="all").json()["results"]
         return sum((Decimal(line["cost"]) for line in found), Decimal(0))
 
 

@@ -24,7 +24,7 @@ def running(operator: httpx.Client) -> int:
 
 
 def test_a_revoked_key_ends_its_open_stream_with_an_error_chunk(stack: Stack) -> None:
-    with stack.client(stack.key(SUPPORT.slug)) as owner:
+    with stack.manager(stack.key(SUPPORT.slug)) as owner:
         made = owner.post("/api/v1/keys", json={"name": "brief", "scopes": ["inference"]})
         assert made.status_code == 201, made.text
         secret = next(value for value in made.json().values() if str(value).startswith("lk_"))
@@ -69,10 +69,11 @@ def _event(stack: Stack, id: str) -> dict[str, Any]:
 
 
 def test_usage_sums_to_what_the_answers_said(stack: Stack) -> None:
-    with stack.client(stack.key(EXTRACT.slug)) as client:
+    key = stack.key(EXTRACT.slug)
+    with stack.client(key) as client, stack.manager(key) as manager:
 
         def total() -> dict[str, int]:
-            rows = client.get("/api/v1/usage", params={"by": "adapter"}).json()["results"]
+            rows = manager.get("/api/v1/usage", params={"by": "adapter"}).json()["results"]
             names = ("requests", "prompt_tokens", "completion_tokens")
             return {name: sum(row[name] for row in rows) for name in names}
 
@@ -90,14 +91,14 @@ def test_usage_sums_to_what_the_answers_said(stack: Stack) -> None:
 def test_promote_and_roll_back_while_a_stream_runs(stack: Stack) -> None:
     """A version begun with is finished with; the next request gets the new one."""
     key = stack.key(PIRATE.slug)
-    with stack.client(key) as client, stack.client(key) as other:
+    with stack.client(key) as client, stack.client(key) as other, stack.manager(key) as manager:
         plain = client.post(CHAT, json=ask(PIRATE.adapter)).json()
         old = text_of(_stream(client, long(PIRATE.adapter)))
-        version = _upload(client, PIRATE.adapter, EXTRACT.adapter)
+        version = _upload(manager, PIRATE.adapter, EXTRACT.adapter)
         with client.stream("POST", CHAT, json=long(PIRATE.adapter)) as response:
             following = chunks(response)
             first = next(following)
-            promoted = other.put(
+            promoted = manager.put(
                 f"/api/v1/adapters/{PIRATE.adapter}/aliases/live", json={"version": version}
             )
             assert promoted.is_success, promoted.text
@@ -105,9 +106,9 @@ def test_promote_and_roll_back_while_a_stream_runs(stack: Stack) -> None:
             swapped = _choices(other, PIRATE.adapter)
             pinned = _choices(other, f"{PIRATE.adapter}@1")
             path = f"/api/v1/adapters/{PIRATE.adapter}/aliases/live/roll_back"
-            assert other.post(path).is_success
+            assert manager.post(path).is_success
             until(lambda: _choices(other, PIRATE.adapter) == plain["choices"])
-            archived = other.post(f"/api/v1/adapters/{PIRATE.adapter}/versions/{version}/archive")
+            archived = manager.post(f"/api/v1/adapters/{PIRATE.adapter}/versions/{version}/archive")
             assert archived.is_success, archived.text
             pin = ask(f"{PIRATE.adapter}@{version}")
             until(lambda: other.post(CHAT, json=pin).status_code == 404)
@@ -125,13 +126,13 @@ def _stream(client: httpx.Client, body: dict[str, Any]) -> list[Any]:
         return list(chunks(response))
 
 
-def _upload(client: httpx.Client, name: str, content: str) -> int:
+def _upload(manager: httpx.Client, name: str, content: str) -> int:
     """Upload the files of a demo adapter as a version of `name`; wait until it is ready."""
     files = [("files", (f.name, f.read_bytes())) for f in sorted(ADAPTERS[content].iterdir())]
-    made = client.post(f"/api/v1/adapters/{name}/versions", files=files)
+    made = manager.post(f"/api/v1/adapters/{name}/versions", files=files)
     assert made.is_success, made.text
     url = f"/api/v1/adapters/{name}/versions/{made.json()['number']}"
-    until(lambda: client.get(url).json()["state"] == "ready")
+    until(lambda: manager.get(url).json()["state"] == "ready")
     return int(made.json()["number"])
 
 
@@ -141,7 +142,8 @@ def test_a_hostile_adapter_is_rejected_with_its_reason_and_everything_goes_on(
     folder = ADAPTERS[SUPPORT.adapter]
     config = json.loads((folder / "adapter_config.json").read_text())
     weights = (folder / "adapter_model.safetensors").read_bytes()
-    with stack.client(stack.key(SUPPORT.slug)) as client:
+    key = stack.key(SUPPORT.slug)
+    with stack.client(key) as client, stack.manager(key) as manager:
         for changed, data, code in (
             (config | {"r": 512}, weights, "rank_too_large"),
             (config | {"use_dora": True}, weights, None),
@@ -152,11 +154,11 @@ def test_a_hostile_adapter_is_rejected_with_its_reason_and_everything_goes_on(
                 ("files", ("adapter_config.json", json.dumps(changed).encode())),
                 ("files", ("adapter_model.safetensors", data)),
             ]
-            made = client.post("/api/v1/adapters/hostile/versions", files=files)
+            made = manager.post("/api/v1/adapters/hostile/versions", files=files)
             if made.is_success:
                 url = f"/api/v1/adapters/hostile/versions/{made.json()['number']}"
-                until(lambda url=url: client.get(url).json()["state"] == "rejected")  # type: ignore[misc]
-                findings = client.get(url).json()["report"]["findings"]
+                until(lambda url=url: manager.get(url).json()["state"] == "rejected")  # type: ignore[misc]
+                findings = manager.get(url).json()["report"]["findings"]
                 assert findings and all(one["code"] and one["message"] for one in findings)
                 assert code is None or code in {one["code"] for one in findings}
             else:

@@ -244,10 +244,21 @@ def test_every_answer_carries_its_id(stack: Stack) -> None:
             "/v1/models/none",
             "/healthz",
             "/readyz",
-            "/api/v1/schema/",
             "/",
+            f"{stack.console_url}/api/v1/schema/",
+            f"{stack.console_url}/",
         ):
             assert client.get(path).headers["x-request-id"].startswith("req_"), path
+
+
+def test_a_browser_at_the_apis_address_is_sent_to_the_console(stack: Stack) -> None:
+    sent = httpx.get(stack.url, timeout=30)
+    assert (sent.status_code, sent.headers["location"]) == (302, stack.facts["console_url"])
+    for path in ("/api/v1/schema/", "/account/login/", "/static/css/console.css", "/t/acme/"):
+        assert httpx.get(stack.url + path, timeout=30).status_code == 404, path
+    assert httpx.get(f"{stack.console_url}/v1/models", timeout=30).status_code == 404
+    for path in ("/healthz", "/readyz"):
+        assert httpx.get(stack.console_url + path, timeout=30).status_code == 200, path
 
 
 def test_health(stack: Stack) -> None:

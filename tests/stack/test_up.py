@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from demo import QUESTIONS, TENANTS
+from gateway.start import SECRETS
 from tests.stack.asking import until
 from tests.stack.running import ROOT, gone, settings_free, up
 
@@ -50,12 +51,13 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
         _paste((var / "up.log").read_text(), key)
     assert first.process.returncode == 0, (var / "up.log").read_text()
     until(lambda: all(gone(one) for one in family))
-    for name in ("gateway-1", "engine-1", "worker-1"):
+    for name in ("gateway-1", "console", "engine-1", "worker-1"):
         for line in first.log(name).splitlines():
             if line.startswith("{"):
                 assert {"event", "level", "timestamp", "process"} <= json.loads(line).keys()
     assert '"request_id"' in first.log("gateway-1")
-    assert key not in "".join(first.log(name) for name in ("gateway-1", "engine-1", "worker-1"))
+    names = ("gateway-1", "console", "engine-1", "worker-1")
+    assert key not in "".join(first.log(name) for name in names)
 
     with up(var, ENGINE_OPTIONS=SYNTHETIC) as second:
         assert second.facts["operator"] == facts["operator"]
@@ -103,7 +105,7 @@ def test_a_bad_setting_ends_the_start_with_one_line(
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["gateway", "worker", "engine", "up", "make_demo"])
+@pytest.mark.parametrize("command", ["gateway", "console", "worker", "engine", "up", "make_demo"])
 def test_help_explains_every_option(tmp_path: Path, command: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "manage.py"), command, "--help"],
@@ -111,7 +113,7 @@ def test_help_explains_every_option(tmp_path: Path, command: str) -> None:
         | {
             "LORIKEET_VAR": str(tmp_path),
             "DATABASE_URL": "postgresql:///none",
-            **dict.fromkeys(("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "RECEIPT_KEY"), "x" * 32),
+            **dict.fromkeys(SECRETS, "x" * 32),
         },
         capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip

@@ -6,11 +6,15 @@ import hashlib
 import itertools
 from datetime import datetime
 
+from django.utils import timezone
+
+from inference.link.wire import ModelInfo
 from tenants.models import (
     Adapter,
     AdapterVersion,
     ApiKey,
     BaseModel,
+    GatewayProcess,
     Membership,
     State,
     Tenant,
@@ -38,6 +42,19 @@ def make_member(tenant: Tenant, role: str) -> User:
 def make_base(name: str = "base") -> BaseModel:
     defaults = {"max_model_len": 512, "max_lora_rank": 16, "engine": "vllm"}
     return BaseModel.objects.get_or_create(name=name, defaults=defaults)[0]
+
+
+def make_base_of(info: ModelInfo) -> BaseModel:
+    """What an engine says of its base model, as a gateway notes it."""
+    fields = {"max_model_len": info.max_model_len, "max_lora_rank": info.max_lora_rank}
+    modules = {path: list(shape) for path, shape in info.modules.items()}
+    defaults = {**fields, "modules": modules, "engine": info.engine}
+    return BaseModel.objects.update_or_create(name=info.name, defaults=defaults)[0]
+
+
+def make_gateway(url: str) -> GatewayProcess:
+    """A gateway that was heard of now."""
+    return GatewayProcess.objects.create(url=url, heartbeat_at=timezone.now())
 
 
 def make_adapter(tenant: Tenant, name: str = "support") -> Adapter:

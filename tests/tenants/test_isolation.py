@@ -18,9 +18,9 @@ from tenants.adapters.checks import static
 from tenants.adapters.checks.scrambled import scrambled
 from tenants.adapters.checks.target_modules import TargetModules
 from tenants.isolation import QUESTION, ROUNDS, Answer, CannotTell, Gateway, NotReady, Voice
-from tenants.models import ApiKey, GatewayProcess, IsolationCheck, Tenant
+from tenants.models import ApiKey, IsolationCheck, Tenant
 from tests.adapters.builder import TARGETS
-from tests.tenants.making import make_adapter, make_base, make_version
+from tests.tenants.making import make_adapter, make_base, make_gateway, make_version
 
 A, B = "a", "b"
 VOICES = [Voice(A, "k1", "base"), Voice(B, "k2", "base"), Voice(A, "k1", "x"), Voice(B, "k2", "y")]
@@ -160,7 +160,7 @@ def test_without_a_gateway_the_result_says_so() -> None:
 
 @pytest.mark.django_db
 def test_its_keys_end_with_it(unused_tcp_port: int) -> None:
-    GatewayProcess.objects.beat(f"http://127.0.0.1:{unused_tcp_port}")
+    make_gateway(f"http://127.0.0.1:{unused_tcp_port}")
     found = isolation.check(make_base())
     assert found.passed is None and found.findings[0].startswith("The gateway: ")
     assert set(Tenant.objects.values_list("slug", flat=True)) == set(isolation.TENANTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import httpx
 import pytest
 from asgiref.sync import sync_to_async
@@ -10,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.metrics import Metrics
 from inference.gateway.hub import Hub
 from tenants.billing.ledger import Ledger
+from tenants.database import Database
 from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
@@ -19,11 +22,19 @@ from tests.tenants.making import NoBudgets
 TOKEN = "m" * 32
 
 
-def client(token: str = TOKEN) -> httpx.AsyncClient:
+@pytest.fixture
+async def database(async_db: None) -> AsyncIterator[Database]:
+    database = Database("metrics")
+    await database.open()
+    yield database
+    await database.close()
+
+
+def client(database: Database, token: str = TOKEN) -> httpx.AsyncClient:
     ledger = Ledger()
     limiter = StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     hub = Hub("http://gateway", "t" * 32, ledger, limiter)
-    app = Metrics(token, hub, ledger, limiter)
+    app = Metrics(token, hub, ledger, limiter, database)
     transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
@@ -35,13 +46,13 @@ def client(token: str = TOKEN) -> httpx.AsyncClient:
 async def test_only_who_knows_the_token_reads_them(
     token: str, header: str | None, status: int
 ) -> None:
-    async with client(token) as one:
+    async with client(Database("closed"), token) as one:
         answer = await one.get("/metrics", headers={"Authorization": header} if header else {})
     assert answer.status_code == status
     assert "lorikeet" not in answer.text
 
 
-async def test_drift_is_exported_for_each_journal(async_db: None) -> None:
+async def test_drift_is_exported_for_each_journal(database: Database) -> None:
     await sync_to_async(EngineJournal.objects.create)(
         journal="j1",
         engine_id="engine-1",
@@ -53,7 +64,7 @@ async def test_drift_is_exported_for_each_journal(async_db: None) -> None:
         ledger_completion_tokens=5,
         unjournaled_tokens=1,
     )
-    async with client() as one:
+    async with client(database) as one:
         answer = await one.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
     assert answer.headers["content-type"].startswith("text/plain")
     found = {

@@ -12,15 +12,12 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import ProtectedError
 from django.utils import timezone
 
-from inference.link.wire import ModelInfo
 from tenants.errors import AdapterInUse, IllegalTransition, LastOwner, VersionInUse
 from tenants.models import (
     Adapter,
     AdapterVersion,
     Alias,
     ApiKey,
-    BaseModel,
-    GatewayProcess,
     Membership,
     State,
     Tenant,
@@ -301,40 +298,3 @@ def test_an_adapter_in_use_is_not_deleted(live: AdapterVersion) -> None:
     Alias.objects.all().delete()
     live.adapter.retire()
     assert not AdapterVersion.objects.exists()
-
-
-# --- What engines and gateways say ---------------------------------------------------------------
-
-
-def info(rank: int = 16) -> ModelInfo:
-    modules = {"model.layers.0.self_attn.q_proj": (64, 32)}
-    return ModelInfo("org/base", 512, 8, rank, 4096, modules, "vllm")
-
-
-def test_a_base_model_is_noted_once() -> None:
-    first = BaseModel.objects.note(info())
-    same = BaseModel.objects.note(info())
-    assert same.updated_at == first.updated_at
-    changed = BaseModel.objects.note(info(rank=32))
-    assert changed.pk == first.pk and changed.updated_at > first.updated_at
-    stored = BaseModel.objects.get()
-    assert stored.max_lora_rank == 32
-    assert stored.modules == {"model.layers.0.self_attn.q_proj": [64, 32]}
-
-
-def test_a_gateway_is_alive_for_ten_seconds_after_a_beat() -> None:
-    for _ in range(2):
-        GatewayProcess.objects.beat("http://a")
-    GatewayProcess.objects.beat("http://b")
-    assert [process.url for process in GatewayProcess.objects.alive()] == ["http://a", "http://b"]
-
-    def last_beat(url: str, ago: timedelta) -> None:
-        GatewayProcess.objects.filter(url=url).update(heartbeat_at=timezone.now() - ago)
-
-    last_beat("http://a", timedelta(seconds=11))
-    assert [process.url for process in GatewayProcess.objects.alive()] == ["http://b"]
-    last_beat("http://a", timedelta(days=2))
-    GatewayProcess.objects.beat("http://b")
-    assert GatewayProcess.objects.count() == 1
-    GatewayProcess.objects.forget("http://b")
-    assert not GatewayProcess.objects.exists()

@@ -1,16 +1,18 @@
-// <live-part topic tenant query seen>: a part of a page that follows its topic. One socket for all of
-// them, made again when it drops; each part goes on after the last `seq` that it had.
-// News replace its content (`html`), have it fetched anew (`mark`), or are an event of its own (`live`).
+// <live-part topic tenant every src seen>: a part of a page that follows its topic. One socket of
+// the page's tells that a topic has changed, or the marks of the requests that ended; each part asks
+// the console what it is now, at most once in `every` seconds, and not while nobody looks. Without a
+// `src` its page is asked, which answers 304 where it is as `seen`.
 import { Socket } from "./socket.js";
 
 const PAUSE_MS = 60_000; // hidden for so long, a tab needs no socket
+const MOST = 50; // requests whose rows are asked for at once
 
 class Link extends Socket {
   #parts = new Map(); // id -> LivePart
   #ids = 0;
 
   constructor() {
-    super("/ws/live");
+    super("/ws/live", "live", document.querySelector("live-part")?.getAttribute("tenant") ?? "");
     document.addEventListener("visibilitychange", () => this.#looked());
   }
 
@@ -37,12 +39,12 @@ class Link extends Socket {
 
   heard(message) {
     this.#say("Live");
-    if (message.type === "pong") this.#freshen();
+    if (message.type === "pong") this.#retry();
     if (message.type !== "news") return;
     const part = this.#parts.get(message.id);
     if (!part) return;
     part.seq = message.seq;
-    part.take(message.data);
+    part.told(message.data);
   }
 
   lost() {
@@ -54,19 +56,22 @@ class Link extends Socket {
   }
 
   #watch(part) {
-    const { topic, tenant, query } = part.watched;
-    this.send({ type: "watch", id: part.watch, topic, tenant, query, after: part.seq });
+    this.send({ type: "watch", id: part.watch, topic: part.getAttribute("topic"), after: part.seq });
   }
 
-  // The server answers again: what could not be had from it may be had now.
-  #freshen() {
-    for (const part of this.#parts.values()) if (part.stale) part.fetch();
+  // What could not be had may be had now.
+  #retry() {
+    for (const part of this.#parts.values()) part.retry();
   }
 
   #looked() {
     clearTimeout(this.pausing);
-    if (document.hidden) this.pausing = setTimeout(() => this.#pause(), PAUSE_MS);
-    else this.connect();
+    if (document.hidden) {
+      this.pausing = setTimeout(() => this.#pause(), PAUSE_MS);
+    } else {
+      this.connect();
+      this.#retry();
+    }
   }
 
   #pause() {
@@ -92,17 +97,25 @@ const morphing = {
   callbacks: { beforeNodeMorphed: (old) => !(old instanceof HTMLDialogElement && old.open) },
 };
 
-// The page as it is now; undefined where it cannot be had.
-const pageNow = () =>
-  fetch(location.href)
-    .then((answer) => (answer.status < 500 ? answer.text() : undefined))
-    .catch(() => undefined);
+// What the console answers; undefined where it cannot be had now.
+async function textOf(address, headers = {}) {
+  try {
+    const answer = await fetch(address, { headers: { "HX-Request": "true", ...headers } });
+    if (answer.headers.has("HX-Redirect")) link.signedOut();
+    if (answer.status < 500) return answer.ok ? await answer.text() : "";
+  } catch {
+    // the console is away
+  }
+}
 
 class LivePart extends HTMLElement {
   seq = "";
+  #stale = false; // what `src` has, or the page where there is none
+  #lost = false; // the page has what cannot be had from `src`
+  #ended = []; // marks of requests whose rows are to be asked for
+  #askedAt = -Infinity;
 
   connectedCallback() {
-    this.seen = this.getAttribute("seen");
     link.join(this);
   }
 
@@ -110,35 +123,77 @@ class LivePart extends HTMLElement {
     link.leave(this);
   }
 
-  get watched() {
-    const of = (name) => this.getAttribute(name) ?? "";
-    return { topic: of("topic"), tenant: of("tenant"), query: of("query") };
-  }
-
-  take(data) {
-    if (data.html !== undefined) Idiomorph.morph(this, data.html, morphing);
-    else if (data.missed || (data.mark && data.mark !== this.seen)) this.fetch();
-    if (data.mark) this.seen = data.mark;
-    this.dispatchEvent(new CustomEvent("live", { detail: data, bubbles: true }));
-  }
-
-  // Take this part, by its id, from the page as it is now. News that come meanwhile are fetched
-  // after; what cannot be had stays stale, until the server is heard again.
-  async fetch() {
-    this.stale = true;
-    if (this.fetching) return;
-    this.fetching = true;
-    while (this.stale) {
-      this.stale = false;
-      const html = await pageNow();
-      if (html === undefined) {
-        this.stale = true;
-        break;
-      }
-      const part = new DOMParser().parseFromString(html, "text/html").getElementById(this.id);
-      if (part) Idiomorph.morph(this, part.innerHTML, morphing);
+  // News: it changed, or these requests ended.
+  told({ ended, more, missed }) {
+    if (missed) return void this.fetch();
+    if (ended) {
+      this.#ended.push(...ended);
+      more += this.#ended.splice(0, Math.max(0, this.#ended.length - MOST)).length;
+      if (more) this.#shown({ rows: [{ more }] });
     }
-    this.fetching = false;
+    this.#stale = true;
+    this.freshen();
+  }
+
+  // The part as the page has it now.
+  fetch() {
+    this.#lost = true;
+    return this.freshen();
+  }
+
+  retry() {
+    if (!this.asking) this.#lost ? this.fetch() : this.freshen();
+  }
+
+  // Ask for what is not as it should be; what cannot be had is asked for again once the socket is
+  // heard. One request at a time.
+  freshen() {
+    this.asking ??= this.#ask().finally(() => (this.asking = undefined));
+    return this.asking;
+  }
+
+  async #ask() {
+    while ((this.#stale || this.#lost) && !document.hidden) {
+      const wait = this.#askedAt + this.getAttribute("every") * 1000 - performance.now();
+      if (wait > 0) await new Promise((resolve) => setTimeout(resolve, wait));
+      this.#askedAt = performance.now();
+      const whole = this.#lost || !this.hasAttribute("src");
+      if (!(await (whole ? this.#askPage() : this.#askPart()))) break;
+    }
+  }
+
+  async #askPage() {
+    const seen = this.getAttribute("seen");
+    [this.#stale, this.#lost, this.#ended] = [false, false, []];
+    const html = await textOf(location.href, seen ? { "If-None-Match": `"${seen}"` } : {});
+    if (html === undefined) return !(this.#lost = true);
+    const part = new DOMParser().parseFromString(html, "text/html").getElementById(this.id);
+    if (!part) return true; // 304, or it is another page now
+    if (seen) this.setAttribute("seen", part.getAttribute("seen"));
+    Idiomorph.morph(this, part.innerHTML, morphing);
+    this.#shown({});
+    return true;
+  }
+
+  async #askPart() {
+    const address = new URL(this.getAttribute("src"), location.href);
+    const asked = this.#ended;
+    [this.#stale, this.#ended] = [false, []];
+    for (const mark of asked) address.searchParams.append("ended", mark);
+    const text = await textOf(address);
+    if (text === undefined) {
+      [this.#stale, this.#ended] = [true, [...asked, ...this.#ended]];
+      return false;
+    }
+    if (!text.startsWith("{")) return true;
+    const data = JSON.parse(text);
+    if (data.html !== undefined) Idiomorph.morph(this, data.html, morphing);
+    this.#shown(data);
+    return true;
+  }
+
+  #shown(data) {
+    this.dispatchEvent(new CustomEvent("live", { detail: data, bubbles: true }));
   }
 }
 customElements.define("live-part", LivePart);

@@ -1,8 +1,12 @@
 // A websocket that is made again when it drops, after ever longer waits. A subclass says what to do
 // when it is `opened`, has `heard` a message, is `lost` for now, or `refused` for good.
+//
+// It leads to the API's address, which knows no session: a ticket, which the console gives to who is
+// signed in, is the first message of each socket, and a fresh one renews what it is open by.
 const PING_MS = 15_000;
 const DEAD_MS = 30_000;
 const LONGEST_WAIT_MS = 10_000;
+const RENEW_MS = 100_000;
 const NOT_SIGNED_IN = 4401;
 const NOT_ALLOWED = 4403;
 
@@ -11,11 +15,15 @@ export class Socket {
   #failures = 0;
   #heardAt = 0;
   #again = 0;
+  #asking = false;
+  #renewedAt = 0;
   #listening = new AbortController(); // to the events of the present socket
 
-  constructor(path) {
-    this.url = new URL(path, location.href);
+  // `purpose` and `tenant` (a slug; "" for the whole installation) are what the ticket is for.
+  constructor(path, purpose, tenant = "") {
+    this.url = new URL((document.documentElement.dataset.api || location.origin) + path);
     this.url.protocol = this.url.protocol.replace("http", "ws");
+    this.wish = JSON.stringify({ purpose, tenant });
     setInterval(() => this.#check(), PING_MS);
   }
 
@@ -24,16 +32,20 @@ export class Socket {
   }
 
   get #isUp() {
-    return this.socket?.readyState <= WebSocket.OPEN; // or connecting
+    return this.#asking || this.socket?.readyState <= WebSocket.OPEN; // or connecting
   }
 
-  connect() {
+  async connect() {
     if (this.ended || this.#isUp) return;
     this.disconnect();
     const { signal } = (this.#listening = new AbortController());
     this.#heardAt = performance.now();
+    const ticket = await this.#ask(signal);
+    if (signal.aborted || this.ended) return;
+    if (!ticket) return this.#dropped();
+    this.#heardAt = performance.now();
     this.socket = new WebSocket(this.url);
-    this.socket.addEventListener("open", () => this.opened(), { signal });
+    this.socket.addEventListener("open", () => this.#opened(ticket), { signal });
     this.socket.addEventListener("message", (event) => this.#heard(event.data), { signal });
     this.socket.addEventListener("close", (event) => this.#closed(event.code), { signal });
   }
@@ -42,6 +54,7 @@ export class Socket {
   disconnect() {
     clearTimeout(this.#again);
     this.#listening.abort();
+    this.#asking = false;
     this.socket?.close();
   }
 
@@ -49,13 +62,44 @@ export class Socket {
     this.socket.send(JSON.stringify(message));
   }
 
-  // Answered when the server has looked at the session.
+  // Answered when the server has looked at the ticket.
   ping() {
     this.send({ type: "ping" });
   }
 
   signedOut() {
     location.assign(`/account/login/?next=${encodeURIComponent(location.pathname + location.search)}`);
+  }
+
+  // A ticket; undefined where the console cannot be asked, or says that there is none.
+  async #ask(signal) {
+    this.#asking = true;
+    const token = document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
+    const headers = { "Content-Type": "application/json", "X-CSRFToken": token };
+    try {
+      const answer = await fetch("/tickets", { method: "POST", headers, body: this.wish, signal });
+      if (answer.ok) return (await answer.json()).ticket;
+      if (answer.status === 401) this.#closed(NOT_SIGNED_IN);
+      if (answer.status === 403) this.#closed(NOT_ALLOWED);
+    } catch {
+      // the console is away
+    } finally {
+      if (this.#listening.signal === signal) this.#asking = false;
+    }
+  }
+
+  #opened(ticket) {
+    this.#renewedAt = performance.now();
+    this.send({ type: "ticket", ticket });
+    this.opened();
+  }
+
+  async #renew() {
+    const { signal } = this.#listening;
+    const ticket = await this.#ask(signal);
+    if (!ticket || !this.isOpen || signal.aborted) return;
+    this.#renewedAt = performance.now();
+    this.send({ type: "ticket", ticket });
   }
 
   #heard(text) {
@@ -69,11 +113,16 @@ export class Socket {
     if (this.#isUp && performance.now() - this.#heardAt > DEAD_MS) {
       this.disconnect();
       this.#dropped();
-    } else if (this.isOpen) this.ping();
+    } else if (this.isOpen) {
+      this.ping();
+      if (!this.#asking && performance.now() - this.#renewedAt > RENEW_MS) this.#renew();
+    }
   }
 
   #closed(code) {
+    this.#asking = false;
     this.ended = code === NOT_SIGNED_IN || code === NOT_ALLOWED;
+    if (this.ended) this.disconnect();
     if (code === NOT_SIGNED_IN) this.signedOut();
     else if (code === NOT_ALLOWED) this.refused();
     else this.#dropped();

@@ -12,10 +12,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
-from frontend import process
-from frontend.live.history import HISTORY, Load, Rate
 from frontend.pages import operator_page
-from tenants.api.endpoints import engines as connected
+from inference.gateway.history import Load, Rate
+from tenants.fleet.gateways import gateways
 
 MAX_ID_CHARS = 200
 
@@ -41,11 +40,11 @@ class Row:
         return cls(engine, datetime.fromisoformat(engine["connected_at"]), rate, hits, held)
 
 
-def fleet() -> list[Row]:
-    """Every engine that this gateway has, by id."""
-    found = sorted(connected.snapshot_source(), key=lambda engine: str(engine["id"]))
-    rates = HISTORY.rates()
-    return [Row.of(engine, rates.get(engine["id"])) for engine in found]
+def fleet() -> dict[str, Any]:
+    """Every engine, by id, and the gateways that did not answer."""
+    found = gateways().fleet()
+    rows = [Row.of(engine, found.rates.get(engine["id"])) for engine in found.engines]
+    return {"rows": rows, "silent": found.silent}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Past:
 
 def past(engine: str = "") -> dict[str, Any]:
     """The last quarter of an hour of an engine, or of all, the oldest point first."""
-    points = HISTORY.points()
+    points = gateways().history()
     of = [
         (point.at, [load for id, load in point.loads.items() if engine in ("", id)])
         for point in points
@@ -84,12 +83,17 @@ def past(engine: str = "") -> dict[str, Any]:
     return {"past": [Past.of(at, loads) for at, loads in of if loads], "known": known}
 
 
+def chosen(request: HttpRequest) -> str:
+    """The engine whose past is asked for; none for all."""
+    return request.GET.get("engine", "")[:MAX_ID_CHARS].replace("\0", "")
+
+
 @require_GET
 @operator_page
 def engines(request: HttpRequest) -> HttpResponse:
     """The connected engines, and what they did; `?engine=` chooses one for the charts."""
-    chosen = request.GET.get("engine", "")[:MAX_ID_CHARS].replace("\0", "")
-    context = {"rows": fleet(), "chosen": chosen} | past(chosen)
+    engine = chosen(request)
+    context = {"chosen": engine} | fleet() | past(engine)
     return render(request, "operate/engines.html", context)
 
 
@@ -98,16 +102,19 @@ def engines(request: HttpRequest) -> HttpResponse:
 def drain(request: HttpRequest) -> HttpResponse:
     """Ask whether, then take one engine out of service."""
     id = request.GET.get("engine", "")
-    engine = next((one for one in connected.snapshot_source() if one["id"] == id), None)
+    connected = gateways().fleet().engines
+    engine = next((one for one in connected if one["id"] == id), None)
     if engine is None:
         raise Http404
     if request.method == "POST":
-        process.drain_engine(id)
-        messages.success(request, f"{id} takes no new requests from now on.")
+        if gateways().drain(id):
+            messages.success(request, f"{id} takes no new requests from now on.")
+        else:
+            messages.error(request, f"No gateway that has {id} answered: try again.")
         return redirect("operate_engines")
     others = [
         one["id"]
-        for one in connected.snapshot_source()
+        for one in connected
         if one["base_model"] == engine["base_model"] and one["id"] != id and not one["draining"]
     ]
     return render(request, "operate/drain.html", {"engine": engine, "others": others})

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from frontend.pages import operator_page
-from tenants.api.endpoints import engines
+from tenants.fleet.gateways import gateways
 from tenants.models import BaseModel, Price
 
 
@@ -36,7 +36,7 @@ def models(request: HttpRequest) -> HttpResponse:
         price.base_model_id: price
         for price in Price.objects.at(now, "in force").filter(base_model__isnull=False)
     }
-    serving = Counter(one["base_model"] for one in engines.snapshot_source())
+    serving = Counter(one["base_model"] for one in gateways().fleet().engines)
     found = BaseModel.objects.annotate(adapter_count=Count("adapters"))
     context = {
         "models": [(one, prices.get(one.pk), serving[one.name]) for one in found],
@@ -53,7 +53,7 @@ def model(request: HttpRequest, pk: int) -> HttpResponse:
     context = {
         "model": found,
         "modules": module_kinds(found.modules),
-        "engines": [one for one in engines.snapshot_source() if one["base_model"] == found.name],
+        "engines": [one for one in gateways().fleet().engines if one["base_model"] == found.name],
         "prices": list(Price.objects.at(timezone.now()).filter(base_model=found)[:20]),
         "currency": settings.CURRENCY.upper(),
     }

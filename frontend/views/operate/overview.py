@@ -16,12 +16,12 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 from procrastinate.exceptions import AlreadyEnqueued
 
-from frontend import process
 from frontend.pages import operator_page
 from frontend.views.overview import failures
 from tenants import isolation
-from tenants.api.endpoints import engines
-from tenants.billing.reconciliation import Drift, drifts
+from tenants.billing.drift import Drift
+from tenants.billing.reconciliation import drifts
+from tenants.fleet.gateways import gateways
 from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageEvent, UsageSum
 from tenants.models.usage import FIGURES
 
@@ -68,7 +68,7 @@ def check_isolation(request: HttpRequest) -> HttpResponse:
 
 def fleet() -> dict[str, Any]:
     """Sums over the connected engines; `kv_usage` is that of the fullest one, 0 to 1."""
-    found = engines.snapshot_source()
+    found = gateways().fleet().engines
     sums = {name: sum(one[name] for one in found) for name in ("running", "waiting", "queued")}
     fullest = max((one["kv_usage"] for one in found), default=None)
     draining = sum(one["draining"] for one in found)
@@ -114,7 +114,7 @@ def limits(gateways: int) -> dict[str, str]:
         return {"state": "degraded", "text": text}
     if not settings.REDIS_URL:
         return {"state": "local", "text": "Counted in this gateway: no Redis is set."}
-    if not process.limits_degraded():
+    if not gateways().fleet().limits_degraded:
         return {"state": "shared", "text": "Counted in Redis, for all gateways together."}
     if settings.LIMITS_WITHOUT_REDIS == "refuse":
         return {"state": "refusing", "text": "Redis is away: requests are refused."}

@@ -65,6 +65,7 @@ def requests(request: HttpRequest) -> HttpResponse:
     context = context_of(request, form, found) | {
         "rows": rows_of(found.events),
         "all_tenants": True,
+        "live_tenant": tenant.slug if tenant else "",
         "models": models_of(tenant),
     }
     return render(request, "operate/requests.html", context, status=422 if form.errors else 200)

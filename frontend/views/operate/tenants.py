@@ -20,10 +20,10 @@ from django.views.decorators.http import require_http_methods, require_POST
 from frontend.lists import page_of, words_of
 from frontend.pages import operator_page
 from frontend.views.limits import LABELS, shown
+from tenants.billing.months import month_start
 from tenants.limits import ceilings
 from tenants.models import Adapter, ApiKey, LimitScope, Membership, Tenant, UsageMonth
 from tenants.models.accounts import TenantQuerySet
-from tenants.models.usage import month_start
 
 if TYPE_CHECKING:
     TenantFormBase = forms.ModelForm[Tenant]

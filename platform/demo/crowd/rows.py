@@ -34,7 +34,8 @@ from tenants.models import (
     Tenant,
     User,
 )
-from tenants.models.keys import ALPHABET, PREFIX_LENGTH
+from tenants.models.keys import ALPHABET
+from tenants.naming import PREFIX_LENGTH
 
 BASES = ("crowd/llama-3.1-8b-instruct", "crowd/qwen3-14b")
 BIG_ADAPTERS, BIG_KEYS, BIG_MEMBERS = 0.2, 300, 60

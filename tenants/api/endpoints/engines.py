@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -15,16 +14,9 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.authentication import KeyHolder
 from tenants.api.serializers import BaseModelSerializer, EngineSerializer
+from tenants.fleet.gateways import gateways
 from tenants.models import BaseModel, Tenant
 from tenants.permissions import TABLE, Permission
-
-
-def _no_engines() -> list[dict[str, Any]]:
-    return []
-
-
-snapshot_source: Callable[[], list[dict[str, Any]]] = _no_engines
-"""Tells the engines connected to this process; the gateway's wiring sets it."""
 
 OPERATORS_FIELDS = {
     "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
@@ -54,14 +46,18 @@ class Engines(APIView):
 
     @extend_schema(responses=EngineSerializer(many=True), operation_id="engines_list")
     def get(self, request: Request) -> Response:
-        """The engines connected to the gateway process that answers."""
-        engines, user = snapshot_source(), request.user
+        """The engines connected to any gateway. Operators are told as well which gateways did not
+        answer, so that what only those know is missing."""
+        fleet, user = gateways().fleet(), request.user
+        engines, further = fleet.engines, {}
         if isinstance(user, KeyHolder):
             engines = [shown_to({user.key.tenant.slug}, engine) for engine in engines]
         elif not user.is_staff:
             slugs = set(Tenant.objects.visible_to(user).values_list("slug", flat=True))
             engines = [shown_to(slugs, engine) for engine in engines]
-        return Response({"count": len(engines), "results": engines})
+        else:
+            further = {"silent_gateways": fleet.silent}
+        return Response({"count": len(engines), "results": engines, **further})
 
 
 class BaseModels(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[BaseModel]):

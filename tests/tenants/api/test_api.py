@@ -11,7 +11,6 @@ from django.db import IntegrityError, OperationalError
 from django.test import Client
 from django.utils import timezone
 
-from tenants.api.endpoints import engines
 from tenants.api.problems import handle
 from tenants.api.serializers import KeySerializer, TenantSerializer
 from tenants.models import (
@@ -24,6 +23,7 @@ from tenants.models import (
     Tenant,
 )
 from tenants.permissions import Caller
+from tests.fleet.fake import FakeGateways
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import (
     make_adapter,
@@ -512,10 +512,8 @@ ENGINE = {
 
 
 @pytest.fixture
-def one_engine() -> Any:
-    engines.snapshot_source, before = lambda: [dict(ENGINE)], engines.snapshot_source
-    yield
-    engines.snapshot_source = before
+def one_engine(gateways: FakeGateways) -> None:
+    gateways.engines = [dict(ENGINE)]
 
 
 def test_no_engine_is_an_empty_list(owner: Api) -> None:

@@ -20,6 +20,7 @@ from tenants import housekeeping
 from tenants.answers import KEPT_TIME
 from tenants.billing.journals import Report, Seen
 from tenants.billing.ledger import connect, write_reports
+from tenants.billing.months import month_end
 from tenants.billing.reconciliation import (
     LATELY,
     SILENT,
@@ -39,7 +40,6 @@ from tenants.models import (
     UsageMonth,
     UsageRollup,
 )
-from tenants.models.usage import month_end
 from tests.tenants.making import make_key, make_tenant
 from tests.tenants.spending import NOON, patient_ledger, spend
 

@@ -26,7 +26,7 @@ from tenants.directory.catalogue import BaseRow, PinRow, VersionRow
 from tenants.directory.invalidating_cache import FRESH_S
 from tenants.directory.notices import Notice, parse
 from tenants.directory.reader import KeyRow, Reader
-from tenants.models.keys import hmac_of
+from tenants.naming import hmac_of
 
 PREFIX = "a" * 12
 TEXT = f"lk_{PREFIX}_{'s' * 43}"

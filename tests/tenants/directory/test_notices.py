@@ -9,29 +9,34 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+import msgspec
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
+from django.test import Client
 from psycopg.conninfo import conninfo_to_dict
 
+from frontend.tickets import session_digest
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
 from inference.grants import Limits, Price, Target
 from inference.link.wire import AdapterRef, ModelInfo
 from tenants.directory.auth import PostgresDirectory
 from tenants.directory.notices import CHANNEL, LISTENER, Notice, conninfo, parse
 from tenants.directory.reader import Reader
+from tenants.directory.registry import Registry
 from tenants.models import (
     Adapter,
     AdapterVersion,
     Alias,
     ApiKey,
-    BaseModel,
     LimitSet,
+    Membership,
     Tenant,
+    User,
 )
 from tenants.models import Price as PriceRow
-from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.making import make_adapter, make_key, make_member, make_tenant, make_version
 
 T = TypeVar("T")
 
@@ -98,9 +103,34 @@ def test_a_rejected_version_leaves_the_engines(adapter: Adapter) -> None:
 
 
 def test_a_base_model_that_was_known_is_no_news() -> None:
-    info = ModelInfo("base", 512, 8, 16, 4096, {}, "vllm")
-    notices = notices_of(*[lambda: BaseModel.objects.note(info)] * 3)
+    async def note() -> None:
+        registry = Registry()
+        await registry.open()
+        await registry.note_model(ModelInfo("base", 512, 8, 16, 4096, {}, "vllm"))
+        await registry.close()
+
+    notices = notices_of(*[lambda: asyncio.run(note())] * 3)
     assert notices == [Notice("base_models")]
+
+
+def test_people(tenant: Tenant) -> None:
+    user = make_member(tenant, "viewer")
+    client = Client()
+    client.force_login(user)
+    digest = session_digest(client.session.session_key)
+    membership = Membership.objects.filter(user=user)
+    account = User.objects.filter(pk=user.pk)
+    about = {"user_id": user.pk}
+    member = Notice("member", tenant.pk, **about)
+    assert notices_of(client.logout) == [Notice("session", session=digest)]
+    assert notices_of(lambda: membership.update(role="admin")) == [member]
+    assert notices_of(lambda: membership.update(role="admin")) == []
+    assert notices_of(membership.delete) == [msgspec.structs.replace(member, ended=True)]
+    assert notices_of(lambda: account.update(last_login=datetime.now(UTC))) == []
+    assert notices_of(lambda: account.update(is_staff=True)) == [Notice("user", **about)]
+    switched_off = Notice("user", **about, ended=True)
+    assert notices_of(lambda: account.update(is_active=False)) == [switched_off]
+    assert notices_of(account.delete) == [switched_off]
 
 
 def test_limits(adapter: Adapter) -> None:

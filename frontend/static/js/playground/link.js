@@ -7,8 +7,8 @@ export class Link extends Socket {
 
   // `changed(state)` is called with Live, Reconnecting or Closed; `leaving()` when the session has
   // ended and the page is about to be left.
-  constructor(path, changed, leaving) {
-    super(path);
+  constructor(slug, changed, leaving) {
+    super(`/ws/playground/${slug}`, "playground", slug);
     this.changed = changed;
     this.leaving = leaving;
     this.connect();

@@ -21,7 +21,7 @@ class Playground extends HTMLElement {
     this.readOnly = this.hasAttribute("data-read-only");
     if (this.readOnly) return this.#open(given("kept"));
     const left = returned(this.dataset.user);
-    this.link = new Link(`/ws/playground/${this.dataset.slug}`, (state) => this.#linked(state), () => this.#leaving());
+    this.link = new Link(this.dataset.slug, (state) => this.#linked(state), () => this.#leaving());
     this.keeping = this.#keeping();
     this.#open(left?.panes ?? given("kept") ?? [{ model: this.dataset.model }]);
     if (left) this.message.value = left.message;

@@ -13,8 +13,10 @@ from rich.progress import track
 from rich.table import Table
 
 from tenants.billing import reconciliation
-from tenants.billing.reconciliation import Difference, Drift, JournalDifference
-from tenants.models.usage import FIGURES, month_start
+from tenants.billing.drift import Drift
+from tenants.billing.months import month_start
+from tenants.billing.reconciliation import Difference, JournalDifference
+from tenants.models.usage import FIGURES
 
 WIDTH = 160
 """Columns of a table where nothing wraps; also in a file."""
@@ -64,7 +66,7 @@ class Command(BaseCommand):
         found = [drift for drift in reconciliation.drifts() if drift.journal.journal == journal]
         if not any(found):
             raise CommandError(f"there is no journal {journal!r} that differs.")
-        found[0].accept()
+        reconciliation.accept(found[0])
         said = f"{found[0].requests} requests and {found[0].tokens} tokens"
         self.stdout.write(f"Accepted: {said} of the journal {journal}.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import signal
 import socket
@@ -36,8 +37,8 @@ QUESTION = "What is the capital of Peru?"
 class Command(BaseCommand):
     help = (
         "Run everything on this machine: embedded PostgreSQL (unless DATABASE_URL is set), "
-        "gateways, worker and engines, with three demo tenants. Each option's default comes from "
-        "the environment variable named with it. Ctrl-C stops everything in order."
+        "gateways, console, worker and engines, with three demo tenants. Each option's default "
+        "comes from the environment variable named with it. Ctrl-C stops everything in order."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -70,7 +71,7 @@ class Command(BaseCommand):
             "--port",
             type=int,
             default=environ.integer("PORT", 8000, low=1, high=65535),
-            help="port of the first gateway (PORT)",
+            help="port of the first gateway; the console has the one after the last (PORT)",
         )
         add(
             "--engine-options",
@@ -96,10 +97,23 @@ class _Up:
         self.urls = [
             f"http://{options['host']}:{options['port'] + i}" for i in range(options["gateways"])
         ]
+        self.console_address = f"http://{options['host']}:{self._console_port}"
+        self.addresses = self._addresses()
         self.logs = settings.VAR / "log"
         self.facts_file = settings.VAR / "up.json"
         self.supervisor = Supervisor(lambda text: console.print(text, style="red", markup=False))
         self.began = time.monotonic()
+
+    @property
+    def _console_port(self) -> int:
+        port: int = self.options["port"] + self.options["gateways"]
+        return port
+
+    def _addresses(self) -> dict[str, str]:
+        """Where clients and people find the two planes: here, unless an ingress is said to stand
+        before them."""
+        here = {"API_URL": self.urls[0], "CONSOLE_URL": self.console_address}
+        return {name: os.environ.get(name, "").strip() or url for name, url in here.items()}
 
     async def run(self) -> None:
         """Start, tell, wait for Ctrl-C, stop."""
@@ -135,7 +149,8 @@ class _Up:
             operator = await sync_to_async(seed.operator)(known)
             keys = await sync_to_async(seed.tenants)(known)
         async with self._client() as client:
-            with self._step(f"{len(self.urls)} gateway(s), {self.options['workers']} worker(s)"):
+            processes = f"{len(self.urls)} gateway(s), console, {self.options['workers']} worker(s)"
+            with self._step(processes):
                 await self._start_gateways_and_workers(client)
             if self.options["engines"]:
                 await self._await_engines(client, keys)
@@ -144,7 +159,7 @@ class _Up:
         self._tell(facts)
 
     def _require_free_ports(self) -> None:
-        for url in self.urls:
+        for url in (*self.urls, self.console_address):
             host, port = str(urlsplit(url).hostname), int(urlsplit(url).port or 0)
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -173,9 +188,11 @@ class _Up:
         for i, url in enumerate(self.urls):
             command = [*MANAGE, "gateway", "--host", host, "--port", str(port + i), "--url", url]
             await self._start(f"gateway-{i + 1}", command, redis)
+        command = [*MANAGE, "console", "--host", host, "--port", str(self._console_port)]
+        await self._start("console", command, redis)
         for i in range(self.options["workers"]):
             await self._start(f"worker-{i + 1}", [*MANAGE, "worker"])
-        for url in self.urls:
+        for url in (*self.urls, self.console_address):
             await self._until(client, f"{url}/healthz")
 
     async def _await_engines(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
@@ -184,7 +201,7 @@ class _Up:
                 await self._until(client, f"{url}/readyz")
         if self.is_demo:
             with self._step("demo adapters: upload, validation, probe"):
-                await seed.adapters(self.urls[0], self.model_name, keys)
+                await seed.adapters(self.console_address, self.model_name, keys)
                 await sync_to_async(seed.prices)(self.model_name)
         with self._step("a first completion"):
             await self._complete(client, keys)
@@ -201,7 +218,8 @@ class _Up:
         self, name: str, command: list[str], environment: dict[str, str] | None = None
     ) -> None:
         secrets = {name: getattr(settings, name) for name in start.SECRETS}
-        environment = secrets | (environment or {})
+        inside = {"CONSOLE_INTERNAL_URL": self.console_address}
+        environment = secrets | inside | self.addresses | (environment or {})
         await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", environment))
 
     async def _until(self, client: httpx.AsyncClient, url: str) -> None:
@@ -240,8 +258,8 @@ class _Up:
             return [tenant.adapter, self.model_name] if self.is_demo else [self.model_name]
 
         return seed.Facts(
-            base_url=f"{self.urls[0]}/v1",
-            console_url=f"{self.urls[0]}/",
+            base_url=f"{self.addresses['API_URL']}/v1",
+            console_url=f"{self.addresses['CONSOLE_URL']}/",
             operator=operator,
             tenants=[
                 {"slug": one.slug, "api_key": keys[one.slug], "models": models(one)}

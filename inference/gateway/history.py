@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
-
-from tenants.api.endpoints import engines
 
 SAMPLE_S = 1.0
 WINDOW_S = 10.0
@@ -130,12 +128,8 @@ def _rate(first: Sample, last: Sample) -> Rate | None:
     return Rate(prompt / seconds, (last.completion_tokens - first.completion_tokens) / seconds)
 
 
-HISTORY = History()
-"""Of this process."""
-
-
-async def keep(history: History = HISTORY) -> None:
+async def keep(history: History, snapshot: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
     """Sample the connected engines until cancelled."""
     while True:
-        history.note(engines.snapshot_source(), time.time())
+        history.note(snapshot(), time.time())
         await asyncio.sleep(SAMPLE_S)

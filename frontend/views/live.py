@@ -1,0 +1,133 @@
+"""The parts of pages that change by themselves, each at an address of its own.
+
+A gateway tells a page that a topic has changed (`frontend.live.topics`); the page asks here for
+what that is now, as the page itself shows it: `{"html": ...}`, or rows of requests by their marks.
+Parts that depend on how their page was asked for have no address here: their page is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponseBadRequest, HttpResponseBase, JsonResponse
+from django.template.loader import render_to_string
+from django.urls import URLPattern, path
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from frontend.live.tail import MOST
+from frontend.live.topics import TOPICS
+from frontend.pages import operator_page, tenant_page
+from frontend.views import engines as engines_page
+from frontend.views import limits as limits_page
+from frontend.views import overview as overview_page
+from frontend.views.operate import engines as fleet_page
+from frontend.views.operate import overview as installation_page
+from frontend.views.operate import requests as all_requests
+from frontend.views.requests import RequestFilter, form_of, mark_of, rows_of
+from tenants.models import Tenant
+from tenants.models.usage import UsageEventQuerySet
+from tenants.permissions import Caller, Permission
+
+Shown = tuple[str, Mapping[str, Any]]
+"""A template, and what it shows."""
+
+
+def engines(request: HttpRequest, caller: Caller) -> Shown:
+    return "engines_part.html", engines_page.state(caller.tenant)
+
+
+def steps(request: HttpRequest, caller: Caller) -> Shown:
+    found = overview_page.steps(overview_page.progress(caller.tenant))
+    return "overview_steps.html", {"steps": found, "slug": caller.tenant.slug}
+
+
+def limits(request: HttpRequest, caller: Caller) -> Shown:
+    """Of the tenant, or of one of its keys or adapters."""
+    scope = limits_page.scope_of(caller.tenant, request.GET.get("of", ""))
+    if scope is None:
+        raise Http404
+    return "limits_table.html", limits_page.state(scope)
+
+
+def fleet(request: HttpRequest) -> Shown:
+    return "operate/engines_table.html", fleet_page.fleet()
+
+
+def figures(request: HttpRequest) -> Shown:
+    return "operate/fleet_figures.html", {"fleet": installation_page.fleet()}
+
+
+def history(request: HttpRequest) -> Shown:
+    return "operate/history.html", fleet_page.past(fleet_page.chosen(request))
+
+
+# --- Requests ------------------------------------------------------------------------------------
+
+
+def requests(request: HttpRequest, caller: Caller) -> HttpResponseBase:
+    """The rows of a tenant's requests, of those that the caller may see."""
+    return _rows(request, form_of(request, caller), caller.events(), caller.tenant)
+
+
+def everybodys_requests(request: HttpRequest) -> HttpResponseBase:
+    """As `requests`, of the whole installation or of the tenant that the filter names."""
+    form = all_requests.InstallationFilter(request.GET)
+    whose = form.cleaned_data["tenant"] if form.is_valid() else None
+    return _rows(request, form, all_requests.events_of(whose), None)
+
+
+def _rows(
+    request: HttpRequest, form: RequestFilter, events: UsageEventQuerySet, tenant: Tenant | None
+) -> HttpResponseBase:
+    """Those with the marks `ended` that the filter lets through, the oldest first."""
+    ended = request.GET.getlist("ended")
+    marks = [mark for mark in map(mark_of, ended) if mark is not None]
+    if not form.is_valid() or len(ended) > MOST or len(marks) < len(ended):
+        return HttpResponseBadRequest()
+    return JsonResponse({"rows": list(_rendered(form.narrow(events.marked(marks)), tenant))})
+
+
+def _rendered(events: UsageEventQuerySet, tenant: Tenant | None) -> Iterator[dict[str, str]]:
+    for row in reversed(rows_of(events.newest(), tenant)):
+        context = {"row": row, "all_tenants": tenant is None}
+        yield {"id": row.event.id, "html": render_to_string("requests_row.html", context)}
+
+
+# --- Addresses -----------------------------------------------------------------------------------
+
+
+def _part(show: Callable[..., Shown]) -> Callable[..., HttpResponseBase]:
+    def view(request: HttpRequest, *args: Any) -> HttpResponseBase:
+        template, context = show(request, *args)
+        return JsonResponse({"html": render_to_string(template, context)})
+
+    return view
+
+
+def _of_tenant(topic: str, view: Callable[..., HttpResponseBase]) -> URLPattern:
+    """For those who may watch the topic."""
+    needs = TOPICS[topic].needs
+    assert needs is not None
+    guarded = never_cache(require_GET(tenant_page(Permission[needs])(view)))
+    return path(topic, guarded, name=f"live-{topic}")
+
+
+def _of_all(topic: str, view: Callable[..., HttpResponseBase]) -> URLPattern:
+    assert TOPICS[topic].whole
+    return path(topic, never_cache(require_GET(operator_page(view))), name=f"operate_live-{topic}")
+
+
+OF_TENANT: Sequence[URLPattern] = [
+    _of_tenant("engines", _part(engines)),
+    _of_tenant("steps", _part(steps)),
+    _of_tenant("limits", _part(limits)),
+    _of_tenant("requests", requests),
+]
+OF_ALL: Sequence[URLPattern] = [
+    _of_all("fleet", _part(fleet)),
+    _of_all("figures", _part(figures)),
+    _of_all("history", _part(history)),
+    _of_all("requests", everybodys_requests),
+]

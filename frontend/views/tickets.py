@@ -1,0 +1,108 @@
+"""`POST /tickets`: what a page opens its websockets with, at processes that know no sessions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+from django.conf import settings
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.http import require_POST
+
+from frontend import tickets
+from frontend.live.tail import audience
+from frontend.tickets import Signer, Ticket, session_digest
+from tenants.models import ApiKey, AuditEntry, User
+from tenants.models.audit import acting, actor_of
+from tenants.permissions import Caller, Permission
+
+MAX_OWN = 200
+"""Keys of his own whose requests somebody hears of, the newest: they go into his ticket."""
+
+
+class Wish(msgspec.Struct, forbid_unknown_fields=True):
+    """What the page is to open; without a `tenant`, of the whole installation."""
+
+    purpose: str
+    tenant: str = ""
+
+
+_wishes = msgspec.json.Decoder(Wish)
+
+
+@require_POST
+def ticket(request: HttpRequest) -> JsonResponse:
+    """A ticket for one opening, or one renewal, of a socket: 401 says sign in, 403 give up."""
+    if not isinstance(request.user, User):
+        return JsonResponse({"detail": "You are not signed in."}, status=401)
+    try:
+        wish = _wishes.decode(request.body)
+        granted = GRANTS[wish.purpose](request, request.user, wish.tenant)
+    except (msgspec.DecodeError, RecursionError, KeyError):
+        return JsonResponse({"detail": "There is no such socket."}, status=400)
+    except PermissionDenied as denied:
+        return JsonResponse({"detail": str(denied)}, status=403)
+    session = session_digest(request.session.session_key or "")
+    granted = msgspec.structs.replace(granted, session=session, staff=request.user.is_staff)
+    signer = Signer(settings.INTERNAL_TOKEN)
+    return JsonResponse({"ticket": signer.issue(granted, time.time())})
+
+
+def playground(request: HttpRequest, user: User, slug: str) -> Ticket:
+    """To generate as a tenant. Sees that the tenant has the key which that is billed by, and notes
+    an operator's visit."""
+    caller = _caller(user, slug)
+    caller.require(Permission.USE_PLAYGROUND)
+    actor = actor_of(request)
+    assert actor is not None
+    with acting(actor):
+        ApiKey.objects.open_playground(caller.tenant)
+    if caller.role is None:
+        AuditEntry.objects.note(actor, caller.tenant, "used playground", slug)
+    return _of_tenant(tickets.PLAYGROUND, caller)
+
+
+def live(request: HttpRequest, user: User, slug: str) -> Ticket:
+    """To hear what changes, in a tenant or in the whole installation."""
+    if slug:
+        caller = _caller(user, slug)
+        return _of_tenant(tickets.LIVE, caller, audience_of(caller))
+    if not user.is_staff:
+        raise PermissionDenied("Only operators see the whole installation.")
+    return Ticket(purpose=tickets.LIVE, user_id=user.pk)
+
+
+GRANTS: Mapping[str, Callable[[HttpRequest, User, str], Ticket]] = {
+    tickets.PLAYGROUND: playground,
+    tickets.LIVE: live,
+}
+
+
+def audience_of(caller: Caller) -> str:
+    """Of whose requests he hears: everybody's, or those with keys of his own."""
+    if caller.may(Permission.READ_USAGE):
+        return audience(None)
+    own = caller.tenant.keys.filter(created_by=caller.user, revoked_at=None).order_by("-pk")
+    return audience(own.values_list("pk", flat=True)[:MAX_OWN])
+
+
+def _caller(user: User, slug: str) -> Caller:
+    caller = Caller.of_user(user, slug)
+    if caller is None:
+        raise PermissionDenied("There is no such tenant.")
+    return caller
+
+
+def _of_tenant(purpose: str, caller: Caller, audience: str = "") -> Ticket:
+    assert caller.user is not None
+    return Ticket(
+        purpose=purpose,
+        user_id=caller.user.pk,
+        tenant_id=caller.tenant.pk,
+        slug=caller.tenant.slug,
+        audience=audience,
+        claims={"may": sorted(one.name for one in Permission if caller.may(one))},
+        role=caller.role or "",
+    )

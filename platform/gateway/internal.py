@@ -1,0 +1,70 @@
+"""`/internal/...`: what consoles ask of this gateway, with the INTERNAL_TOKEN and nothing else."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+import msgspec
+
+from inference.errors import InferenceError, InvalidApiKey, MethodNotAllowed, NotFound, Unavailable
+from inference.gateway.history import History
+from inference.gateway.http import Exchange, Receive, Scope, Send, parse_json
+from inference.gateway.hub import Hub
+from inference.grants import Limits
+from tenants.fleet.reports import Counted, Report
+from tenants.limits.limiter import StoreLimiter
+
+MAX_BODY_BYTES = 16 << 10
+
+
+class _Drain(msgspec.Struct):
+    engine: str
+
+
+class Internal:
+    """The ASGI application."""
+
+    def __init__(self, token: str, hub: Hub, limiter: StoreLimiter, history: History) -> None:
+        self._token = token.encode()
+        self._hub, self._limiter, self._history = hub, limiter, history
+        self._ways = {
+            ("GET", "/internal/fleet"): self._fleet,
+            ("GET", "/internal/history"): self._points,
+            ("POST", "/internal/limits"): self._used,
+            ("POST", "/internal/drain"): self._drain,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        try:
+            if not hmac.compare_digest(exchange.bearer().encode("latin-1"), self._token):
+                raise InvalidApiKey("This address takes the INTERNAL_TOKEN.")
+            way = self._ways.get((exchange.method, exchange.path))
+            if way is None:
+                if any(path == exchange.path for _, path in self._ways):
+                    raise MethodNotAllowed(f"{exchange.path} does not take {exchange.method}.")
+                raise NotFound("There is no such address.")
+            await exchange.reply(200, msgspec.json.encode(await way(exchange)))
+        except InferenceError as error:
+            await exchange.fail(error)
+
+    async def _fleet(self, exchange: Exchange) -> Report:
+        return Report(self._hub.snapshot(), self._history.rates(), self._limiter.degraded)
+
+    async def _points(self, exchange: Exchange) -> Any:
+        return self._history.points()
+
+    async def _used(self, exchange: Exchange) -> Counted:
+        limits = parse_json(Limits, await exchange.body(MAX_BODY_BYTES))
+        try:
+            used = await self._limiter.used(limits)
+        except Unavailable:
+            used = {}
+        return Counted(self._limiter.shared, used)
+
+    async def _drain(self, exchange: Exchange) -> dict[str, bool]:
+        wanted = parse_json(_Drain, await exchange.body(MAX_BODY_BYTES))
+        found = any(engine["id"] == wanted.engine for engine in self._hub.snapshot())
+        self._hub.drain(wanted.engine)
+        return {"found": found}

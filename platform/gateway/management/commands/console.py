@@ -1,0 +1,57 @@
+"""`manage.py console`: one console process."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import OperationalError
+
+from gateway.server import NotStarted, serve
+from inference.logs import configure
+
+GRACEFUL_S = 10
+"""How long requests may take to end once the process was asked to stop."""
+
+
+class Command(BaseCommand):
+    help = (
+        "Run one console process: pages, management API, uploads and sign-in. Any number of them "
+        "may run behind a load balancer. What it shows of engines it asks of the gateways."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--host", default="127.0.0.1", help="address to listen on (%(default)s)"
+        )
+        parser.add_argument(
+            "--port", type=int, default=8001, help="port to listen on (%(default)s)"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        _require_migrated_schema()
+        tempfile.tempdir = settings.FILE_UPLOAD_TEMP_DIR  # where Django spools request bodies
+        configure(f"console:{options['port']}", settings.LOG_LEVEL)
+
+        from gateway.control_plane import application
+
+        try:
+            serve(application, options["host"], options["port"], graceful_s=GRACEFUL_S, ws="none")
+        except NotStarted:
+            raise CommandError("The console could not start; the log says why.") from None
+
+
+def _require_migrated_schema() -> None:
+    try:
+        executor = MigrationExecutor(connection)
+    except OperationalError as error:
+        raise CommandError(f"PostgreSQL cannot be reached (DATABASE_URL): {error}") from None
+    missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if missing:
+        raise CommandError(
+            f"The database lacks {len(missing)} migrations: run `manage.py migrate` first."
+        )

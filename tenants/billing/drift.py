@@ -1,0 +1,84 @@
+"""What engines counted, and the ledger lacks: from the rows of their journals, without the models.
+
+`tenants.billing.journals` says how both sides are made comparable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+
+SILENT = timedelta(hours=1)
+"""Engines report every few seconds: one that said nothing for so long is off, or gone."""
+LATELY = timedelta(days=30)
+"""Each agent that starts with an empty folder makes a journal for ever: those that agree are shown
+for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Both sides of one engine's journal; see `tenants.models.EngineJournal`."""
+
+    journal: str
+    engine_id: str
+    ledger_requests: int
+    ledger_prompt_tokens: int
+    ledger_cached_tokens: int
+    ledger_completion_tokens: int
+    counted_requests: int
+    counted_prompt_tokens: int
+    counted_cached_tokens: int
+    counted_completion_tokens: int
+    unjournaled_tokens: int
+    waiting_requests: int
+    surplus_requests: int | None
+    surplus_tokens: int | None
+    accepted_requests: int
+    accepted_tokens: int
+    reported_at: datetime | None
+
+
+JOURNALS = f"""
+SELECT {", ".join(field.name for field in fields(Journal))} FROM tenants_enginejournal
+WHERE reported_at IS NULL OR reported_at >= %s
+   OR ledger_requests < counted_requests + waiting_requests
+   OR ledger_prompt_tokens + ledger_completion_tokens
+      < counted_prompt_tokens + counted_completion_tokens
+   OR surplus_requests > 0 OR surplus_tokens > 0 OR unjournaled_tokens <> 0
+ORDER BY engine_id, journal
+"""
+"""Each journal that reported since a time, or that may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """What an engine counted and the ledger does not have; negative: the other way round.
+
+    `tokens` are prompt and output tokens, `unjournaled_tokens` the output tokens of the engine's
+    present run that are not even in its journal. All are 0 in steady state, whatever is in flight.
+    What waits in the journal of an engine that is silent is missing as well, until it is back; of
+    that only the requests are known.
+    """
+
+    journal: Journal
+    requests: int
+    tokens: int
+    unjournaled_tokens: int
+
+    def __bool__(self) -> bool:
+        return bool(self.requests or self.tokens or self.unjournaled_tokens)
+
+    @classmethod
+    def of(cls, journal: Journal, now: datetime) -> Drift:
+        silent = journal.reported_at is not None and journal.reported_at < now - SILENT
+        counted_requests = journal.counted_requests + (journal.waiting_requests if silent else 0)
+        ledger_tokens = journal.ledger_prompt_tokens + journal.ledger_completion_tokens
+        counted_tokens = journal.counted_prompt_tokens + journal.counted_completion_tokens
+        requests = max(0, counted_requests - journal.ledger_requests)
+        tokens = max(0, counted_tokens - ledger_tokens)
+        return cls(
+            journal,
+            requests - (journal.surplus_requests or 0) - journal.accepted_requests,
+            tokens - (journal.surplus_tokens or 0) - journal.accepted_tokens,
+            journal.unjournaled_tokens,
+        )

@@ -1,0 +1,1 @@
+"""What all gateways know together of engines and limits, asked for by processes without a hub."""

@@ -1,0 +1,165 @@
+"""Asks all live gateways, from code that is not asynchronous.
+
+They are asked at the same time, and one that does not answer in ANSWER_S is left out and said to
+be silent; it is asked again after SILENT_S, so that a page waits for it once. What was told is kept
+for FRESH_S: a page asks more than once, and many pages ask.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Protocol, TypeVar
+
+import httpx
+import msgspec
+import structlog
+from django.apps import apps
+
+from inference.gateway.history import Point
+from inference.grants import Limits
+from tenants.fleet.reports import Counted, Fleet, Report, merged, merged_counts, merged_points
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+ANSWER_S = 1.0
+SILENT_S = 3.0
+FRESH_S = 1.0
+MAX_ASKED = 16
+"""Gateways that are asked at the same time."""
+
+
+class Drained(msgspec.Struct):
+    """Answers the wish to drain an engine."""
+
+    found: bool
+
+
+class Gateways(Protocol):
+    """What pages and the management API ask; never raises for gateways that do not answer."""
+
+    def fleet(self) -> Fleet:
+        """Every engine, and what it does."""
+        ...
+
+    def history(self) -> Sequence[Point]:
+        """What engines did in the last quarter of an hour, the oldest point first."""
+        ...
+
+    def used(self, limits: Limits) -> Mapping[str, int]:
+        """What counts against the limits of the last minute and those of concurrent streams, as
+        far as they are set, by name; empty where nobody can say."""
+        ...
+
+    def drain(self, engine_id: str) -> bool:
+        """Give an engine no new work; False: no gateway that answered has it."""
+        ...
+
+
+def gateways() -> Gateways:
+    """Those of this process."""
+    found: Gateways = apps.get_app_config("tenants").gateways  # type: ignore[attr-defined]
+    return found
+
+
+@dataclass(slots=True)
+class _Kept:
+    value: Any
+    until: float
+
+
+class HttpGateways:
+    """`Gateways` over their internal interface."""
+
+    def __init__(
+        self,
+        token: str,
+        alive: Callable[[], Sequence[str]],
+        *,
+        answer_s: float = ANSWER_S,
+        fresh_s: float = FRESH_S,
+    ) -> None:
+        """`alive` tells the base URLs of those that live."""
+        self._alive, self._fresh_s = alive, fresh_s
+        self._client = httpx.Client(
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=answer_s,
+            limits=httpx.Limits(max_connections=4 * MAX_ASKED),
+            trust_env=False,
+        )
+        self._threads = ThreadPoolExecutor(MAX_ASKED, thread_name_prefix="gateways")
+        self._lock = Lock()
+        self._kept: dict[str, _Kept] = {}
+        self._silent: dict[str, float] = {}
+        """Until when those that did not answer are left alone, by the monotonic clock."""
+
+    def close(self) -> None:
+        """End its connections and threads."""
+        self._client.close()
+        self._threads.shutdown()
+
+    def fleet(self) -> Fleet:
+        """As `Gateways`."""
+        return self._fresh("fleet", self._ask_fleet)
+
+    def history(self) -> Sequence[Point]:
+        """As `Gateways`."""
+        return self._fresh("history", self._ask_history)
+
+    def used(self, limits: Limits) -> Mapping[str, int]:
+        """As `Gateways`."""
+        body = msgspec.json.encode(limits)
+        counts, _ = self._ask("/internal/limits", Counted, body)
+        return merged_counts(counts)
+
+    def drain(self, engine_id: str) -> bool:
+        """As `Gateways`."""
+        body = msgspec.json.encode({"engine": engine_id})
+        answers, _ = self._ask("/internal/drain", Drained, body)
+        with self._lock:
+            self._kept.clear()
+        return any(answer.found for answer in answers)
+
+    def _ask_fleet(self) -> Fleet:
+        reports, silent = self._ask("/internal/fleet", Report)
+        return merged(reports, silent)
+
+    def _ask_history(self) -> Sequence[Point]:
+        histories, _ = self._ask("/internal/history", list[Point])
+        return merged_points(histories)
+
+    def _fresh(self, name: str, ask: Callable[[], T]) -> T:
+        with self._lock:  # whoever comes meanwhile waits for the same answers
+            kept = self._kept.get(name)
+            if kept is None or kept.until <= time.monotonic():
+                kept = self._kept[name] = _Kept(ask(), time.monotonic() + self._fresh_s)
+            value: T = kept.value
+            return value
+
+    def _ask(
+        self, path: str, kind: type[T], body: bytes | None = None
+    ) -> tuple[list[T], list[str]]:
+        """What each gateway answers, and which of them did not."""
+        now, urls = time.monotonic(), list(self._alive())
+        asked = [url for url in urls if self._silent.get(url, now) <= now]
+        answers = self._threads.map(lambda url: self._ask_one(url + path, kind, body), asked)
+        found = dict(zip(asked, answers, strict=True))
+        silent = [url for url in urls if found.get(url) is None]
+        for url in asked:
+            self._silent.pop(url, None)
+            if found[url] is None:
+                self._silent[url] = time.monotonic() + SILENT_S
+        return [answer for answer in found.values() if answer is not None], silent
+
+    def _ask_one(self, url: str, kind: type[T], body: bytes | None) -> T | None:
+        try:
+            answer = self._client.request("GET" if body is None else "POST", url, content=body)
+            answer.raise_for_status()
+            return msgspec.json.decode(answer.content, type=kind)
+        except (httpx.HTTPError, msgspec.DecodeError) as error:
+            log.warning("gateway_silent", url=url, error=str(error) or type(error).__name__)
+            return None

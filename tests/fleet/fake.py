@@ -1,0 +1,43 @@
+"""The gateways as pages ask them, without any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inference.gateway.history import Point, Rate
+from inference.grants import Limits
+from tenants.fleet.reports import Fleet
+from tenants.limits.commands import COUNTED
+
+
+@dataclass
+class FakeGateways:
+    """`tenants.fleet.gateways.Gateways`; tells what a test puts into it."""
+
+    engines: list[dict[str, Any]] = field(default_factory=list)
+    rates: dict[str, Rate] = field(default_factory=dict)
+    limits_degraded: bool = False
+    silent: list[str] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    counted: int | None = None
+    """Of each limit that gateways count."""
+    drained: list[str] = field(default_factory=list)
+
+    def fleet(self) -> Fleet:
+        engines = sorted(self.engines, key=lambda engine: str(engine["id"]))
+        return Fleet(engines, self.rates, self.limits_degraded, self.silent)
+
+    def history(self) -> Sequence[Point]:
+        return self.points
+
+    def used(self, limits: Limits) -> Mapping[str, int]:
+        if self.counted is None:
+            return {}
+        names = [name for name in COUNTED if getattr(limits, name) is not None]
+        return dict.fromkeys(names, self.counted)
+
+    def drain(self, engine_id: str) -> bool:
+        self.drained.append(engine_id)
+        return any(engine["id"] == engine_id for engine in self.engines)

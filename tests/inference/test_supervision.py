@@ -1,0 +1,39 @@
+"""Endless tasks: what ends one is logged, and it starts again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import structlog
+
+from inference.supervision import supervised
+
+
+async def test_what_ends_one_is_logged_and_it_starts_again() -> None:
+    runs: list[int] = []
+
+    async def work() -> None:
+        runs.append(len(runs))
+        if len(runs) < 3:
+            raise ValueError("of no use")
+
+    with structlog.testing.capture_logs() as logs:
+        await supervised("beating", work, (0.001, 0.002))
+    assert len(runs) == 3
+    assert [(one["event"], one["task"]) for one in logs] == [("task_ended", "beating")] * 2
+    assert [one["again_in_s"] for one in logs] == [0.001, 0.002]
+
+
+async def test_it_ends_when_it_is_cancelled() -> None:
+    began = asyncio.Event()
+
+    async def work() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(supervised("waiting", work))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -1,0 +1,68 @@
+"""What gateways say of themselves and of their engines."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from channels.db import database_sync_to_async
+from django.utils import timezone
+
+from inference.link.wire import ModelInfo
+from tenants.directory.registry import Registry
+from tenants.models import BaseModel, GatewayProcess
+
+
+@pytest.fixture
+async def registry(transactional_db: None) -> AsyncIterator[Registry]:
+    registry = Registry()
+    await registry.open()
+    yield registry
+    await registry.close()
+
+
+def info(rank: int = 16) -> ModelInfo:
+    modules = {"model.layers.0.self_attn.q_proj": (64, 32)}
+    return ModelInfo("org/base", 512, 8, rank, 4096, modules, "vllm")
+
+
+@database_sync_to_async
+def stored() -> Any:
+    (found,) = BaseModel.objects.all()
+    return found
+
+
+async def test_a_base_model_is_noted_once(registry: Registry) -> None:
+    await registry.note_model(info())
+    first = await stored()
+    assert (first.engine, first.max_model_len, first.max_lora_rank) == ("vllm", 512, 16)
+    assert first.modules == {"model.layers.0.self_attn.q_proj": [64, 32]}
+    await registry.note_model(info())
+    assert (await stored()).updated_at == first.updated_at
+    await registry.note_model(info(rank=32))
+    changed = await stored()
+    assert (changed.pk, changed.max_lora_rank) == (first.pk, 32)
+    assert changed.updated_at > first.updated_at and changed.created_at == first.created_at
+
+
+def last_beat(url: str, ago: timedelta) -> datetime:
+    at = timezone.now() - ago
+    GatewayProcess.objects.filter(url=url).update(heartbeat_at=at)
+    return at
+
+
+async def test_a_gateway_is_alive_for_ten_seconds_after_a_beat(registry: Registry) -> None:
+    for _ in range(2):
+        assert await registry.beat("http://a") == ["http://a"]
+    assert await registry.beat("http://b") == ["http://a", "http://b"]
+    await database_sync_to_async(last_beat)("http://a", timedelta(seconds=11))
+    assert await registry.beat("http://b") == ["http://b"]
+    alive = GatewayProcess.objects.alive().values_list("url", flat=True)
+    assert await database_sync_to_async(list)(alive) == ["http://b"]
+    await database_sync_to_async(last_beat)("http://a", timedelta(days=2))
+    await registry.beat("http://b")
+    assert await database_sync_to_async(GatewayProcess.objects.count)() == 1
+    await registry.forget("http://b")
+    assert not await database_sync_to_async(GatewayProcess.objects.exists)()
