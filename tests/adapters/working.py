@@ -47,7 +47,7 @@ def _worker(*queues: str, wait: bool) -> Worker:
         own,
         queues=list(queues) or None,
         wait=wait,
-        concurrency=2,
+        concurrency=2 if wait else 1,  # one after another: a job may put back another's
         install_signal_handlers=False,
         task_middleware=[_disconnected],
     )
