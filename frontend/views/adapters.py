@@ -21,11 +21,12 @@ from django.views.decorators.http import require_http_methods, require_POST
 from frontend.lists import page_of, place_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.marks import as_seen, mark
-from tenants.adapters.uploads import parts
+from tenants.adapters.uploads import handover, parts
+from tenants.adapters.uploads.keeping import Destination
 from tenants.adapters.uploads.refusals import UploadRefused
-from tenants.api.endpoints.uploads import Destination, keep_files
 from tenants.fleet.gateways import gateways
 from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
+from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
 
 READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
@@ -150,12 +151,18 @@ def upload(request: HttpRequest, caller: Caller) -> HttpResponse:
 def _store(request: HttpRequest, caller: Caller) -> HttpResponse:
     files = [file for _, several in request.FILES.lists() for file in several]
     name, base = request.POST.get("name", ""), request.POST.get("base_model", "")
+    actor = actor_of(request)
+    assert actor is not None, "the page is for who has signed in"
     try:
-        version, kept = keep_files(Destination(caller.tenant, name, base, caller.user), files)
+        where = Destination(caller.tenant, name, base, caller.user)
+        session = handover.outcome(handover.receive(where, files, actor))
     except UploadRefused as refusal:
         return _dialog(request, caller, request.POST, refusal)
-    where = reverse("adapters-version", args=[caller.tenant.slug, name, version.number])
-    return redirect(where if kept else f"{where}?known")
+    if session.version is None:
+        messages.success(request, f"The upload to {name} is being checked.")
+        return redirect("adapters", caller.tenant.slug)
+    page = reverse("adapters-version", args=[caller.tenant.slug, name, session.version.number])
+    return redirect(f"{page}?known" if session.known else page)
 
 
 def _dialog(
@@ -169,7 +176,7 @@ def _dialog(
         "upload_open": True,
         "upload_name": given.get("name", ""),
         "upload_base": given.get("base_model", ""),
-        "upload_problem": f"{refusal.detail} ({refusal.code})" if refusal else "",
+        "upload_problem": f"{refusal.message} ({refusal.code})" if refusal else "",
     }
     return _list(request, caller, context, status=422 if refusal else 200)
 

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,8 @@ async def adapter(
     version = answer.json()
     try:
         async with asyncio.timeout(VALIDATION_S):
+            if answer.status_code == HTTPStatus.ACCEPTED:
+                version = await _looked_into(client, version["id"], headers)
             while version["state"] not in ("ready", "rejected", "archived"):
                 await asyncio.sleep(POLL_S)
                 url = f"/api/v1/adapters/{name}/versions/{version['number']}"
@@ -140,3 +143,18 @@ async def adapter(
         raise SeedFailed(f"the adapter {name} is still {version['state']}") from None
     if version["state"] != "ready":
         raise SeedFailed(f"the adapter {name} was {version['state']}: {version['report']}")
+
+
+async def _looked_into(
+    client: httpx.AsyncClient, upload: str, headers: dict[str, str]
+) -> dict[str, Any]:
+    """The version that an upload becomes once a worker comes to it."""
+    while True:
+        answer = await client.get(f"/api/v1/uploads/{upload}", headers=headers)
+        told = answer.raise_for_status().json()
+        if told["problem"]:
+            raise SeedFailed(f"the adapter {told['adapter']} was refused: {told['problem']}")
+        if told["version"]:
+            version: dict[str, Any] = told["version"]
+            return version
+        await asyncio.sleep(POLL_S)

@@ -54,10 +54,16 @@ CURRENCY = environ.text("CURRENCY", "usd")
 MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
 MAX_TENANT_UPLOADS = environ.integer("MAX_TENANT_UPLOADS", 16, low=1)
 MAX_TENANT_UPLOAD_BYTES = environ.size("MAX_TENANT_UPLOAD_BYTES", 8 << 30)
-"""What a tenant may have under way in uploads that survive a broken connection."""
+"""What a tenant may have under way in uploads that are not versions yet."""
+UPLOAD_WAIT_S = environ.integer("UPLOAD_WAIT_S", 30)
+"""How long a request waits for what a worker says of its upload, before it is answered 202."""
+CHECK_CPU_S = environ.integer("CHECK_CPU_S", 20, low=1)
+CHECK_TIME_S = environ.integer("CHECK_TIME_S", 120, low=1)
+"""What reading an upload, and checking it, may take each, for every GiB that was begun."""
+CHECK_MEMORY_BYTES = environ.size("CHECK_MEMORY_BYTES", 1 << 30)
 FILE_UPLOAD_TEMP_DIR = environ.text("UPLOAD_DIR", str(VAR / "uploads"))
 os.makedirs(FILE_UPLOAD_TEMP_DIR, exist_ok=True)
-FILE_UPLOAD_HANDLERS = ["tenants.adapters.uploads.receiving.HashingUploadHandler"]
+FILE_UPLOAD_HANDLERS = ["tenants.adapters.uploads.receiving.BoundedUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 _S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
 STORAGES = {

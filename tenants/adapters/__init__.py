@@ -1,7 +1,8 @@
 """An adapter version's way from upload to `ready`, or to `rejected` with the reasons.
 
-`receiving` (with `guard` in front and `archives` beside it) takes the files in, `store` keeps them,
-`checks` (over `config` and `safetensors_header`) judges them without executing anything, `probe`
-has an engine try them, `jobs` runs the last two in the background, `files` hands the files to
-engine agents.
+The process that serves takes bytes (`uploads`: `receiving`, `intake` with `parts`, and `guard` in
+front) and hands them over (`handover`). All else are background jobs (`jobs`): `checks` reads what
+arrived, in child processes that `sandbox` limits, and `uploads.keeping` makes it a version, whose
+files `store` keeps; `checks` judges these without executing anything; `probe` has an engine try
+them. `files` hands the files to engine agents.
 """

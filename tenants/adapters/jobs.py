@@ -1,19 +1,23 @@
-"""Background jobs: judging uploaded versions, and tidying up.
+"""Background jobs: unpacking uploads, judging the versions that they become, and tidying up.
 
-The version's state says what is left to do, so a job may be run again at any time: each step
-starts from the state, and moves it on in one statement. A job whose worker was killed stays `doing`
+The state of upload and version says what is left to do, so a job may be run again at any time: each
+step starts from the state, and moves it on in one statement. Uploads have a queue of their own:
+somebody waits for them, and probing may take minutes. A job whose worker was killed stays `doing`
 with a worker that no longer beats (every 10 s); `tend_queue`, each minute on whichever worker gets
-it, puts such jobs back. `resume` covers the rest: a version that waits for a job which no longer
-exists gets a new one.
+it, puts such jobs back. `resume` covers the rest: what waits for a job which no longer exists gets
+a new one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import procrastinate
 import structlog
@@ -28,12 +32,18 @@ from procrastinate.jobs import Job
 from tenants.adapters import probe, store
 from tenants.adapters.checks.findings import Code, Finding, told
 from tenants.adapters.uploads import parts
+from tenants.adapters.uploads.keeping import Destination, keep
+from tenants.adapters.uploads.refusals import UploadRefused
+from tenants.adapters.uploads.unpacking import unpacked
 from tenants.errors import IllegalTransition
 from tenants.models import AdapterVersion, GatewayProcess, State, UploadSession
+from tenants.models.audit import Actor, acting
 
 log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
 
+UPLOADS = "uploads"
+"""The queue of what clients wait for."""
 LONGEST_WAIT_S = 60
 LOAD_ATTEMPTS = 5
 """Failed loads before a version is rejected: one may be the engine's fault (memory, a restart)."""
@@ -52,6 +62,56 @@ class Backoff(procrastinate.BaseRetryStrategy):
     ) -> procrastinate.RetryDecision:
         seconds = min(2 ** min(job.attempts + 1, 10), LONGEST_WAIT_S)
         return procrastinate.RetryDecision(retry_in={"seconds": seconds})
+
+
+# --- Uploads -------------------------------------------------------------------------------------
+
+
+def unpack_later(session: UploadSession) -> None:
+    """Have a worker make the upload a version, once the current transaction commits."""
+    unpack_upload.configure(lock=_upload_lock(session.pk)).defer(upload_id=str(session.pk))
+
+
+def _upload_lock(upload_id: UUID) -> str:
+    return f"upload-{upload_id}"
+
+
+@app.task(name="unpack_upload", queue=UPLOADS, retry=Backoff())
+def unpack_upload(upload_id: str) -> None:
+    """End an upload with the version that it becomes, or with the reason why it is refused.
+
+    Raises:
+        OSError: its files are not here, or the disk is full; it stays as it is.
+    """
+    uploads = UploadSession.objects.unfinished().select_related("tenant", "created_by")
+    session = uploads.filter(pk=upload_id).exclude(received_at=None).first()
+    if session is None:  # it ended, or was discarded
+        return
+    assert session.actor is not None, "the database's constraint: it was received for somebody"
+    with acting(Actor(**session.actor)):
+        ended = _outcome(session)
+    uploads.filter(pk=session.pk).update(**ended)
+    parts.remove(session.pk)
+    log.info("upload_unpacked", upload=upload_id, adapter=session.adapter_name, **_logged(ended))
+
+
+def _outcome(session: UploadSession) -> dict[str, Any]:
+    """How the upload ends: fields of its row."""
+    try:
+        with unpacked(session) as upload:
+            version, kept = keep(Destination.of(session), upload, judge_later)
+    except UploadRefused as refusal:
+        told = {"status": refusal.status_code, "code": refusal.code, "detail": refusal.message}
+        return {"refusal": told}
+    return {"version": version, "known": not kept}
+
+
+def _logged(ended: dict[str, Any]) -> dict[str, str]:
+    refusal = ended.get("refusal")
+    return {"refused": refusal["code"]} if refusal else {"version": str(ended["version"])}
+
+
+# --- Versions ------------------------------------------------------------------------------------
 
 
 def judge_later(version: AdapterVersion) -> None:
@@ -92,11 +152,10 @@ def judge_version(version_id: int) -> None:
 
 def _check(version: AdapterVersion) -> None:
     verdict = store.check(version)
-    report = verdict.report()
-    if verdict.accepted and verdict.config is not None:
-        version.advance(State.PROBING, report=report, config=verdict.config.as_json())
+    if verdict.accepted:
+        version.advance(State.PROBING, report=verdict.report, config=verdict.config)
     else:
-        version.advance(State.REJECTED, report=report)
+        version.advance(State.REJECTED, report=verdict.report)
     log.info("adapter_checked", version=str(version), state=version.state)
 
 
@@ -174,10 +233,17 @@ def remove_abandoned() -> None:
         version.delete()
     oldest = time.time() - ABANDONED_AFTER.total_seconds()
     folder = Path(settings.FILE_UPLOAD_TEMP_DIR)
-    for path in (*folder.glob("*.upload*"), *folder.glob(parts.PATTERN)):
+    for path in _older(oldest, [*folder.glob("*.upload*"), *folder.glob(parts.PATTERN)]):
+        path.unlink(missing_ok=True)
+    for path in _older(oldest, folder.glob(parts.FOLDER_PATTERN)):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _older(oldest: float, paths: Iterable[Path]) -> Iterable[Path]:
+    for path in paths:
         with contextlib.suppress(FileNotFoundError):  # its upload ended just now
             if path.stat().st_mtime < oldest:
-                path.unlink()
+                yield path
 
 
 def remove_expired() -> None:
@@ -196,13 +262,18 @@ def remove_archived() -> None:
 
 
 def resume() -> None:
-    """Give each version that waits to be judged, and has no job, a new one."""
+    """Give each upload and version that waits for a job, and has none, a new one."""
+    for session in UploadSession.objects.unfinished().exclude(received_at=None):
+        if not _has_job(_upload_lock(session.pk)):
+            unpack_later(session)
     for version in AdapterVersion.objects.filter(state__in=[State.VALIDATING, State.PROBING]):
-        waiting = ProcrastinateJob.objects.filter(
-            lock=_lock(version.pk), status__in=["todo", "doing"]
-        )
-        if not waiting.exists():
+        if not _has_job(_lock(version.pk)):
             judge_later(version)
+
+
+def _has_job(lock: str) -> bool:
+    jobs = ProcrastinateJob.objects.filter(lock=lock, status__in=["todo", "doing"])
+    return bool(jobs.exists())
 
 
 @receiver(post_delete, sender=AdapterVersion)

@@ -6,16 +6,23 @@ content have two folders, and the one that came second removes its own.
 
 from __future__ import annotations
 
-import hashlib
-from contextlib import closing
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import IO, Any
 from uuid import uuid4
 
-from inference.content import CONFIG, FILES, WEIGHTS, digest_of
-from tenants.adapters.checks import static
-from tenants.adapters.checks.static import Verdict
+from django.conf import settings
+from django.core.files import File
+from django.core.files.storage import FileSystemStorage
+
+from inference.content import FILES, digest_of
+from tenants.adapters import sandbox
+from tenants.adapters.checks.findings import Code, Finding
 from tenants.adapters.checks.target_modules import TargetModules
-from tenants.adapters.storage import open_file, size, storage
-from tenants.adapters.uploads.receiving import COPY_BYTES, Upload
+from tenants.adapters.storage import open_file, storage
 from tenants.models import Adapter, AdapterVersion, BaseModel
 
 
@@ -28,10 +35,10 @@ def new_folder(adapter: Adapter, digest: str) -> str:
     return f"{adapter.tenant.slug}/{adapter.name}/{digest[:16]}-{uuid4().hex[:16]}"
 
 
-def save(folder: str, upload: Upload) -> None:
+def save(folder: str, files: Iterable[tuple[str, File[bytes]]]) -> None:
     """Keep the two files. A local storage moves them, another copies them in chunks."""
     try:
-        for name, file in upload.files():
+        for name, file in files:
             storage().save(f"{folder}/{name}", file)
     except BaseException:
         remove(folder)
@@ -46,30 +53,73 @@ def remove(folder: str) -> None:
         storage().delete(folder)
 
 
-def sha256(folder: str, name: str) -> str:
-    """The file's SHA-256 (hex), read in chunks."""
-    found = hashlib.sha256()
-    with closing(open_file(folder, name)) as file:
-        for chunk in file.chunks(COPY_BYTES):
-            found.update(chunk)
-    return found.hexdigest()
-
-
 def target_modules_of(base_model: BaseModel) -> TargetModules:
     return TargetModules(base_model.modules, base_model.max_lora_rank)
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the static checks found, for the version's `report`, and its checked configuration."""
+
+    report: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def accepted(self) -> bool:
+        return not self.report["findings"]
+
+    @classmethod
+    def failed(cls, code: Code, message: str) -> Verdict:
+        """Of files that could not be checked."""
+        finding = Finding(code, message).as_json()
+        return cls({"findings": [finding], "findings_omitted": 0}, {})
+
+
 def check(version: AdapterVersion) -> Verdict:
-    """The static validation of the stored files.
+    """The static validation of the stored files, in a child process.
 
     Raises:
         StoredFileDamaged: they are not what was uploaded, which is no fault of the adapter's.
         OSError: they cannot be read.
     """
-    folder = version.folder
-    if digest_of(sha256(folder, CONFIG), sha256(folder, WEIGHTS)) != version.digest:
-        raise StoredFileDamaged(f"{version} in {folder} is not what was uploaded")
-    with closing(open_file(folder, CONFIG)) as config, closing(open_file(folder, WEIGHTS)) as rest:
-        return static.check(
-            config, rest, size(folder, WEIGHTS), target_modules_of(version.adapter.base_model)
+    targets = target_modules_of(version.adapter.base_model)
+    task = {
+        "task": "check",
+        "modules": dict(targets.modules),
+        "max_lora_rank": targets.max_lora_rank,
+    }
+    limits = sandbox.Limits.for_bytes(version.size_bytes)
+    try:
+        with ExitStack() as opened:
+            files = {
+                name: (opened.enter_context(_on_disk(version.folder, name)), "rb") for name in FILES
+            }
+            found = sandbox.run(task, files, limits)
+    except sandbox.LimitExceeded as error:
+        message = f"Checking the adapter took more than is allowed ({error})."
+        return Verdict.failed(Code.CHECK_LIMIT_EXCEEDED, message)
+    except sandbox.Crashed:
+        return Verdict.failed(
+            Code.CHECKS_FAILED, "The adapter could not be checked: reading it crashed."
         )
+    if digest_of(found["config_sha256"], found["weights_sha256"]) != version.digest:
+        raise StoredFileDamaged(f"{version} in {version.folder} is not what was uploaded")
+    return Verdict(found["report"], found["config"])
+
+
+@contextmanager
+def _on_disk(folder: str, name: str) -> Iterator[IO[bytes]]:
+    """One of FILES, with a descriptor: a copy where the storage is no folder of this machine.
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    with open_file(folder, name) as stored:
+        if isinstance(storage(), FileSystemStorage):
+            yield stored
+            return
+        with TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR) as copy:
+            shutil.copyfileobj(stored, copy)
+            copy.flush()
+            copy.seek(0)
+            yield copy

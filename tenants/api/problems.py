@@ -21,6 +21,7 @@ from rest_framework.exceptions import (
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
+from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.errors import Refused
 
 log = structlog.get_logger(__name__)
@@ -32,6 +33,17 @@ class Conflict(APIException):
     """The state of things does not allow the request."""
 
     status_code = HTTPStatus.CONFLICT
+
+
+class BadUpload(APIException):
+    """An upload is refused."""
+
+    wait: int | None
+    """When to try again, in seconds; sent as Retry-After."""
+
+    def __init__(self, refusal: UploadRefused) -> None:
+        self.status_code, self.wait = refusal.status_code, refusal.wait
+        super().__init__(refusal.message, refusal.code.value)
 
 
 class DatabaseAway(APIException):
@@ -85,6 +97,8 @@ def _told(error: Exception) -> Exception:
     match error:
         case Refused():
             return Conflict(error.message, error.code)
+        case UploadRefused():
+            return BadUpload(error)
         case OperationalError():
             log.error("database_unavailable", error=str(error))
             return DatabaseAway()

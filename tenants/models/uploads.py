@@ -1,10 +1,9 @@
-"""Uploads that arrive in parts: what is known of each besides its bytes."""
+"""Uploads until they are versions: what is known of each besides its bytes."""
 
 from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.db import models
 from django.db.models import Q
@@ -35,11 +34,14 @@ class UploadSessionQuerySet(models.QuerySet["UploadSession"]):
 
 
 class UploadSession(models.Model):
-    """An archive of `length_bytes` bytes on its way to be a version of the adapter `adapter_name`.
+    """Files of `length_bytes` bytes on their way to be a version of the adapter `adapter_name`.
 
-    It ends with the version that it became (`known`: which had this content before), or with the
-    reason why it was refused: `{"status", "code", "detail"}` of the answer. How much of it has
-    arrived only its file says. `metadata` is the header Upload-Metadata as the client sent it.
+    It is an archive, or an adapter's two files of which `file_name` names the weights. Until
+    `received_at` it is being received, and only its file says how much has arrived. Then a worker
+    looks into it, on behalf of `actor` (`audit.Actor`), and it ends, with the version that it
+    became (`known`: which had this content before), or with the reason why it was refused:
+    `{"status", "code", "detail"}` of the answer. `metadata` is the header Upload-Metadata as the
+    client sent it.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -52,6 +54,8 @@ class UploadSession(models.Model):
     version = models.ForeignKey(AdapterVersion, models.CASCADE, null=True, related_name="+")
     known = models.BooleanField(default=False)
     refusal = models.JSONField(null=True)
+    received_at = models.DateTimeField(null=True)
+    actor = models.JSONField(null=True)
     created_by = models.ForeignKey(
         User, models.SET_NULL, null=True, editable=False, related_name="+"
     )
@@ -63,9 +67,13 @@ class UploadSession(models.Model):
     class Meta:
         ordering = ["created_at"]
         constraints = [
-            models.CheckConstraint(condition=Q(length_bytes__gte=1), name="upload_not_empty"),
             models.CheckConstraint(
                 condition=Q(version=None) | Q(refusal__isnull=True), name="upload_ends_one_way"
+            ),
+            models.CheckConstraint(
+                condition=Q(received_at__isnull=True, actor__isnull=True)
+                | Q(received_at__isnull=False, actor__isnull=False),
+                name="upload_received_for_somebody",
             ),
         ]
 
@@ -75,8 +83,3 @@ class UploadSession(models.Model):
     @property
     def ended(self) -> bool:
         return self.version_id is not None or self.refusal is not None
-
-    def end(self, **outcome: Any) -> None:
-        """Note the outcome, unless another request that saw the last byte was faster."""
-        UploadSession.objects.unfinished().filter(pk=self.pk).update(**outcome)
-        self.refresh_from_db()

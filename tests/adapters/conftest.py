@@ -18,6 +18,7 @@ from pytest_django import Settings
 
 from tenants.models import BaseModel, GatewayProcess, Tenant
 from tests.adapters.builder import modules
+from tests.adapters.working import unpacking
 from tests.tenants.making import make_gateway
 
 
@@ -31,6 +32,7 @@ def storage(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) 
     adapters = {"BACKEND": backend, "OPTIONS": options}
     settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    (tmp_path / "uploads").mkdir(exist_ok=True)
     return storages["adapters"]
 
 
@@ -51,6 +53,7 @@ def object_storage(settings: Settings, tmp_path: Path) -> InMemoryStorage:
     adapters = {"BACKEND": "django.core.files.storage.InMemoryStorage"}
     settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    (tmp_path / "uploads").mkdir(exist_ok=True)
     found = storages["adapters"]
     assert isinstance(found, InMemoryStorage)
     return found
@@ -77,6 +80,13 @@ def no_jobs(transactional_db: None) -> None:
     """Procrastinate's tables are not Django's to flush between tests."""
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE procrastinate_jobs, procrastinate_workers CASCADE")
+
+
+@pytest.fixture
+def worker(no_jobs: None) -> Iterator[None]:
+    """Unpacks uploads; judges no version."""
+    with unpacking():
+        yield
 
 
 GOOD = {

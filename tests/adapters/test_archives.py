@@ -15,23 +15,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest_django import Settings
 
 from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters.checks.archives import MAX_MEMBERS, MAX_READ_BYTES
-from tenants.adapters.uploads.receiving import HashedFile, collect, unpacked
+from tenants.adapters.checks.contents import read
+from tenants.adapters.checks.contents import unpack as unpack_to
+from tenants.adapters.uploads.content import Contents, named
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tests.adapters.builder import config_bytes, lora
 from tests.adapters.test_mutations import mutated
 
 CONTENT = {CONFIG: config_bytes(), WEIGHTS: lora().bytes()}
 LIMIT = 64 << 20
-
-
-@pytest.fixture(autouse=True)
-def upload_folder(tmp_path: Path, settings: Settings) -> Path:
-    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
-    return tmp_path
 
 
 def make_tar(
@@ -66,15 +61,15 @@ def make_zip(
     return target.getvalue()
 
 
+def unpacked(raw: bytes, name: str, limit: int) -> tuple[Contents, dict[str, bytes]]:
+    """What was found of the files, and the files."""
+    targets = {name: io.BytesIO() for name in FILES}
+    contents = unpack_to(io.BytesIO(raw), name, limit, targets)
+    return contents, {name: target.getvalue() for name, target in targets.items()}
+
+
 def unpack(raw: bytes, name: str, limit: int = LIMIT) -> dict[str, bytes]:
-    files = unpacked(io.BytesIO(raw), name, limit)
-    try:
-        for file in files.values():
-            file.seal()
-        return {name: file.read() for name, file in files.items()}
-    finally:
-        for file in files.values():
-            file.close()
+    return unpacked(raw, name, limit)[1]
 
 
 def in_folder(folder: str) -> list[tuple[str, bytes]]:
@@ -106,13 +101,11 @@ def test_tar_made_from_a_folder(tmp_path: Path) -> None:
     assert unpack(target.getvalue(), "adapter.tar") == CONTENT
 
 
-def test_file_is_hashed_on_its_way() -> None:
-    files = unpacked(io.BytesIO(make_zip()), "a.zip", LIMIT)
-    assert {n: f.sha256 for n, f in files.items()} == {
-        n: hashlib.sha256(data).hexdigest() for n, data in CONTENT.items()
-    }
-    for file in files.values():
-        file.close()
+def test_what_is_found_of_the_files() -> None:
+    contents, _ = unpacked(make_zip(), "a.zip", LIMIT)
+    config, weights = (hashlib.sha256(data).hexdigest() for data in CONTENT.values())
+    size = sum(len(data) for data in CONTENT.values())
+    assert contents == Contents(config, weights, size, trained_on="tiny")
 
 
 # --- Hostile archives ----------------------------------------------------------------------------
@@ -312,12 +305,11 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], Refusal]] = {
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_hostile_archive(case: str, upload_folder: Path) -> None:
+def test_hostile_archive(case: str) -> None:
     name, make, code = HOSTILE[case]
     with pytest.raises(UploadRefused) as refused:
         unpack(make(), name)
     assert refused.value.code == code
-    assert not list(upload_folder.iterdir()), "a refused upload leaves nothing behind"
 
 
 @settings(max_examples=250, deadline=None)
@@ -338,12 +330,6 @@ def test_mutated_archive(data: st.DataObject, kind: str) -> None:
 # --- Files that come without an archive ----------------------------------------------------------
 
 
-def _sent(name: str, data: bytes = b"{}") -> HashedFile:
-    file = HashedFile(name)
-    file.write(data)
-    return file
-
-
 @pytest.mark.parametrize(
     ("names", "code"),
     [
@@ -361,27 +347,22 @@ def _sent(name: str, data: bytes = b"{}") -> HashedFile:
     ],
 )
 def test_wrong_files(names: list[str], code: Refusal) -> None:
-    files = [_sent(name) for name in names]
     with pytest.raises(UploadRefused) as refused:
-        collect(list(files))
+        named(names)
     assert refused.value.code == code
-    for file in files:
-        file.close()
 
 
 @pytest.mark.parametrize(
     "head", [b"PK\x03\x04aaaaaaa", b"\x80\x02}q\x00(X\x04\x00", b"\x80\x05" * 8]
 )
 def test_pickle_under_a_false_name(head: bytes) -> None:
-    files = [_sent(CONFIG), _sent(WEIGHTS, head)]
     with pytest.raises(UploadRefused) as refused:
-        collect(list(files))
+        read(io.BytesIO(b"{}"), io.BytesIO(head))
     assert refused.value.code == Refusal.PICKLE_REFUSED
 
 
 def test_header_length_that_looks_like_a_pickle() -> None:
     """A sound file whose header has 0x0280 bytes begins like a pickle."""
     weights = (0x0280).to_bytes(8, "little") + b"{" + b" " * 0x027F
-    upload = collect([_sent(CONFIG), _sent(WEIGHTS, weights)])
-    assert upload.weights.read() == weights
-    upload.close()
+    found = read(io.BytesIO(b"{}"), io.BytesIO(weights))
+    assert found.weights_sha256 == hashlib.sha256(weights).hexdigest()

@@ -12,10 +12,10 @@ from tenants.models import ApiKey, BaseModel, Scope, Tenant
 from tests.adapters.builder import lora
 from tests.adapters.conftest import FakeGateway
 from tests.adapters.test_checks import BAD_WEIGHTS
-from tests.adapters.test_jobs import run_worker
 from tests.adapters.uploading import ask, files, sound, upload
+from tests.adapters.working import run_worker
 
-pytestmark = pytest.mark.usefixtures("no_jobs", "base_model", "object_storage", "gateway")
+pytestmark = pytest.mark.usefixtures("worker", "base_model", "object_storage", "gateway")
 
 
 def header(tenant: Tenant, *scopes: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable
@@ -10,25 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
 from django.core.files.base import ContentFile
 from django.db import connection
 from django.utils import timezone
-from procrastinate.contrib.django import app
 from procrastinate.contrib.django.models import ProcrastinateJob
 from procrastinate.jobs import Job
 from pytest_django import Settings
 
-from inference.content import CONFIG, WEIGHTS
+from inference.content import CONFIG, WEIGHTS, digest_of
 from tenants.adapters import jobs, store
 from tenants.adapters.jobs import Backoff, clean_up, judge_later, judge_version
 from tenants.adapters.probe import LoadFailed, ProbeUnavailable
-from tenants.adapters.uploads.receiving import HashedFile, Upload
 from tenants.errors import IllegalTransition
 from tenants.models import LIVE, Adapter, AdapterVersion, BaseModel, State, Tenant
 from tests.adapters.builder import config_bytes, lora
 from tests.adapters.conftest import FakeGateway, stored_files
 from tests.adapters.test_checks import BAD_CONFIGS, BAD_WEIGHTS
+from tests.adapters.working import run_worker
 from tests.tenants.making import make_gateway
 
 pytestmark = pytest.mark.usefixtures("no_jobs")
@@ -40,21 +39,14 @@ def adapter(tenant: Tenant, base_model: BaseModel) -> Adapter:
     return Adapter.objects.create(tenant=tenant, name="pirate", base_model=base_model)
 
 
-def _file(name: str, data: bytes) -> HashedFile:
-    file = HashedFile(name)
-    file.write(data)
-    file.seal()
-    return file
-
-
 def kept(adapter: Adapter, config: bytes, weights: bytes) -> AdapterVersion:
     """A version whose upload is complete, without a job."""
-    upload = Upload(_file(CONFIG, config), _file(WEIGHTS, weights))
-    folder = store.new_folder(adapter, upload.digest)
-    store.save(folder, upload)
-    version, _ = adapter.add_version(upload.digest, folder=folder, size_bytes=upload.size_bytes)
+    digest = digest_of(*(hashlib.sha256(data).hexdigest() for data in (config, weights)))
+    folder = store.new_folder(adapter, digest)
+    store.save(folder, [(CONFIG, ContentFile(config)), (WEIGHTS, ContentFile(weights))])
+    size_bytes = len(config) + len(weights)
+    version, _ = adapter.add_version(digest, folder=folder, size_bytes=size_bytes)
     version.advance(State.VALIDATING)
-    upload.close()
     return version
 
 
@@ -254,7 +246,7 @@ def test_backoff_is_for_ever_and_bounded() -> None:
 
 
 def test_killed_before_the_probe(version: AdapterVersion, gateway: FakeGateway) -> None:
-    version.advance(State.PROBING, report=store.check(version).report())
+    version.advance(State.PROBING, report=store.check(version).report)
     assert judged(version).state == State.READY
 
 
@@ -275,7 +267,7 @@ def test_deleted_meanwhile(version: AdapterVersion) -> None:
 
 def test_another_run_was_faster(version: AdapterVersion, gateway: FakeGateway) -> None:
     """Two runs at once (one was taken for dead): the first verdict counts, the other is dropped."""
-    version.advance(State.PROBING, report=store.check(version).report())
+    version.advance(State.PROBING, report=store.check(version).report)
     slow = AdapterVersion.objects.get(pk=version.pk)
     assert judged(version).state == State.READY
     gateway.say({"max_logprob_delta": 0.0})
@@ -283,17 +275,6 @@ def test_another_run_was_faster(version: AdapterVersion, gateway: FakeGateway) -
         jobs._probe(slow)
     version.refresh_from_db()
     assert version.state == State.READY
-
-
-def run_worker() -> None:
-    """Let a real worker run until there is nothing to do."""
-
-    async def work() -> None:
-        worker = app.with_connector(app.connector.get_worker_connector())  # type: ignore[attr-defined]
-        async with worker.open_async():
-            await worker.run_worker_async(wait=False, install_signal_handlers=False)
-
-    async_to_sync(work)()
 
 
 def test_on_a_real_worker(version: AdapterVersion, gateway: FakeGateway) -> None:

@@ -22,18 +22,24 @@ from tests.adapters.builder import config_bytes, lora
 from tests.adapters.conftest import stored_files
 from tests.adapters.test_archives import make_tar, make_zip
 from tests.adapters.uploading import KEY, chunked, files, sound, upload
+from tests.stack.asking import until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.urls("tests.adapters.uploading"),
-    pytest.mark.usefixtures("no_jobs", "tenant", "base_model"),
+    pytest.mark.usefixtures("worker", "tenant", "base_model"),
 ]
+
+
+def judging() -> Any:
+    """Jobs that judge versions."""
+    return ProcrastinateJob.objects.filter(task_name="judge_version")
 
 
 def assert_nothing_left(storage: Any, settings: Settings) -> None:
     assert not Adapter.objects.exists()
     assert not AdapterVersion.objects.exists()
-    assert not ProcrastinateJob.objects.filter(task_name="judge_version").exists()
+    assert not judging().exists()
     assert not stored_files(storage)
     folder = Path(settings.FILE_UPLOAD_TEMP_DIR)
     assert not folder.exists() or not list(folder.iterdir())
@@ -61,8 +67,7 @@ def test_new_version(sent: Any, storage: Any, settings: Settings) -> None:
     assert stored_files(storage) == [f"{version.folder}/{name}" for name in sorted(FILES)]
     with store.open_file(version.folder, WEIGHTS) as file:
         assert file.read() == lora().bytes()
-    job = ProcrastinateJob.objects.get()
-    assert (job.task_name, job.args) == ("judge_version", {"version_id": version.pk})
+    assert judging().get().args == {"version_id": version.pk}
     assert not list(Path(settings.FILE_UPLOAD_TEMP_DIR).iterdir())
 
 
@@ -83,7 +88,7 @@ def test_same_content_is_the_same_version(storage: Any) -> None:
     status, second = upload(files(("a.zip", make_zip())))
     assert (status, second["id"]) == (200, first["id"])
     assert len(stored_files(storage)) == 2
-    assert ProcrastinateJob.objects.count() == 1
+    assert judging().count() == 1
 
 
 def test_same_content_in_another_adapter_is_another_version(object_storage: Any) -> None:
@@ -96,7 +101,7 @@ def test_rejected_content_stays_rejected(object_storage: InMemoryStorage) -> Non
     upload(sound())
     AdapterVersion.objects.update(state=State.REJECTED)
     assert upload(sound())[1]["state"] == "rejected"
-    assert ProcrastinateJob.objects.count() == 1
+    assert judging().count() == 1
 
 
 def test_archived_content_comes_back(storage: Any) -> None:
@@ -129,7 +134,7 @@ def test_uploads_of_the_same_content_at_once(storage: Any, settings: Settings) -
     assert sorted(status for status, _ in answers) == [200, 200, 200, 201]
     assert {body["id"] for _, body in answers} == {version.pk}
     assert stored_files(storage) == [f"{version.folder}/{name}" for name in sorted(FILES)]
-    assert ProcrastinateJob.objects.count() == 1
+    assert judging().count() == 1
     assert not list(Path(settings.FILE_UPLOAD_TEMP_DIR).iterdir())
 
 
@@ -219,21 +224,42 @@ def keep_in(kind: type[FileSystemStorage], settings: Settings, folder: Path) -> 
     adapters = {"BACKEND": f"{__name__}.{kind.__name__}", "OPTIONS": location}
     settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
     settings.FILE_UPLOAD_TEMP_DIR = str(folder / "uploads")
+    (folder / "uploads").mkdir()
 
 
 class FullStorage(FileSystemStorage):
-    """Takes one file, then the disk is full."""
+    """Takes one file, then the disk is full, for a while."""
+
+    full = True
 
     def _save(self, name: str, content: Any) -> str:
-        if name.endswith(WEIGHTS):
+        if name.endswith(WEIGHTS) and self.full:
             raise OSError(28, "No space left on device")
         return super()._save(name, content)
 
 
-def test_full_disk_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [sound(), files(("a.zip", make_zip()))], ids=["files", "archive"])
+def test_on_a_full_disk_an_upload_waits(
+    sent: Any, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is kept twice, and nothing is lost: a worker tries again, as after a crash."""
     keep_in(FullStorage, settings, tmp_path)
-    assert upload(sound())[0] == 500
-    assert_nothing_left(store.storage(), settings)
+    settings.UPLOAD_WAIT_S = 1
+    status, body = upload(sent)
+    assert status == 202
+    jobs_left = ProcrastinateJob.objects.filter(task_name="unpack_upload")
+    until(lambda: jobs_left.get().attempts == 1)
+    assert not AdapterVersion.objects.exists() and not stored_files(store.storage())
+    waiting = sorted(path.name for path in (tmp_path / "uploads").iterdir())
+    assert len(waiting) == len(sent) and all(name.startswith(body["id"]) for name in waiting)
+    monkeypatch.setattr(FullStorage, "full", False)
+    jobs.unpack_upload(upload_id=body["id"])
+    jobs.unpack_upload(upload_id=body["id"])
+    version = AdapterVersion.objects.get()
+    assert version.state == State.VALIDATING
+    assert stored_files(store.storage()) == [f"{version.folder}/{name}" for name in sorted(FILES)]
+    assert judging().count() == 1
+    assert not list((tmp_path / "uploads").iterdir())
 
 
 class RivalStorage(FileSystemStorage):
@@ -281,6 +307,7 @@ def test_memory_of_a_64_mib_upload(settings: Settings, tmp_path: Path) -> None:
     }
     settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
     settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    (tmp_path / "uploads").mkdir()
     upload(sound(), name="first")  # what is imported and cached at the first request stays out
     content_type, body = large_body(64 << 20)
     tracemalloc.start()
@@ -293,5 +320,5 @@ def test_memory_of_a_64_mib_upload(settings: Settings, tmp_path: Path) -> None:
         tracemalloc.stop()
     assert status == 201
     assert version.size_bytes > 64 << 20
-    assert [finding.code for finding in verdict.findings] == ["header_invalid"]
+    assert [finding["code"] for finding in verdict.report["findings"]] == ["header_invalid"]
     assert peak < 10 << 20

@@ -25,7 +25,6 @@ from django.core.asgi import get_asgi_application
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
-from procrastinate.contrib.django.models import ProcrastinateJob
 from pytest_django import Settings
 
 from inference.content import CONFIG, WEIGHTS, digest_of
@@ -43,12 +42,13 @@ from tenants.models import (
 )
 from tests.adapters.builder import config_bytes, lora
 from tests.adapters.test_archives import make_tar, make_zip
+from tests.adapters.test_upload import judging
 from tests.adapters.uploading import sound
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("no_jobs", "base_model", "object_storage"),
+    pytest.mark.usefixtures("worker", "base_model", "object_storage"),
 ]
 
 CONTENT = [(CONFIG, config_bytes()), (WEIGHTS, lora().bytes())]
@@ -157,7 +157,7 @@ def test_an_upload_in_two_parts(storage: Any, client: Tus, settings: Settings) -
     assert (told["version"]["number"], told["version"]["state"]) == (1, "validating")
     assert client.offset(url) == len(TAR)
     assert folder(settings) == []
-    assert ProcrastinateJob.objects.get().task_name == "judge_version"
+    assert judging().count() == 1
 
 
 def test_methods_in_a_header(client: Tus) -> None:
@@ -560,7 +560,7 @@ def test_two_ask_for_the_outcome_at_once(client: Tus) -> None:
     parts.path(id_of(url)).write_bytes(TAR)
     answers = at_once(*[lambda: client("HEAD", url)] * 3)
     assert [answer.status_code for answer in answers] == [200] * 3
-    assert AdapterVersion.objects.count() == ProcrastinateJob.objects.count() == 1
+    assert AdapterVersion.objects.count() == judging().count() == 1
 
 
 def test_the_file_vanished(client: Tus) -> None:

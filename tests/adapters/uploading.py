@@ -9,7 +9,6 @@ import httpx
 from asgiref.sync import async_to_sync
 from django.core.asgi import get_asgi_application
 from django.urls import path
-from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -18,15 +17,13 @@ from inference.content import CONFIG, WEIGHTS
 from tenants.adapters.uploads.guard import BodyGuard
 from tenants.api.endpoints.uploads import take_in
 from tenants.models import Tenant
+from tenants.models.audit import Actor
 from tests.adapters.builder import config_bytes, lora
 
 KEY = {"Authorization": "Bearer lk_" + "a" * 12 + "_" + "b" * 43}
 
 
-def _problem(error: Exception, context: Any) -> Response | None:
-    if not isinstance(error, APIException):
-        return None
-    return Response({"code": error.get_codes(), "detail": str(error.detail)}, error.status_code)
+ACTOR = Actor("key", 1, "a key")
 
 
 class Versions(APIView):
@@ -36,11 +33,10 @@ class Versions(APIView):
     permission_classes = ()
 
     def post(self, request: Request, name: str) -> Response:
-        version, kept = take_in(request, Tenant.objects.get(slug="acme"), name)
-        return Response({"id": version.pk, "state": version.state}, 201 if kept else 200)
-
-    def get_exception_handler(self) -> Any:
-        return _problem
+        session = take_in(request, Tenant.objects.get(slug="acme"), name, ACTOR)
+        if (version := session.version) is None:
+            return Response({"id": str(session.pk)}, 202)
+        return Response({"id": version.pk, "state": version.state}, 200 if session.known else 201)
 
 
 urlpatterns = [path("api/v1/adapters/<str:name>/versions", Versions.as_view())]

@@ -24,6 +24,7 @@ from tests.bench import (  # noqa: E402
     lorikeet,
     metering,
     pages,
+    planes,
     streams,
     thrash,
     throughput,
@@ -42,6 +43,7 @@ BENCHMARKS = {
     "thrash": thrash.run,
     "ledger": ledger.run,
     "pages": pages.run,
+    "planes": planes.run,
 }
 
 

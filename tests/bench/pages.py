@@ -121,7 +121,7 @@ async def _ask(console: Gateway, page: Page, sessions: Mapping[str, str]) -> lis
     """How long each request of a round took, in milliseconds."""
     took = []
     async with httpx.AsyncClient(
-        base_url=console.url, cookies=_cookies(page, sessions), trust_env=False, timeout=60
+        base_url=console.url, cookies=cookies_of(page, sessions), trust_env=False, timeout=60
     ) as client:
         for _ in range(REQUESTS):
             began = time.perf_counter()
@@ -133,7 +133,7 @@ async def _ask(console: Gateway, page: Page, sessions: Mapping[str, str]) -> lis
     return took
 
 
-def _cookies(page: Page, sessions: Mapping[str, str]) -> dict[str, str]:
+def cookies_of(page: Page, sessions: Mapping[str, str]) -> dict[str, str]:
     return {"sessionid": sessions[page.role]} if page.role in sessions else {}
 
 
@@ -141,20 +141,30 @@ def _cookies(page: Page, sessions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _prepare(scale: Scale) -> tuple[list[Look], dict[str, str]]:
-    """A crowd, static files, sessions by role, and the pages with their queries."""
+    """What `crowded` does, and the pages with their queries."""
+    tenant, clients = crowded(scale)
+    looks = [
+        Look(page, _queries(clients.get(page.role) or _client(), page)) for page in asked(tenant)
+    ]
+    return looks, sessions_of(clients)
+
+
+def crowded(scale: Scale) -> tuple[Tenant, dict[str, Client]]:
+    """Make a crowd and static files; the tenant that pages are of, and who is signed in by role."""
     call_command("collectstatic", verbosity=0, interactive=False)
     if not Tenant.objects.filter(slug=BIG).exists():
         until = timezone.now().replace(minute=0, second=0, microsecond=0)
         make(Size(scale.page_tenants, scale.page_adapters, scale.events, AUDIT_ENTRIES, until))
     tenant = Tenant.objects.get(slug=BIG)
-    clients = _clients(tenant)
-    looks = [
-        Look(page, _queries(clients.get(page.role) or _client(), page)) for page in _asked(tenant)
-    ]
-    return looks, {role: client.cookies["sessionid"].value for role, client in clients.items()}
+    return tenant, _clients(tenant)
 
 
-def _asked(tenant: Tenant) -> Iterator[Page]:
+def sessions_of(clients: Mapping[str, Client]) -> dict[str, str]:
+    """The session cookie of each role."""
+    return {role: client.cookies["sessionid"].value for role, client in clients.items()}
+
+
+def asked(tenant: Tenant) -> Iterator[Page]:
     year_ago = f"{timezone.now() - timedelta(days=364):%Y-%m-%d}"
     for page in pages(tenant):
         yield page
@@ -224,7 +234,7 @@ async def _visit(
 ) -> tuple[float, float]:
     """The first contentful paint in milliseconds, and the kilobytes of all bodies as sent."""
     context = await browser.new_context()
-    cookies = _cookies(page, sessions).items()
+    cookies = cookies_of(page, sessions).items()
     await context.add_cookies([{"name": n, "value": v, "url": base_url} for n, v in cookies])
     tab = await context.new_page()
     await tab.goto(base_url + page.url, wait_until="networkidle")

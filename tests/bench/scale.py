@@ -30,6 +30,8 @@ class Scale:
     page_tenants: int = 1_000
     page_adapters: int = 10_000
     page_rounds: int = 3
+    plane_rounds: int = 5
+    plane_streams: int = 64
 
 
 QUICK = {
@@ -51,5 +53,7 @@ QUICK = {
     "page_tenants": 100,
     "page_adapters": 1_000,
     "page_rounds": 1,
+    "plane_rounds": 2,
+    "plane_streams": 32,
 }
 """Enough to see that it works and where the figures are: two or three minutes."""

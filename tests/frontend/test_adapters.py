@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tenants.models import (
     Tenant,
     UploadSession,
 )
+from tests.adapters.working import unpacking
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
 from tests.tenants.making import make_adapter, make_base, make_member, make_tenant, make_version
@@ -228,6 +229,13 @@ def folders(settings: Settings, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def worker(transactional_db: None) -> Iterator[None]:
+    """Unpacks uploads, which the form waits for."""
+    with unpacking():
+        yield
+
+
 def sent(config: str = "{}", **fields: str) -> dict[str, Any]:
     """What the form sends: two files, and its fields."""
     files = [("adapter_config.json", config), ("adapter_model.safetensors", "weights")]
@@ -244,7 +252,7 @@ def sent(config: str = "{}", **fields: str) -> dict[str, Any]:
      ("viewer", 403, 403), ("outsider", 404, 404), ("nobody", 302, 302)],
 )  # fmt: skip
 def test_the_upload_form_takes_a_developer(
-    tenant: Tenant, folders: Path, role: str, seen: int, posted: int
+    worker: None, tenant: Tenant, folders: Path, role: str, seen: int, posted: int
 ) -> None:
     make_base()
     client = client_of(tenant, role)
@@ -257,7 +265,7 @@ def test_the_upload_form_takes_a_developer(
     assert AdapterVersion.objects.count() == (seen == 200)
 
 
-def test_the_form_makes_a_version_once(tenant: Tenant, folders: Path) -> None:
+def test_the_form_makes_a_version_once(worker: None, tenant: Tenant, folders: Path) -> None:
     make_base()
     client = client_of(tenant, "developer")
     first = client.post(url(tenant, "upload"), sent())
@@ -297,7 +305,30 @@ def test_the_form_takes_no_more_than_the_limit(
     assert not Adapter.objects.exists()
 
 
-def test_the_form_needs_its_token(tenant: Tenant, folders: Path) -> None:
+def test_the_form_says_where_a_worker_takes_longer(
+    transactional_db: None, tenant: Tenant, folders: Path, settings: Settings
+) -> None:
+    make_base()
+    settings.UPLOAD_WAIT_S = 0
+    client = client_of(tenant, "developer")
+    page = text(client.post(url(tenant, "upload"), sent(), follow=True))
+    assert "The upload to dispatcher is being checked." in page
+    assert "adapter_model.safetensors, being checked" in page
+    assert not Adapter.objects.exists()
+
+
+def test_what_a_worker_finds_wrong_is_told_in_the_form(
+    worker: None, tenant: Tenant, folders: Path
+) -> None:
+    make_base()
+    fields = sent() | {"files": [SimpleUploadedFile("a.tar", b"no archive")]}
+    page = client_of(tenant, "developer").post(url(tenant, "upload"), fields)
+    assert page.status_code == 422
+    assert "The archive is damaged" in text(page) and "(archive_invalid)" in text(page)
+    assert not Adapter.objects.exists()
+
+
+def test_the_form_needs_its_token(worker: None, tenant: Tenant, folders: Path) -> None:
     make_base()
     client = Client(enforce_csrf_checks=True)
     client.force_login(make_member(tenant, "owner"))

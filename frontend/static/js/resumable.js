@@ -5,6 +5,7 @@
 const PART_BYTES = 32 << 20; // one request; a proxy that collects requests loses no more than this
 const WAITS_S = [1, 2, 4, 8, 15, 30];
 const ATTEMPTS = 20; // without a single byte of progress
+const LOOK_AGAIN_S = 1; // while the server checks what it has
 const AGAIN = new Set([0, 408, 409, 423, 425, 502, 503, 504]); // 409: look where it is, and go on
 
 // The server's last word: a problem of RFC 9457, or whatever a proxy in between may answer.
@@ -64,10 +65,11 @@ export class ResumableUpload {
 
   async attempt() {
     let upload = (await this.found()) ?? (await this.begin());
-    while (upload.state === "receiving") {
+    while (upload.state === "receiving" || upload.state === "checking") {
       this.offset = upload.offset;
       this.progress(this.offset);
-      await this.append();
+      if (upload.state === "receiving") await this.append();
+      else await this.sleep(LOOK_AGAIN_S);
       upload = await this.found();
       if (!upload) throw new Refused(409);
     }
@@ -139,6 +141,10 @@ export class ResumableUpload {
   // Until the time is over or the network is back, whichever comes first.
   wait(seconds) {
     this.waiting(seconds);
+    return this.sleep(seconds);
+  }
+
+  sleep(seconds) {
     const { promise, resolve, reject } = Promise.withResolvers();
     const timer = setTimeout(resolve, seconds * 1000);
     const abort = () => reject(this.aborter.signal.reason);

@@ -153,7 +153,7 @@ class UploadDrop extends HTMLElement {
     const [since, from] = this.samples[0];
     const rate = now - since > 500 ? ((bytes - from) / (now - since)) * 1000 : 0;
     const pace = rate > 0 ? ` · ${size(rate)}/s · ${time((total - bytes) / rate)} left` : "";
-    this.say(bytes < total ? `${size(bytes)} of ${size(total)}${pace}` : "All sent; the server is storing it");
+    this.say(bytes < total ? `${size(bytes)} of ${size(total)}${pace}` : "All sent; the server is checking it");
   }
 
   broke(seconds) {

@@ -19,15 +19,16 @@ from dataclasses import dataclass
 from typing import IO
 
 from tenants.adapters.checks.findings import shown, told
+from tenants.adapters.uploads.content import MAX_RATIO, RATIO_FREE_BYTES
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 
 MAX_MEMBERS = 16
 """Two files and perhaps a folder; some more, so that the answer can name what is too much."""
 MAX_READ_BYTES = 512 << 10
-"""The most that a reader may ask for at once: a zip's whole directory or a tar's long header."""
-MAX_RATIO = 200
-"""Inflated size over stored size; weights barely shrink, half of a fresh adapter is zeros."""
-RATIO_FREE_BYTES = 1 << 20
+"""The most that a reader may ask for at once, such as a zip's whole directory."""
+MAX_TAR_HEADER_BYTES = 8 << 10
+"""Of a long name or an extended header. Python 3.11 before 3.11.10 reads one in quadratic time
+(CVE-2024-6232): 48 s for 125 KB."""
 _END_OF_ZIP = b"PK\x05\x06"
 _END_OF_ZIP_BYTES = 22
 
@@ -52,16 +53,17 @@ class _Entry:
 
 
 class _Bounded(io.RawIOBase):
-    """An archive whose reader cannot ask for more than MAX_READ_BYTES at once."""
+    """An archive whose reader cannot ask for more than `limit` bytes at once."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: IO[bytes], limit: int = MAX_READ_BYTES) -> None:
         self._stream = stream
+        self.limit = limit
 
     def read(self, size: int | None = -1) -> bytes:
-        limit = MAX_READ_BYTES + 1
-        data = self._stream.read(limit if size is None or size < 0 else min(size, limit))
-        if len(data) == limit:
-            raise _invalid(f"it has a header of more than {MAX_READ_BYTES} bytes")
+        most = self.limit + 1
+        data = self._stream.read(most if size is None or size < 0 else min(size, most))
+        if len(data) == most:
+            raise _invalid(f"it has a header of more than {self.limit} bytes")
         return data
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -93,8 +95,10 @@ def open_tar(stream: IO[bytes]) -> Iterator[list[Member]]:
     stream.seek(0)
     with ExitStack() as stack:
         with _damage_as_refusal():
-            archive = stack.enter_context(tarfile.open(fileobj=_Bounded(stream), mode="r:"))
+            bounded = _Bounded(stream, MAX_TAR_HEADER_BYTES)
+            archive = stack.enter_context(tarfile.open(fileobj=bounded, mode="r:"))
             members = _checked(_tar_entry(archive, member) for member in archive)
+            bounded.limit = MAX_READ_BYTES
         yield members
 
 

@@ -48,6 +48,9 @@ class Code(StrEnum):
     NOT_FINITE = "not_finite"
     VALUE_TOO_LARGE = "value_too_large"
 
+    CHECK_LIMIT_EXCEEDED = "check_limit_exceeded"
+    CHECKS_FAILED = "checks_failed"
+
     LOAD_FAILED = "load_failed"
     NOT_FINITE_OUTPUT = "not_finite_output"
     NO_EFFECT = "no_effect"

@@ -133,7 +133,7 @@ class _Counted:
 
 
 async def _refuse_size(send: Send, error: UploadRefused) -> None:
-    await refuse(send, STATUS[Refusal.PAYLOAD_TOO_LARGE], error.code, str(error.detail))
+    await refuse(send, STATUS[Refusal.PAYLOAD_TOO_LARGE], error.code, error.message)
 
 
 async def refuse(

@@ -56,7 +56,7 @@ class Intake:
         try:
             reached = await _take(scope, admitted, receive)
         except UploadRefused as refusal:
-            await refuse(send, refusal.status_code, refusal.code, str(refusal.detail), TUS)
+            await refuse(send, refusal.status_code, refusal.code, refusal.message, TUS)
         except ClientGone:
             pass
         except FileNotFoundError:  # it was completed or given up meanwhile, and Django knows

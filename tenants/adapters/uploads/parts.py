@@ -1,12 +1,14 @@
-"""The file of an upload that arrives in parts; its size, and nothing else, says how much has.
+"""The files of an upload until it is a version.
+
+Of one that arrives in parts there is one file, an archive; its size, and nothing else, says how
+much has arrived.
 
 Whoever writes holds the file's lock for that one write, and writes only where he believes the end
 to be. So of two requests for the same bytes one writes and the other is turned away, at whichever
-gateway each arrives; and a gateway that is killed in between leaves a shorter file, no wrong one.
+console each arrives; and a console that is killed in between leaves a shorter file, no wrong one.
 
-The gateways of one installation share the folder FILE_UPLOAD_TEMP_DIR. On several machines that
-takes a file system with locks (NFS 4, for one), or a load balancer that sends every request for
-`/api/v1/uploads/` of one client to one gateway.
+Consoles and workers of one installation share the folder FILE_UPLOAD_TEMP_DIR. On several machines
+that takes a file system with locks (NFS 4, for one).
 """
 
 from __future__ import annotations
@@ -14,31 +16,46 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from tempfile import TemporaryDirectory
 from uuid import UUID
 
 from django.conf import settings
+from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 
+from inference.content import FILES
 from tenants.models import UploadSession
 
 PATTERN = "*.part"
+FOLDER_PATTERN = "*.unpacked"
+"""Folders of workers, each for one attempt to unpack one upload."""
 
 
 class OffsetMoved(Exception):
     """Another request has written meanwhile; the argument is where the file now ends."""
 
 
-def path(id: UUID) -> Path:
-    return Path(settings.FILE_UPLOAD_TEMP_DIR) / f"{id}.part"
+def path(id: UUID, name: str = "") -> Path:
+    """Where the archive is; with the `name` of one of an adapter's two files, where that one is."""
+    return Path(settings.FILE_UPLOAD_TEMP_DIR) / f"{id}{name}.part"
 
 
 def create(id: UUID) -> None:
     """Make the empty file."""
     os.makedirs(settings.FILE_UPLOAD_TEMP_DIR, exist_ok=True)
     path(id).open("xb").close()
+
+
+def adopt(id: UUID, files: Mapping[str, UploadedFile[bytes]]) -> None:
+    """Keep files of a request under the upload's name, durably; `files` by the names of `path`."""
+    for name, file in files.items():
+        assert isinstance(file, TemporaryUploadedFile), "see FILE_UPLOAD_HANDLERS"
+        file.flush()
+        os.fsync(file.fileno())
+        os.rename(file.temporary_file_path(), path(id, name))
+        file.close()
 
 
 def durable_size(id: UUID) -> int:
@@ -48,14 +65,18 @@ def durable_size(id: UUID) -> int:
         return os.fstat(file.fileno()).st_size
 
 
-def opened(id: UUID) -> IO[bytes]:
-    """Open it for reading. Raises FileNotFoundError."""
-    return path(id).open("rb")
+@contextmanager
+def scratch_folder(id: UUID) -> Iterator[Path]:
+    """An empty folder, on the same file system, for what one attempt to unpack the upload makes."""
+    parent, suffix = settings.FILE_UPLOAD_TEMP_DIR, FOLDER_PATTERN.removeprefix("*")
+    with TemporaryDirectory(prefix=f"{id}-", suffix=suffix, dir=parent) as folder:
+        yield Path(folder)
 
 
 def remove(id: UUID) -> None:
-    """Delete the file; no error if it is gone."""
-    path(id).unlink(missing_ok=True)
+    """Delete its files; no error if they are gone."""
+    for name in ("", *FILES):
+        path(id, name).unlink(missing_ok=True)
 
 
 def discard(session: UploadSession) -> None:

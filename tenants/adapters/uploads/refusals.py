@@ -1,10 +1,11 @@
-"""Why an upload is refused before anything of it is kept: a stable code and a 4xx status."""
+"""Why an upload is refused before anything of it is kept: a stable code and a 4xx status.
+
+Free of Django: the child processes that read uploads raise these as well.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
-
-from rest_framework.exceptions import APIException
 
 
 class Refusal(StrEnum):
@@ -22,6 +23,8 @@ class Refusal(StrEnum):
     ARCHIVE_PATH_REFUSED = "archive_path_refused"
     ARCHIVE_MEMBER_REFUSED = "archive_member_refused"
     ARCHIVE_BOMB = "archive_bomb"
+    CHECK_LIMIT_EXCEEDED = "check_limit_exceeded"
+    CHECKS_FAILED = "checks_failed"
     NAME_INVALID = "name_invalid"
     ADAPTER_DELETED = "adapter_deleted"
     BASE_MODEL_UNKNOWN = "base_model_unknown"
@@ -50,16 +53,19 @@ STATUS = {
 """HTTP status by code; 400 where it is not here."""
 
 
-class UploadRefused(APIException):
-    """The upload is at fault. The message names the value and what is allowed."""
+class UploadRefused(Exception):
+    """The upload is at fault. The message names the value and what is allowed.
 
-    wait: int | None
-    """When to try again, in seconds; sent as Retry-After."""
+    `wait` says when to try again, in seconds; it is sent as Retry-After.
+    """
 
     def __init__(self, code: Refusal, message: str, wait: int | None = None) -> None:
-        self.code, self.wait = code, wait
-        self.status_code = STATUS.get(code, 400)
-        super().__init__(message, code.value)
+        super().__init__(message)
+        self.code, self.message, self.wait = code, message, wait
+
+    @property
+    def status_code(self) -> int:
+        return STATUS.get(self.code, 400)
 
 
 def too_large(max_bytes: int) -> UploadRefused:

@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
+from tenants.api.endpoints.sessions import UploadSerializer
 from tenants.api.endpoints.uploads import receive
 from tenants.api.filters import AdapterFilter, VersionFilter
 from tenants.api.permissions import TenantView
@@ -115,10 +116,13 @@ class Versions(
                 "required": ["files"],
             }
         },
-        responses={200: VersionSerializer, 201: VersionSerializer},
+        responses={200: VersionSerializer, 201: VersionSerializer, 202: UploadSerializer},
     )
     def create(self, request: Request, name: str) -> Response:
-        """Upload a version: 201 and it is being checked, or 200 if its content is known already."""
+        """Upload a version: 201 and it is being checked, or 200 if its content is known already.
+
+        202 where a worker takes longer to look into it: ask for the upload at its Location.
+        """
         return receive(request, self.caller.tenant, name)
 
     @extend_schema(request=None, responses=VersionSerializer)

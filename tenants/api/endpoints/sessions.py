@@ -1,20 +1,18 @@
 """`/uploads`: uploads that survive a broken connection, by the protocol tus.
 
 A session takes one archive. The bytes never come here: `tenants.adapters.uploads.intake` puts them
-into the session's file, and asks here before and after. A file that is complete takes the way
-of any other upload, and the session ends with the version or with the refusal.
+into the session's file, and asks here before and after. A file that is complete is handed to a
+worker, as any other upload, and the session ends with the version or with the refusal. Uploads that
+came in one request are told here as well, to who was answered 202.
 """
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
 import structlog
-from django.conf import settings
 from django.db import models, transaction
 from django.http import Http404
-from django.utils import timezone
 from django.utils.http import http_date
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
@@ -28,27 +26,22 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from tenants.adapters.uploads import parts, tus
-from tenants.adapters.uploads.receiving import is_archive_name, unpack
+from tenants.adapters.uploads import handover, parts, tus
+from tenants.adapters.uploads.content import is_archive_name
+from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
-from tenants.api.endpoints.uploads import (
-    Destination,
-    base_model_asked,
-    check_name,
-    keep,
-    refuse_suspended,
-)
 from tenants.api.permissions import TenantView
 from tenants.api.problems import ProblemSerializer, problem
 from tenants.api.schema import Schema
 from tenants.api.serializers import VersionSerializer
 from tenants.models import ApiKey, Tenant, UploadSession, User
-from tenants.models.audit import acting, actor_of
+from tenants.models.audit import Actor, actor_of
 from tenants.permissions import Permission
 
 log = structlog.get_logger(__name__)
 
 EDIT = Permission.EDIT_ADAPTERS
+UPLOADS = "/api/v1/uploads"
 SPOKEN = {"create", "measure", "append", "destroy"}
 """Actions of the protocol, which say its version; the others are ours."""
 
@@ -65,12 +58,12 @@ BYTES = {tus.CONTENT_TYPE: OpenApiTypes.BINARY}
 
 
 class UploadSerializer(serializers.ModelSerializer[UploadSession]):
-    """An upload in parts, and what became of it."""
+    """An upload, and what became of it."""
 
     adapter = serializers.CharField(source="adapter_name")
     state = serializers.SerializerMethodField()
     offset = serializers.SerializerMethodField(help_text="Bytes that have arrived.")
-    length = serializers.IntegerField(source="length_bytes", help_text="Bytes of the archive.")
+    length = serializers.IntegerField(source="length_bytes", help_text="Bytes of the upload.")
     created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
     version = VersionSerializer(help_text="What it became.", allow_null=True)
     known = serializers.BooleanField(help_text="That version had this content before.")
@@ -84,10 +77,12 @@ class UploadSerializer(serializers.ModelSerializer[UploadSession]):
         ]  # fmt: skip
 
     def get_state(self, session: UploadSession) -> str:
-        """`receiving`, `complete` or `refused`."""
+        """`receiving`, `checking` (a worker looks into it), `complete` or `refused`."""
         if session.version_id is not None:
             return "complete"
-        return "receiving" if session.refusal is None else "refused"
+        if session.refusal is not None:
+            return "refused"
+        return "receiving" if session.received_at is None else "checking"
 
     def get_offset(self, session: UploadSession) -> int:
         try:
@@ -103,7 +98,7 @@ class UploadSerializer(serializers.ModelSerializer[UploadSession]):
 class Uploads(
     TenantView, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[UploadSession]
 ):
-    """Uploads in parts."""
+    """Uploads until they are versions."""
 
     schema = Schema()
     needs = dict.fromkeys([*SPOKEN, "list", "retrieve", "metadata"], EDIT)
@@ -161,9 +156,8 @@ class Uploads(
         user = request.user if isinstance(request.user, User) else None
         header = request.headers.get("Upload-Metadata", "")
         session = begin(self.caller.tenant, tus.length(request.headers), header, user)
-        where = f"{request.build_absolute_uri(request.path)}/{session.pk}"
         headers = {
-            "Location": f"{where}?tenant={self.caller.tenant.slug}",
+            "Location": address_of(session, request),
             "Upload-Expires": http_date(session.expires_at.timestamp()),
         }
         return Response(status=status.HTTP_201_CREATED, headers=headers)
@@ -176,7 +170,7 @@ class Uploads(
         return super().retrieve(request, *args, **kwargs)
 
     def measure(self, request: Request, id: str) -> Response:
-        """HEAD: where to go on. Of a complete upload it is true only once a version was made."""
+        """HEAD: where to go on. A complete upload that is refused is told so."""
         session = self.get_object()
         offset = offset_of(session)
         settle(session, offset, request)
@@ -191,7 +185,10 @@ class Uploads(
             OFFSET, LENGTH, EXPIRES,
         ],
         responses={
-            204: OpenApiResponse(description="Appended; at the end, GET names the version.")
+            204: OpenApiResponse(
+                description="Appended; at the end, GET names the version, or says that the upload "
+                "is still being looked into."
+            )
         },
     )  # fmt: skip
     def append(self, request: Request, id: str) -> Response:
@@ -229,13 +226,13 @@ def offset_of(session: UploadSession) -> int:
     Raises:
         Http404: its file is gone.
     """
-    if session.ended:
+    if session.received_at is not None:
         return session.length_bytes
     try:
         return parts.durable_size(session.pk)
     except FileNotFoundError as error:
         session.refresh_from_db()
-        if session.ended:
+        if session.received_at is not None:
             return session.length_bytes
         log.error("upload_file_missing", upload=str(session.pk), path=str(parts.path(session.pk)))
         raise Http404 from error
@@ -247,7 +244,6 @@ def begin(tenant: Tenant, length: int, header: str, user: User | None) -> Upload
     Raises:
         UploadRefused: it could not become a version, or the tenant has too much under way.
     """
-    refuse_suspended(tenant)
     told = tus.metadata(header)
     session = UploadSession(
         tenant=tenant,
@@ -260,10 +256,7 @@ def begin(tenant: Tenant, length: int, header: str, user: User | None) -> Upload
     )
     _check(session)
     with transaction.atomic():
-        # Of two requests at once, the second counts the first one's upload too.
-        Tenant.objects.select_for_update(no_key=True).get(pk=tenant.pk)
-        _check_quota(tenant, length)
-        session.save()
+        handover.admit(session)
         parts.create(session.pk)
     return session
 
@@ -273,62 +266,34 @@ def _check(session: UploadSession) -> None:
     if not is_archive_name(session.file_name) or len(session.file_name) > 255:
         value = session.file_name or None
         raise tus.invalid("Upload-Metadata's filename", value, "the name of a .tar or .zip")
-    check_name(session.tenant, session.adapter_name)
-    base_model_asked(session.tenant, session.adapter_name, session.base_model_name)
-
-
-def _check_quota(tenant: Tenant, length: int) -> None:
-    unfinished = tenant.uploads.unfinished()
-    used = unfinished.aggregate(n=models.Count("pk"), bytes=models.Sum("length_bytes"))
-    if used["n"] >= settings.MAX_TENANT_UPLOADS:
-        limit = f"{used['n']} unfinished uploads, and {settings.MAX_TENANT_UPLOADS} are allowed"
-    elif (used["bytes"] or 0) + length > settings.MAX_TENANT_UPLOAD_BYTES:
-        limit = (
-            f"unfinished uploads of {used['bytes'] or 0} bytes; with this one's Upload-Length of "
-            f"{length} they are above the {settings.MAX_TENANT_UPLOAD_BYTES} bytes allowed"
-        )
-    else:
-        return
-    first = unfinished.values_list("expires_at", flat=True).order_by("expires_at").first()
-    wait = max(1, int((first - timezone.now()).total_seconds())) if first else None
-    raise UploadRefused(
-        Refusal.TOO_MANY_UPLOADS,
-        f"The tenant {tenant.slug} has {limit}: finish one, or delete it.",
-        wait,
-    )
+    Destination.of(session).refuse_unless_possible()
 
 
 def settle(session: UploadSession, offset: int, request: Request) -> None:
-    """Make an upload that is complete at `offset` a version, as any other; else do nothing.
+    """Have an upload that is complete at `offset` made a version, as any other; else do nothing.
 
-    Two requests may do this at once: content names the version, so both find the same one.
+    Two requests may do this at once: one of them hands it over, and both wait for the outcome.
 
     Raises:
         UploadRefused: it is refused, now or already.
         Http404: its file is gone.
     """
-    if not session.ended and offset == session.length_bytes:
+    if offset != session.length_bytes:
+        return
+    if not session.ended:
         refuse_suspended(session.tenant)
-        key = request.auth if isinstance(request.auth, ApiKey) else None
-        actor = actor_of(request._request, key)
-        assert actor is not None, "a caller is a person or a key"
-        with acting(actor):
-            _make_version(session)
-        parts.remove(session.pk)
-    if session.refusal:
-        raise UploadRefused(Refusal(session.refusal["code"]), session.refusal["detail"])
+        handover.hand_over(session, actor_behind(request))
+    handover.outcome(session)
 
 
-def _make_version(session: UploadSession) -> None:
-    """End the session with the version that its archive becomes, or with the refusal."""
-    where = Destination(
-        session.tenant, session.adapter_name, session.base_model_name, session.created_by
-    )
-    try:
-        with parts.opened(session.pk) as archive, closing(unpack(archive, session.file_name)) as it:
-            version, kept = keep(where, it)
-    except UploadRefused as refusal:
-        told = {"status": refusal.status_code, "code": refusal.code, "detail": str(refusal.detail)}
-        session.end(refusal=told)
-    else:
-        session.end(version=version, known=not kept)
+def actor_behind(request: Request) -> Actor:
+    """Who makes this request, for the audit log."""
+    key = request.auth if isinstance(request.auth, ApiKey) else None
+    actor = actor_of(request._request, key)
+    assert actor is not None, "a caller is a person or a key"
+    return actor
+
+
+def address_of(session: UploadSession, request: Request) -> str:
+    """The upload's own address."""
+    return request.build_absolute_uri(f"{UPLOADS}/{session.pk}?tenant={session.tenant.slug}")

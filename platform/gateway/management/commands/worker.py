@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Any
 
 from django.conf import settings
@@ -10,11 +11,14 @@ from django.core.management.base import BaseCommand, CommandParser
 from procrastinate.contrib.django import app
 
 from inference.logs import configure
+from tenants.adapters.jobs import UPLOADS
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Command(BaseCommand):
     help = (
-        "Run background jobs (validation and probing of uploaded adapters, cleaning up). Any "
+        "Run background jobs (reading, checking and probing of uploads, cleaning up). Any "
         "number may run; a job of one that was killed is taken up by another."
     )
 
@@ -22,15 +26,46 @@ class Command(BaseCommand):
         parser.add_argument(
             "--concurrency", type=int, default=2, help="jobs at once in this process (%(default)s)"
         )
+        parser.add_argument(
+            "--upload-concurrency",
+            type=int,
+            default=2,
+            help="uploads that are looked into at once, besides these jobs (%(default)s)",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         configure("worker", settings.LOG_LEVEL)
-        asyncio.run(_work(options["concurrency"]))
+        queues = {"default": options["concurrency"], UPLOADS: options["upload_concurrency"]}
+        asyncio.run(_work(queues))
 
 
-async def _work(concurrency: int) -> None:
+async def _work(queues: dict[str, int]) -> None:
+    """Work on each queue with so many jobs at once, until a signal comes and they have ended."""
     worker_app = app.with_connector(app.connector.get_worker_connector())
     async with worker_app.open_async():
-        await worker_app.run_worker_async(
-            concurrency=concurrency, install_signal_handlers=True, shutdown_graceful_timeout=10
-        )
+        workers = [
+            asyncio.create_task(
+                worker_app.run_worker_async(
+                    queues=[queue],
+                    concurrency=concurrency,
+                    install_signal_handlers=False,
+                    shutdown_graceful_timeout=10,
+                )
+            )
+            for queue, concurrency in queues.items()
+        ]
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            for number in SIGNALS:  # the next one ends the process
+                loop.remove_signal_handler(number)
+            for worker in workers:
+                worker.cancel()
+
+        for number in SIGNALS:
+            loop.add_signal_handler(number, stop)
+        await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+        stop()  # also where one has lost its database: whoever runs this process starts it again
+        for ended in await asyncio.gather(*workers, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended

@@ -1,0 +1,104 @@
+"""`python -m tenants.adapters.checks`: one task on a stranger's files, in a process of its own.
+
+`tenants.adapters.sandbox` starts it: a task as JSON on the standard input, files by the numbers of
+inherited descriptors, the outcome as one line of JSON on the standard output. It limits itself
+before it looks at any file, and knows no setting, secret or database.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import IO, Any
+
+from inference.content import CONFIG, FILES, WEIGHTS
+from tenants.adapters.checks import contents
+from tenants.adapters.checks.target_modules import TargetModules
+from tenants.adapters.uploads.refusals import UploadRefused
+
+Task = Mapping[str, Any]
+EXCEEDED = {errno.EFBIG: "file size", errno.EMFILE: "open files", errno.ENOMEM: "memory"}
+"""What a failing system call says of the limits below."""
+
+
+def main() -> None:
+    """Do the task of the standard input."""
+    task = json.load(sys.stdin)
+    _limit(task["limits"])
+    json.dump(_outcome(task), sys.stdout)
+
+
+def _limit(limits: Mapping[str, int]) -> None:
+    cpu_s = limits["cpu_s"]
+    for kind, soft, hard in (
+        (resource.RLIMIT_AS, limits["memory_bytes"], limits["memory_bytes"]),
+        (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),  # SIGXCPU, then SIGKILL
+        (resource.RLIMIT_FSIZE, limits["file_bytes"], limits["file_bytes"]),
+        (resource.RLIMIT_NOFILE, limits["open_files"], limits["open_files"]),
+        (resource.RLIMIT_NPROC, 0, 0),  # no processes and threads, where it is not root
+        (resource.RLIMIT_CORE, 0, 0),
+    ):
+        resource.setrlimit(kind, (soft, hard))
+    signal.alarm(limits["time_s"] + 1)  # for the case that the worker was killed
+
+
+def _outcome(task: Task) -> dict[str, Any]:
+    try:
+        with ExitStack() as opened:
+            files = {
+                name: opened.enter_context(open(number, mode))
+                for name, (number, mode) in task["files"].items()
+            }
+            return TASKS[task["task"]](task, files)
+    except UploadRefused as refusal:
+        return {"refused": {"code": refusal.code, "message": refusal.message}}
+    except MemoryError:
+        return {"exceeded": "memory"}
+    except OSError as error:
+        if error.errno in EXCEEDED:
+            return {"exceeded": EXCEEDED[error.errno]}
+        return {"os_error": [error.errno, error.strerror]}
+
+
+def _unpack(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    targets = {name: files[name] for name in FILES}
+    for target in targets.values():  # another attempt may have written to it
+        target.seek(0)
+        target.truncate()
+    return asdict(contents.unpack(files["archive"], task["name"], task["max_bytes"], targets))
+
+
+def _read(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    return asdict(contents.read(files[CONFIG], files[WEIGHTS]))
+
+
+def _check(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    from tenants.adapters.checks import static  # numpy takes most of the start
+
+    config, weights = files[CONFIG], files[WEIGHTS]
+    config_sha256, _ = contents.digested(config)
+    weights_sha256, weights_bytes = contents.digested(weights)
+    targets = TargetModules(task["modules"], task["max_lora_rank"])
+    verdict = static.check(config, weights, weights_bytes, targets)
+    return {
+        "config_sha256": config_sha256,
+        "weights_sha256": weights_sha256,
+        "report": verdict.report(),
+        "config": verdict.config.as_json() if verdict.config else {},
+    }
+
+
+TASKS: Mapping[str, Callable[[Task, Mapping[str, IO[bytes]]], dict[str, Any]]] = {
+    "unpack": _unpack,
+    "read": _read,
+    "check": _check,
+}
+
+if __name__ == "__main__":
+    main()

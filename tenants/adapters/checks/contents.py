@@ -1,0 +1,93 @@
+"""What an upload holds: its two files, hashed, out of an archive or as they came.
+
+Nothing is ever whole in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO
+
+from inference.content import CONFIG, WEIGHTS
+from tenants.adapters.checks import archives
+from tenants.adapters.checks.config import MAX_CONFIG_BYTES
+from tenants.adapters.checks.strict_json import BadJson, load_object
+from tenants.adapters.uploads.content import Contents, named
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused, too_large
+
+COPY_BYTES = 256 << 10
+_PICKLE = re.compile(rb"PK\x03\x04|\x80[\x02-\x05].{6}[^{]", re.DOTALL)
+"""A torch file is a zip or a bare pickle. A safetensors file may begin with any byte (of its
+header's length), but has an opening brace at the ninth."""
+
+
+def unpack(
+    archive: IO[bytes], name: str, max_bytes: int, targets: Mapping[str, IO[bytes]]
+) -> Contents:
+    """Write the two files out of an archive, which `name` says to be a tar or a zip, to `targets`.
+
+    `targets` has a file, open for reading and writing, for each of `inference.content.FILES`.
+
+    Raises:
+        UploadRefused: see `archives` and `named`, or they are over `max_bytes` together.
+    """
+    opened = archives.open_zip if name.lower().endswith(".zip") else archives.open_tar
+    with opened(archive) as members:
+        named(member.file_name for member in members)
+        if sum(member.size for member in members) > max_bytes:
+            raise too_large(max_bytes)
+        for member in members:
+            for chunk in _chunks(member.read):
+                targets[member.file_name].write(chunk)
+    for target in targets.values():
+        target.flush()
+    return read(targets[CONFIG], targets[WEIGHTS])
+
+
+def read(config: IO[bytes], weights: IO[bytes]) -> Contents:
+    """Look through the two files.
+
+    Raises:
+        UploadRefused: the weights are a pickle.
+    """
+    _refuse_pickle(weights)
+    config_sha256, config_bytes = digested(config)
+    weights_sha256, weights_bytes = digested(weights)
+    trained_on = _trained_on(config)
+    return Contents(config_sha256, weights_sha256, config_bytes + weights_bytes, trained_on)
+
+
+def digested(file: IO[bytes]) -> tuple[str, int]:
+    """The file's SHA-256 (hex), and its length in bytes; it is at its start again."""
+    found, size = hashlib.sha256(), 0
+    file.seek(0)
+    for chunk in _chunks(file.read):
+        found.update(chunk)
+        size += len(chunk)
+    file.seek(0)
+    return found.hexdigest(), size
+
+
+def _chunks(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    while chunk := read(COPY_BYTES):
+        yield chunk
+
+
+def _refuse_pickle(weights: IO[bytes]) -> None:
+    """Refuse what a pickle's or torch file's first bytes give away, whatever it is called."""
+    weights.seek(0)
+    if _PICKLE.match(weights.read(9)):
+        raise UploadRefused(
+            Refusal.PICKLE_REFUSED, f"{WEIGHTS} is a pickle or a torch file, not safetensors."
+        )
+
+
+def _trained_on(config: IO[bytes]) -> str:
+    config.seek(0)
+    try:
+        fields = load_object(config.read(MAX_CONFIG_BYTES))
+    except BadJson:
+        return ""
+    return str(fields.get("base_model_name_or_path"))[:255]

@@ -1,0 +1,75 @@
+"""What an upload may consist of, and what is known of it once a child process has read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from inference.content import CONFIG, FILES, WEIGHTS
+from tenants.adapters.checks.findings import shown
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+
+PICKLE_NAMES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+COMPRESSED_TAR_NAMES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+
+
+MAX_RATIO = 200
+"""Inflated size over stored size; weights barely shrink, half of a fresh adapter is zeros."""
+RATIO_FREE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The two files of an upload.
+
+    `trained_on` is what the configuration names as its base model; empty where it cannot be read.
+    """
+
+    config_sha256: str
+    weights_sha256: str
+    size_bytes: int
+    trained_on: str
+
+
+def is_archive_name(name: str) -> bool:
+    return name.lower().endswith((".tar", ".zip"))
+
+
+def named(names: Iterable[str]) -> list[str]:
+    """The names as they came, if they are those of an adapter's two files and no others.
+
+    Raises:
+        UploadRefused: a file is missing, there twice, or not wanted.
+    """
+    found: list[str] = []
+    for name in names:
+        _refuse_name(name)
+        if name in found:
+            raise UploadRefused(Refusal.FILE_DUPLICATE, f"{name} is there twice.")
+        found.append(name)
+    for name in FILES:
+        if name not in found:
+            raise UploadRefused(
+                Refusal.FILE_MISSING, f"{name} is missing: send {CONFIG} and {WEIGHTS}."
+            )
+    return found
+
+
+def _refuse_name(name: str) -> None:
+    lower = name.lower()
+    if name in FILES:
+        return
+    if lower.endswith(PICKLE_NAMES):
+        raise UploadRefused(
+            Refusal.PICKLE_REFUSED,
+            f"{shown(name)} can run code when it is loaded: save the adapter as safetensors.",
+        )
+    if lower.endswith(COMPRESSED_TAR_NAMES):
+        raise UploadRefused(
+            Refusal.ARCHIVE_UNSUPPORTED, f"{shown(name)} must be a plain .tar or a .zip."
+        )
+    raise UploadRefused(
+        Refusal.FILE_UNEXPECTED,
+        f"{shown(name)} does not belong to an adapter: only {CONFIG} and {WEIGHTS} do, "
+        "or one .tar or .zip of them.",
+    )

@@ -1,0 +1,125 @@
+"""From a process that takes uploads to a worker, and back with the outcome.
+
+Whoever serves takes bytes only. Once all have arrived a worker has a child process look into them
+(`unpacking`), and the request that brought the last byte waits for that, for a while: most clients
+are told at once what became of their upload. Where it takes longer they ask again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from django.conf import settings
+from django.core.files.uploadedfile import UploadedFile
+from django.db import models, transaction
+from django.utils import timezone
+
+from inference.content import WEIGHTS
+from tenants.adapters import jobs
+from tenants.adapters.uploads import parts
+from tenants.adapters.uploads.content import is_archive_name, named
+from tenants.adapters.uploads.keeping import Destination
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.models import Tenant, UploadSession
+from tenants.models.audit import Actor
+
+FIRST_LOOK_S, LONGEST_PAUSE_S = 0.02, 0.5
+"""Between looks at the outcome, which a worker writes down in 0.1 s at best."""
+
+
+def receive(
+    where: Destination, files: Sequence[UploadedFile[bytes]], actor: Actor
+) -> UploadSession:
+    """Keep the files of a request, two or one archive, and hand them to a worker for the actor.
+
+    Raises:
+        UploadRefused: they are none of an adapter by their names, can't become a version there, or
+            the tenant has too much under way.
+    """
+    names = [str(file.name) for file in files]
+    if len(names) == 1 and is_archive_name(names[0]):
+        file_name, by_name = names[0], {"": files[0]}
+    else:
+        file_name, by_name = WEIGHTS, dict(zip(named(names), files, strict=True))
+    where.refuse_unless_possible()
+    session = UploadSession(
+        tenant=where.tenant,
+        adapter_name=where.name,
+        file_name=file_name[-255:],
+        base_model_name=where.base_name,
+        length_bytes=sum(file.size or 0 for file in files),
+        created_by=where.user,
+    )
+    try:
+        parts.adopt(session.pk, by_name)
+        with transaction.atomic():
+            admit(session)
+            hand_over(session, actor)
+    except BaseException:
+        parts.remove(session.pk)
+        raise
+    return session
+
+
+def admit(session: UploadSession) -> None:
+    """Save a new upload, in a transaction, if its tenant has not too much under way.
+
+    Raises:
+        UploadRefused: it has.
+    """
+    # Of two requests at once, the second counts the first one's upload too.
+    Tenant.objects.select_for_update(no_key=True).get(pk=session.tenant_id)
+    _check_quota(session.tenant, session.length_bytes)
+    session.save()
+
+
+def _check_quota(tenant: Tenant, length: int) -> None:
+    unfinished = tenant.uploads.unfinished()
+    used = unfinished.aggregate(n=models.Count("pk"), bytes=models.Sum("length_bytes"))
+    if used["n"] >= settings.MAX_TENANT_UPLOADS:
+        limit = f"{used['n']} unfinished uploads, and {settings.MAX_TENANT_UPLOADS} are allowed"
+    elif (used["bytes"] or 0) + length > settings.MAX_TENANT_UPLOAD_BYTES:
+        limit = (
+            f"unfinished uploads of {used['bytes'] or 0} bytes; with this one's Upload-Length of "
+            f"{length} they are above the {settings.MAX_TENANT_UPLOAD_BYTES} bytes allowed"
+        )
+    else:
+        return
+    first = unfinished.values_list("expires_at", flat=True).order_by("expires_at").first()
+    wait = max(1, int((first - timezone.now()).total_seconds())) if first else None
+    raise UploadRefused(
+        Refusal.TOO_MANY_UPLOADS,
+        f"The tenant {tenant.slug} has {limit}: finish one, or delete it.",
+        wait,
+    )
+
+
+def hand_over(session: UploadSession, actor: Actor) -> None:
+    """Have a worker make the complete upload a version, for the actor; once, whoever asks."""
+    with transaction.atomic():
+        waiting = UploadSession.objects.unfinished().filter(pk=session.pk, received_at=None)
+        if waiting.update(received_at=timezone.now(), actor=asdict(actor)):
+            jobs.unpack_later(session)
+    session.refresh_from_db()
+
+
+def outcome(session: UploadSession) -> UploadSession:
+    """The upload once it has ended, or as it is after UPLOAD_WAIT_S.
+
+    Raises:
+        UploadRefused: it was refused, or is gone.
+    """
+    deadline, pause = time.monotonic() + settings.UPLOAD_WAIT_S, FIRST_LOOK_S
+    try:
+        while not session.ended and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(1.5 * pause, LONGEST_PAUSE_S)
+            session.refresh_from_db()
+    except UploadSession.DoesNotExist as error:
+        message = "The upload was discarded, or its adapter deleted, before it had an answer."
+        raise UploadRefused(Refusal.ADAPTER_DELETED, message) from error
+    if session.refusal:
+        raise UploadRefused(Refusal(session.refusal["code"]), session.refusal["detail"])
+    return session

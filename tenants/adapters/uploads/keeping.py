@@ -1,0 +1,172 @@
+"""Makes an unpacked upload a version of an adapter, or finds the version that it is already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from tenants.adapters import store
+from tenants.adapters.checks.findings import shown
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.unpacking import Unpacked
+from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant, UploadSession, User
+
+Judge = Callable[[AdapterVersion], None]
+"""Called with a version that was given its files, in the transaction that gives them."""
+WITHOUT_FILES = (State.UPLOADING, State.ARCHIVED)
+"""Whoever brings the content of a version in these states gives it its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where an upload belongs: the tenant's adapter `name`, which is made if there is none, on the
+    base model `base_name` or, where that is empty, on the one that is meant. `user` brings it."""
+
+    tenant: Tenant
+    name: str
+    base_name: str
+    user: User | None
+
+    @classmethod
+    def of(cls, session: UploadSession) -> Destination:
+        name, base_name = session.adapter_name, session.base_model_name
+        return cls(session.tenant, name, base_name, session.created_by)
+
+    def refuse_unless_possible(self) -> None:
+        """Raises UploadRefused for what needs no look at the files."""
+        refuse_suspended(self.tenant)
+        check_name(self.tenant, self.name)
+        _base_model_asked(self)
+
+
+def refuse_suspended(tenant: Tenant) -> None:
+    """Raises UploadRefused for a tenant that is suspended."""
+    if not tenant.active:
+        raise UploadRefused(Refusal.TENANT_SUSPENDED, f"The tenant {tenant.slug} is suspended.")
+
+
+def check_name(tenant: Tenant, name: str) -> None:
+    """Raises UploadRefused where no adapter can be called so."""
+    adapter = Adapter(tenant=tenant, name=name)
+    try:
+        adapter.clean_fields(exclude=["base_model", "created_by"])
+        adapter.clean()
+    except ValidationError as error:
+        raise UploadRefused(Refusal.NAME_INVALID, " ".join(error.messages)) from error
+
+
+def keep(where: Destination, upload: Unpacked, judge: Judge) -> tuple[AdapterVersion, bool]:
+    """The version that holds the upload's content, and whether this upload gave it its files.
+
+    Raises:
+        UploadRefused: see `Refusal`. Nothing was kept.
+    """
+    base_model = _base_model(where, upload)
+    adapter, is_new = _adapter(where, base_model)
+    try:
+        return _keep(adapter, upload, where.user, judge)
+    except Adapter.DoesNotExist as error:
+        message = f"The adapter {where.name} was deleted during this upload: send it again."
+        raise UploadRefused(Refusal.ADAPTER_DELETED, message) from error
+    except BaseException:
+        if is_new:
+            Adapter.objects.filter(pk=adapter.pk, versions=None).delete()
+        raise
+
+
+def _base_model(where: Destination, upload: Unpacked) -> BaseModel:
+    """The adapter's base model where it exists; else as asked; else the only one; else as the
+    configuration says."""
+    if (base_model := _base_model_asked(where)) is not None:
+        return base_model
+    known = {base.name: base for base in BaseModel.objects.all()}
+    if len(known) == 1:
+        return next(iter(known.values()))
+    chosen = known.get(upload.contents.trained_on)
+    if chosen is None:
+        raise UploadRefused(
+            Refusal.BASE_MODEL_AMBIGUOUS,
+            f"Choose a base model with the field base_model: {', '.join(known) or 'none yet'}.",
+        )
+    return chosen
+
+
+def _base_model_asked(where: Destination) -> BaseModel | None:
+    """The base model of the adapter where it exists, else the one that is asked for; None where
+    the upload has to say.
+
+    Raises:
+        UploadRefused: the adapter is on another than the one asked for, or there is none such.
+    """
+    asked = where.base_name
+    named = Adapter.objects.select_related("base_model").filter(tenant=where.tenant)
+    adapter = named.filter(name=where.name).first()
+    if adapter is not None:
+        if asked and asked != adapter.base_model.name:
+            raise UploadRefused(
+                Refusal.BASE_MODEL_MISMATCH,
+                f"{where.name} is on the base model {adapter.base_model}, not on {shown(asked)}.",
+            )
+        return adapter.base_model
+    if not asked:
+        return None
+    base_model = BaseModel.objects.filter(name=asked).first()
+    if base_model is None:
+        known = ", ".join(BaseModel.objects.values_list("name", flat=True))
+        raise UploadRefused(
+            Refusal.BASE_MODEL_UNKNOWN,
+            f"There is no base model {shown(asked)}; there are: {known or 'none yet'}.",
+        )
+    return base_model
+
+
+def _adapter(where: Destination, base_model: BaseModel) -> tuple[Adapter, bool]:
+    """The tenant's adapter of this name, and whether it is new."""
+    check_name(where.tenant, where.name)
+    return Adapter.objects.get_or_create(
+        tenant=where.tenant,
+        name=where.name,
+        defaults={"base_model": base_model, "created_by": where.user},
+    )
+
+
+def _keep(
+    adapter: Adapter, upload: Unpacked, user: User | None, judge: Judge
+) -> tuple[AdapterVersion, bool]:
+    """The version with this content, and whether this upload gave it its files.
+
+    The row comes first, so that files which a crash leaves behind have an owner that `clean_up`
+    finds. Of two uploads of the same content at once, both store their files; the adapter's row
+    lock lets one of them hand its folder over, and the other removes its own.
+    """
+    folder = store.new_folder(adapter, upload.digest)
+    version, _ = adapter.add_version(upload.digest, folder=folder, created_by=user)
+    if version.state not in WITHOUT_FILES:
+        return version, False
+    try:
+        with upload.files() as files:
+            store.save(folder, files)
+        with transaction.atomic():
+            version, _ = adapter.add_version(upload.digest, folder=folder, created_by=user)
+            kept = version.state in WITHOUT_FILES
+            if kept:
+                size = upload.contents.size_bytes
+                version.advance(
+                    State.VALIDATING, folder=folder, size_bytes=size, report={}, config={}
+                )
+                judge(version)
+    except BaseException:
+        _forget(adapter, upload.digest, folder)
+        raise
+    if not kept:
+        store.remove(folder)
+    return version, kept
+
+
+def _forget(adapter: Adapter, digest: str, folder: str) -> None:
+    """After a failure: leave neither files nor a row, but what another upload has taken over."""
+    store.remove(folder)
+    adapter.versions.filter(digest=digest, state=State.UPLOADING, folder=folder).delete()
