@@ -7,11 +7,8 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 	ENGINE_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
-PURE_TESTS := $(addprefix tests/inference/,gateway/test_admission.py gateway/test_routing.py gateway/test_hub.py \
-		link journal scheduler operations agent/test_outbox.py agent/test_progress.py) \
-	$(addprefix tests/tenants/,directory/test_invalidating_cache.py directory/test_catalogue.py \
-		billing/test_journals.py billing/test_money.py) tests/adapters/test_disk.py \
-	$(addprefix tests/limits/test_,window.py arithmetic.py book.py refusals.py stores.py ceilings.py)
+# The files of the tests marked as pure, which run once, with coverage.
+PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
 .PHONY: up test coverage check format bench chaos screenshots lock clean
 
@@ -20,10 +17,12 @@ up: .venv/.ready ## set everything up and run it
 
 test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
 	$(if $(ARGS),,$(MAKE) --no-print-directory coverage)
-	$(PY) -m pytest $(or $(ARGS),-n 2)
+	$(PY) -m pytest $(or $(ARGS),-n 2 -m "not pure")
 
-coverage: .venv/.ready-dev ## every branch of the sans-IO modules is tested
-	$(PY) -m coverage run -m pytest -q -k "not redis" $(PURE_TESTS)
+coverage: .venv/.ready-dev ## run the pure tests: they reach every branch of the sans-IO modules
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest -q -n 2 $(PURE_TESTS)
+	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 
 check: .venv/.ready-dev ## linters, types, import arrows, migrations

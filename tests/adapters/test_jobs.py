@@ -286,7 +286,7 @@ def run_worker() -> None:
     """Let a real worker run until there is nothing to do."""
 
     async def work() -> None:
-        worker = app.with_connector(app.connector.get_worker_connector())  # type: ignore[attr-defined]
+        worker = app.with_connector(app.connector.get_worker_connector())
         async with worker.open_async():
             await worker.run_worker_async(wait=False, install_signal_handlers=False)
 
@@ -309,7 +309,7 @@ def test_job_of_a_killed_worker_is_taken_up(version: AdapterVersion, gateway: Fa
             "VALUES (now() - interval '1 minute') RETURNING id) "
             "UPDATE procrastinate_jobs SET status = 'doing', worker_id = (SELECT id FROM dead)"
         )
-    jobs.tend_queue.defer(timestamp=0)
+    jobs.tend_queue.defer(timestamp=0)  # type: ignore[call-arg]  # its decorator hides it
     run_worker()
     version.refresh_from_db()
     assert version.state == State.READY

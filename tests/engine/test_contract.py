@@ -200,7 +200,12 @@ async def test_a_wrong_field_is_named(
 
 
 async def test_what_changes_nothing_is_ignored(engine: Engine) -> None:
-    harmless = {"best_of": 1, "modalities": ["text"], "functions": None, "use_beam_search": False}
+    harmless: dict[str, Any] = {
+        "best_of": 1,
+        "modalities": ["text"],
+        "functions": None,
+        "use_beam_search": False,
+    }
     assert (await ask(engine, **harmless)).tokens > 0
 
 

@@ -231,7 +231,7 @@ async def test_events_travel_between_gateways(quiet: dict[str, Topic]) -> None:
         assert numbers(reader.read()) == numbers(own.read()) == [0, 1, 2]
 
 
-class Away(InMemoryChannelLayer):  # type: ignore[misc]
+class Away(InMemoryChannelLayer):
     """A layer whose Redis can be away: it hangs, or refuses."""
 
     hangs = refuses = False

@@ -43,7 +43,7 @@ class Stack:
 
     def key(self, tenant: str) -> str:
         """The demo key of a tenant, by its slug."""
-        return next(t["api_key"] for t in self.facts["tenants"] if t["slug"] == tenant)
+        return str(next(t["api_key"] for t in self.facts["tenants"] if t["slug"] == tenant))
 
     def client(self, key: str) -> httpx.Client:
         headers = {"Authorization": f"Bearer {key}"}

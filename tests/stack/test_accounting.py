@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import httpx
@@ -60,7 +61,10 @@ class Customer:
         changed = self._office.patch("/api/v1/limits", params=where, json={"operator": limits})
         assert changed.is_success, changed.text
         for url in self.stack.urls:
-            until(lambda url=url: "x-ratelimit-limit-requests" in self.models(url).headers)
+            until(partial(self._limits_requests, url))
+
+    def _limits_requests(self, url: str) -> bool:
+        return "x-ratelimit-limit-requests" in self.models(url).headers
 
     def get(self, url: str, **params: str) -> httpx.Response:
         return httpx.get(url, headers=self.headers, params=params, timeout=PATIENCE_S)
@@ -78,7 +82,7 @@ class Customer:
 
             return list(threads.map(post, range(count)))
 
-    def receipt(self, answer: httpx.Response) -> dict[str, Any]:
+    def receipt(self, answer: Any) -> dict[str, Any]:
         """The receipt of a request, once it is in the ledger."""
         url = f"{self.stack.url}/v1/usage/receipts/{answer.headers['x-request-id']}"
         until(lambda: self.get(url).is_success, START_S)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from inference.agent.outbox import Outbox
 from inference.link.wire import Delta, Done, EngineStats, Stats, Step, Usage, Wait, Waits
+
+pytestmark = pytest.mark.pure
 
 
 def test_deltas_of_a_step_leave_together_before_everything_else() -> None:

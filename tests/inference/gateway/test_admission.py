@@ -22,6 +22,8 @@ from inference.gateway.stream import EXTENSION_TOKENS
 from inference.grants import Ask
 from inference.operations.openai import Call
 
+pytestmark = pytest.mark.pure
+
 LONG = 100_000
 
 

@@ -14,6 +14,8 @@ from inference.link.wire import Usage
 from inference.operations import openai
 from inference.operations.openai import Answer, Call, Kind
 
+pytestmark = pytest.mark.pure
+
 USAGE = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3, reasoning_tokens=1)
 
 
