@@ -10,7 +10,7 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 # The files of the tests marked as pure, which run once, with coverage.
 PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
-.PHONY: up test coverage check format bench chaos screenshots lock clean
+.PHONY: up test coverage check types lint format bench chaos screenshots lock clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
@@ -25,10 +25,15 @@ coverage: .venv/.ready-dev ## run the pure tests: they reach every branch of the
 	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 
-check: .venv/.ready-dev ## linters, types, import arrows, migrations
+check: .venv/.ready-dev ## linters, types, import arrows
+	$(MAKE) --no-print-directory -j2 --output-sync types lint
+
+types: .venv/.ready-dev
+	$(LINT_ENV) PYTHONPATH=platform:. $(PY) -m mypy
+
+lint: .venv/.ready-dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(LINT_ENV) PYTHONPATH=platform:. $(PY) -m mypy
 	PYTHONPATH=platform:. .venv/bin/lint-imports
 
 format: .venv/.ready-dev

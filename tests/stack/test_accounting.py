@@ -28,9 +28,9 @@ ESTIMATE_TOKENS = 40
 
 
 @pytest.fixture(scope="module")
-def office(pair: Stack) -> Iterator[httpx.Client]:
+def office(stack: Stack) -> Iterator[httpx.Client]:
     """The operator, signed in."""
-    with signed_in(pair) as client:
+    with signed_in(stack) as client:
         price = {"base_model": MODEL_NAME, "prompt": 1_000_000, "cached_prompt": 250_000}
         made = client.post("/api/v1/prices", json=price | {"output": 4_000_000})
         assert made.status_code == 201, made.text
@@ -38,13 +38,13 @@ def office(pair: Stack) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def customer(pair: Stack, office: httpx.Client) -> Customer:
+def customer(stack: Stack, office: httpx.Client) -> Customer:
     """A tenant of its own for each test."""
     slug = f"customer{time.time_ns()}"
     assert office.post("/api/v1/tenants", json={"slug": slug, "name": slug}).is_success
     body = {"name": "k", "scopes": ["inference", "usage:read"]}
     made = office.post("/api/v1/keys", params={"tenant": slug}, json=body)
-    return Customer(pair, office, slug, made.json()["secret"])
+    return Customer(stack, office, slug, made.json()["secret"])
 
 
 class Customer:
@@ -230,17 +230,17 @@ def test_a_killed_redis_holds_nobody_up(customer: Customer) -> None:
     until(lambda: customer.stack.children("redis"))
 
 
-def test_in_the_end_everything_agrees(pair: Stack, office: httpx.Client) -> None:
-    key = {"Authorization": f"Bearer {pair.key(TENANTS[0].slug)}"}
-    answer = httpx.post(pair.url + CHAT, headers=key, json=ask(MODEL_NAME), timeout=PATIENCE_S)
+def test_in_the_end_everything_agrees(stack: Stack, office: httpx.Client) -> None:
+    key = {"Authorization": f"Bearer {stack.key(TENANTS[0].slug)}"}
+    answer = httpx.post(stack.url + CHAT, headers=key, json=ask(MODEL_NAME), timeout=PATIENCE_S)
     assert answer.is_success
-    until(lambda: pair.manage("reconcile").returncode == 0)
-    checked = pair.manage("reconcile", "--check-rollups")
+    until(lambda: stack.manage("reconcile").returncode == 0)
+    checked = stack.manage("reconcile", "--check-rollups")
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    where = f"{pair.url}/v1/usage/receipts"
+    where = f"{stack.url}/v1/usage/receipts"
     params = {"start_time": int(time.time()) - 3600}
     listed = httpx.get(where, headers=key, params=params, timeout=PATIENCE_S)
     assert listed.is_success, listed.text
-    (pair.var / "receipts.json").write_text(listed.text)
-    verified = pair.manage("verify_receipt", str(pair.var / "receipts.json"))
+    (stack.var / "receipts.json").write_text(listed.text)
+    verified = stack.manage("verify_receipt", str(stack.var / "receipts.json"))
     assert verified.returncode == 0, verified.stdout + verified.stderr
