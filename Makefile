@@ -56,9 +56,9 @@ COMPILE := .venv/bin/uv pip compile --quiet --no-header --no-annotate --python-v
 FOUND := $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 FIND_LINKS = $(if $(FOUND),$(addprefix --find-links ,$(FOUND)),--extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match)
 lock: ## make requirements/*.txt anew (ARGS=--upgrade for newer versions)
-	$(COMPILE) $(ARGS) pyproject.toml --extra cpu $(FIND_LINKS) --no-emit-package triton -o requirements/cpu.txt
-	$(COMPILE) $(ARGS) pyproject.toml --extra gpu --python-platform x86_64-manylinux_2_28 -o requirements/gpu.txt
-	$(COMPILE) $(ARGS) pyproject.toml --extra cpu --extra dev $(FIND_LINKS) --no-emit-package triton -c requirements/cpu.txt -o requirements/.all.txt
+	$(COMPILE) $(ARGS) pyproject.toml --extra cpu --extra demo $(FIND_LINKS) --no-emit-package triton -o requirements/cpu.txt
+	$(COMPILE) $(ARGS) pyproject.toml --extra gpu --extra demo --python-platform x86_64-manylinux_2_28 -o requirements/gpu.txt
+	$(COMPILE) $(ARGS) pyproject.toml --extra cpu --extra demo --extra dev $(FIND_LINKS) --no-emit-package triton -c requirements/cpu.txt -o requirements/.all.txt
 	sort requirements/cpu.txt > requirements/.cpu.txt
 	sort requirements/.all.txt | comm -13 requirements/.cpu.txt - > requirements/dev.txt
 	rm requirements/.all.txt requirements/.cpu.txt

@@ -10,8 +10,8 @@ exact, never rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -45,29 +45,20 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one scope (a tenant, a key, an adapter) allows; None: no limit. Compare by value.
+    """What one scope (a tenant, a key, an adapter) allows. Compare by value.
 
-    `counters` names the scope's counters wherever they are kept (`t12`, `k7`, `a3`: kind and row
-    id, of a rotated key that of the first one); `shown` names it in messages (``tenant `acme` ``).
-    Minutes are sliding, days and months are UTC's calendar. `prompt_tokens_per_minute` counts
-    uncached prompt tokens alone; costs are in micro-units of the currency.
+    `scope_id` names the scope wherever its counters are kept: `t12`, `k7`, `a3`, with the id of the
+    row, of a rotated key that of the first one; `shown` names it in messages (``tenant `acme` ``).
+    `values` has the limits that are set, by the name of their kind (`tenants.limits.kinds`).
     """
 
-    counters: str
+    scope_id: str
     shown: str
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    prompt_tokens_per_minute: int | None = None
-    output_tokens_per_minute: int | None = None
-    concurrent_streams: int | None = None
-    tokens_per_day: int | None = None
-    tokens_per_month: int | None = None
-    cost_per_day: int | None = None
-    cost_per_month: int | None = None
+    values: Mapping[str, int] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         """Hashed with every request; a scope has hardly ever two sets of limits at a time."""
-        return hash(self.counters)
+        return hash(self.scope_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +142,17 @@ class Directory(Protocol):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """What a request is going to use, in tokens.
+    """What a request is going to use.
 
     `output_tokens` over all choices is what it wants; with less than `least_output_tokens` it is
-    refused, in between it is granted what there is.
+    refused, in between it is granted what there is. `quantities` is what it takes besides tokens
+    and itself, by the name under which a kind of limit counts it, such as `images`.
     """
 
     prompt_tokens: int
     output_tokens: int
     least_output_tokens: int
+    quantities: dict[str, int] = {}
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -173,14 +166,13 @@ class Room(msgspec.Struct, frozen=True):
 class Reservation(msgspec.Struct):
     """What was reserved for the request `id`; `extend` makes it more.
 
-    `output_tokens` is what may be generated, None where nothing limits tokens. `requests` and
-    `tokens` tell of the scope that has the least left of each, None where no scope limits it.
+    `output_tokens` is what may be generated, None where nothing limits tokens. `rooms` is by the
+    end of the header's name (`requests`, `tokens`), each of the scope that has the least left.
     """
 
     id: str
     output_tokens: int | None = None
-    requests: Room | None = None
-    tokens: Room | None = None
+    rooms: dict[str, Room] = {}
 
 
 class Limiter(Protocol):

@@ -22,30 +22,12 @@ from frontend.pages import tenant_page
 from frontend.templatetags.lorikeet import money, number, price
 from inference.grants import MICRO
 from tenants.limits import ceilings, consumption
-from tenants.limits.ceilings import FIELDS, Figures, Sets
+from tenants.limits.ceilings import Figures, Sets
+from tenants.limits.kinds import KINDS, Kind, Kinds
 from tenants.models import Adapter, ApiKey, LimitScope, LimitSet, Tenant
 from tenants.models.limits import MAX_LIMIT
 from tenants.permissions import Caller, Permission
 
-LABELS = {
-    "requests_per_minute": "Requests per minute",
-    "tokens_per_minute": "Tokens per minute",
-    "prompt_tokens_per_minute": "Uncached prompt tokens per minute",
-    "output_tokens_per_minute": "Output tokens per minute",
-    "concurrent_streams": "Concurrent requests",
-    "tokens_per_day": "Tokens per day",
-    "tokens_per_month": "Tokens per month",
-    "cost_per_day": "Cost per day",
-    "cost_per_month": "Cost per month",
-}
-HELP = {
-    name: str(getattr(LimitSet, name).field.help_text).replace(
-        "Micro-units of the currency", settings.CURRENCY.upper()
-    )
-    for name in FIELDS
-}
-MONEY = frozenset({"cost_per_day", "cost_per_month"})
-"""Stored in micro-units of the currency, entered and shown in units."""
 MAX_LISTED = 20
 """Keys, and adapters, below the table; a filter finds the others."""
 OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
@@ -55,20 +37,29 @@ class LimitsForm(forms.Form):
     """What one author sets at one scope; empty: no limit."""
 
     def __init__(
-        self, author: LimitSet.Author, set_now: Figures, ceiling: Figures, data: Any = None
+        self,
+        author: LimitSet.Author,
+        set_now: Figures,
+        ceiling: Figures,
+        data: Any = None,
+        *,
+        kinds: Kinds = KINDS,
     ) -> None:
-        initial = {name: _entered(name, set_now.get(name)) for name in FIELDS}
+        initial = {name: _entered(kind, set_now.get(name)) for name, kind in kinds.items()}
         super().__init__(data, prefix=author.value, initial=initial)
         self.author = author
-        self._ceiling = ceiling
-        for name in FIELDS:
-            self.fields[name] = _field(name, ceiling.get(name))
+        self._ceiling, self._kinds = ceiling, kinds
+        for name, kind in kinds.items():
+            self.fields[name] = _field(kind, ceiling.get(name))
 
     def clean(self) -> dict[str, Any]:
         """The figures as they are stored."""
-        figures = {name: _stored(name, value) for name, value in self.cleaned_data.items()}
+        figures = {
+            name: _stored(self._kinds[name], value) for name, value in self.cleaned_data.items()
+        }
         for name, highest in ceilings.beyond(figures, self._ceiling).items():
-            value, most = shown(name, figures[name]), shown(name, highest)
+            kind = self._kinds[name]
+            value, most = shown(kind, figures[name]), shown(kind, highest)
             self.add_error(name, f"{value} is above the ceiling of {most}.")
         return figures
 
@@ -187,40 +178,45 @@ def _author(
 
 
 def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
-    in_force, own = ceilings.in_force(sets), sets.get(ceilings.TENANT, {})
-    limited = ceilings.limits(_counters(scope), "", sets)
+    limited = ceilings.limits(scope.id, "", sets)
     used = consumption.used(scope, limited[0] if limited else None)
-    lines = [
+    return {
+        "scope": scope,
+        "lines": lines_of(scope, sets, ceiling, used),
+        "currency": settings.CURRENCY.upper(),
+    }
+
+
+def lines_of(
+    scope: LimitScope, sets: Sets, ceiling: Figures, used: Figures, *, kinds: Kinds = KINDS
+) -> list[Line]:
+    """One for each kind of limit."""
+    in_force, own = ceilings.in_force(sets, kinds), sets.get(ceilings.TENANT, {})
+    return [
         Line(
-            LABELS[name],
-            HELP[name],
-            shown(name, in_force[name]),
-            shown(name, own.get(name)),
-            shown(name, ceiling[name]),
-            _used(name, used.get(name)),
+            kind.label,
+            help_of(kind),
+            shown(kind, in_force[name]),
+            shown(kind, own.get(name)),
+            shown(kind, ceiling[name]),
+            _used(kind, used.get(name)),
             used.get(name),
             in_force[name],
             _ceiling_by(scope, sets, name) if ceiling[name] is not None else "",
         )
-        for name in FIELDS
+        for name, kind in kinds.items()
     ]
-    return {"scope": scope, "lines": lines, "currency": settings.CURRENCY.upper()}
+
+
+def help_of(kind: Kind) -> str:
+    """As it is below the label; pages show money in units of the currency."""
+    return kind.help.replace("Micro-units of the currency", settings.CURRENCY.upper())
 
 
 def _ceiling_by(scope: LimitScope, sets: Sets, name: str) -> str:
     if sets.get(OPERATOR, {}).get(name) is not None:
         return ""
     return "platform default" if scope.whole else "of the tenant"
-
-
-def _counters(scope: LimitScope) -> str:
-    """As `inference.grants.Limits` names them."""
-    if scope.key is not None:
-        return f"k{scope.key.counted_as}"
-    if scope.adapter is not None:
-        return f"a{scope.adapter.pk}"
-    assert scope.tenant is not None
-    return f"t{scope.tenant.pk}"
 
 
 def _others(request: HttpRequest, caller: Caller) -> dict[str, Any]:
@@ -238,39 +234,39 @@ def _having(things: models.QuerySet[Any], kind: str, words: str) -> list[ApiKey 
     return list(things.annotate(limited=Exists(own)).order_by("-limited", "name")[:MAX_LISTED])
 
 
-def shown(name: str, value: int | None) -> str:
+def shown(kind: Kind, value: int | None) -> str:
     """A limit as people write it: thousands apart, money in units of the currency."""
-    return price(value) if name in MONEY and value is not None else number(value)
+    return price(value) if kind.is_money and value is not None else number(value)
 
 
-def _used(name: str, value: int | None) -> str:
+def _used(kind: Kind, value: int | None) -> str:
     """What was used; unlike a limit, money is rounded."""
-    return money(value * MICRO) if name in MONEY and value is not None else shown(name, value)
+    return money(value * MICRO) if kind.is_money and value is not None else shown(kind, value)
 
 
-def _entered(name: str, value: int | None) -> str | None:
+def _entered(kind: Kind, value: int | None) -> str | None:
     """A stored limit as a form field has it."""
-    return None if value is None else shown(name, value).replace("\u202f", "")
+    return None if value is None else shown(kind, value).replace("\u202f", "")
 
 
-def _stored(name: str, value: Decimal | int | None) -> int | None:
+def _stored(kind: Kind, value: Decimal | int | None) -> int | None:
     if value is None:
         return None
-    return int(value * MICRO) if name in MONEY else int(value)
+    return int(value * MICRO) if kind.is_money else int(value)
 
 
-def _field(name: str, ceiling: int | None) -> forms.Field:
-    text = f"At most {shown(name, ceiling)}." if ceiling is not None else ""
-    if name in MONEY:
+def _field(kind: Kind, ceiling: int | None) -> forms.Field:
+    text = f"At most {shown(kind, ceiling)}." if ceiling is not None else ""
+    if kind.is_money:
         return forms.DecimalField(
             required=False,
             min_value=0,
             max_value=MAX_LIMIT // MICRO,
             decimal_places=6,
-            label=f"{LABELS[name]} in {settings.CURRENCY.upper()}",
+            label=f"{kind.label} in {settings.CURRENCY.upper()}",
             help_text=text,
             widget=forms.NumberInput({"step": "any"}),
         )
     return forms.IntegerField(
-        required=False, min_value=0, max_value=MAX_LIMIT, label=LABELS[name], help_text=text
+        required=False, min_value=0, max_value=MAX_LIMIT, label=kind.label, help_text=text
     )

@@ -15,11 +15,12 @@ from django.utils import timezone
 
 from frontend.pages import tenant_page
 from frontend.views.keys import EXPIRES_SOON
-from frontend.views.limits import LABELS, shown
+from frontend.views.limits import shown
 from frontend.views.usage import added_up
 from inference.grants import MICRO
 from tenants.api.endpoints import engines
 from tenants.limits import ceilings
+from tenants.limits.kinds import KINDS, Kind
 from tenants.models import (
     LIVE,
     Alias,
@@ -37,7 +38,10 @@ MAX_EXPIRING = 5
 DAY = timedelta(days=1)
 MAX_EVENTS = 10_000
 """How many requests of the last day are looked through for failed ones, the newest first."""
-BUDGETS = ("cost_per_day", "cost_per_month", "tokens_per_day", "tokens_per_month")
+BUDGETS = sorted(
+    (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
+)
+"""Money first."""
 
 Sums = Mapping[str, Any]
 
@@ -111,22 +115,21 @@ def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:
     in_force = ceilings.in_force(LimitScope(tenant).sets())
     currency = settings.CURRENCY.upper()
     found = []
-    for name in BUDGETS:
-        if (limit := in_force[name]) is None:
+    for kind in BUDGETS:
+        if (limit := in_force[kind.name]) is None:
             continue
-        of_cost, _, period = name.partition("_per_")
-        amount = _amount(used.today if period == "day" else used.month, of_cost)
-        unit = f" {currency}" if of_cost == "cost" else ""
-        text = f"{shown(name, amount)} of {shown(name, limit)}{unit}"
-        pace = _amount(used.day, of_cost) / DAY.total_seconds()
-        until = outlook(limit - amount, pace, now, _renewal(period, now))
-        found.append(Budget(LABELS[name], amount, limit, text, until))
+        amount = _amount(used.today if kind.window == "day" else used.month, kind)
+        unit = f" {currency}" if kind.is_money else ""
+        text = f"{shown(kind, amount)} of {shown(kind, limit)}{unit}"
+        pace = _amount(used.day, kind) / DAY.total_seconds()
+        until = outlook(limit - amount, pace, now, _renewal(kind.window, now))
+        found.append(Budget(kind.label, amount, limit, text, until))
     return found
 
 
-def _amount(sums: Sums, kind: str) -> int:
+def _amount(sums: Sums, kind: Kind) -> int:
     """Tokens, or the cost in micro-units, a started one counted whole."""
-    if kind == "cost":
+    if kind.is_money:
         return -(-int(sums["cost"]) // MICRO)
     return int(sums["prompt_tokens"] + sums["completion_tokens"])
 

@@ -67,10 +67,6 @@ EVENT_STREAM: Headers = [
     (b"x-accel-buffering", b"no"),
 ]
 REPLAYED = (b"idempotent-replayed", b"true")
-REQUESTS_LEFT, TOKENS_LEFT = (
-    tuple(b"x-ratelimit-%b-%b" % (figure, what) for figure in (b"limit", b"remaining", b"reset"))
-    for what in (b"requests", b"tokens")
-)
 
 
 class Exchange:
@@ -208,18 +204,16 @@ def _retry_headers(error: InferenceError) -> Headers:
 def _ratelimit_headers(reservation: Reservation | None) -> Headers:
     if reservation is None:
         return ()
-    requests = _room_headers(REQUESTS_LEFT, reservation.requests)
-    return [*requests, *_room_headers(TOKENS_LEFT, reservation.tokens)]
-
-
-def _room_headers(names: tuple[bytes, ...], room: Room | None) -> Headers:
-    if room is None:
-        return ()
-    limit, remaining, reset = names
     return [
-        (limit, b"%d" % room.limit),
-        (remaining, b"%d" % room.remaining),
-        (reset, openai.span(room.reset_s).encode()),
+        header for what, room in reservation.rooms.items() for header in _room_headers(what, room)
+    ]
+
+
+def _room_headers(what: str, room: Room) -> Headers:
+    figures = {"limit": room.limit, "remaining": room.remaining, "reset": openai.span(room.reset_s)}
+    return [
+        (f"x-ratelimit-{figure}-{what}".encode(), str(value).encode())
+        for figure, value in figures.items()
     ]
 
 

@@ -9,64 +9,54 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from inference.grants import Limits
+from tenants.limits.kinds import KINDS, Kinds
 
-FIELDS = (
-    "requests_per_minute",
-    "tokens_per_minute",
-    "prompt_tokens_per_minute",
-    "output_tokens_per_minute",
-    "concurrent_streams",
-    "tokens_per_day",
-    "tokens_per_month",
-    "cost_per_day",
-    "cost_per_month",
-)
-"""As in `inference.grants.Limits`."""
 OPERATOR, TENANT, DEFAULT = "operator", "tenant", "default"
 
 Figures = Mapping[str, int | None]
-"""The limit of each field; one that is missing is none."""
+"""The limit of each kind, by its name; one that is missing is none."""
 Sets = Mapping[str, Figures]
 """The figures that each author set."""
 
 
-def least(*several: Figures) -> dict[str, int | None]:
-    """The smallest limit of each field; None where there is none."""
+def least(*several: Figures, kinds: Kinds = KINDS) -> dict[str, int | None]:
+    """The smallest limit of each kind; None where there is none."""
     return {
-        field: min(
-            (limit for figures in several if (limit := figures.get(field)) is not None),
+        name: min(
+            (limit for figures in several if (limit := figures.get(name)) is not None),
             default=None,
         )
-        for field in FIELDS
+        for name in kinds
     }
 
 
-def ceiling(sets: Sets) -> dict[str, int | None]:
+def ceiling(sets: Sets, kinds: Kinds = KINDS) -> dict[str, int | None]:
     """What the tenant cannot go beyond: the operator's, else the platform's default."""
     operator, default = sets.get(OPERATOR, {}), sets.get(DEFAULT, {})
     return {
-        field: default.get(field) if operator.get(field) is None else operator.get(field)
-        for field in FIELDS
+        name: default.get(name) if operator.get(name) is None else operator.get(name)
+        for name in kinds
     }
 
 
 def beyond(own: Figures, ceiling: Figures) -> dict[str, int]:
     """The ceiling of each of the tenant's own limits that is above it."""
     return {
-        field: highest
-        for field, limit in own.items()
-        if limit is not None and (highest := ceiling.get(field)) is not None and limit > highest
+        name: highest
+        for name, limit in own.items()
+        if limit is not None and (highest := ceiling.get(name)) is not None and limit > highest
     }
 
 
-def in_force(sets: Sets) -> dict[str, int | None]:
+def in_force(sets: Sets, kinds: Kinds = KINDS) -> dict[str, int | None]:
     """The lesser of the ceiling and the tenant's own."""
-    return least(ceiling(sets), sets.get(TENANT, {}))
+    return least(ceiling(sets, kinds), sets.get(TENANT, {}), kinds=kinds)
 
 
-def limits(counters: str, shown: str, sets: Sets | None) -> tuple[Limits, ...]:
+def limits(
+    scope_id: str, shown: str, sets: Sets | None, kinds: Kinds = KINDS
+) -> tuple[Limits, ...]:
     """What the token path has to hold; empty where nothing limits the scope."""
-    figures = in_force(sets) if sets else {}
-    if all(limit is None for limit in figures.values()):
-        return ()
-    return (Limits(counters, shown, **figures),)
+    figures = in_force(sets, kinds) if sets else {}
+    values = {name: limit for name, limit in figures.items() if limit is not None}
+    return (Limits(scope_id, shown, values),) if values else ()

@@ -1,6 +1,6 @@
 """What a store of counters is asked, and what it answers. Each command is atomic in every store.
 
-Arrays without field names, because Redis's script unpacks the same bytes: append fields only.
+Maps with field names, which Redis's script reads by name; so fields may be added in any order.
 Every number stays below 2**53, up to which the doubles of Lua are exact: limits are at most 1e12
 (`tenants.models.limits.MAX_LIMIT`), prices as well, tokens of one request at most MAX_TOKENS.
 """
@@ -8,61 +8,41 @@ Every number stays below 2**53, up to which the doubles of Lua are exact: limits
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
 from inference.grants import MICRO, Limits, Price
+from tenants.limits.kinds import Period
 
 MAX_TOKENS = 10**9
 """What an ask is cut to: no model generates that much, and no product of it overflows."""
 DAY_S = 86_400
 
-Period = Literal["day", "month"]
 
-
-class Value(msgspec.Struct, array_like=True, frozen=True):
+class Value(msgspec.Struct, frozen=True):
     """A plain value inside commands and answers."""
 
 
 class Scope(Value, frozen=True):
-    """`inference.grants.Limits` without the words: the same fields in the same order."""
+    """`inference.grants.Limits` without the words: the value of each limit that is set, by kind."""
 
-    counters: str
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    prompt_tokens_per_minute: int | None = None
-    output_tokens_per_minute: int | None = None
-    concurrent_streams: int | None = None
-    tokens_per_day: int | None = None
-    tokens_per_month: int | None = None
-    cost_per_day: int | None = None
-    cost_per_month: int | None = None
+    id: str
+    limits: dict[str, int] = {}
 
     def __hash__(self) -> int:
         """As Limits."""
-        return hash(self.counters)
+        return hash(self.id)
 
     @staticmethod
     def of(limits: Limits) -> Scope:
-        return Scope(*(getattr(limits, name) for name in ("counters", *FIELDS)))
-
-    def set_limits(self) -> tuple[tuple[str, int], ...]:
-        """The name and value of each limit that there is."""
-        named = ((name, getattr(self, name)) for name in FIELDS)
-        return tuple((name, limit) for name, limit in named if limit is not None)
+        return Scope(limits.scope_id, dict(limits.values))
 
 
-FIELDS = Scope.__struct_fields__[1:]
-MINUTE_FIELDS = FIELDS[:4]
-COUNTED = FIELDS[:5]
-"""What only the stores know; budgets are the ledger's as well."""
-
-
-class Budget(Value, frozen=True):
+class BudgetPeriod(Value, frozen=True):
     """One period of one scope's budgets; `start` is its first second in unix time."""
 
-    counters: str
+    scope_id: str
     period: Period
     start: int
 
@@ -108,7 +88,7 @@ class Rate(Value, frozen=True):
 # --- commands ------------------------------------------------------------------------------------
 
 
-class Command(msgspec.Struct, array_like=True, frozen=True):
+class Command(msgspec.Struct, tag_field="type", frozen=True):
     """One question to a store."""
 
 
@@ -117,15 +97,16 @@ class Charge(Command, tag="charge", frozen=True):
 
     Under an id that has a reservation it reserves more, in the scopes of that one, which `scopes`
     must be. A reservation that the store has lost is made anew, so that a stream goes on after
-    Redis was restarted. `requests` is 1 for a new request, 0 for more tokens of one that runs.
-    `holder` names the gateway process, which it shows to be alive.
+    Redis was restarted. `quantities` is what it takes besides tokens, by measure: one of `requests`
+    if it is new, nothing if it runs and needs more tokens. `holder` names the gateway process,
+    whose lease is renewed.
     """
 
     id: str
     holder: str
     scopes: tuple[Scope, ...]
     rate: Rate
-    requests: int
+    quantities: dict[str, int]
     prompt_tokens: int
     output_tokens: int
     least_output_tokens: int
@@ -157,7 +138,7 @@ class Release(Command, tag="release", frozen=True):
 
 
 class Renew(Command, tag="renew", frozen=True):
-    """This gateway process lives for another `lease_ms`, or has left (0)."""
+    """Set the lease of this gateway process to `lease_ms` from now; 0: it has left."""
 
     holder: str
     lease_ms: int
@@ -172,7 +153,7 @@ class Holds(Command, tag="holds", frozen=True):
 class Seed(Command, tag="seed", frozen=True):
     """What the ledger has for a budget, in tokens and in micro-units of the currency."""
 
-    budget: Budget
+    budget: BudgetPeriod
     tokens: int
     cost: int
 
@@ -184,7 +165,7 @@ class Look(Command, tag="look", frozen=True):
 
 
 class Count(Command, tag="count", frozen=True):
-    """What is counted against those of this scope's limits that are COUNTED; answered by Counts."""
+    """What is counted against this scope's limits, but for budgets; answered by Counts."""
 
     scope: Scope
 
@@ -194,14 +175,14 @@ AnyCommand = Charge | Settle | Keep | Release | Renew | Holds | Seed | Look | Co
 # --- answers -------------------------------------------------------------------------------------
 
 
-class Answer(msgspec.Struct, array_like=True, frozen=True):
+class Answer(msgspec.Struct, tag_field="type", frozen=True):
     """One answer of a store."""
 
 
 class Left(Value, frozen=True):
     """What is left of a limit of a scope, and in how many milliseconds its window is empty."""
 
-    field: str
+    kind: str
     limit: int
     remaining: int
     reset_ms: int
@@ -212,11 +193,11 @@ class Granted(Answer, tag="granted", frozen=True):
 
     output_tokens: int
     left: list[Left]
-    due: list[Budget]
+    due: list[BudgetPeriod]
 
 
 class Refused(Answer, tag="refused", frozen=True):
-    """Nothing was reserved: the limit `field` of the scope with this index is in the way.
+    """Nothing was reserved: the limit `kind` of the scope with this index is in the way.
 
     `requested` is the least that would do. `wait_ms` is the time until it fits if nobody else
     comes, None where it never will; for a budget the time until it renews, at the unix time
@@ -225,18 +206,18 @@ class Refused(Answer, tag="refused", frozen=True):
     """
 
     scope: int
-    field: str
+    kind: str
     used: int
     requested: int
-    wait_ms: int | None
-    renews_at: int | None
-    due: list[Budget] = []
+    wait_ms: int | None = None
+    renews_at: int | None = None
+    due: list[BudgetPeriod] = []
 
 
 class Unseeded(Answer, tag="unseeded", frozen=True):
     """Nothing was reserved: Seed these budgets first."""
 
-    budgets: list[Budget]
+    budgets: list[BudgetPeriod]
 
 
 class Withdrawn(Answer, tag="withdrawn", frozen=True):
@@ -252,7 +233,7 @@ class Rooms(Answer, tag="rooms", frozen=True):
 class Used(Value, frozen=True):
     """How much of a limit is used and reserved."""
 
-    field: str
+    kind: str
     amount: int
 
 

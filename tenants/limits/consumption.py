@@ -1,7 +1,7 @@
 """How much of a scope's limits is used at present, for pages and sockets.
 
-What a minute and concurrent streams count is the limiter's, which the gateway's wiring sets here;
-days and months are the ledger's.
+Sliding windows and concurrent streams are counted by the limiter, which the gateway's wiring sets
+here; budgets are summed from the ledger.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from inference.errors import Unavailable
 from inference.grants import MICRO, Limits
+from tenants.limits.kinds import KINDS, Kinds
 from tenants.models import LimitScope, UsageSum
 from tenants.models.usage import month_start
 
@@ -30,8 +31,8 @@ counters: Counters | None = None
 
 
 async def minute(limits: Limits) -> Mapping[str, int]:
-    """What counts against the limits of the last minute and those of concurrent streams, as far as
-    they are set, by field; empty where nobody can say."""
+    """What counts against the limits that are set, but for budgets, by the name of their kind;
+    empty where nobody can say."""
     if counters is None:
         return {}
     try:
@@ -40,9 +41,9 @@ async def minute(limits: Limits) -> Mapping[str, int]:
         return {}
 
 
-def budgets(scope: LimitScope) -> dict[str, int]:
-    """What a tenant, key or adapter used of this UTC day and month, by field: tokens, and costs
-    in micro-units of the currency, rounded up."""
+def budgets(scope: LimitScope, kinds: Kinds = KINDS) -> dict[str, int]:
+    """What a tenant, key or adapter used of this UTC day and month, by kind of budget: tokens, and
+    costs in micro-units of the currency, rounded up."""
     now = timezone.now()
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     usage = UsageSum.objects.filter(tenant=scope.tenant)
@@ -52,15 +53,16 @@ def budgets(scope: LimitScope) -> dict[str, int]:
     if scope.adapter is not None:
         usage = usage.filter(adapter=scope.adapter.name)
     days = list(usage.sums(["day"], month_start(now), now))
-    return _summed("day", [row for row in days if row["day"] == today]) | _summed("month", days)
+    used = {"day": _summed(row for row in days if row["day"] == today), "month": _summed(days)}
+    return {kind.name: used[kind.window][kind.measure] for kind in kinds.values() if kind.is_budget}
 
 
-def _summed(period: str, days: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def _summed(days: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     tokens = cost = 0
     for row in days:
         tokens += row["prompt_tokens"] + row["completion_tokens"]
         cost += int(row["cost"])
-    return {f"tokens_per_{period}": tokens, f"cost_per_{period}": -(-cost // MICRO)}
+    return {"tokens": tokens, "cost": -(-cost // MICRO)}
 
 
 def used(scope: LimitScope, limits: Limits | None) -> Mapping[str, int]:

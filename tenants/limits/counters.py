@@ -1,8 +1,8 @@
-"""Everything that is counted of one scope, and how the limits of several read it. Sans-IO.
+"""What is counted of one scope, and the limits of several scopes bound to their counters. Sans-IO.
 
 A request passes several limits of several scopes, and the same scopes ask again and again. So what
-follows from them alone (which counters their limits read, which budget periods they are in) is
-found once a day and kept as a Place; a request goes through the gauges of its place.
+follows from them alone (which counters their limits are compared with, which budget periods they
+are in) is found once a day and kept as BoundLimits; a request goes through these.
 """
 
 from __future__ import annotations
@@ -11,15 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tenants.limits.amounts import KINDS, WITHOUT_OUTPUT, Part
-from tenants.limits.commands import DAY_S, Budget, Period, Scope, start_of
-from tenants.limits.purse import Purse
+from tenants.limits.budget import Amounts, Budget
+from tenants.limits.commands import DAY_S, BudgetPeriod, Scope, start_of
+from tenants.limits.kinds import PERIODS, Kind, Kinds
 from tenants.limits.window import Window
-
-PERIODS: tuple[Period, ...] = ("day", "month")
-
-SHOWN = ("requests_per_minute", "tokens_per_minute")
-"""The limits whose rooms are told to the client."""
 
 
 class Counter(Protocol):
@@ -42,107 +37,108 @@ class Streams:
 class Tokens:
     """What a budget spent and reserved in tokens."""
 
-    purse: Purse
+    budget: Budget
 
     @property
     def used(self) -> int:
-        return self.purse.tokens + self.purse.reserved_tokens
+        return self.budget.tokens + self.budget.reserved_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """The same in micro-units of the currency."""
 
-    purse: Purse
+    budget: Budget
 
     @property
     def used(self) -> int:
-        return self.purse.whole_cost + self.purse.reserved_cost
+        return self.budget.whole_cost + self.budget.reserved_cost
 
 
 @dataclass(frozen=True, slots=True)
-class Gauge:
-    """One limit at its counter: `field` of the scope with this index, which counts the `kind` of
-    each Part."""
+class BoundLimit:
+    """One limit of the scope with this index, and its counter."""
 
     scope: int
-    field: str
+    kind: Kind
     limit: int
-    kind: str
     counter: Counter
-    budget: Budget | None
+    period: BudgetPeriod | None
 
 
-class Counters:
-    """Of one scope, by its name; the scope's limits may change, what is counted stays."""
+class ScopeCounters:
+    """Of one scope; the scope's limits may change, what is counted stays."""
 
     def __init__(self) -> None:
         self.streams = Streams()
         self._windows: dict[str, Window] = {}
-        self._purses: dict[Budget, Purse] = {}
+        """By measure."""
+        self._budgets: dict[BudgetPeriod, Budget] = {}
 
-    def window(self, name: str) -> Window:
-        return self._windows.setdefault(name, Window())
+    def window(self, measure: str) -> Window:
+        return self._windows.setdefault(measure, Window())
 
-    def purse(self, budget: Budget) -> Purse:
+    def budget(self, period: BudgetPeriod) -> Budget:
         """Empty and not seeded at first."""
-        return self._purses.setdefault(budget, Purse(budget))
+        return self._budgets.setdefault(period, Budget(period))
 
-    def counter(self, name: str, budget: Budget | None) -> Counter:
-        """What the limit of this name is compared with."""
-        if budget is not None:
-            purse = self.purse(budget)
-            return Cost(purse) if KINDS[name] == "cost" else Tokens(purse)
-        return self.streams if name == "concurrent_streams" else self.window(name)
+    def counter(self, kind: Kind, period: BudgetPeriod | None) -> Counter:
+        """What a limit of this kind is compared with."""
+        if period is not None:
+            budget = self.budget(period)
+            return Cost(budget) if kind.is_money else Tokens(budget)
+        return self.streams if kind.window == "concurrent" else self.window(kind.measure)
 
     def sweep(self, second: int, *, in_use: bool) -> bool:
         """Forget what counts nothing any more; whether that is all of it. Reservations go on
         counting in the windows that are in use."""
-        self._purses = {b: p for b, p in self._purses.items() if second < b.end + DAY_S}
+        self._budgets = {p: b for p, b in self._budgets.items() if second < p.end + DAY_S}
         if not in_use:
-            self._windows = {n: w for n, w in self._windows.items() if not w.gone(second)}
-        return not (in_use or self._windows or self._purses)
+            self._windows = {m: w for m, w in self._windows.items() if not w.gone(second)}
+        return not (in_use or self._windows or self._budgets)
 
 
 @dataclass(slots=True)
-class Place:
-    """Where requests of some scopes are counted: what these limit, on one day of UTC."""
+class BoundLimits:
+    """The limits of some scopes, bound to their counters for one day of UTC."""
 
-    counters: Sequence[Counters]
+    counters: Sequence[ScopeCounters]
     """Of each scope."""
     day: int
-    gauges: tuple[Gauge, ...]
+    limits: tuple[BoundLimit, ...]
     windows: tuple[tuple[Window, str], ...]
-    """With the kind that each counts."""
-    shown: tuple[tuple[Gauge, Window], ...]
-    """Those of SHOWN."""
+    """With the measure that each counts."""
+    shown: tuple[tuple[BoundLimit, Window], ...]
+    """Those that feed a header."""
     streams: tuple[Streams, ...]
     """Of each scope that limits them."""
-    purses: tuple[Purse, ...]
+    budgets: tuple[Budget, ...]
     second: int = 0
     """To which the windows were slid."""
 
     @classmethod
-    def of(cls, counters: Sequence[Counters], scopes: Sequence[Scope], second: int) -> Place:
-        """In the periods of this moment."""
-        budgets = [_budgets(scope, second) for scope in scopes]
-        gauges = [
-            gauge
+    def of(
+        cls, counters: Sequence[ScopeCounters], scopes: Sequence[Scope], second: int, kinds: Kinds
+    ) -> BoundLimits:
+        """In the periods of this moment. Limits of unknown kinds are left aside."""
+        periods = [_periods(scope, second, kinds) for scope in scopes]
+        limits = [
+            limit
             for index, scope in enumerate(scopes)
-            for gauge in _gauges(index, scope, counters[index], budgets[index])
+            for limit in _bound(index, scope, counters[index], periods[index], kinds)
         ]
-        windows = [(g, g.counter) for g in gauges if isinstance(g.counter, Window)]
+        windows = [(limit, limit.counter) for limit in limits if isinstance(limit.counter, Window)]
         return cls(
             counters,
             second // DAY_S,
-            tuple(gauges),
-            tuple((window, gauge.kind) for gauge, window in windows),
-            tuple((gauge, window) for gauge, window in windows if gauge.field in SHOWN),
-            tuple(g.counter for g in gauges if isinstance(g.counter, Streams)),
+            tuple(limits),
+            tuple((window, limit.kind.measure) for limit, window in windows),
+            tuple((limit, window) for limit, window in windows if limit.kind.header),
+            tuple(each.counter for each in limits if isinstance(each.counter, Streams)),
             tuple(
-                counted.purse(budget)
-                for counted, found in zip(counters, budgets, strict=True)
-                for budget in found.values()
+                counted.budget(period)
+                for counted, found in zip(counters, periods, strict=True)
+                for period in found.values()
             ),
         )
 
@@ -153,29 +149,34 @@ class Place:
             for window, _ in self.windows:
                 window.slide(second)
 
-    def full(self, asked: Part) -> list[Gauge]:
-        """The limits without room for it. Those of requests and prompts let pass what asks none."""
+    def exceeded(self, asked: Amounts) -> list[BoundLimit]:
+        """The limits without room for it. One that no output adds to lets pass what asks none."""
         return [
-            gauge
-            for gauge in self.gauges
-            if gauge.counter.used + (amount := getattr(asked, gauge.kind)) > gauge.limit
-            and (amount or gauge.kind not in WITHOUT_OUTPUT)
+            each
+            for each in self.limits
+            if each.counter.used + (amount := asked.get(each.kind.measure, 0)) > each.limit
+            and (amount or each.kind.bounds_output)
         ]
 
 
-def _budgets(scope: Scope, second: int) -> dict[str, Budget]:
-    """Those that are limited, by their period."""
-    names = {name for name, _ in scope.set_limits()}
+def _periods(scope: Scope, second: int, kinds: Kinds) -> dict[str, BudgetPeriod]:
+    """Those that are limited."""
+    windows = {kinds[name].window for name in scope.limits if name in kinds}
     return {
-        period: Budget(scope.counters, period, start_of(period, second))
+        period: BudgetPeriod(scope.id, period, start_of(period, second))
         for period in PERIODS
-        if not names.isdisjoint((f"tokens_per_{period}", f"cost_per_{period}"))
+        if period in windows
     }
 
 
-def _gauges(
-    index: int, scope: Scope, counters: Counters, budgets: Mapping[str, Budget]
-) -> Iterator[Gauge]:
-    for name, limit in scope.set_limits():
-        budget = budgets.get(name.rpartition("_per_")[2])
-        yield Gauge(index, name, limit, KINDS[name], counters.counter(name, budget), budget)
+def _bound(
+    index: int,
+    scope: Scope,
+    counters: ScopeCounters,
+    periods: Mapping[str, BudgetPeriod],
+    kinds: Kinds,
+) -> Iterator[BoundLimit]:
+    for kind in kinds.values():
+        if (limit := scope.limits.get(kind.name)) is not None:
+            period = periods.get(kind.window)
+            yield BoundLimit(index, kind, limit, counters.counter(kind, period), period)

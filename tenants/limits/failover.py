@@ -18,9 +18,9 @@ from typing import Self
 import structlog
 
 from inference.errors import Unavailable
-from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import AnyCommand, Keep, Release, Renew, Settle, Store, StoreDown
 from tenants.limits.memory import MemoryStore
+from tenants.limits.state import LEASE_MS
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple, Self
 
 import msgspec
@@ -19,11 +19,10 @@ from django.conf import settings
 from inference.errors import Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
 from inference.link.wire import Usage
-from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
     MAX_TOKENS,
     AnyAnswer,
-    Budget,
+    BudgetPeriod,
     Charge,
     Count,
     Counts,
@@ -45,10 +44,12 @@ from tenants.limits.commands import (
     Unseeded,
 )
 from tenants.limits.failover import Failover
+from tenants.limits.kinds import KINDS, Kinds
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import TIMEOUT_S, RedisStore
 from tenants.limits.refusals import error_of
 from tenants.limits.spent import Spent
+from tenants.limits.state import LEASE_MS
 
 log = structlog.get_logger(__name__)
 
@@ -58,14 +59,6 @@ ROUNDS = 4
 SCOPES = 8192
 """Sets of scopes of which what follows from them is kept: requests come again and again from a few
 of them."""
-LIMITS_OUTPUT = (
-    "tokens_per_minute",
-    "output_tokens_per_minute",
-    "tokens_per_day",
-    "tokens_per_month",
-    "cost_per_day",
-    "cost_per_month",
-)
 
 
 class Held(msgspec.Struct, eq=False):
@@ -80,12 +73,17 @@ class Held(msgspec.Struct, eq=False):
 class StoreLimiter:
     """`inference.grants.Limiter`. Use as an async context manager; leaving it settles the rest."""
 
-    def __init__(self, failover: Failover, spent: Spent, currency: str) -> None:
-        """`spent` tells what budgets start from; `currency` is for messages."""
+    def __init__(
+        self, failover: Failover, spent: Spent, currency: str, kinds: Kinds = KINDS
+    ) -> None:
+        """`spent` tells what budgets start from; `currency` is for messages. The stores of
+        `failover` count the same kinds."""
         self._failover, self._spent, self._currency = failover, spent, currency
+        self._kinds = kinds
+        self._limited = lru_cache(SCOPES)(partial(_limited, kinds))
         self._held: dict[str, Held | None] = {}
         """By id; None where nothing limits the request."""
-        self._reading: dict[Budget, asyncio.Task[Seed]] = {}
+        self._reading: dict[BudgetPeriod, asyncio.Task[Seed]] = {}
         self._refreshing: set[asyncio.Task[None]] = set()
 
     @property
@@ -124,7 +122,7 @@ class StoreLimiter:
 
     async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
         """As `inference.grants.Limiter`. Where no scope sets a limit no store is asked."""
-        limited = _limited(grant.limits + target.limits)
+        limited = self._limited(grant.limits + target.limits)
         if not limited.scopes:
             self._held[id] = None
             return Reservation(id)
@@ -133,7 +131,7 @@ class StoreLimiter:
             holder=self._failover.holder,
             scopes=limited.scopes,
             rate=Rate.of(target.price),
-            requests=1,
+            quantities={m: min(n, MAX_TOKENS) for m, n in ask.quantities.items()} | {"requests": 1},
             prompt_tokens=min(ask.prompt_tokens, MAX_TOKENS),
             output_tokens=min(ask.output_tokens, MAX_TOKENS),
             least_output_tokens=min(ask.least_output_tokens, MAX_TOKENS),
@@ -145,7 +143,7 @@ class StoreLimiter:
             if not held.stores:
                 self._held.pop(id, None)
         output_tokens = granted.output_tokens if limited.output else None
-        return _reservation(id, output_tokens, granted.left)
+        return Reservation(id, output_tokens, self._rooms(granted.left))
 
     async def extend(self, reservation: Reservation, output_tokens: int) -> None:
         """As `inference.grants.Limiter`. Of a request that has ended nothing is reserved.
@@ -159,7 +157,7 @@ class StoreLimiter:
         charge = msgspec.structs.replace(
             held.charge,
             holder=self._failover.holder,
-            requests=0,
+            quantities={},
             prompt_tokens=0,
             output_tokens=output_tokens,
             least_output_tokens=1,
@@ -190,23 +188,32 @@ class StoreLimiter:
         Raises:
             Unavailable: the counters cannot be reached and the settings say to refuse.
         """
-        scopes = _limited(limits).scopes
+        scopes = self._limited(limits).scopes
         if not scopes:
             return Reservation("")
         rooms = await self._read_only(Look(scopes))
         assert isinstance(rooms, Rooms)
-        return _reservation("", None, rooms.left)
+        return Reservation("", None, self._rooms(rooms.left))
 
     async def used(self, limits: Limits) -> dict[str, int]:
-        """What is used and reserved now of each limit of a minute and of concurrent streams that
-        is set, by its name; reserves nothing.
+        """What is used and reserved now of each limit that is set, but for budgets, by the name of
+        its kind; reserves nothing.
 
         Raises:
             Unavailable: the counters cannot be reached and the settings say to refuse.
         """
         counts = await self._read_only(Count(Scope.of(limits)))
         assert isinstance(counts, Counts)
-        return {used.field: used.amount for used in counts.used}
+        return {used.kind: used.amount for used in counts.used}
+
+    def _rooms(self, left: Sequence[Left]) -> dict[str, Room]:
+        """By header, of the scope that has the least left of this limit."""
+        rooms: dict[str, Room] = {}
+        for each in left:
+            header = self._kinds[each.kind].header
+            if header not in rooms or each.remaining < rooms[header].remaining:
+                rooms[header] = Room(each.limit, each.remaining, each.reset_ms / 1000)
+        return rooms
 
     async def _read_only(self, command: Look | Count) -> AnyAnswer:
         try:
@@ -256,7 +263,8 @@ class StoreLimiter:
             if isinstance(answer, Granted):
                 return answer
             if isinstance(answer, Refused):
-                raise error_of(answer, held.limits[answer.scope], self._currency)
+                limits = held.limits[answer.scope]
+                raise error_of(answer, limits, self._currency, self._kinds)
         raise Unavailable("The rate limits cannot be checked.", retry_after_s=1.0)
 
     def _store_for(self, held: Held) -> Store:
@@ -300,28 +308,28 @@ class StoreLimiter:
 
     # --- budgets ---------------------------------------------------------------------------------
 
-    async def _seed(self, store: Store, budgets: Iterable[Budget]) -> None:
+    async def _seed(self, store: Store, budgets: Iterable[BudgetPeriod]) -> None:
         await store.run(*[await self._spent_of(budget) for budget in budgets])
 
-    async def _spent_of(self, budget: Budget) -> Seed:
+    async def _spent_of(self, budget: BudgetPeriod) -> Seed:
         """As the ledger has it; read once for all who wait for it."""
         if (task := self._reading.get(budget)) is None:
             task = self._reading[budget] = asyncio.create_task(self._read(budget), name="spent")
             task.add_done_callback(lambda _: self._reading.pop(budget))
         return await asyncio.shield(task)
 
-    async def _read(self, budget: Budget) -> Seed:
+    async def _read(self, budget: BudgetPeriod) -> Seed:
         start, end = (datetime.fromtimestamp(at, UTC) for at in (budget.start, budget.end))
-        return Seed(budget, *await self._spent.spent(budget.counters, start, end))
+        return Seed(budget, *await self._spent.spent(budget.scope_id, start, end))
 
-    def _refresh(self, store: Store, due: Collection[Budget]) -> None:
+    def _refresh(self, store: Store, due: Collection[BudgetPeriod]) -> None:
         """Compare budgets with the ledger again, in the background."""
         if due:
             task = asyncio.create_task(self._refresh_now(store, due), name="budgets")
             self._refreshing.add(task)
             task.add_done_callback(self._refreshing.discard)
 
-    async def _refresh_now(self, store: Store, due: Collection[Budget]) -> None:
+    async def _refresh_now(self, store: Store, due: Collection[BudgetPeriod]) -> None:
         try:
             await self._seed(store, due)
         except Unavailable as error:  # they are due again in a minute
@@ -351,29 +359,8 @@ class _Limited(NamedTuple):
     output: bool
 
 
-@lru_cache(SCOPES)
-def _limited(all_limits: tuple[Limits, ...]) -> _Limited:
-    pairs = [(limits, Scope.of(limits)) for limits in all_limits]
-    pairs = [(limits, scope) for limits, scope in pairs if scope.set_limits()]
-    names = {name for _, scope in pairs for name, _ in scope.set_limits()}
-    return _Limited(
-        tuple(limits for limits, _ in pairs),
-        tuple(scope for _, scope in pairs),
-        not names.isdisjoint(LIMITS_OUTPUT),
-    )
-
-
-def _room(left: Sequence[Left], field: str) -> Room | None:
-    """Of the scope that has the least left of this limit."""
-    least = None
-    for each in left:
-        if each.field == field and (least is None or each.remaining < least.remaining):
-            least = each
-    if least is None:
-        return None
-    return Room(least.limit, least.remaining, least.reset_ms / 1000)
-
-
-def _reservation(id: str, output_tokens: int | None, left: Sequence[Left]) -> Reservation:
-    requests, tokens = _room(left, "requests_per_minute"), _room(left, "tokens_per_minute")
-    return Reservation(id, output_tokens, requests, tokens)
+def _limited(kinds: Kinds, all_limits: tuple[Limits, ...]) -> _Limited:
+    limiting = tuple(limits for limits in all_limits if limits.values)
+    names = {name for limits in limiting for name in limits.values}
+    output = any(kind.bounds_output for kind in kinds.values() if kind.name in names)
+    return _Limited(limiting, tuple(map(Scope.of, limiting)), output)

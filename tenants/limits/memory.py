@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tenants.limits.book import Book
 from tenants.limits.commands import AnyAnswer, AnyCommand
+from tenants.limits.kinds import KINDS, Kinds
+from tenants.limits.state import LimitState
 
 
 def now_ms() -> int:
@@ -15,11 +16,11 @@ def now_ms() -> int:
 
 
 class MemoryStore:
-    """`commands.Store` over a Book. Nothing in it waits, so each command is atomic."""
+    """`commands.Store` over a LimitState. Nothing in it waits, so each command is atomic."""
 
-    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
+    def __init__(self, clock: Callable[[], int] = now_ms, kinds: Kinds = KINDS) -> None:
         """`clock` gives unix time in milliseconds."""
-        self._book = Book()
+        self._state = LimitState(kinds)
         self._clock = clock
 
     async def run(self, *commands: AnyCommand) -> list[AnyAnswer]:
@@ -28,7 +29,7 @@ class MemoryStore:
 
     def do(self, command: AnyCommand) -> AnyAnswer:
         """The same without a coroutine."""
-        return self._book.run(command, self._clock())
+        return self._state.run(command, self._clock())
 
     async def close(self) -> None:
         """Nothing to let go of."""

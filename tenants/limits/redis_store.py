@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -22,9 +22,10 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.maint_notifications import MaintNotificationsConfig
 
-from tenants.limits.book import LEASE_MS, RECLAIMED_AT_ONCE, STREAM_WAIT_MS, WITHDRAWN_MS
+from tenants.limits.budget import REFRESH_MS
 from tenants.limits.commands import AnyAnswer, AnyCommand, StoreDown
-from tenants.limits.purse import REFRESH_MS
+from tenants.limits.kinds import KINDS, PERIODS, Kinds
+from tenants.limits.state import LEASE_MS, RECLAIMED_AT_ONCE, STREAM_WAIT_MS, WITHDRAWN_MS
 from tenants.limits.window import GONE_S, WINDOW_S
 
 TIMEOUT_S = 0.25
@@ -35,6 +36,7 @@ MAX_WAITING = 10_000
 """Calls waiting for the connection; beyond it Redis counts as down as well."""
 
 _LUA = Path(__file__).with_name("lua")
+_FILES = ("base", "windows", "budgets", "endings", "commands", "charge")
 _CONSTANTS = {
     "WINDOW_S": WINDOW_S,
     "GONE_S": GONE_S,
@@ -44,23 +46,47 @@ _CONSTANTS = {
     "STREAM_WAIT_MS": STREAM_WAIT_MS,
     "REFRESH_MS": REFRESH_MS,
 }
-SCRIPT = "\n".join(
-    [
-        *(f"local {name} = {value}" for name, value in _CONSTANTS.items()),
-        *(
-            _LUA.joinpath(f"{n}.lua").read_text()
-            for n in ("base", "windows", "budgets", "endings", "commands", "charge")
-        ),
-    ]
-)
-SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
-_EVALUATE = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n0\r\n" % SHA.encode()
-_EVALUATE += b"$%d\r\n%b\r\n$%d\r\n%b\r\n"
-"""A call of the script as Redis reads it, but for its two arguments, each after its length."""
 
 Reply = bytes | ResponseError
 _encode = msgspec.msgpack.Encoder().encode
 _answers: msgspec.msgpack.Decoder[AnyAnswer] = msgspec.msgpack.Decoder(AnyAnswer)
+
+
+def script(kinds: Kinds) -> str:
+    """The script in `lua/` for these kinds of limits. Each set of kinds has one of its own; they
+    work on the same keys, where everything is kept by name."""
+
+    def within(window: str) -> list[str]:
+        return [kind.name for kind in kinds.values() if kind.window == window]
+
+    for_all = _CONSTANTS | {
+        "MEASURE_OF": {kind.name: kind.measure for kind in kinds.values()},
+        "IN_MINUTE": within("minute"),
+        "CONCURRENT": within("concurrent"),
+        "BUDGETS": {period: within(period) for period in PERIODS},
+    }
+    for_charges = {  # made with each run, so not before endings have returned
+        "KINDS": list(kinds),
+        "WINDOW_OF": {kind.name: kind.window for kind in kinds.values()},
+        "SHOWN": [kind.name for kind in kinds.values() if kind.header],
+    }
+    files = {name: _LUA.joinpath(f"{name}.lua").read_text() for name in _FILES}
+    files["base"] = _locals(for_all) + files["base"]
+    files["commands"] = _locals(for_charges) + files["commands"]
+    return "\n".join(files.values())
+
+
+def _locals(constants: Mapping[str, object]) -> str:
+    return "".join(f"local {name} = {_literal(value)}\n" for name, value in constants.items())
+
+
+def _literal(value: object) -> str:
+    """A constant as Lua writes it. Names of kinds need no quoting."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_literal(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "{" + ", ".join(map(_literal, value)) + "}"
+    return f"'{value}'" if isinstance(value, str) else str(value)
 
 
 @dataclass(slots=True)
@@ -103,7 +129,12 @@ class RedisStore:
     """`commands.Store` on one Redis (no cluster) that evicts nothing."""
 
     def __init__(
-        self, url: str, *, timeout_s: float = TIMEOUT_S, clock: Callable[[], int] | None = None
+        self,
+        url: str,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        clock: Callable[[], int] | None = None,
+        kinds: Kinds = KINDS,
     ) -> None:
         """`clock` gives unix time in milliseconds instead of Redis's own clock, for tests.
 
@@ -119,6 +150,11 @@ class RedisStore:
         self._connection = pool.make_connection()  # type: ignore[no-untyped-call]
         self.timeout_s = timeout_s
         self._clock = clock
+        self._script = script(kinds)
+        sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
+        self._call = b"*5\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n0\r\n" % sha.encode()
+        self._call += b"$%d\r\n%b\r\n$%d\r\n%b\r\n"
+        """How Redis reads a call, but for its two arguments, each after its length."""
         self._waiting: deque[_Call] = deque()
         self._sender: asyncio.Task[None] | None = None
 
@@ -176,7 +212,7 @@ class RedisStore:
         replies = await self._evaluate(commands)
         unknown = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:  # a Redis that just started; it did nothing of what it answered so
-            await self._connection.send_command("SCRIPT LOAD", SCRIPT)
+            await self._connection.send_command("SCRIPT LOAD", self._script)
             await self._connection.read_response()
             again = await self._evaluate([commands[i] for i in unknown])
             for i, reply in zip(unknown, again, strict=True):
@@ -195,7 +231,7 @@ class RedisStore:
     async def _evaluate(self, commands: Sequence[bytes]) -> list[Reply]:
         # Without the library's pipelines and its packing, which take more time than all the rest.
         now_ms = b"%d" % self._clock() if self._clock else b""
-        pipeline = b"".join(_EVALUATE % (len(c), c, len(now_ms), now_ms) for c in commands)
+        pipeline = b"".join(self._call % (len(c), c, len(now_ms), now_ms) for c in commands)
         await self._connection.send_packed_command(pipeline)
         return [await self._reply() for _ in commands]
 

@@ -8,30 +8,20 @@ from math import ceil
 from inference.errors import InferenceError, InsufficientQuota, RateLimitExceeded
 from inference.grants import MICRO, Limits
 from tenants.limits.commands import Refused
-
-WORDS = {
-    "requests_per_minute": "requests per minute",
-    "tokens_per_minute": "tokens per minute",
-    "prompt_tokens_per_minute": "prompt tokens per minute",
-    "output_tokens_per_minute": "generated tokens per minute",
-    "concurrent_streams": "requests at the same time",
-    "tokens_per_day": "tokens per day",
-    "tokens_per_month": "tokens per month",
-    "cost_per_day": "per day",
-    "cost_per_month": "per month",
-}
+from tenants.limits.kinds import KINDS, Kinds
 
 
-def error_of(refused: Refused, limits: Limits, currency: str) -> InferenceError:
+def error_of(
+    refused: Refused, limits: Limits, currency: str, kinds: Kinds = KINDS
+) -> InferenceError:
     """The error to raise; `limits` are those of the scope that refused."""
-    limit = getattr(limits, refused.field)
-    is_cost = refused.field.startswith("cost")
+    kind, limit = kinds[refused.kind], limits.values[refused.kind]
 
     def shown(value: int) -> str:
-        return money(value, currency) if is_cost else str(value)
+        return money(value, currency) if kind.is_money else str(value)
 
     facts = (
-        f"{limits.shown}: {shown(limit)} {WORDS[refused.field]}; "
+        f"{limits.shown}: {shown(limit)} {kind.wording}; "
         f"used {shown(refused.used)}, requested {shown(refused.requested)}."
     )
     if refused.renews_at is not None:

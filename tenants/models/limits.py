@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django.core.exceptions import ValidationError
@@ -10,7 +11,8 @@ from django.db import models
 from django.db.models import Q
 
 from tenants.limits import ceilings
-from tenants.limits.ceilings import FIELDS, Figures, Sets
+from tenants.limits.ceilings import Figures, Sets
+from tenants.limits.kinds import KINDS, Kind
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import Adapter
 from tenants.models.keys import ApiKey
@@ -19,17 +21,30 @@ MAX_LIMIT = 10**12
 """Keeps all sums exact in the doubles of Redis's scripts."""
 
 
-def _limit(help_text: str) -> models.BigIntegerField[int | None, int | None]:
-    return models.BigIntegerField(
-        null=True,
-        blank=True,
-        validators=[MinValueValidator(0), MaxValueValidator(MAX_LIMIT)],
-        help_text=help_text,
+def add_columns(model: type[models.Model], kinds: Iterable[Kind]) -> None:
+    """Give a model a column for each of these kinds of limits; null: no limit."""
+    for kind in kinds:
+        column: models.BigIntegerField[int | None, int | None] = models.BigIntegerField(
+            null=True,
+            blank=True,
+            validators=[MinValueValidator(0), MaxValueValidator(MAX_LIMIT)],
+            help_text=kind.help,
+        )
+        model.add_to_class(kind.name, column)
+
+
+def in_bounds(kinds: Iterable[Kind]) -> models.CheckConstraint:
+    """No column is below 0 or above MAX_LIMIT."""
+    each = (
+        Q(**{f"{kind.name}__isnull": True})
+        | Q(**{f"{kind.name}__gte": 0, f"{kind.name}__lte": MAX_LIMIT})
+        for kind in kinds
     )
+    return models.CheckConstraint(condition=Q(*each), name="limits_in_bounds")
 
 
 class LimitSet(models.Model):
-    """The limits that one author set on one scope; null: none.
+    """The limits that one author set on one scope; null: none. `add_columns` has the columns.
 
     The scope is a key, an adapter, else the tenant as a whole; without a tenant the row is the
     platform's default, which holds for every tenant where the operator set nothing else. In force
@@ -50,15 +65,6 @@ class LimitSet(models.Model):
         Adapter, models.CASCADE, null=True, blank=True, related_name="limit_sets"
     )
     author = models.CharField(max_length=16, choices=Author)
-    requests_per_minute = _limit("Requests in any minute.")
-    tokens_per_minute = _limit("Prompt and output tokens in any minute.")
-    prompt_tokens_per_minute = _limit("Prompt tokens that were not in the cache, in any minute.")
-    output_tokens_per_minute = _limit("Generated tokens in any minute.")
-    concurrent_streams = _limit("Requests that run or wait at the same time.")
-    tokens_per_day = _limit("Prompt and output tokens in a day of UTC.")
-    tokens_per_month = _limit("Prompt and output tokens in a month of UTC.")
-    cost_per_day = _limit("Micro-units of the currency in a day of UTC.")
-    cost_per_month = _limit("Micro-units of the currency in a month of UTC.")
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
@@ -80,16 +86,7 @@ class LimitSet(models.Model):
                 | Q(key__isnull=True, adapter__isnull=True, author="operator"),
                 name="limits_default_is_the_operators",
             ),
-            models.CheckConstraint(
-                condition=Q(
-                    *(
-                        Q(**{f"{name}__isnull": True})
-                        | Q(**{f"{name}__gte": 0, f"{name}__lte": MAX_LIMIT})
-                        for name in FIELDS
-                    )
-                ),
-                name="limits_in_bounds",
-            ),
+            in_bounds(KINDS.values()),
         ]
 
     def __str__(self) -> str:
@@ -104,7 +101,10 @@ class LimitSet(models.Model):
 
     @property
     def figures(self) -> Figures:
-        return {name: getattr(self, name) for name in FIELDS}
+        return {name: getattr(self, name) for name in KINDS}
+
+
+add_columns(LimitSet, KINDS.values())
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,16 @@ class LimitScope:
     @property
     def whole(self) -> bool:
         return self.key is None and self.adapter is None
+
+    @property
+    def id(self) -> str:
+        """As `inference.grants.Limits` has it; of a tenant's scopes alone."""
+        if self.key is not None:
+            return f"k{self.key.counted_as}"
+        if self.adapter is not None:
+            return f"a{self.adapter.pk}"
+        assert self.tenant is not None
+        return f"t{self.tenant.pk}"
 
     def sets(self) -> Sets:
         """What each author set here, for a tenant as a whole with the platform's default."""

@@ -15,7 +15,8 @@ from redis.asyncio import Redis
 
 from inference.grants import MICRO
 from tenants.limits import commands
-from tenants.limits.commands import Period, end_of
+from tenants.limits.commands import end_of
+from tenants.limits.kinds import Period
 from tests.chaos import ledger
 from tests.chaos.verdict import Leftovers, Purse, Spent
 

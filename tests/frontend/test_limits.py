@@ -13,9 +13,9 @@ from django.utils import timezone
 from inference.errors import Unavailable
 from inference.grants import Limits
 from tenants.limits import consumption
-from tenants.limits.commands import COUNTED
 from tenants.models import LimitScope, LimitSet, Tenant
 from tests.frontend.clients import address, client_of
+from tests.limits.asking import COUNTED
 from tests.tenants.making import make_adapter, make_key, make_tenant
 from tests.tenants.spending import spend
 
@@ -33,7 +33,7 @@ class Counted:
     async def used(self, limits: Limits) -> dict[str, int]:
         if self.away:
             raise Unavailable("away")
-        return {name: self.amount for name in COUNTED if getattr(limits, name) is not None}
+        return {name: self.amount for name in COUNTED if name in limits.values}
 
 
 @pytest.fixture

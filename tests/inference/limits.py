@@ -30,7 +30,7 @@ class Counted:
             self.tokens_left = granted
             raise self.refusal
         self.open[id] = ask
-        return Reservation(id, granted, *self._rooms())
+        return Reservation(id, granted, self._rooms())
 
     async def extend(self, reservation: Reservation, output_tokens: int) -> None:
         if self.away:
@@ -53,7 +53,7 @@ class Counted:
 
     async def look(self, limits: tuple[Limits, ...]) -> Reservation:
         self.looked.append(limits)
-        return Reservation("", None, *self._rooms())
+        return Reservation("", None, self._rooms())
 
     def _take(self, wanted: int) -> int:
         assert self.tokens_left is not None
@@ -61,7 +61,7 @@ class Counted:
         self.tokens_left -= granted
         return granted
 
-    def _rooms(self) -> tuple[Room | None, Room | None]:
+    def _rooms(self) -> dict[str, Room]:
         if self.tokens_left is None:
-            return None, None
-        return Room(100, 99, 0.6), Room(1000, self.tokens_left, 90.0)
+            return {}
+        return {"requests": Room(100, 99, 0.6), "tokens": Room(1000, self.tokens_left, 90.0)}

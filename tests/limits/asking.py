@@ -9,11 +9,10 @@ from typing import Any
 
 from inference.errors import Unavailable
 from inference.grants import Ask, Grant, Limits, Price, Target
-from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
     AnyAnswer,
     AnyCommand,
-    Budget,
+    BudgetPeriod,
     Charge,
     Granted,
     Left,
@@ -26,13 +25,28 @@ from tenants.limits.commands import (
     Store,
     StoreDown,
 )
+from tenants.limits.kinds import KINDS, Kind, table
 from tenants.limits.memory import MemoryStore
+from tenants.limits.state import LEASE_MS
 
 NOON = int(datetime(2026, 5, 14, 12, tzinfo=UTC).timestamp())
 TODAY = int(datetime(2026, 5, 14, tzinfo=UTC).timestamp())
 THIS_MONTH = int(datetime(2026, 5, 1, tzinfo=UTC).timestamp())
-DAY = Budget("t1", "day", TODAY)
-MONTH = Budget("t1", "month", THIS_MONTH)
+DAY = BudgetPeriod("t1", "day", TODAY)
+MONTH = BudgetPeriod("t1", "month", THIS_MONTH)
+COUNTED = tuple(name for name, kind in KINDS.items() if not kind.is_budget)
+"""Kinds that only the stores count."""
+IMAGES = Kind(
+    "images_per_minute",
+    "minute",
+    "images",
+    label="Images per minute",
+    wording="images per minute",
+    help="Images in any minute.",
+    header="images",
+)
+WITH_IMAGES = table(*KINDS.values(), IMAGES)
+"""As if there was a kind more, of something that no other kind counts."""
 PATIENCE_S = 60.0
 """A machine that does much else at the same time is not a Redis that is down."""
 
@@ -50,8 +64,8 @@ class Clock:
         self.now_ms += round(seconds * 1000)
 
 
-def scope(counters: str = "t1", **limits: int) -> Scope:
-    return Scope(counters, **limits)
+def scope(id: str = "t1", **limits: int) -> Scope:
+    return Scope(id, limits)
 
 
 def charge(
@@ -61,7 +75,7 @@ def charge(
     defaults: dict[str, Any] = {
         "holder": "g1",
         "rate": Rate(),
-        "requests": 1,
+        "quantities": {"requests": 1},
         "least_output_tokens": output,
     }
     return Charge(
@@ -72,7 +86,7 @@ def charge(
 def more(charged: Charge, output: int, least: int = 1) -> Charge:
     """More tokens for a request that runs."""
     return Charge(
-        charged.id, charged.holder, charged.scopes, charged.rate, 0, 0, output, least
+        charged.id, charged.holder, charged.scopes, charged.rate, {}, 0, output, least
     )  # fmt: skip
 
 
@@ -113,8 +127,8 @@ async def remaining(store: Store, *scopes: Scope) -> list[int]:
     return [each.remaining for each in await left(store, *scopes)]
 
 
-def limits(counters: str = "t1", shown: str = "tenant `acme`", **values: int) -> Limits:
-    return Limits(counters, shown, **values)
+def limits(scope_id: str = "t1", shown: str = "tenant `acme`", **values: int) -> Limits:
+    return Limits(scope_id, shown, values)
 
 
 def grant(*scopes: Limits) -> Grant:
@@ -168,15 +182,15 @@ class FakeSpent:
 
     def __init__(self, **spent: tuple[int, int]) -> None:
         self.figures = spent
-        """Tokens and cost by counters."""
+        """Tokens and cost by scope id."""
         self.asked: list[tuple[str, datetime, datetime]] = []
         self.away = False
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def spent(self, counters: str, start: datetime, end: datetime) -> tuple[int, int]:
-        self.asked.append((counters, start, end))
+    async def spent(self, scope_id: str, start: datetime, end: datetime) -> tuple[int, int]:
+        self.asked.append((scope_id, start, end))
         await self.may_answer.wait()
         if self.away:
             raise Unavailable("The ledger is away.")
-        return self.figures.get(counters, (0, 0))
+        return self.figures.get(scope_id, (0, 0))

@@ -1,4 +1,4 @@
-"""Periods, money, purses and what a reservation becomes when it ends. No store, no loop."""
+"""Kinds, periods, money, budgets and what a reservation becomes when it ends. No store, no loop."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.grants import Limits, Price
+from inference.grants import Price
 from inference.link.wire import Usage
-from tenants.limits.amounts import KINDS, Outcome, Part
-from tenants.limits.commands import FIELDS, Budget, Rate, Scope, Settle, end_of, start_of
-from tenants.limits.counters import Place
-from tenants.limits.purse import REFRESH_MS, Purse
-from tenants.limits.record import Record
+from tenants.limits.budget import REFRESH_MS, Budget, Outcome
+from tenants.limits.commands import BudgetPeriod, Rate, Scope, Settle, end_of, start_of
+from tenants.limits.counters import BoundLimits
+from tenants.limits.kinds import KINDS
+from tenants.limits.reservation import Part, StoredReservation
 from tenants.limits.window import GONE_S, Window
 from tests.limits.asking import DAY, NOON, charge, limits
 
@@ -45,18 +45,18 @@ def test_months_are_those_of_utc(at: datetime) -> None:
     first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     assert datetime.fromtimestamp(start, UTC) == first
     following = (first + timedelta(days=32)).replace(day=1)
-    assert datetime.fromtimestamp(Budget("t1", "month", start).end, UTC) == following
+    assert datetime.fromtimestamp(BudgetPeriod("t1", "month", start).end, UTC) == following
 
 
 # --- scopes and money ----------------------------------------------------------------------------
 
 
-def test_a_scope_has_the_fields_of_limits_in_their_order() -> None:
-    values = {name: number for number, name in enumerate(FIELDS)}
-    made = Scope.of(Limits("t1", "tenant `acme`", **values))
-    assert made == Scope("t1", *range(len(FIELDS)))
-    assert dict(made.set_limits()) == values
-    assert dict(Scope.of(limits(tokens_per_day=0)).set_limits()) == {"tokens_per_day": 0}
+def test_a_scope_has_the_values_of_its_limits_and_hashes_as_they_do() -> None:
+    of_tenant = limits(tokens_per_day=0, requests_per_minute=7)
+    made = Scope.of(of_tenant)
+    assert made == Scope("t1", {"requests_per_minute": 7, "tokens_per_day": 0})
+    assert len({made, Scope.of(of_tenant), Scope("t1")}) == 2
+    assert hash(made) == hash(of_tenant)
 
 
 @given(st.builds(Price, *[st.integers(0, 10**12)] * 3), tokens, tokens, tokens)
@@ -68,71 +68,81 @@ def test_a_cost_is_the_ledgers_in_whole_micro_units_never_less(
     assert micro * 10**6 - 10**6 < pico <= micro * 10**6
 
 
-# --- purses --------------------------------------------------------------------------------------
+# --- budgets -------------------------------------------------------------------------------------
+
+
+def used(prompt: int, output: int) -> dict[str, int]:
+    return {"prompt_tokens": prompt, "output_tokens": output}
 
 
 def test_the_greater_figure_of_ledger_and_counter_holds() -> None:
-    purse = Purse(DAY)
-    purse.seed(100, 10, 0)
-    purse.reserve(50, 5)
-    purse.end(50, 5, Outcome(prompt_tokens=30, output_tokens=10, cost=4))
-    purse.seed(120, 13, 0)
-    assert (purse.tokens, purse.cost) == (140, 14)
-    purse.seed(150, 15, 0)
-    assert (purse.tokens, purse.cost) == (150, 15)
-    assert (purse.reserved_tokens, purse.reserved_cost) == (0, 0)
+    budget = Budget(DAY)
+    budget.seed(100, 10, 0)
+    budget.reserve(50, 5)
+    budget.settle(50, 5, Outcome(used(30, 10), cost=4))
+    budget.seed(120, 13, 0)
+    assert (budget.tokens, budget.cost) == (140, 14)
+    budget.seed(150, 15, 0)
+    assert (budget.tokens, budget.cost) == (150, 15)
+    assert (budget.reserved_tokens, budget.reserved_cost) == (0, 0)
 
 
 def test_the_ledger_corrects_an_estimate_downwards_once() -> None:
-    purse = Purse(DAY)
-    purse.seed(100, 10, 0)
-    purse.reserve(500, 50)
-    purse.end(500, 50, Outcome(prompt_tokens=100, output_tokens=400, cost=50, estimated=True))
-    assert (purse.tokens, purse.cost) == (600, 60)
-    purse.seed(130, 13, 0)
-    purse.seed(120, 12, 0)
-    assert (purse.tokens, purse.cost) == (130, 13)
+    budget = Budget(DAY)
+    budget.seed(100, 10, 0)
+    budget.reserve(500, 50)
+    budget.settle(500, 50, Outcome(used(100, 400), cost=50, estimated=True))
+    assert (budget.tokens, budget.cost) == (600, 60)
+    budget.seed(130, 13, 0)
+    budget.seed(120, 12, 0)
+    assert (budget.tokens, budget.cost) == (130, 13)
 
 
-def test_a_purse_is_due_until_it_is_seeded_once_per_interval_and_after_a_doubt() -> None:
-    purse = Purse(DAY)
-    assert purse.due_ms == 0
-    purse.seed(0, 0, 1000)
-    assert purse.due_ms == 1000 + REFRESH_MS
-    purse.ask_again(5000)
-    assert purse.due_ms == 5000 + REFRESH_MS
-    purse.end(0, 0, Outcome(doubted=True))
-    assert purse.due_ms == 0
+def test_a_budget_is_due_until_it_is_seeded_once_per_interval_and_after_a_doubt() -> None:
+    budget = Budget(DAY)
+    assert budget.due_ms == 0
+    budget.seed(0, 0, 1000)
+    assert budget.due_ms == 1000 + REFRESH_MS
+    budget.refreshed(5000)
+    assert budget.due_ms == 5000 + REFRESH_MS
+    budget.settle(0, 0, Outcome(doubted=True))
+    assert budget.due_ms == 0
 
 
-# --- records -------------------------------------------------------------------------------------
+# --- reservations --------------------------------------------------------------------------------
 
 
-NOWHERE = Place.of([], (), NOON)
+NOWHERE = BoundLimits.of([], (), NOON, KINDS)
 
 
-def part(record: Record, second: int, prompt: int, output: int, requests: int = 1) -> Part:
-    return record.part(charge(prompt=prompt, requests=requests), output, second)
+def reserve(
+    reservation: StoredReservation, second: int, prompt: int, output: int, requests: int = 1
+) -> Part:
+    """The part that was added."""
+    asked = charge(prompt=prompt, quantities={"requests": requests})
+    made = reservation.part(asked, output, second)
+    reservation.add(made, asked.quantities)
+    return made
 
 
 @given(rates, *[tokens] * 4)
 def test_parts_cost_together_what_their_tokens_cost_at_once(
     rate: Rate, prompt: int, output: int, more_prompt: int, more_output: int
 ) -> None:
-    record = Record("g1", rate, NOWHERE)
-    record.add(part(record, NOON, prompt, output))
-    record.add(part(record, NOON, more_prompt, more_output, requests=0))
-    assert record.cost == rate.cost(prompt + more_prompt, 0, output + more_output)
+    reservation = StoredReservation("g1", rate, NOWHERE)
+    reserve(reservation, NOON, prompt, output)
+    reserve(reservation, NOON, more_prompt, more_output, requests=0)
+    assert reservation.amount("cost") == rate.cost(prompt + more_prompt, 0, output + more_output)
 
 
 def test_parts_that_have_left_every_window_are_forgotten_but_not_their_sums() -> None:
-    record = Record("g1", Rate(), NOWHERE)
-    record.add(part(record, 100, 10, 5))
-    record.add(part(record, 100 + GONE_S - 1, 0, 7, requests=0))
-    assert len(record.parts) == 2
-    record.add(part(record, 100 + GONE_S, 0, 9, requests=0))
-    assert [kept.output_tokens for kept in record.parts] == [7, 9]
-    assert (record.requests, record.tokens) == (1, 31)
+    reservation = StoredReservation("g1", Rate(), NOWHERE)
+    reserve(reservation, 100, 10, 5)
+    reserve(reservation, 100 + GONE_S - 1, 0, 7, requests=0)
+    assert len(reservation.parts) == 2
+    reserve(reservation, 100 + GONE_S, 0, 9, requests=0)
+    assert [kept.amounts["output_tokens"] for kept in reservation.parts] == [7, 9]
+    assert (reservation.amount("requests"), reservation.amount("tokens")) == (1, 31)
 
 
 figures = st.integers(0, 200)
@@ -148,20 +158,21 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
     kept: bool,
 ) -> None:
     """With nobody else: the window ends with the outcome, less what left it before."""
-    record, window, second = Record("g1", Rate(), NOWHERE), Window(), NOON
+    reservation, window, second = StoredReservation("g1", Rate(), NOWHERE), Window(), NOON
     for number, (gap_s, output) in enumerate(extensions):
         second += gap_s
         first = number == 0
-        made = part(record, second, prompt if first else 0, output, requests=int(first))
+        made = reserve(reservation, second, prompt if first else 0, output, requests=int(first))
         window.slide(second)
-        window.add(made.tokens)
-        record.add(made)
+        window.add(made.amounts["tokens"])
     window.slide(second + wait_s)
     before = window.used
     cached = min(used[0], used[1])
-    outcome = record.kept() if kept else record.used(Settle("r1", used[0], cached, used[2]))
-    record.correct(window, "tokens", outcome)
-    change = outcome.prompt_tokens + outcome.output_tokens - record.tokens
+    outcome = (
+        reservation.kept() if kept else reservation.used(Settle("r1", used[0], cached, used[2]))
+    )
+    reservation.correct(window, "tokens", outcome)
+    change = outcome.tokens - reservation.amount("tokens")
     assert window.used >= max(0, before + change)
     if second + wait_s < NOON + GONE_S:
         assert window.used == before + change
@@ -176,25 +187,24 @@ def test_after_settling_a_window_counts_what_was_used_where_it_was_reserved(
         ("output_tokens_per_minute", 50, 30),
     ],
 )
-def test_each_window_counts_its_own_kind(name: str, reserved: int, settled: int) -> None:
-    record, window, kind = Record("g1", Rate(), NOWHERE), Window(), KINDS[name]
-    made = part(record, NOON, 100, 50)
-    record.add(made)
+def test_each_window_counts_its_own_measure(name: str, reserved: int, settled: int) -> None:
+    reservation, window = StoredReservation("g1", Rate(), NOWHERE), Window()
+    measure = KINDS[name].measure
+    made = reserve(reservation, NOON, 100, 50)
     window.slide(NOON)
-    window.add(getattr(made, kind))
+    window.add(made.amounts[measure])
     assert window.used == reserved
-    record.correct(window, kind, record.used(Settle("r1", 90, 40, 30)))
+    reservation.correct(window, measure, reservation.used(Settle("r1", 90, 40, 30)))
     assert window.used == settled
 
 
 def test_prompt_and_output_are_given_back_where_each_was_reserved() -> None:
-    record, window = Record("g1", Rate(), NOWHERE), Window()
+    reservation, window = StoredReservation("g1", Rate(), NOWHERE), Window()
     for second, prompt, output in ((100, 40, 10), (110, 0, 20), (120, 0, 30)):
-        made = part(record, second, prompt, output)
+        made = reserve(reservation, second, prompt, output)
         window.slide(second)
-        window.add(made.tokens)
-        record.add(made)
-    record.correct(window, "tokens", record.used(Settle("r1", 35, 0, 25)))
+        window.add(made.amounts["tokens"])
+    reservation.correct(window, "tokens", reservation.used(Settle("r1", 35, 0, 25)))
     assert window.used == 60
     window.slide(100 + GONE_S)
     assert window.used == 15  # 35 + 10 have left; the newest 30 and 5 of the middle were unused

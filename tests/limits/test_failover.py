@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from inference.errors import RateLimitExceeded, Unavailable
 from inference.grants import Grant
 from inference.link.wire import Usage
-from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
     AnyCommand,
     Look,
@@ -31,6 +30,7 @@ from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import MAX_WAITING, RedisStore
+from tenants.limits.state import LEASE_MS
 from tests.limits.asking import (
     PATIENCE_S,
     Clock,
@@ -126,8 +126,7 @@ async def test_parallel_bursts_never_reserve_more_tokens_than_there_are(
         names = [f"{gate}-{n}-" for gate in "ab" for n in range(5)]
         bursts = [burst(one if name[0] == "a" else two, name) for name in names]
         held = sum(await asyncio.gather(*bursts))
-        tokens = (await one.look(caller.limits)).tokens
-        assert tokens is not None
+        tokens = (await one.look(caller.limits)).rooms["tokens"]
         assert held == 100 - tokens.remaining <= 100
 
 
@@ -138,8 +137,8 @@ async def test_another_gateway_settles_what_a_dead_one_reserved(redis_server: Re
         await other.flushed()
         dead.settle("r1", None)
         await dead.flushed()
-        tokens = (await other.look(STREAMS.limits)).tokens
-        assert tokens is not None and tokens.remaining == 980
+        tokens = (await other.look(STREAMS.limits)).rooms["tokens"]
+        assert tokens.remaining == 980
 
 
 async def test_a_request_that_another_gateway_settled_does_not_grow_and_count_again(
@@ -154,8 +153,8 @@ async def test_a_request_that_another_gateway_settled_does_not_grow_and_count_ag
             await slow.extend(stream, 30)
         slow.settle("r1", USED)
         await slow.flushed()
-        tokens = (await other.look(STREAMS.limits)).tokens
-        assert tokens is not None and tokens.remaining == 980
+        tokens = (await other.look(STREAMS.limits)).rooms["tokens"]
+        assert tokens.remaining == 980
 
 
 async def test_who_leaves_settles_first_and_gives_back_the_rest(redis_server: RedisServer) -> None:
@@ -166,7 +165,7 @@ async def test_who_leaves_settles_first_and_gives_back_the_rest(redis_server: Re
             leaving.settle("r1", USED)
         reservation = await other.reserve("r3", STREAMS, target(), wanted(10, 10))
         await other.reserve("r4", STREAMS, target(), wanted(10, 10))
-        assert reservation.tokens is not None and reservation.tokens.remaining == 1000 - 20 - 20
+        assert reservation.rooms["tokens"].remaining == 1000 - 20 - 20
 
 
 # --- Redis goes ----------------------------------------------------------------------------------
@@ -272,7 +271,7 @@ async def test_a_busy_gateway_does_not_take_its_own_silence_for_that_of_redis(
     async with gateway(redis_server) as gate:
         asked = asyncio.create_task(gate.reserve("r1", STREAMS, target(), wanted()))
         with redis_server.client() as client:
-            while not client.exists("limits2:r:r1"):  # noqa: ASYNC110
+            while not client.exists("limits3:r:r1"):  # noqa: ASYNC110
                 await asyncio.sleep(0)  # until it was sent
         later = time.monotonic() + PATIENCE_S + 1
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later)
@@ -498,7 +497,7 @@ async def test_redis_s_own_clock_counts_where_no_other_is_given(redis_server: Re
     assert answer.wait_ms is not None and 30_000 < answer.wait_ms <= 61_000
     with redis_server.client() as client:
         seconds, _ = client.time()
-        lease = dict(client.zrange("limits2:leases", 0, -1, withscores=True))[b"g1"]
+        lease = dict(client.zrange("limits3:leases", 0, -1, withscores=True))[b"g1"]
     assert abs(lease - LEASE_MS - seconds * 1000) < 30_000
     await store.close()
 
@@ -511,12 +510,12 @@ async def test_nothing_but_what_runs_and_leases_stays_for_ever(redis_server: Red
     await store.run(Seed(answer.budgets[0], 0, 0), Release("r2"))
     await granted(store, charge("r1", only))
     with redis_server.client() as client:
-        kept = {key for key in client.scan_iter("limits2:*") if client.ttl(key) < 0}
-        assert client.ttl("limits2:w:t1") > 0
-    running = {b"limits2:r:r1", b"limits2:streams", b"limits2:held:g1"}
-    assert kept == running | {b"limits2:leases"}
+        kept = {key for key in client.scan_iter("limits3:*") if client.ttl(key) < 0}
+        assert client.ttl("limits3:w:t1") > 0
+    running = {b"limits3:r:r1", b"limits3:streams", b"limits3:held:g1"}
+    assert kept == running | {b"limits3:leases"}
     await store.run(Settle("r1", 10, 0, 20), Renew("g1", 0), Renew("g2", LEASE_MS))
     with redis_server.client() as client:
-        assert client.zrange("limits2:leases", 0, -1) == [b"g2"]
-        assert not client.exists("limits2:streams", "limits2:held:g1", "limits2:r:r1")
+        assert client.zrange("limits3:leases", 0, -1) == [b"g2"]
+        assert not client.exists("limits3:streams", "limits3:held:g1", "limits3:r:r1")
     await store.close()

@@ -11,11 +11,11 @@ import pytest
 from inference.errors import InsufficientQuota, RateLimitExceeded, Unavailable
 from inference.grants import Price, Reservation, Room
 from inference.link.wire import Usage
+from tenants.limits.budget import REFRESH_MS
 from tenants.limits.commands import Store
 from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
-from tenants.limits.purse import REFRESH_MS
 from tests.limits.asking import Clock, FakeSpent, FlakyStore, grant, limits, target, wanted
 
 USED = Usage(prompt_tokens=8, cached_tokens=3, completion_tokens=12)
@@ -61,8 +61,8 @@ async def test_a_reservation_tells_what_it_got_and_what_is_left(limiter: StoreLi
     adapter = target(limits("a1", tokens_per_minute=60))
     reservation = await limiter.reserve("r1", caller, adapter, wanted(10, 90, 20))
     assert (reservation.id, reservation.output_tokens) == ("r1", 50)
-    assert reservation.requests == Room(5, 4, 61.0)
-    assert reservation.tokens == Room(60, 0, 61.0)
+    assert reservation.rooms["requests"] == Room(5, 4, 61.0)
+    assert reservation.rooms["tokens"] == Room(60, 0, 61.0)
     assert limiter.reservations == 1
 
 
@@ -72,7 +72,7 @@ async def test_where_only_requests_are_limited_output_is_not(limiter: StoreLimit
     )
     reservation = await limiter.reserve("r1", caller, target(), wanted())
     assert reservation.output_tokens is None
-    assert reservation.tokens is None
+    assert "tokens" not in reservation.rooms
 
 
 async def test_a_refusal_names_the_scope_and_reserves_nothing(limiter: StoreLimiter) -> None:
@@ -86,14 +86,14 @@ async def test_a_refusal_names_the_scope_and_reserves_nothing(limiter: StoreLimi
         await limiter.reserve("r2", caller, target(), wanted(10, 20))
     assert e.value.retry_after_s == 61.0
     assert limiter.reservations == 1
-    assert (await limiter.look(caller.limits)).requests == Room(10, 9, 61.0)
+    assert (await limiter.look(caller.limits)).rooms["requests"] == Room(10, 9, 61.0)
 
 
 async def test_looking_reserves_nothing(limiter: StoreLimiter) -> None:
     caller = grant(limits(requests_per_minute=10, tokens_per_minute=100))
     for _ in range(2):
         rooms = await limiter.look(caller.limits)
-        assert (rooms.requests, rooms.tokens) == (Room(10, 10, 0.0), Room(100, 100, 0.0))
+        assert rooms.rooms == {"requests": Room(10, 10, 0.0), "tokens": Room(100, 100, 0.0)}
     assert await limiter.look(()) == Reservation("")
 
 
@@ -117,7 +117,7 @@ async def test_settling_gives_the_rest_back(limiter: StoreLimiter) -> None:
     assert limiter.reservations == 0
     reservation = await limiter.reserve("r2", caller, target(), wanted(10, 80, 1))
     assert reservation.output_tokens == 70
-    assert reservation.requests == Room(10, 8, 61.0)
+    assert reservation.rooms["requests"] == Room(10, 8, 61.0)
 
 
 async def test_the_first_word_on_a_request_counts(limiter: StoreLimiter) -> None:
@@ -127,7 +127,7 @@ async def test_the_first_word_on_a_request_counts(limiter: StoreLimiter) -> None
     await settled(limiter, "r1")
     limiter.release("r1")
     await limiter.flushed()
-    assert (await limiter.look(caller.limits)).tokens == Room(100, 40, 61.0)
+    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 40, 61.0)
 
 
 async def test_a_release_gives_all_of_it_back(limiter: StoreLimiter) -> None:
@@ -136,7 +136,7 @@ async def test_a_release_gives_all_of_it_back(limiter: StoreLimiter) -> None:
     limiter.release("r1")
     await limiter.flushed()
     rooms = await limiter.look(caller.limits)
-    assert (rooms.requests, rooms.tokens) == (Room(10, 10, 0.0), Room(100, 100, 0.0))
+    assert rooms.rooms == {"requests": Room(10, 10, 0.0), "tokens": Room(100, 100, 0.0)}
 
 
 async def test_a_reservation_grows_by_what_there_is(limiter: StoreLimiter) -> None:
@@ -156,7 +156,7 @@ async def test_what_has_ended_does_not_grow(limiter: StoreLimiter) -> None:
     reservation = await limiter.reserve("r1", caller, target(), wanted(10, 20))
     await settled(limiter, "r1")
     await limiter.extend(reservation, 50)
-    assert (await limiter.look(caller.limits)).tokens == Room(100, 80, 61.0)
+    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 80, 61.0)
 
 
 async def test_a_request_that_ends_while_it_grows_leaves_nothing(
@@ -168,7 +168,7 @@ async def test_a_request_that_ends_while_it_grows_leaves_nothing(
     limiter.settle("r1", USED)
     await growing
     await limiter.flushed()
-    assert (await limiter.look(caller.limits)).tokens == Room(100, 80, 61.0)
+    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 80, 61.0)
     await limiter.reserve("r2", caller, target(), wanted(10, 20))
 
 
@@ -183,7 +183,7 @@ async def test_a_caller_that_goes_away_leaves_nothing(limiter: StoreLimiter) -> 
             limiter.release(f"r{number}")
         await limiter.flushed()
     assert limiter.reservations == 0
-    assert (await limiter.look(caller.limits)).requests == Room(10, 10, 0.0)
+    assert (await limiter.look(caller.limits)).rooms["requests"] == Room(10, 10, 0.0)
     await limiter.reserve("r9", caller, target(), wanted())
 
 
@@ -218,7 +218,7 @@ async def test_money_buys_as_many_tokens_as_are_left(
     caller = grant(limits(cost_per_month=100_000_000))
     reservation = await limiter.reserve("r1", caller, target(price=DOLLAR_EACH), wanted(10, 200, 1))
     assert reservation.output_tokens == 50
-    assert reservation.tokens is None
+    assert "tokens" not in reservation.rooms
     await settled(limiter, "r1")
     reservation = await limiter.reserve("r2", caller, target(price=DOLLAR_EACH), wanted(1, 99, 1))
     assert reservation.output_tokens == 100 - 40 - 5 - 12 - 1
@@ -315,7 +315,7 @@ async def test_rooms_are_those_of_the_store_that_counts(
     caller = grant(limits(requests_per_minute=5))
     await on_flaky.reserve("r1", caller, target(), wanted())
     flaky.away = True
-    assert (await on_flaky.look(caller.limits)).requests == Room(5, 5, 0.0)
+    assert (await on_flaky.look(caller.limits)).rooms["requests"] == Room(5, 5, 0.0)
     assert await on_flaky.used(caller.limits[0]) == {"requests_per_minute": 0}
     assert on_flaky.degraded
 
@@ -348,10 +348,10 @@ async def test_each_store_keeps_the_part_of_a_request_that_it_counted(
     flaky.away = True
     await on_flaky.extend(reservation, 70)
     on_flaky.settle("r1", USED)
-    assert (await on_flaky.look(caller.limits)).tokens == Room(1000, 930, 61.0)
+    assert (await on_flaky.look(caller.limits)).rooms["tokens"] == Room(1000, 930, 61.0)
     await back(flaky, on_flaky)
     await on_flaky.flushed()
-    assert (await on_flaky.look(caller.limits)).tokens == Room(1000, 980, 61.0)
+    assert (await on_flaky.look(caller.limits)).rooms["tokens"] == Room(1000, 980, 61.0)
 
 
 async def test_a_request_that_began_locally_stays_local(
@@ -363,7 +363,7 @@ async def test_a_request_that_began_locally_stays_local(
     await back(flaky, on_flaky)
     await on_flaky.extend(reservation, 200)
     assert reservation.output_tokens == 90
-    assert (await on_flaky.look(caller.limits)).tokens == Room(100, 100, 0.0)
+    assert (await on_flaky.look(caller.limits)).rooms["tokens"] == Room(100, 100, 0.0)
     on_flaky.release("r1")
     await on_flaky.reserve("r2", caller, target(), wanted(10, 20))
 

@@ -59,8 +59,8 @@ def a_day_of_two_tenants() -> tuple[Tenant, ApiKey, int]:
 async def test_each_scope_has_spent_its_own(pool: Database) -> None:
     tenant, key, adapter_id = await a_day_of_two_tenants()
     found = {
-        counters[0]: await LedgerSpent(pool).spent(counters, MIDNIGHT, MIDNIGHT + DAY)
-        for counters in (f"t{tenant.pk}", f"k{key.pk}", f"a{adapter_id}")
+        scope_id[0]: await LedgerSpent(pool).spent(scope_id, MIDNIGHT, MIDNIGHT + DAY)
+        for scope_id in (f"t{tenant.pk}", f"k{key.pk}", f"a{adapter_id}")
     }
     tokens = {kind: tokens for kind, (tokens, _) in found.items()}
     assert tokens == {"t": 4 * 107, "k": 3 * 107, "a": 2 * 107}
@@ -90,8 +90,8 @@ async def test_a_rotated_key_has_spent_what_it_had_before(pool: Database) -> Non
     found = [await reader.key(key.prefix) for key in await a_key_that_was_rotated_twice()]
     await reader.close()
     first, last = [row.limits()[0] for row in found if row is not None]
-    assert (first.counters, first.tokens_per_day) == (last.counters, last.tokens_per_day)
-    tokens, _ = await LedgerSpent(pool).spent(last.counters, MIDNIGHT, MIDNIGHT + DAY)
+    assert (first.scope_id, first.values) == (last.scope_id, last.values)
+    tokens, _ = await LedgerSpent(pool).spent(last.scope_id, MIDNIGHT, MIDNIGHT + DAY)
     assert tokens == 2 * 107
 
 
@@ -99,9 +99,9 @@ async def test_a_whole_month_is_read_from_its_sum(pool: Database) -> None:
     """And says the same as the hours that it has, whichever scope is asked for."""
     tenant, key, adapter_id = await a_day_of_two_tenants()
     start, end = month_start(MIDNIGHT), month_end(MIDNIGHT)
-    for counters in (f"t{tenant.pk}", f"k{key.pk}", f"a{adapter_id}"):
-        month = await LedgerSpent(pool).spent(counters, start, end)
-        hours = await LedgerSpent(pool).spent(counters, start, end + timedelta(hours=1))
+    for scope_id in (f"t{tenant.pk}", f"k{key.pk}", f"a{adapter_id}"):
+        month = await LedgerSpent(pool).spent(scope_id, start, end)
+        hours = await LedgerSpent(pool).spent(scope_id, start, end + timedelta(hours=1))
         assert month == hours != (0, 0)
     await rewrite_month()
     assert await LedgerSpent(pool).spent(f"t{tenant.pk}", start, end) == (1, 1)
@@ -115,10 +115,10 @@ def rewrite_month() -> None:
     UsageMonth.objects.filter(pk=one.pk).update(prompt_tokens=1, cost=10**6)
 
 
-@pytest.mark.parametrize("counters", ["t999999", "k999999", "a999999"])
-async def test_what_is_gone_has_spent_nothing(pool: Database, counters: str) -> None:
+@pytest.mark.parametrize("scope_id", ["t999999", "k999999", "a999999"])
+async def test_what_is_gone_has_spent_nothing(pool: Database, scope_id: str) -> None:
     await a_day_of_two_tenants()
-    assert await LedgerSpent(pool).spent(counters, MIDNIGHT, MIDNIGHT + DAY) == (0, 0)
+    assert await LedgerSpent(pool).spent(scope_id, MIDNIGHT, MIDNIGHT + DAY) == (0, 0)
 
 
 async def test_a_database_that_is_away_says_so(pool: Database) -> None:
@@ -137,9 +137,9 @@ async def test_the_settings_choose_the_store(
         caller = grant(limits(concurrent_streams=1))
         await one.reserve("r1", caller, target(), wanted())
         rooms = await two.look((limits(requests_per_minute=5),))
-        assert rooms.requests is not None
+        assert rooms.rooms
         with redis_server.client() as client:
-            assert client.hgetall("limits2:streams") == ({b"t1": b"1"} if with_redis else {})
+            assert client.hgetall("limits3:streams") == ({b"t1": b"1"} if with_redis else {})
 
 
 def test_a_bad_redis_url_stops_the_start(settings: Settings) -> None:

@@ -6,16 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tenants.limits.book import (
-    LEASE_MS,
-    RECLAIMED_AT_ONCE,
-    STREAM_WAIT_MS,
-    SWEEP_MS,
-)
+from tenants.limits.budget import REFRESH_MS
 from tenants.limits.commands import (
-    COUNTED,
-    FIELDS,
-    Budget,
+    BudgetPeriod,
     Charge,
     Count,
     Counts,
@@ -36,8 +29,15 @@ from tenants.limits.commands import (
     Used,
     Withdrawn,
 )
-from tenants.limits.purse import REFRESH_MS
+from tenants.limits.kinds import KINDS
+from tenants.limits.state import (
+    LEASE_MS,
+    RECLAIMED_AT_ONCE,
+    STREAM_WAIT_MS,
+    SWEEP_MS,
+)
 from tests.limits.asking import (
+    COUNTED,
     DAY,
     MONTH,
     TODAY,
@@ -75,7 +75,7 @@ async def test_one_scope_that_refuses_leaves_all_as_they_were(store: Store) -> N
     tenant = scope("t1", requests_per_minute=10, tokens_per_minute=1000, concurrent_streams=1)
     key = scope("k1", requests_per_minute=10, tokens_per_minute=100)
     answer = await refused(store, charge("r1", tenant, key, prompt=60, output=50))
-    assert (answer.scope, answer.field) == (1, "tokens_per_minute")
+    assert (answer.scope, answer.kind) == (1, "tokens_per_minute")
     assert await remaining(store, tenant, key) == [10, 1000, 10, 100]
     assert await granted(store, charge("r1", tenant, key, prompt=60, output=40)) == 40
 
@@ -105,13 +105,13 @@ async def test_each_limit_refuses_by_its_own_measure(
     for id in ("r1", "r2"):
         assert await granted(store, charge(id, only, rate=Rate(100_000, 0, 100_000))) == 20
     answer = await refused(store, charge("r3", only, rate=rate))
-    assert (answer.field, answer.used, answer.requested) == (limit, used, requested)
+    assert (answer.kind, answer.used, answer.requested) == (limit, used, requested)
 
 
 async def test_a_limit_of_zero_lets_nothing_through(store: Store) -> None:
     for limit in ("requests_per_minute", "tokens_per_minute", "concurrent_streams"):
         answer = await refused(store, charge("r1", scope("t1", **{limit: 0})))
-        assert (answer.field, answer.used, answer.wait_ms) == (limit, 0, None)
+        assert (answer.kind, answer.used, answer.wait_ms) == (limit, 0, None)
 
 
 async def test_a_scope_without_a_limit_on_something_does_not_count_it(store: Store) -> None:
@@ -121,7 +121,7 @@ async def test_a_scope_without_a_limit_on_something_does_not_count_it(store: Sto
 
 
 async def test_it_tells_what_is_counted_of_each_limit_that_is_set(store: Store) -> None:
-    every = scope("t1", **dict.fromkeys(FIELDS, 1000))
+    every = scope("t1", **dict.fromkeys(KINDS, 1000))
     await store.run(Seed(DAY, 0, 0), Seed(MONTH, 0, 0))
     assert await ask(store, Count(every)) == Counts([Used(name, 0) for name in COUNTED])
     await granted(store, charge("r1", every, prompt=30, output=50))
@@ -188,7 +188,7 @@ async def test_the_tightest_scope_bounds_the_grant(store: Store) -> None:
 async def test_an_exhausted_budget_refuses_even_what_is_free(store: Store) -> None:
     await ask(store, Seed(DAY, 0, 101))
     answer = await refused(store, charge("r1", scope("t1", cost_per_day=100)))
-    assert (answer.field, answer.used, answer.requested) == ("cost_per_day", 101, 0)
+    assert (answer.kind, answer.used, answer.requested) == ("cost_per_day", 101, 0)
 
 
 # --- time ----------------------------------------------------------------------------------------
@@ -226,13 +226,13 @@ async def test_the_limit_to_wait_longest_for_decides(store: Store) -> None:
     other = scope("k1", requests_per_minute=1)
     await granted(store, charge("r1", both, other))
     answer = await refused(store, charge("r2", both, other))
-    assert (answer.scope, answer.field) == (0, "requests_per_minute")
+    assert (answer.scope, answer.kind) == (0, "requests_per_minute")
     await ask(store, Seed(DAY, 100, 0))
     budget = scope("t1", requests_per_minute=1, tokens_per_day=100)
     answer = await refused(store, charge("r2", budget, other))
-    assert (answer.scope, answer.field) == (0, "tokens_per_day")
+    assert (answer.scope, answer.kind) == (0, "tokens_per_day")
     answer = await refused(store, charge("r2", budget, scope("k1", tokens_per_minute=1)))
-    assert (answer.scope, answer.field) == (1, "tokens_per_minute")
+    assert (answer.scope, answer.kind) == (1, "tokens_per_minute")
 
 
 async def test_a_window_is_empty_when_its_newest_second_has_left(
@@ -310,7 +310,7 @@ MICRO_EACH = Rate(1_000_000, 500_000, 2_000_000)
 async def spent_of(store: Store) -> dict[str, int]:
     """What each limit of EVERYTHING has counted: a request that is too large is refused by it."""
     found = {}
-    for name, limit in EVERYTHING.set_limits():
+    for name, limit in EVERYTHING.limits.items():
         if name == "requests_per_minute":
             found[name] = (
                 limit - (await remaining(store, scope("t1", requests_per_minute=limit)))[0]
@@ -337,7 +337,7 @@ def counted(
     requests: int, total: int, prompt: int, output: int, streams: int, budget: int, cost: int
 ) -> dict[str, int]:
     figures = (requests, total, prompt, output, streams, budget, budget, cost, cost)
-    return {name: each for (name, _), each in zip(EVERYTHING.set_limits(), figures, strict=True)}
+    return dict(zip(EVERYTHING.limits, figures, strict=True))
 
 
 async def test_a_reservation_counts_everywhere(store: Store) -> None:
@@ -425,7 +425,7 @@ async def test_it_grows_by_what_there_is_and_at_last_not_at_all(store: Store) ->
     assert await granted(store, made) == 20
     assert await granted(store, more(made, 80)) == 50
     answer = await refused(store, more(made, 80))
-    assert (answer.field, answer.used, answer.requested) == ("tokens_per_minute", 100, 1)
+    assert (answer.kind, answer.used, answer.requested) == ("tokens_per_minute", 100, 1)
 
 
 async def test_limits_on_other_things_do_not_stop_it_from_growing(store: Store) -> None:
@@ -457,7 +457,7 @@ async def test_a_budget_covers_growth_at_the_price_of_its_start(store: Store) ->
     await granted(store, made)
     assert await granted(store, more(made, 80)) == 50
     answer = await refused(store, more(made, 80))
-    assert (answer.field, answer.used, answer.requested) == ("cost_per_month", 999, 2)
+    assert (answer.kind, answer.used, answer.requested) == ("cost_per_month", 999, 2)
 
 
 async def test_a_lost_reservation_grows_anew(store: Store) -> None:
@@ -465,7 +465,7 @@ async def test_a_lost_reservation_grows_anew(store: Store) -> None:
     only = scope("t1", requests_per_minute=5, tokens_per_minute=100, concurrent_streams=1)
     assert await granted(store, more(charge("r1", only), 30)) == 30
     assert await remaining(store, only) == [5, 70]
-    assert (await refused(store, charge("r2", only))).field == "concurrent_streams"
+    assert (await refused(store, charge("r2", only))).kind == "concurrent_streams"
     await ask(store, Settle("r1", 10, 0, 20))
     assert await remaining(store, only) == [5, 70]
     await granted(store, charge("r2", only))
@@ -478,13 +478,13 @@ async def test_a_budget_asks_for_what_was_spent_before(store: Store) -> None:
     only = scope("t1", cost_per_month=100, tokens_per_day=50)
     key = scope("k1", cost_per_day=10)
     answer = await ask(store, charge("r1", only, key))
-    assert answer == Unseeded([DAY, MONTH, Budget("k1", "day", TODAY)])
+    assert answer == Unseeded([DAY, MONTH, BudgetPeriod("k1", "day", TODAY)])
     await store.run(Seed(DAY, 30, 0), Seed(MONTH, 0, 0))
     answer = await ask(store, charge("r1", only, key))
-    assert answer == Unseeded([Budget("k1", "day", TODAY)])
-    await ask(store, Seed(Budget("k1", "day", TODAY), 0, 0))
+    assert answer == Unseeded([BudgetPeriod("k1", "day", TODAY)])
+    await ask(store, Seed(BudgetPeriod("k1", "day", TODAY), 0, 0))
     refusal = await refused(store, charge("r1", only, key))
-    assert (refusal.field, refusal.used) == ("tokens_per_day", 30)
+    assert (refusal.kind, refusal.used) == ("tokens_per_day", 30)
     assert await granted(store, charge("r1", only, key, output=10)) == 10
 
 
@@ -524,7 +524,7 @@ async def test_every_month_begins_where_the_calendar_says(store: Store, clock: C
             for second in (first, (first + last) // 2, last):
                 clock.now_ms = second * 1000
                 answer = await ask(store, charge("r1", only))
-                assert answer == Unseeded([Budget("t1", "month", first)])
+                assert answer == Unseeded([BudgetPeriod("t1", "month", first)])
 
 
 async def test_one_of_two_reservations_gives_back_its_own_part(store: Store) -> None:
@@ -544,7 +544,7 @@ async def test_a_request_belongs_to_the_day_on_which_it_began(store: Store, cloc
     made = charge("r1", only, prompt=20, output=20)
     await granted(store, made)
     await live_on(store, clock, 86_400 / 2)
-    tomorrow = Budget("t1", "day", TODAY + 86_400)
+    tomorrow = BudgetPeriod("t1", "day", TODAY + 86_400)
     await ask(store, Seed(tomorrow, 0, 0))
     assert await granted(store, more(made, 80)) == 60
     answer = await refused(store, more(made, 1))
@@ -730,7 +730,7 @@ async def test_two_weeks_of_use_leave_only_what_is_current(store: Store, clock: 
     only = scope("t1", tokens_per_day=1000, tokens_per_month=100_000, requests_per_minute=5)
     await ask(store, Seed(MONTH, 0, 0))
     for day in range(14):
-        await ask(store, Seed(Budget("t1", "day", TODAY + day * 86_400), 0, 0))
+        await ask(store, Seed(BudgetPeriod("t1", "day", TODAY + day * 86_400), 0, 0))
         await granted(store, charge(f"r{day}", only, prompt=50, output=50))
         await ask(store, Settle(f"r{day}", 50, 0, 50))
         clock.pass_s(86_400)
@@ -738,6 +738,6 @@ async def test_two_weeks_of_use_leave_only_what_is_current(store: Store, clock: 
     clock.pass_s(SWEEP_MS / 1000)
     await ask(store, Renew("g1", LEASE_MS))
     assert await remaining(store, only) == [5]
-    await ask(store, Seed(Budget("t1", "day", TODAY + 14 * 86_400), 0, 0))
+    await ask(store, Seed(BudgetPeriod("t1", "day", TODAY + 14 * 86_400), 0, 0))
     answer = await refused(store, charge("x", scope("t1", tokens_per_month=1000)))
     assert answer.used == 1400

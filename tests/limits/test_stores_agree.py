@@ -25,12 +25,10 @@ from hypothesis.stateful import (
 
 from inference.grants import MICRO
 from tenants.limits import commands
-from tenants.limits.book import LEASE_MS
 from tenants.limits.commands import (
-    COUNTED,
     AnyAnswer,
     AnyCommand,
-    Budget,
+    BudgetPeriod,
     Charge,
     Counts,
     Granted,
@@ -50,15 +48,32 @@ from tenants.limits.commands import (
 )
 from tenants.limits.memory import MemoryStore
 from tenants.limits.redis_store import RedisStore
-from tests.limits.asking import PATIENCE_S, Clock, charge, more
+from tenants.limits.state import LEASE_MS
+from tests.limits.asking import PATIENCE_S, WITH_IMAGES, Clock, charge, more
+from tests.limits.asking import scope as scope_of
 from tests.limits.redis_server import RedisServer
 
 HOLDERS = ("g1", "g2", "g3")
 RATE = Rate(1_300_000, 400_000, 2_500_001)
 SCOPES = (
-    Scope("t1", 12, 900, None, 500, 6, 6000, 20_000, 9000, None),
-    Scope("k1", 6, None, 300, None, 4, None, None, None, 20_000),
-    Scope("a1", None, 600, None, None, None, None, None, None, None),
+    scope_of(
+        "t1",
+        requests_per_minute=12,
+        tokens_per_minute=900,
+        output_tokens_per_minute=500,
+        concurrent_streams=6,
+        tokens_per_day=6000,
+        tokens_per_month=20_000,
+        cost_per_day=9000,
+    ),
+    scope_of(
+        "k1",
+        requests_per_minute=6,
+        prompt_tokens_per_minute=300,
+        concurrent_streams=4,
+        cost_per_month=20_000,
+    ),
+    scope_of("a1", tokens_per_minute=600, images_per_minute=25),
 )
 MAX_HELD = 12
 """By one gateway: fewer than one command gives back, so that the stores give back the same."""
@@ -79,7 +94,7 @@ class Live:
     """A reservation as the model has it."""
 
     charge: Charge
-    budgets: dict[tuple[str, str], Budget]
+    budgets: dict[tuple[str, str], BudgetPeriod]
     counts: list[Count] = field(default_factory=list)
     prompt: int = 0
     output: int = 0
@@ -90,16 +105,16 @@ class Live:
 
 
 class Model:
-    """The rules of `book`, by adding up."""
+    """The rules of `state`, by adding up."""
 
     def __init__(self) -> None:
         self.counts: list[Count] = []
         self.live: dict[str, Live] = {}
-        self.spent: dict[Budget, list[int]] = {}
+        self.spent: dict[BudgetPeriod, list[int]] = {}
         self.leases: dict[str, int] = {}
 
     def used(self, scope: Scope, name: str, second: int, live: Live | None = None) -> int:
-        window = (scope.counters, name)
+        window = (scope.id, name)
         if name.endswith("minute"):
             young = (c for c in self.counts if c.window == window and c.second > second - 61)
             return sum(count.amount for count in young)
@@ -112,18 +127,18 @@ class Model:
             return -(-self.spent[budget][1] // MICRO) + sum(each.cost for each in mine)
         return self.spent[budget][0] + sum(each.prompt + each.output for each in mine)
 
-    def budget(self, scope: Scope, name: str, second: int, live: Live | None) -> Budget:
+    def budget(self, scope: Scope, name: str, second: int, live: Live | None) -> BudgetPeriod:
         if live is not None:
-            return live.budgets[scope.counters, name]
+            return live.budgets[scope.id, name]
         period = "day" if name.endswith("day") else "month"
-        return Budget(scope.counters, period, start_of(period, second))  # type: ignore[arg-type]
+        return BudgetPeriod(scope.id, period, start_of(period, second))  # type: ignore[arg-type]
 
-    def budgets(self, asked: Charge, second: int) -> dict[tuple[str, str], Budget]:
+    def budgets(self, asked: Charge, second: int) -> dict[tuple[str, str], BudgetPeriod]:
         live = self.live.get(asked.id)
         return {
-            (scope.counters, name): self.budget(scope, name, second, live)
+            (scope.id, name): self.budget(scope, name, second, live)
             for scope in asked.scopes
-            for name, _ in scope.set_limits()
+            for name, _ in scope.limits.items()
             if name.endswith(("day", "month"))
         }
 
@@ -138,17 +153,18 @@ class Model:
         prompt = asked.prompt_tokens
         cost = RATE.cost(before.prompt + prompt, 0, before.output + output) - before.cost
         more_of = {
-            "requests_per_minute": asked.requests,
-            "concurrent_streams": asked.requests,
+            "requests_per_minute": asked.quantities.get("requests", 0),
+            "images_per_minute": asked.quantities.get("images", 0),
+            "concurrent_streams": asked.quantities.get("requests", 0),
             "prompt_tokens_per_minute": prompt,
             "output_tokens_per_minute": output,
             "cost_per_day": cost,
             "cost_per_month": cost,
         }
         for scope in asked.scopes:
-            for name, limit in scope.set_limits():
+            for name, limit in scope.limits.items():
                 added = more_of.get(name, prompt + output)
-                whole = name in list(more_of)[:3]
+                whole = name in list(more_of)[:4]
                 used = self.used(scope, name, second, live)
                 if used + added > limit and (added or not whole):
                     return False
@@ -158,9 +174,9 @@ class Model:
         fresh = Live(asked, self.budgets(asked, second))
         live = self.live.setdefault(asked.id, fresh)
         for scope in asked.scopes:
-            for name, _ in scope.set_limits():
-                for kind, amount in amounts(name, asked.requests, asked.prompt_tokens, output):
-                    count = Count((scope.counters, name), kind, second, amount)
+            for name, _ in scope.limits.items():
+                for kind, amount in amounts(name, asked, output):
+                    count = Count((scope.id, name), kind, second, amount)
                     self.counts.append(count)
                     live.counts.append(count)
         live.prompt += asked.prompt_tokens
@@ -186,6 +202,7 @@ class Model:
                 "requests": int(request and any(c.kind == "requests" and c.amount for c in mine)),
                 "prompt": uncached,
                 "output": output,
+                "images": sum(c.amount for c in mine if request and c.kind == "images"),
             }.items():
                 of_kind = [count for count in mine if count.kind == kind]
                 if of_kind:
@@ -210,12 +227,13 @@ class Model:
                 self.end(id, now_ms // 1000, (0, 0, 0), request=True)
 
 
-def amounts(name: str, requests: int, prompt: int, output: int) -> Iterator[tuple[str, int]]:
+def amounts(name: str, asked: Charge, output: int) -> Iterator[tuple[str, int]]:
     """What a window counts of a charge, by kind."""
-    if name == "requests_per_minute":
-        yield "requests", requests
+    if name in ("requests_per_minute", "images_per_minute"):
+        kind = name.partition("_")[0]
+        yield kind, asked.quantities.get(kind, 0)
     if name in ("tokens_per_minute", "prompt_tokens_per_minute"):
-        yield "prompt", prompt
+        yield "prompt", asked.prompt_tokens
     if name in ("tokens_per_minute", "output_tokens_per_minute"):
         yield "output", output
 
@@ -231,14 +249,16 @@ class Lives(RuleBasedStateMachine):
             client.flushall()
         self.clock = Clock()
         self.runner = asyncio.Runner()
-        self.memory = MemoryStore(self.clock)
+        self.memory = MemoryStore(self.clock, WITH_IMAGES)
         self.redis = self.runner.run(self.make_redis())
         self.model = Model()
         self.known: dict[str, Charge] = {}
         self.numbers = iter(range(10_000))
 
     async def make_redis(self) -> RedisStore:
-        return RedisStore(self.server.url, clock=self.clock, timeout_s=PATIENCE_S)
+        return RedisStore(
+            self.server.url, clock=self.clock, timeout_s=PATIENCE_S, kinds=WITH_IMAGES
+        )
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
@@ -284,12 +304,12 @@ class Lives(RuleBasedStateMachine):
 
     def agree_on(self, answer: Refused, asked: Charge) -> None:
         scope, live = asked.scopes[answer.scope], self.model.live.get(asked.id)
-        assert answer.used == self.model.used(scope, answer.field, self.second, live)
-        if answer.wait_ms is not None and answer.field.endswith("minute"):
+        assert answer.used == self.model.used(scope, answer.kind, self.second, live)
+        if answer.wait_ms is not None and answer.kind.endswith("minute"):
             later = self.second + answer.wait_ms // 1000
-            limit = getattr(scope, answer.field)
-            assert self.model.used(scope, answer.field, later) + answer.requested <= limit
-            assert self.model.used(scope, answer.field, later - 1) + answer.requested > limit
+            limit = scope.limits[answer.kind]
+            assert self.model.used(scope, answer.kind, later) + answer.requested <= limit
+            assert self.model.used(scope, answer.kind, later - 1) + answer.requested > limit
 
     def has_room(self, holder: str) -> bool:
         return sum(live.charge.holder == holder for live in self.model.live.values()) < MAX_HELD
@@ -300,12 +320,20 @@ class Lives(RuleBasedStateMachine):
         prompt=st.integers(0, 120),
         output=st.integers(0, 150),
         least=st.integers(0, 60),
+        images=st.integers(0, 12),
     )
     def reserve(
-        self, holder: str, scopes: tuple[Scope, ...], prompt: int, output: int, least: int
+        self,
+        holder: str,
+        scopes: tuple[Scope, ...],
+        prompt: int,
+        output: int,
+        least: int,
+        images: int,
     ) -> None:
         if self.has_room(holder):
             fields = {"holder": holder, "rate": RATE, "least_output_tokens": min(least, output)}
+            fields["quantities"] = {"requests": 1, "images": images}
             id = f"r{next(self.numbers)}"
             self.charge(charge(id, *scopes, prompt=prompt, output=output, **fields))
 
@@ -362,10 +390,11 @@ class Lives(RuleBasedStateMachine):
     @rule(scope=st.sampled_from(SCOPES))
     def everything_agrees(self, scope: Scope) -> None:
         """What is counted against each limit: nothing fits a limit of zero, and it says so."""
-        for name, _ in scope.set_limits():
-            window = scope.counters, name
-            none = Scope(scope.counters, **{name: 0})
-            probe = charge("probe", none, rate=Rate(0, 0, 10**6))
+        for name, _ in scope.limits.items():
+            window = scope.id, name
+            none = Scope(scope.id, {name: 0})
+            some = {"requests": 1, "images": 1}
+            probe = charge("probe", none, rate=Rate(0, 0, 10**6), quantities=some)
             self.model.leases[probe.holder] = self.clock.now_ms + LEASE_MS
             self.model.bury(self.clock.now_ms)
             budget = self.model.budgets(probe, self.second).get(window)
@@ -383,14 +412,14 @@ class Lives(RuleBasedStateMachine):
             assert counts == [Counts(list(self.counted(scope))) for scope in SCOPES]
 
     def counted(self, scope: Scope) -> Iterator[Used]:
-        for name, _ in scope.set_limits():
-            if name in COUNTED:
+        for name, _ in scope.limits.items():
+            if not WITH_IMAGES[name].is_budget:
                 yield Used(name, self.model.used(scope, name, self.second))
 
     def rooms(self) -> Iterator[int]:
         for scope in SCOPES:
-            for name in ("requests_per_minute", "tokens_per_minute"):
-                if (limit := getattr(scope, name)) is not None:
+            for name in ("requests_per_minute", "tokens_per_minute", "images_per_minute"):
+                if (limit := scope.limits.get(name)) is not None:
                     yield max(0, limit - self.model.used(scope, name, self.second))
 
 

@@ -61,5 +61,5 @@ def make_key(tenant: Tenant, *scopes: str, **fields: Any) -> tuple[ApiKey, str]:
 class NoBudgets:
     """A `Spent` for those who have no budgets."""
 
-    async def spent(self, counters: str, start: datetime, end: datetime) -> tuple[int, int]:
+    async def spent(self, scope_id: str, start: datetime, end: datetime) -> tuple[int, int]:
         raise AssertionError("nobody has a budget here")

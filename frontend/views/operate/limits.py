@@ -10,9 +10,9 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from frontend.pages import operator_page
-from frontend.views.limits import HELP, LABELS, LimitsForm, shown
+from frontend.views.limits import LimitsForm, help_of, shown
 from tenants.limits import ceilings
-from tenants.limits.ceilings import FIELDS
+from tenants.limits.kinds import KINDS
 from tenants.models import LimitScope, LimitSet, Tenant
 from tenants.models.accounts import TenantQuerySet
 
@@ -35,7 +35,10 @@ def limits(request: HttpRequest) -> HttpResponse:
     others = _with_ceilings()
     context = {
         "form": form,
-        "lines": [(LABELS[name], HELP[name], shown(name, figures.get(name))) for name in FIELDS],
+        "lines": [
+            (kind.label, help_of(kind), shown(kind, figures.get(name)))
+            for name, kind in KINDS.items()
+        ],
         "tenants": list(others[:MAX_LISTED]),
         "count": others.count(),
         "currency": settings.CURRENCY.upper(),
@@ -45,6 +48,6 @@ def limits(request: HttpRequest) -> HttpResponse:
 
 def _with_ceilings() -> TenantQuerySet:
     """Tenants of which the operator set a limit as a whole."""
-    anything = Q(*((f"{name}__isnull", False) for name in FIELDS), _connector=Q.OR)
+    anything = Q(*((f"{name}__isnull", False) for name in KINDS), _connector=Q.OR)
     ceilings = LimitSet.objects.filter(anything, author=OPERATOR, key=None, adapter=None)
     return Tenant.objects.filter(pk__in=ceilings.values("tenant")).order_by("name")

@@ -19,8 +19,9 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.lists import page_of, words_of
 from frontend.pages import operator_page
-from frontend.views.limits import LABELS, shown
+from frontend.views.limits import shown
 from tenants.limits import ceilings
+from tenants.limits.kinds import KINDS
 from tenants.models import Adapter, ApiKey, LimitScope, Membership, Tenant, UsageMonth
 from tenants.models.accounts import TenantQuerySet
 from tenants.models.usage import month_start
@@ -233,7 +234,7 @@ def _ceilings(tenant: Tenant) -> list[tuple[str, str, bool]]:
     sets = LimitScope(tenant).sets()
     own = sets.get(ceilings.OPERATOR, {})
     return [
-        (LABELS[name], shown(name, limit), own.get(name) is not None)
+        (KINDS[name].label, shown(KINDS[name], limit), own.get(name) is not None)
         for name, limit in ceilings.ceiling(sets).items()
         if limit is not None
     ]

@@ -18,7 +18,8 @@ from tenants.api.schema import Schema
 from tenants.api.serializers import StrictMixin
 from tenants.errors import KeyRevoked
 from tenants.limits import ceilings
-from tenants.limits.ceilings import FIELDS, Figures
+from tenants.limits.ceilings import Figures
+from tenants.limits.kinds import KINDS
 from tenants.models import Adapter, ApiKey, LimitScope, LimitSet
 from tenants.permissions import Permission
 
@@ -30,7 +31,7 @@ class FiguresSerializer(StrictMixin, serializers.ModelSerializer[LimitSet]):
 
     class Meta:
         model = LimitSet
-        fields = FIELDS
+        fields = tuple(KINDS)
 
 
 class LimitsSerializer(StrictMixin, serializers.Serializer[Any]):
@@ -82,7 +83,7 @@ class Limits(TenantView, GenericViewSet[Any]):
 
     def update(self, request: Request, **named: Any) -> Response:
         """Replace `own`, `operator` or both: a limit that is left out is cleared."""
-        return self._store(request, dict.fromkeys(FIELDS))
+        return self._store(request, dict.fromkeys(KINDS))
 
     def partial_update(self, request: Request, **named: Any) -> Response:
         """Change limits of `own`, `operator` or both: a limit that is left out stays."""
@@ -152,7 +153,7 @@ class DefaultLimits(GenericViewSet[LimitSet]):
 
     def update(self, request: Request) -> Response:
         """Replace the default limits: one that is left out is cleared."""
-        return self._store(request, dict.fromkeys(FIELDS))
+        return self._store(request, dict.fromkeys(KINDS))
 
     def partial_update(self, request: Request) -> Response:
         """Change default limits: one that is left out stays."""

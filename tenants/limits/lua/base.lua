@@ -1,27 +1,28 @@
--- `book.py` on Redis: every command of `commands.py` as one atomic step, on Redis's own clock.
+-- `state.py` on Redis: every command of `commands.py` as one atomic step, on Redis's own clock.
 -- The files of this folder make one script: base, windows, budgets, endings, commands, charge. Each
 -- run of it makes its functions anew, so a command returns before those that it has no need of.
 --
 -- ARGV[1] is the command as MessagePack; ARGV[2] a unix time in milliseconds, given by tests alone.
--- The answer is MessagePack too. Constants come from Python, in front of this text. Keys are made
--- here from names, so this needs a single Redis, not a cluster. Nothing may be evicted from it.
--- All begin with PREFIX, which is to be changed with the form of what lies under them:
+-- The answer is MessagePack too, both with field names. Constants come from Python: those of time,
+-- and from the table of kinds (`kinds.py`) MEASURE_OF (by name), IN_MINUTE and CONCURRENT (names),
+-- BUDGETS (names by period), KINDS (all names in order), WINDOW_OF (by name) and SHOWN (names).
+-- Keys are made here from names, so this needs a single Redis, not a cluster. Nothing may be evicted
+-- from it. All begin with PREFIX, which is to be changed with the form of what lies under them:
 --
--- w:<counters>                   hash: the windows of a scope. `<second>` is what was counted in
---                                it, `@` the sum of these, slid to its second; see windows.lua
--- streams                        hash: streams by counters
--- b:<counters>:<period>:<start>  hash: one purse
--- r:<id>                         one record: the Charge that made it, as it came, and its parts
+-- w:<scope id>                   hash: the sliding windows of a scope. `<second>` is what was
+--                                counted in it, `@` the sum of these and the second to which it is
+--                                slid; see windows.lua
+-- streams                        hash: streams by scope id
+-- b:<scope id>:<period>:<start>  hash: one budget
+-- r:<id>                         one reservation: the Charge that made it, as it came, and its parts
 -- held:<holder>                  set of ids
 -- leases                         sorted set: holders by the end of their lease in milliseconds
 -- gone:<id>                      a withdrawn id
---
--- A limit is named by its place in a Scope, 2 to 10, wherever something is kept by limit.
 
 local floor, min, max = math.floor, math.min, math.max
 local call, pack, unpack_ = redis.call, cmsgpack.pack, cmsgpack.unpack
 
-local PREFIX = 'limits2:'
+local PREFIX = 'limits3:'
 local MICRO = 1000000
 local DAY_S = 86400
 
@@ -33,9 +34,3 @@ end
 local this_second = floor(now / 1000)
 
 local command = unpack_(ARGV[1])
-local name = command[1]
-
-local function answer(...)
-  return string.char(0x90 + select('#', ...)) .. pack(...)  -- an array; a table can't hold nil
-end
-

@@ -1,12 +1,13 @@
--- Money, periods and budgets: `purse.py`.
+-- Money, periods and budgets: `budget.py`.
 
 local function exact_cost(rate, uncached, cached, output)
   -- Micro-units, and pico-units below them. Whole micro-units and the rest of each rate apart: the
   -- product in pico-units may be beyond 2^53.
-  local rest1, rest2, rest3 = rate[1] % MICRO, rate[2] % MICRO, rate[3] % MICRO
+  local of_prompt, of_cached, of_output = rate.prompt, rate.cached_prompt, rate.output
+  local rest1, rest2, rest3 = of_prompt % MICRO, of_cached % MICRO, of_output % MICRO
   local rest = uncached * rest1 + cached * rest2 + output * rest3
-  return uncached * ((rate[1] - rest1) / MICRO) + cached * ((rate[2] - rest2) / MICRO)
-    + output * ((rate[3] - rest3) / MICRO) + floor(rest / MICRO), rest % MICRO
+  return uncached * ((of_prompt - rest1) / MICRO) + cached * ((of_cached - rest2) / MICRO)
+    + output * ((of_output - rest3) / MICRO) + floor(rest / MICRO), rest % MICRO
 end
 
 local function cost(rate, uncached, cached, output)
@@ -27,23 +28,27 @@ local function month_start(second)
   return (days - (day_of_year - floor((153 * month + 2) / 5))) * DAY_S
 end
 
-local function budget_of(counters, i, second)
-  -- Of the period that this second lies in; odd limits are of days.
-  if i % 2 == 1 then return {counters, 'day', second - second % DAY_S} end
-  return {counters, 'month', month_start(second)}
+local function budget_period(scope, period, second)
+  -- The one that this second lies in; nil where the scope limits nothing of such periods.
+  for _, name in ipairs(BUDGETS[period]) do
+    if scope.limits[name] then
+      local start = period == 'day' and second - second % DAY_S or month_start(second)
+      return {scope_id = scope.id, period = period, start = start}
+    end
+  end
 end
 
-local function purse_key(budget)
-  return PREFIX .. 'b:' .. budget[1] .. ':' .. budget[2] .. ':' .. budget[3]
+local function budget_key(period)
+  return PREFIX .. 'b:' .. period.scope_id .. ':' .. period.period .. ':' .. period.start
 end
 
-local function open_purse(budget)
+local function open_budget(period)
   -- False if it was not seeded yet.
-  local key = purse_key(budget)
+  local key = budget_key(period)
   local values = call(
     'HMGET', key, 'tokens', 'cost', 'reserved_tokens', 'reserved_cost', 'due', 'rest')
   return values[5] and {
-    key = key, budget = budget, tokens = tonumber(values[1]), cost = tonumber(values[2]),
+    key = key, period = period, tokens = tonumber(values[1]), cost = tonumber(values[2]),
     reserved_tokens = tonumber(values[3]), reserved_cost = tonumber(values[4]),
     due = tonumber(values[5]), rest = tonumber(values[6] or 0),
   }

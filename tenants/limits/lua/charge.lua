@@ -1,43 +1,47 @@
--- Reserving: `_charge` of `book.py`.
+-- Reserving: `_charge` of `state.py`.
 
-local _, id, holder, _, _, requests, prompt, wanted, least = unpack(command, 1, 9)
+local id, holder, quantities = command.id, command.holder, command.quantities
+local prompt, wanted, least =
+  command.prompt_tokens, command.output_tokens, command.least_output_tokens
 
 call('ZADD', PREFIX .. 'leases', now + LEASE_MS, holder)  -- first: whoever asks is not dead
 reclaim()
 local key = PREFIX .. 'r:' .. id
 local old, withdrawn = unpack(call('MGET', key, PREFIX .. 'gone:' .. id))
-if withdrawn then return answer('withdrawn') end
-local record = old and record_of(unpack_(old)) or record_of(command, {})
-local began = old and record.parts[1][1] or this_second
+if withdrawn then return pack({type = 'withdrawn'}) end
+local reservation = old and reservation_of(unpack_(old)) or reservation_of(command, {})
+local reserved, scopes = reservation.amounts, reservation.scopes
+local began = old and reservation.parts[1].second or this_second
 
 -- What is counted in each scope.
-local places, purses, unseeded = {}, {}, {}
-for index, scope in ipairs(record.scopes) do
-  local place = open_counted(scope)
-  for i = 7, 8 do
-    if scope[i] or scope[i + 2] then
-      local budget = budget_of(scope[1], i, began)
-      local purse = open_purse(budget)
-      if purse then purses[#purses + 1] = purse else unseeded[#unseeded + 1] = budget end
-      place[i], place[i + 2] = purse, purse
+local counters_of, budgets, unseeded = {}, {}, {}
+for index, scope in ipairs(scopes) do
+  local counters = open_counters(scope)
+  for _, period in ipairs({'day', 'month'}) do
+    local found = budget_period(scope, period, began)
+    if found then
+      local budget = open_budget(found)
+      if budget then budgets[#budgets + 1] = budget else unseeded[#unseeded + 1] = found end
+      counters[period] = budget
     end
   end
-  places[index] = place
+  counters_of[index] = counters
 end
-if #unseeded > 0 then return answer('unseeded', unseeded) end
+if #unseeded > 0 then return pack({type = 'unseeded', budgets = unseeded}) end
 
 -- Budgets to be compared with the ledger again: each is named once, to one who will do it.
 local due = {}
-for _, purse in ipairs(purses) do
-  if purse.due <= now then
-    due[#due + 1] = purse.budget
-    call('HSET', purse.key, 'due', now + REFRESH_MS)
+for _, budget in ipairs(budgets) do
+  if budget.due <= now then
+    due[#due + 1] = budget.period
+    call('HSET', budget.key, 'due', now + REFRESH_MS)
   end
 end
 
 local function cost_with(output)
-  -- What it adds to that of the record.
-  return cost(record.rate, record.prompt + prompt, 0, record.output + output) - record.cost
+  -- What it adds to that of the reservation.
+  return cost(reservation.rate, reserved.prompt_tokens + prompt, 0, reserved.output_tokens + output)
+    - reservation.cost
 end
 
 local function affordable(money)
@@ -50,24 +54,29 @@ local function affordable(money)
   return enough
 end
 
-local function measure(i, left)
-  -- How many output tokens the rest of this limit allows, below 0 not even the prompt; and what is
+local function room_for(measure, left)
+  -- How many output tokens the rest of a limit allows, below 0 not even the prompt; and what is
   -- asked of it at the least.
-  if i > 8 then return affordable(left), cost_with(least) end
-  if i == 5 then return left, least end
-  if i == 3 or i > 6 then return left - prompt, prompt + least end
-  local asked = i == 4 and prompt or requests
+  if measure == 'cost' then return affordable(left), cost_with(least) end
+  if measure == 'output_tokens' then return left, least end
+  if measure == 'tokens' then return left - prompt, prompt + least end
+  local asked = measure == 'prompt_tokens' and prompt or quantities[measure] or 0
   return (asked == 0 or asked <= left) and math.huge or -1, asked
 end
 
-local granted, full = wanted, {}
-for index, scope in ipairs(record.scopes) do
-  for i = 2, 10 do
-    if scope[i] then
-      local used = used_of(i, places[index])
-      local room, asked = measure(i, scope[i] - used)
+local granted, exceeded = wanted, {}
+for index, scope in ipairs(scopes) do
+  for _, name in ipairs(KINDS) do
+    local limit = scope.limits[name]
+    if limit then
+      local used = used_of(name, counters_of[index])
+      local room, asked = room_for(MEASURE_OF[name], limit - used)
       granted = min(granted, room)
-      if room < least then full[#full + 1] = {index = index, i = i, used = used, asked = asked} end
+      if room < least then
+        exceeded[#exceeded + 1] = {
+          scope = index, kind = name, limit = limit, used = used, asked = asked,
+        }
+      end
     end
   end
 end
@@ -78,74 +87,83 @@ local function with_part(parts, new)
   -- Those that no window holds any longer join the first.
   local joined = {}
   for n, part in ipairs(parts) do
-    if n == 1 or part[1] > this_second - GONE_S then
+    if n == 1 or part.second > this_second - GONE_S then
       joined[#joined + 1] = part
     else
-      for i = 2, 4 do joined[1][i] = joined[1][i] + part[i] end
+      local sum = joined[1].amounts
+      for measure, amount in pairs(part.amounts) do sum[measure] = (sum[measure] or 0) + amount end
     end
   end
   joined[#joined + 1] = new
   return joined
 end
 
-if #full == 0 then
-  local left, amounts = {}, {nil, requests, prompt + granted, prompt, granted}
-  for index, scope in ipairs(record.scopes) do
-    local window = places[index].window
+if #exceeded == 0 then
+  local left, amounts = {}, with_tokens(quantities, prompt, granted)
+  for index, scope in ipairs(scopes) do
+    local window = counters_of[index].window
     if window then
-      for i = 2, 5 do
-        if scope[i] then count(window, i, window.sum[1], amounts[i]) end
+      for _, name in ipairs(IN_MINUTE) do
+        if scope.limits[name] then
+          local measure = MEASURE_OF[name]
+          local amount = measure == 'tokens' and prompt + granted or amounts[measure] or 0
+          count(window, measure, window.second, amount)
+        end
       end
       save_window(window)
-      left_of(scope, window, left)
+      add_left(left, scope, window)
     end
-    if scope[6] and not old then call('HINCRBY', PREFIX .. 'streams', scope[1], 1) end
+    if limits_streams(scope) and not old then call('HINCRBY', PREFIX .. 'streams', scope.id, 1) end
   end
-  for _, purse in ipairs(purses) do
-    call('HSET', purse.key, 'reserved_tokens', purse.reserved_tokens + prompt + granted,
-      'reserved_cost', purse.reserved_cost + cost_with(granted))
+  for _, budget in ipairs(budgets) do
+    call('HSET', budget.key, 'reserved_tokens', budget.reserved_tokens + prompt + granted,
+      'reserved_cost', budget.reserved_cost + cost_with(granted))
   end
-  local parts = with_part(record.parts, {this_second, requests, prompt, granted})
+  local parts = with_part(reservation.parts, {second = this_second, amounts = amounts})
   local made = old and old:sub(1, (cmsgpack.unpack_one(old))) or ARGV[1]
   call('SET', key, made .. pack(parts))  -- for ever: leases end it, and what expires may be evicted
-  call('SADD', PREFIX .. 'held:' .. record.holder, id)
-  return answer('granted', granted, left, due)
+  call('SADD', PREFIX .. 'held:' .. reservation.holder, id)
+  return pack({type = 'granted', output_tokens = granted, left = left, due = due})
 end
 
 -- There is none ----------------------------------------------------------------------------------
 
-local function end_of(budget)
-  if budget[2] == 'day' then return budget[3] + DAY_S end
-  return month_start(budget[3] + 31 * DAY_S)
+local function end_of(period)
+  if period.period == 'day' then return period.start + DAY_S end
+  return month_start(period.start + 31 * DAY_S)
 end
 
-local function leaves_at(window, i, amount)
-  local buckets, seconds = packed_buckets(window, window.sum[1] - WINDOW_S, window.sum[1])
+local function leaves_at(window, measure, amount)
+  local buckets, seconds = packed_buckets(window, window.second - WINDOW_S, window.second)
   for n, packed in ipairs(buckets) do
-    if packed then amount = amount - select(i, unpack_(packed)) end
+    if packed then amount = amount - (unpack_(packed)[measure] or 0) end
     if amount <= 0 then return seconds[n] + GONE_S end
   end
 end
 
 local function wait_of(each)
   -- Until there is room, if nobody else comes; math.huge where there never will be.
-  local i, place, limit = each.i, places[each.index], record.scopes[each.index][each.i]
-  if i > 6 then
-    local renews_at = end_of(place[i].budget)
+  local counters, window = counters_of[each.scope], WINDOW_OF[each.kind]
+  if BUDGETS[window] then
+    local renews_at = end_of(counters[window].period)
     return max(0, renews_at * 1000 - now), renews_at
   end
-  if each.asked > limit then return math.huge end
-  if i == 6 then return STREAM_WAIT_MS end
-  return leaves_at(place.window, i, each.used + each.asked - limit) * 1000 - now
+  if each.asked > each.limit then return math.huge end
+  if window == 'concurrent' then return STREAM_WAIT_MS end
+  local over = each.used + each.asked - each.limit
+  return leaves_at(counters.window, MEASURE_OF[each.kind], over) * 1000 - now
 end
 
 local longest, refusal = -1, nil
-for _, each in ipairs(full) do
+for _, each in ipairs(exceeded) do
   local wait, renews_at = wait_of(each)
   if wait > longest then
     longest = wait
-    refusal = answer('refused', each.index - 1, NAMES[each.i], each.used, each.asked,
-      wait < math.huge and wait or nil, renews_at, due)
+    refusal = {
+      type = 'refused', scope = each.scope - 1, kind = each.kind, used = each.used,
+      requested = each.asked, wait_ms = wait < math.huge and wait or nil, renews_at = renews_at,
+      due = due,
+    }
   end
 end
-return refusal
+return pack(refusal)

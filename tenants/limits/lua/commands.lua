@@ -1,87 +1,92 @@
 -- All commands but those of a request.
 
-if name == 'renew' then
-  local holder, lease_ms = command[2], command[3]
-  call('ZADD', PREFIX .. 'leases', now + lease_ms, holder)
+if command.type == 'renew' then
+  call('ZADD', PREFIX .. 'leases', now + command.lease_ms, command.holder)
   reclaim()
-  return answer('done')
+  return pack({type = 'done'})
 end
 
-if name == 'holds' then
-  return answer('ids', call('SMEMBERS', PREFIX .. 'held:' .. command[2]))
+if command.type == 'holds' then
+  return pack({type = 'ids', ids = call('SMEMBERS', PREFIX .. 'held:' .. command.holder)})
 end
 
-if name == 'seed' then
-  local budget, tokens, spent = command[2], command[3], command[4]
-  local purse, key, rest = open_purse(budget), purse_key(budget), 0
-  if not purse then
+if command.type == 'seed' then
+  local tokens, spent = command.tokens, command.cost
+  local budget, key, rest = open_budget(command.budget), budget_key(command.budget), 0
+  if not budget then
     call('HSET', key, 'reserved_tokens', 0, 'reserved_cost', 0)
   elseif call('HGET', key, 'estimated') ~= '1' then
-    tokens = max(purse.tokens, tokens)
-    if purse.cost >= spent then spent, rest = purse.cost, purse.rest end
+    tokens = max(budget.tokens, tokens)
+    if budget.cost >= spent then spent, rest = budget.cost, budget.rest end
   end
   call('HSET', key, 'tokens', tokens, 'cost', spent, 'rest', rest, 'due', now + REFRESH_MS,
     'estimated', 0)
   call('EXPIRE', key, 40 * DAY_S)  -- longer than a month
-  return answer('done')
+  return pack({type = 'done'})
 end
 
-local NAMES = {
-  'counters', 'requests_per_minute', 'tokens_per_minute', 'prompt_tokens_per_minute',
-  'output_tokens_per_minute', 'concurrent_streams', 'tokens_per_day', 'tokens_per_month',
-  'cost_per_day', 'cost_per_month',
-}
-
-local function open_counted(scope)
-  local place = {}
-  if scope[2] or scope[3] or scope[4] or scope[5] then
-    place.window = open_window(scope[1], this_second)
+local function open_counters(scope)
+  -- What is counted of a scope but for budgets, as far as it is limited.
+  local counters = {}
+  for _, name in ipairs(IN_MINUTE) do
+    if scope.limits[name] then
+      counters.window = open_window(scope.id, this_second)
+      break
+    end
   end
-  if scope[6] then place.streams = tonumber(call('HGET', PREFIX .. 'streams', scope[1])) or 0 end
-  return place
+  if limits_streams(scope) then
+    counters.streams = tonumber(call('HGET', PREFIX .. 'streams', scope.id)) or 0
+  end
+  return counters
 end
 
-local function used_of(i, place)
-  if i < 6 then return place.window.sum[i] end
-  if i == 6 then return place.streams end
-  local purse = place[i]
-  if i > 8 then return purse.cost + (purse.rest > 0 and 1 or 0) + purse.reserved_cost end
-  return purse.tokens + purse.reserved_tokens
+local function used_of(name, counters)
+  local window, measure = WINDOW_OF[name], MEASURE_OF[name]
+  if window == 'minute' then return counters.window.sum[measure] or 0 end
+  if window == 'concurrent' then return counters.streams end
+  local budget = counters[window]
+  if measure == 'cost' then
+    return budget.cost + (budget.rest > 0 and 1 or 0) + budget.reserved_cost
+  end
+  return budget.tokens + budget.reserved_tokens
 end
 
-local function empty_at(window, i)
-  local at = window.sum[1]
-  if window.sum[i] == 0 then return at end
-  if bucket_at(window, at)[i] > 0 then return at + GONE_S end
+local function empty_at(window, measure)
+  local at = window.second
+  if (window.sum[measure] or 0) == 0 then return at end
+  if (bucket_at(window, at)[measure] or 0) > 0 then return at + GONE_S end
   local buckets, seconds = packed_buckets(window, at - WINDOW_S, at - 1)
   for n = #seconds, 1, -1 do
-    if buckets[n] and select(i, unpack_(buckets[n])) > 0 then return seconds[n] + GONE_S end
+    if buckets[n] and (unpack_(buckets[n])[measure] or 0) > 0 then return seconds[n] + GONE_S end
   end
 end
 
-local function left_of(scope, window, left)
-  for i = 2, 3 do
-    if scope[i] then
-      local reset = max(0, empty_at(window, i) * 1000 - now)
-      left[#left + 1] = {NAMES[i], scope[i], max(0, scope[i] - window.sum[i]), reset}
+local function add_left(left, scope, window)
+  for _, name in ipairs(SHOWN) do
+    local limit, measure = scope.limits[name], MEASURE_OF[name]
+    if limit then
+      left[#left + 1] = {
+        kind = name, limit = limit, remaining = max(0, limit - (window.sum[measure] or 0)),
+        reset_ms = max(0, empty_at(window, measure) * 1000 - now),
+      }
     end
   end
 end
 
-if name == 'look' then
+if command.type == 'look' then
   local left = {}
-  for _, scope in ipairs(command[2]) do
-    if scope[2] or scope[3] then left_of(scope, open_window(scope[1], this_second), left) end
-  end
-  return answer('rooms', left)
+  for _, scope in ipairs(command.scopes) do add_left(left, scope, open_counters(scope).window) end
+  return pack({type = 'rooms', left = left})
 end
 
-if name == 'count' then
-  local scope, used = command[2], {}
-  local place = open_counted(scope)
-  for i = 2, 6 do
-    if scope[i] then used[#used + 1] = {NAMES[i], used_of(i, place)} end
+if command.type == 'count' then
+  local scope, used = command.scope, {}
+  local counters = open_counters(scope)
+  for _, name in ipairs(KINDS) do
+    if scope.limits[name] and not BUDGETS[WINDOW_OF[name]] then
+      used[#used + 1] = {kind = name, amount = used_of(name, counters)}
+    end
   end
-  return answer('counts', used)
+  return pack({type = 'counts', used = used})
 end
 

@@ -1,114 +1,137 @@
--- Records, and how they end: `record.py`.
+-- Reservations, and how they end: `reservation.py`.
 
-local function record_of(charge, parts)
-  -- Each part is a second and the requests, prompt and output tokens that were reserved in it; the
-  -- first says when it began.
-  local record = {
-    holder = charge[3], scopes = charge[4], rate = charge[5], parts = parts,
-    requests = 0, prompt = 0, output = 0,
-  }
+local function reservation_of(charge, parts)
+  -- A part is a second and the amounts that were reserved in it, by measure; the first part says
+  -- when it began.
+  local amounts = {prompt_tokens = 0, output_tokens = 0}
   for _, part in ipairs(parts) do
-    record.requests = record.requests + part[2]
-    record.prompt = record.prompt + part[3]
-    record.output = record.output + part[4]
+    for measure, amount in pairs(part.amounts) do
+      amounts[measure] = (amounts[measure] or 0) + amount
+    end
   end
-  record.cost = cost(record.rate, record.prompt, 0, record.output)
-  return record
+  return {
+    holder = charge.holder, scopes = charge.scopes, rate = charge.rate, parts = parts,
+    amounts = amounts, cost = cost(charge.rate, amounts.prompt_tokens, 0, amounts.output_tokens),
+  }
 end
 
 local function load(id)
   local packed = call('GET', PREFIX .. 'r:' .. id)
-  return packed and record_of(unpack_(packed))
+  return packed and reservation_of(unpack_(packed))
 end
 
-local function replace(window, i, parts, kind, unused)
-  -- Make it count so much less of this kind than was reserved, the newest parts' first.
-  if unused < 0 then return count(window, i, window.sum[1], -unused) end
+local function replace(window, measure, parts, reserved, unused)
+  -- Make a window count so much less of what was reserved, the newest parts' first.
+  if unused < 0 then return count(window, measure, window.second, -unused) end
   for n = #parts, 1, -1 do
     if unused == 0 then return end
-    local back = min(parts[n][kind], unused)
-    give_back(window, i, parts[n][1], back)
+    local back = min(parts[n].amounts[reserved] or 0, unused)
+    give_back(window, measure, parts[n].second, back)
     unused = unused - back
   end
 end
 
-local function correct(scope, record, outcome)
+local function unused_of(measure, reservation, outcome)
+  -- How much less is to be counted than was reserved; a second figure is that of output tokens.
+  local reserved, used = reservation.amounts, outcome.amounts
+  if measure == 'tokens' then
+    return reserved.prompt_tokens - used.prompt_tokens, reserved.output_tokens - used.output_tokens
+  elseif measure == 'prompt_tokens' then
+    return reserved.prompt_tokens - outcome.uncached, 0
+  end
+  return (reserved[measure] or 0) - (used[measure] or 0), 0
+end
+
+local function correct(scope, reservation, outcome)
   -- Make the windows of a scope count the outcome instead of what was reserved.
-  local requests, prompt = record.requests - outcome.requests, record.prompt - outcome.prompt
-  local uncached, output = record.prompt - outcome.uncached, record.output - outcome.output
-  if not (scope[2] and requests ~= 0 or scope[3] and (prompt ~= 0 or output ~= 0)
-      or scope[4] and uncached ~= 0 or scope[5] and output ~= 0) then
-    return
-  end
-  local parts = record.parts
-  local window = open_window(scope[1], parts[#parts][1])
-  if scope[2] then replace(window, 2, parts, 2, requests) end
-  if scope[3] then
-    replace(window, 3, parts, 3, prompt)
-    replace(window, 3, parts, 4, output)
-  end
-  if scope[4] then replace(window, 4, parts, 3, uncached) end
-  if scope[5] then replace(window, 5, parts, 4, output) end
-  save_window(window)
-end
-
-local function spend(budget, record, outcome)
-  local purse = open_purse(budget)
-  if not purse then return end
-  local rest = purse.rest + outcome.rest
-  call('HSET', purse.key,
-    'tokens', purse.tokens + outcome.prompt + outcome.output,
-    'cost', purse.cost + outcome.cost + floor(rest / MICRO),
-    'rest', rest % MICRO,
-    'reserved_tokens', max(0, purse.reserved_tokens - record.prompt - record.output),
-    'reserved_cost', max(0, purse.reserved_cost - record.cost))
-  if outcome.estimated then call('HSET', purse.key, 'estimated', 1) end
-  if outcome.doubted then call('HSET', purse.key, 'due', 0) end
-end
-
-local function finish(id, record, outcome)
-  call('DEL', PREFIX .. 'r:' .. id)
-  call('SREM', PREFIX .. 'held:' .. record.holder, id)
-  for _, scope in ipairs(record.scopes) do
-    correct(scope, record, outcome)
-    if scope[6] and call('HINCRBY', PREFIX .. 'streams', scope[1], -1) <= 0 then
-      call('HDEL', PREFIX .. 'streams', scope[1])
-    end
-    for i = 7, 8 do
-      if scope[i] or scope[i + 2] then
-        spend(budget_of(scope[1], i, record.parts[1][1]), record, outcome)
+  local window, parts = nil, reservation.parts
+  for _, name in ipairs(IN_MINUTE) do
+    if scope.limits[name] then
+      local measure = MEASURE_OF[name]
+      local unused, of_output = unused_of(measure, reservation, outcome)
+      if unused ~= 0 or of_output ~= 0 then
+        window = window or open_window(scope.id, parts[#parts].second)
+        local reserved = measure == 'tokens' and 'prompt_tokens' or measure
+        replace(window, measure, parts, reserved, unused)
+        replace(window, measure, parts, 'output_tokens', of_output)
       end
     end
   end
+  if window then save_window(window) end
 end
 
-local function outcome_of(record)
+local function spend(period, reservation, outcome)
+  local budget = open_budget(period)
+  if not budget then return end
+  local reserved, used = reservation.amounts, outcome.amounts
+  local rest = budget.rest + outcome.rest
+  call('HSET', budget.key,
+    'tokens', budget.tokens + used.prompt_tokens + used.output_tokens,
+    'cost', budget.cost + outcome.cost + floor(rest / MICRO),
+    'rest', rest % MICRO,
+    'reserved_tokens',
+    max(0, budget.reserved_tokens - reserved.prompt_tokens - reserved.output_tokens),
+    'reserved_cost', max(0, budget.reserved_cost - reservation.cost))
+  if outcome.estimated then call('HSET', budget.key, 'estimated', 1) end
+  if outcome.doubted then call('HSET', budget.key, 'due', 0) end
+end
+
+local function limits_streams(scope)
+  for _, name in ipairs(CONCURRENT) do
+    if scope.limits[name] then return true end
+  end
+end
+
+local function finish(id, reservation, outcome)
+  call('DEL', PREFIX .. 'r:' .. id)
+  call('SREM', PREFIX .. 'held:' .. reservation.holder, id)
+  for _, scope in ipairs(reservation.scopes) do
+    correct(scope, reservation, outcome)
+    if limits_streams(scope) and call('HINCRBY', PREFIX .. 'streams', scope.id, -1) <= 0 then
+      call('HDEL', PREFIX .. 'streams', scope.id)
+    end
+    for period in pairs(BUDGETS) do
+      local found = budget_period(scope, period, reservation.parts[1].second)
+      if found then spend(found, reservation, outcome) end
+    end
+  end
+end
+
+local function with_tokens(amounts, prompt_tokens, output_tokens)
+  -- The quantities among these amounts, and so many tokens.
+  local made = {}
+  for measure, amount in pairs(amounts) do made[measure] = amount end
+  made.prompt_tokens, made.output_tokens = prompt_tokens, output_tokens
+  return made
+end
+
+local function outcome_of(reservation)
   -- What stays counted, by the command.
-  if name == 'settle' then
-    local prompt, cached, output = command[3], command[4], command[5]
-    local whole, rest = exact_cost(record.rate, prompt - cached, cached, output)
+  local amounts = reservation.amounts
+  if command.type == 'settle' then
+    local prompt, output = command.prompt_tokens, command.output_tokens
+    local uncached = prompt - command.cached_tokens
+    local whole, rest = exact_cost(reservation.rate, uncached, command.cached_tokens, output)
     return {
-      requests = record.requests, prompt = prompt, uncached = prompt - cached, output = output,
-      cost = whole, rest = rest,
+      amounts = with_tokens(amounts, prompt, output), uncached = uncached, cost = whole, rest = rest,
     }
-  elseif name == 'keep' then
+  elseif command.type == 'keep' then
     return {
-      requests = record.requests, prompt = record.prompt, uncached = record.prompt,
-      output = record.output, cost = record.cost, rest = 0, estimated = true,
+      amounts = amounts, uncached = amounts.prompt_tokens, cost = reservation.cost, rest = 0,
+      estimated = true,
     }
   end
-  return {requests = 0, prompt = 0, uncached = 0, output = 0, cost = 0, rest = 0}
+  return {amounts = {prompt_tokens = 0, output_tokens = 0}, uncached = 0, cost = 0, rest = 0}
 end
 
-if name == 'settle' or name == 'keep' or name == 'release' then
-  local id = command[2]
-  local record = load(id)
-  if record then
-    finish(id, record, outcome_of(record))
-  elseif name == 'release' then
-    call('SET', PREFIX .. 'gone:' .. id, 1, 'PX', WITHDRAWN_MS)
+if command.type == 'settle' or command.type == 'keep' or command.type == 'release' then
+  local reservation = load(command.id)
+  if reservation then
+    finish(command.id, reservation, outcome_of(reservation))
+  elseif command.type == 'release' then
+    call('SET', PREFIX .. 'gone:' .. command.id, 1, 'PX', WITHDRAWN_MS)
   end
-  return answer('done')
+  return pack({type = 'done'})
 end
 
 local function reclaim()
@@ -116,10 +139,10 @@ local function reclaim()
   if not holder then return end
   local held = PREFIX .. 'held:' .. holder
   for _, id in ipairs(call('SPOP', held, RECLAIMED_AT_ONCE)) do
-    local record = load(id)
-    if record then
-      finish(id, record, {
-        requests = record.requests, prompt = 0, uncached = 0, output = 0, cost = 0, rest = 0,
+    local reservation = load(id)
+    if reservation then
+      finish(id, reservation, {
+        amounts = with_tokens(reservation.amounts, 0, 0), uncached = 0, cost = 0, rest = 0,
         doubted = true,
       })
     end

@@ -1,10 +1,5 @@
--- The windows of the last minute: `window.py`, all those of a scope at once. A Count is an array: a
--- second, then what was counted by limit, 2 to 5; what has no limit is not counted.
-
-local function count_of(packed, second)
-  if packed then return {unpack_(packed)} end
-  return {second, 0, 0, 0, 0}
-end
+-- The sliding windows of a scope: `window.py`, all measures at once. A bucket is a map of what was
+-- counted in one second by measure; what has no limit is not counted.
 
 local function packed_buckets(window, first, last)
   local seconds = {}
@@ -12,43 +7,50 @@ local function packed_buckets(window, first, last)
   return call('HMGET', window.key, unpack(seconds)), seconds
 end
 
+local function packed_sum(window)
+  window.sum.second = window.second
+  return pack(window.sum)
+end
+
 local function slide(window)
   -- Let go of what is over a minute old; saved at once, whatever becomes of the command.
   local sum = window.sum
   local buckets, seconds = packed_buckets(
-    window, sum[1] - WINDOW_S, min(sum[1], this_second - GONE_S))
+    window, window.second - WINDOW_S, min(window.second, this_second - GONE_S))
   for _, packed in ipairs(buckets) do
     if packed then
-      local old = {unpack_(packed)}
-      for i = 2, 5 do sum[i] = sum[i] - old[i] end
+      for measure, amount in pairs(unpack_(packed)) do sum[measure] = sum[measure] - amount end
     end
   end
-  sum[1] = this_second
-  call('HSET', window.key, '@', pack(unpack(sum)))  -- HDEL first would let it exceed memory
+  window.second = this_second
+  call('HSET', window.key, '@', packed_sum(window))  -- HDEL first would let it exceed memory
   call('HDEL', window.key, unpack(seconds))
   call('EXPIRE', window.key, 2 * GONE_S)
 end
 
-local function open_window(counters, second)
+local function open_window(scope_id, second)
   -- Slid to the present, with the bucket of this second if it is still in there. All is forgotten
   -- if the clock was set back by more than a minute.
-  local key = PREFIX .. 'w:' .. counters
+  local key = PREFIX .. 'w:' .. scope_id
   local packed = call('HMGET', key, '@', second)
-  local window = {key = key, sum = count_of(packed[1], this_second - 1), buckets = {}}
-  if this_second > window.sum[1] then
+  local sum = packed[1] and unpack_(packed[1]) or {second = this_second - 1}
+  local window = {key = key, sum = sum, second = sum.second, buckets = {}}
+  if this_second > window.second then
     slide(window)
-  elseif this_second < window.sum[1] - WINDOW_S then
+  elseif this_second < window.second - WINDOW_S then
     call('DEL', key)
-    return open_window(counters, second)
+    return open_window(scope_id, second)
   end
-  if second > window.sum[1] - GONE_S then window.buckets[second] = count_of(packed[2], second) end
+  if second > window.second - GONE_S then
+    window.buckets[second] = packed[2] and unpack_(packed[2]) or {}
+  end
   return window
 end
 
 local function save_window(window)
-  local set, n = {'@', pack(unpack(window.sum))}, 2
+  local set, n = {'@', packed_sum(window)}, 2
   for second, bucket in pairs(window.buckets) do
-    set[n + 1], set[n + 2], n = second, pack(unpack(bucket)), n + 2
+    set[n + 1], set[n + 2], n = second, pack(bucket), n + 2
   end
   call('HSET', window.key, unpack(set))
 end
@@ -56,20 +58,22 @@ end
 local function bucket_at(window, second)
   local bucket = window.buckets[second]
   if not bucket then
-    bucket = count_of(call('HGET', window.key, second), second)
+    local packed = call('HGET', window.key, second)
+    bucket = packed and unpack_(packed) or {}
     window.buckets[second] = bucket
   end
   return bucket
 end
 
-local function count(window, i, second, amount)
-  local bucket = bucket_at(window, second)
-  bucket[i], window.sum[i] = bucket[i] + amount, window.sum[i] + amount
+local function count(window, measure, second, amount)
+  local bucket, sum = bucket_at(window, second), window.sum
+  bucket[measure] = (bucket[measure] or 0) + amount
+  sum[measure] = (sum[measure] or 0) + amount
 end
 
-local function give_back(window, i, second, amount)
-  if second > window.sum[1] - GONE_S then
-    count(window, i, second, -min(bucket_at(window, second)[i], amount))
+local function give_back(window, measure, second, amount)
+  if second > window.second - GONE_S then
+    count(window, measure, second, -min(bucket_at(window, second)[measure] or 0, amount))
   end
 end
 

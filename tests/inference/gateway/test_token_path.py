@@ -781,7 +781,7 @@ async def test_an_answer_too_long_for_the_link_fails_alone(tmp_path: Path) -> No
 async def test_a_refusal_tells_what_is_left_of_the_adapters_limits_too(stack: Rig) -> None:
     stack.adapter("acme", "support")
     one = stack.gateway
-    one.keys.limits = (Limits("a1", "adapter `support`", tokens_per_minute=5),)
+    one.keys.limits = (Limits("a1", "adapter `support`", {"tokens_per_minute": 5}),)
     one.limits.tokens_left = 0
     async with one.client() as client:
         refused = await client.post("/v1/chat/completions", json=chat("support", max_tokens=9))

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
-from tenants.limits.ceilings import FIELDS
+from tenants.limits.kinds import KINDS
 from tenants.models import Adapter, ApiKey, LimitScope, LimitSet, Tenant
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_user
 
 pytestmark = pytest.mark.django_db
-NONE = dict.fromkeys(FIELDS)
+NONE = dict.fromkeys(KINDS)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def figures(response: Any, part: str) -> dict[str, int]:
     assert response.status_code == 200, response.content
     body = response.json()
     assert list(body) == ["operator", "own", "ceiling", "in_force"]
-    assert all(list(part) == list(FIELDS) for part in body.values())
+    assert all(list(part) == list(KINDS) for part in body.values())
     return {name: limit for name, limit in body[part].items() if limit is not None}
 
 

@@ -160,7 +160,7 @@ def test_an_adapter_has_its_limits_at_whatever_version() -> None:
         "tenant": {"tokens_per_day": 50},
     }
     versions = [version(1, OLD, limits=limits), version(2, NEW, "live", limits=limits)]
-    expected = (Limits("a70", "adapter `support`", tokens_per_day=50),)
+    expected = (Limits("a70", "adapter `support`", {"tokens_per_day": 50}),)
     for name, number, digest in (("support@1", 1, OLD), ("support", 2, NEW)):
         assert resolve(grant(), name, BASES, Catalogue(versions)) == Target(
             model=name,

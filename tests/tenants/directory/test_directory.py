@@ -340,8 +340,8 @@ async def test_a_grant_has_the_limits_of_tenant_and_key(
     grant = await directory.authenticate(TEXT)
     assert grant.lane == "batch"
     assert grant.limits == (
-        Limits("t10", "tenant `acme`", tokens_per_day=9, cost_per_day=8),
-        Limits("k1", f"key `ci` (lk_{PREFIX}…)", requests_per_minute=7),
+        Limits("t10", "tenant `acme`", {"tokens_per_day": 9, "cost_per_day": 8}),
+        Limits("k1", f"key `ci` (lk_{PREFIX}…)", {"requests_per_minute": 7}),
     )
     assert rows.queries == 1
 
@@ -355,7 +355,7 @@ async def test_new_limits_hold_for_the_next_request(
     directory.changed(Notice("limits", tenant_id=11))
     assert (await directory.authenticate(TEXT)).limits == ()
     directory.changed(notice)
-    assert (await directory.authenticate(TEXT)).limits[0].requests_per_minute == 7
+    assert (await directory.authenticate(TEXT)).limits[0].values == {"requests_per_minute": 7}
 
 
 @pytest.mark.parametrize("notice", [Notice("limits", tenant_id=10), Notice("limits")])
@@ -388,7 +388,7 @@ async def test_a_targets_price_and_limits_follow_their_changes(
     directory.changed(Notice("adapters", tenant_id=10))
     assert await directory.resolve(grant, "support") == replace(
         expected,
-        limits=(Limits("a70", "adapter `support`", concurrent_streams=2),),
+        limits=(Limits("a70", "adapter `support`", {"concurrent_streams": 2}),),
         price=Price(1, 1, 1),
     )
     rows.versions = [VERSION]

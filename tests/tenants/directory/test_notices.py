@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -297,8 +296,12 @@ async def set_limits(author: str, *scope: int | None, **figures: int | None) -> 
 async def test_limits_follow_what_is_set(gateway: Gateway) -> None:
     key, text = await given_key()
     tenant, other = key.tenant_id, await sync_to_async(make_tenant)("other")
-    of_tenant = Limits(f"t{tenant}", "tenant `acme`")
-    of_key = Limits(f"k{key.pk}", f"key `a key` (lk_{key.prefix}…)")
+
+    def of_tenant(**values: int) -> Limits:
+        return Limits(f"t{tenant}", "tenant `acme`", values)
+
+    def of_key(**values: int) -> Limits:
+        return Limits(f"k{key.pk}", f"key `a key` (lk_{key.prefix}…)", values)
 
     async def limits() -> tuple[Limits, ...]:
         await gateway.catch_up()
@@ -307,17 +310,17 @@ async def test_limits_follow_what_is_set(gateway: Gateway) -> None:
     await set_limits("operator", other.pk, None, None, tokens_per_minute=1)
     assert await limits() == ()
     await set_limits("operator", None, None, None, tokens_per_minute=1000, cost_per_day=10**12)
-    assert await limits() == (replace(of_tenant, tokens_per_minute=1000, cost_per_day=10**12),)
+    assert await limits() == (of_tenant(tokens_per_minute=1000, cost_per_day=10**12),)
     await set_limits("operator", tenant, None, None, tokens_per_minute=5000)
     await set_limits("tenant", tenant, None, None, tokens_per_minute=4000, requests_per_minute=3)
     await set_limits("operator", tenant, key.pk, None, concurrent_streams=7)
     await set_limits("tenant", tenant, key.pk, None, concurrent_streams=9, tokens_per_day=0)
     assert await limits() == (
-        replace(of_tenant, tokens_per_minute=4000, requests_per_minute=3, cost_per_day=10**12),
-        replace(of_key, concurrent_streams=7, tokens_per_day=0),
+        of_tenant(tokens_per_minute=4000, requests_per_minute=3, cost_per_day=10**12),
+        of_key(concurrent_streams=7, tokens_per_day=0),
     )
     await execute("DELETE FROM tenants_limitset WHERE key_id IS NOT NULL OR tenant_id IS NULL")
-    assert await limits() == (replace(of_tenant, tokens_per_minute=4000, requests_per_minute=3),)
+    assert await limits() == (of_tenant(tokens_per_minute=4000, requests_per_minute=3),)
     await execute("UPDATE tenants_apikey SET lane = 'batch' WHERE id = %s", key.pk)
     await limits()
     assert (await gateway.directory.authenticate(text)).lane == "batch"
@@ -358,7 +361,7 @@ async def test_a_target_follows_prices_and_limits(gateway: Gateway) -> None:
     assert (await target("support")).price == Price(7, 7, 7)
     assert (await target("base")).price == Price(3, 2, 1)
     await set_limits("tenant", adapter.tenant_id, None, adapter.pk, tokens_per_day=5)
-    expected = (Limits(f"a{adapter.pk}", "adapter `support`", tokens_per_day=5),)
+    expected = (Limits(f"a{adapter.pk}", "adapter `support`", {"tokens_per_day": 5}),)
     assert (await target("support")).limits == expected
     await execute("UPDATE tenants_basemodel SET max_model_len = 1024")
     assert (await target("support")).max_model_len == 1024

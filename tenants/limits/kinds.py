@@ -1,0 +1,171 @@
+"""The kinds of limits. Each is declared here and nowhere else.
+
+The model's columns, the fields of API and pages with their labels and help, ceilings, what the
+stores count (the script on Redis included), refusals and `x-ratelimit` headers follow from this
+table. A new kind is one entry here and one migration, which `makemigrations` writes. If it counts
+something that no other kind counts, such as images, the operations that take it say how much of it
+a request takes (`inference.grants.Ask.quantities`).
+
+Whatever works with kinds takes the table as an argument, so that tests can pass a longer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Period = Literal["day", "month"]
+"""Of UTC's calendar."""
+PERIODS: tuple[Period, ...] = get_args(Period)
+
+BUDGETED = frozenset({"tokens", "cost"})
+"""Measures of which the ledger keeps sums, so that a budget can be seeded from it."""
+BY_OUTPUT = frozenset({"tokens", "output_tokens", "cost"})
+"""Measures that grow while a request generates."""
+PROMPT_TOKENS = "prompt_tokens"
+"""Settled to those that the prefix cache did not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of limit."""
+
+    name: str
+    """Of the column, the API's field and the form's field."""
+    window: Literal["minute", "concurrent"] | Period
+    """`minute`: a sliding window of 60 s. `concurrent`: requests that wait or run now. A period:
+    a budget, seeded from the ledger."""
+    measure: str
+    """What it counts: `tokens` (prompt and output), `prompt_tokens`, `output_tokens`, `cost` (in
+    micro-units of the currency), or a quantity that is known when a request starts: `requests`,
+    or another one of `inference.grants.Ask.quantities`."""
+    label: str
+    """In tables and forms."""
+    wording: str
+    """In refusals, after the limit's value."""
+    help: str
+    """In the API's documentation and below the label."""
+    header: str = ""
+    """What follows `x-ratelimit-remaining-`; empty: no header tells of it."""
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where nothing could count this."""
+        if self.is_budget and self.measure not in BUDGETED:
+            raise ValueError(f"{self.name}: the ledger keeps no sums of {self.measure}")
+        if self.is_money and not self.is_budget:
+            raise ValueError(f"{self.name}: costs are counted by day or month")
+        if self.window == "concurrent" and self.measure != "requests":
+            raise ValueError(f"{self.name}: only requests are concurrent")
+        if self.header and self.window != "minute":
+            raise ValueError(f"{self.name}: headers tell of sliding windows alone")
+
+    @property
+    def is_budget(self) -> bool:
+        """Counted per period, by the ledger as well; any other kind by the stores alone."""
+        return self.window in PERIODS
+
+    @property
+    def is_money(self) -> bool:
+        """Stored in micro-units of the currency, shown and entered in units."""
+        return self.measure == "cost"
+
+    @property
+    def bounds_output(self) -> bool:
+        """Whether it grants fewer output tokens where there is not room for all."""
+        return self.measure in BY_OUTPUT
+
+
+Kinds = Mapping[str, Kind]
+"""By name, in the order in which they are shown."""
+
+
+def table(*kinds: Kind) -> Kinds:
+    """The kinds by name.
+
+    Raises:
+        ValueError: two have the same name, or feed the same header.
+    """
+    found = {kind.name: kind for kind in kinds}
+    headers = [kind.header for kind in kinds if kind.header]
+    if len(found) < len(kinds) or len(set(headers)) < len(headers):
+        raise ValueError("two kinds of limits have the same name or header")
+    return found
+
+
+KINDS = table(
+    Kind(
+        "requests_per_minute",
+        "minute",
+        "requests",
+        label="Requests per minute",
+        wording="requests per minute",
+        help="Requests in any minute.",
+        header="requests",
+    ),
+    Kind(
+        "tokens_per_minute",
+        "minute",
+        "tokens",
+        label="Tokens per minute",
+        wording="tokens per minute",
+        help="Prompt and output tokens in any minute.",
+        header="tokens",
+    ),
+    Kind(
+        "prompt_tokens_per_minute",
+        "minute",
+        PROMPT_TOKENS,
+        label="Uncached prompt tokens per minute",
+        wording="prompt tokens per minute",
+        help="Prompt tokens that were not in the cache, in any minute.",
+    ),
+    Kind(
+        "output_tokens_per_minute",
+        "minute",
+        "output_tokens",
+        label="Output tokens per minute",
+        wording="generated tokens per minute",
+        help="Generated tokens in any minute.",
+    ),
+    Kind(
+        "concurrent_streams",
+        "concurrent",
+        "requests",
+        label="Concurrent requests",
+        wording="requests at the same time",
+        help="Requests that run or wait at the same time.",
+    ),
+    Kind(
+        "tokens_per_day",
+        "day",
+        "tokens",
+        label="Tokens per day",
+        wording="tokens per day",
+        help="Prompt and output tokens in a day of UTC.",
+    ),
+    Kind(
+        "tokens_per_month",
+        "month",
+        "tokens",
+        label="Tokens per month",
+        wording="tokens per month",
+        help="Prompt and output tokens in a month of UTC.",
+    ),
+    Kind(
+        "cost_per_day",
+        "day",
+        "cost",
+        label="Cost per day",
+        wording="per day",
+        help="Micro-units of the currency in a day of UTC.",
+    ),
+    Kind(
+        "cost_per_month",
+        "month",
+        "cost",
+        label="Cost per month",
+        wording="per month",
+        help="Micro-units of the currency in a month of UTC.",
+    ),
+)

@@ -1,0 +1,111 @@
+"""One reservation: what was counted for a request, where and when. Sans-IO."""
+
+from __future__ import annotations
+
+import msgspec
+
+from inference.grants import MICRO
+from tenants.limits.budget import Amounts, Outcome
+from tenants.limits.commands import Charge, Rate, Settle
+from tenants.limits.counters import BoundLimits
+from tenants.limits.kinds import PROMPT_TOKENS
+from tenants.limits.window import GONE_S, Window
+
+_SETTLED_BY = {
+    "tokens": ((PROMPT_TOKENS, PROMPT_TOKENS), ("output_tokens", "output_tokens")),
+    PROMPT_TOKENS: ((PROMPT_TOKENS, "uncached_tokens"),),
+}
+"""By what a window counts: what was reserved of it, each with the amount of the Outcome that
+replaces it. Any other measure is replaced by itself."""
+
+
+class Part(msgspec.Struct, frozen=True, gc=False):
+    """What is reserved at one moment, a unix time in seconds: of every measure."""
+
+    second: int
+    amounts: Amounts
+
+
+class StoredReservation(msgspec.Struct):
+    """A reservation as a store keeps it. `parts` are those of the last minute, `amounts` their sum
+    and that of all older ones; the cost is in micro-units, as if nothing were cached."""
+
+    holder: str
+    rate: Rate
+    bound: BoundLimits
+    parts: list[Part] = []
+    amounts: Amounts = {}
+    quantities: Amounts = {}
+    """Of the amounts, what was known when it started: requests and such."""
+
+    def amount(self, measure: str) -> int:
+        return self.amounts.get(measure, 0)
+
+    def part(self, charge: Charge, output_tokens: int, second: int) -> Part:
+        """What the charge reserves with so many output tokens, if it does."""
+        prompt_tokens = charge.prompt_tokens
+        cost = self.rate.cost(
+            self.amount(PROMPT_TOKENS) + prompt_tokens,
+            0,
+            self.amount("output_tokens") + output_tokens,
+        )
+        amounts = {
+            **charge.quantities,
+            PROMPT_TOKENS: prompt_tokens,
+            "output_tokens": output_tokens,
+            "tokens": prompt_tokens + output_tokens,
+            "cost": cost - self.amount("cost"),
+        }
+        return Part(second, amounts)
+
+    def add(self, part: Part, quantities: Amounts) -> None:
+        """Reserve more; parts that no window holds any longer can't be given back to one."""
+        self.parts = [old for old in self.parts if old.second > part.second - GONE_S]
+        self.parts.append(part)
+        self.amounts = _sum(self.amounts, part.amounts)
+        self.quantities = _sum(self.quantities, quantities)
+
+    def kept(self) -> Outcome:
+        """The outcome where nobody knows any better."""
+        prompt = self.amount(PROMPT_TOKENS)
+        amounts = {**self.amounts, "uncached_tokens": prompt}
+        return Outcome(amounts, self.amount("cost"), estimated=True)
+
+    def used(self, settle: Settle) -> Outcome:
+        """The outcome by the engine's figures."""
+        uncached = settle.prompt_tokens - settle.cached_tokens
+        cached, output = settle.cached_tokens, settle.output_tokens
+        cost, rest = divmod(self.rate.exact_cost(uncached, cached, output), MICRO)
+        amounts = {
+            **self.quantities,
+            PROMPT_TOKENS: settle.prompt_tokens,
+            "uncached_tokens": uncached,
+            "output_tokens": output,
+        }
+        return Outcome(amounts, cost, rest)
+
+    def abandoned(self) -> Outcome:
+        """The outcome of a dead holder's: what it took to start stays counted."""
+        return Outcome(self.quantities, doubted=True)
+
+    def correct(self, window: Window, measure: str, outcome: Outcome) -> None:
+        """Make a window of this measure count the outcome instead of what was reserved."""
+        for reserved, final in _SETTLED_BY.get(measure, ((measure, measure),)):
+            unused = self.amount(reserved) - outcome.amounts.get(final, 0)
+            if unused > 0:
+                self._give_back(window, reserved, unused)
+            elif unused < 0:
+                window.add(-unused)
+
+    def _give_back(self, window: Window, measure: str, unused: int) -> None:
+        """To the seconds in which it was reserved, the newest first."""
+        for part in reversed(self.parts):
+            back = min(part.amounts.get(measure, 0), unused)
+            window.give_back(part.second, back)
+            unused -= back
+
+
+def _sum(one: Amounts, other: Amounts) -> Amounts:
+    if not one:
+        return dict(other)
+    return {measure: one.get(measure, 0) + other.get(measure, 0) for measure in one | other}
