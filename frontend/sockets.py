@@ -18,7 +18,7 @@ from channels.auth import AuthMiddlewareStack, get_user
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
 
-from inference.gateway.http import Receive, Scope, Send
+from inference.gateway.exchange import Receive, Scope, Send
 from tenants.models import User
 
 NOT_SIGNED_IN = 4401

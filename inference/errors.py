@@ -1,6 +1,7 @@
 """The one error tree. A class says its code, HTTP status and whether trying again can help.
 
-`views` turns these into the OpenAI error body; `wire.Fault` carries them across the engine link.
+`gateway.exchange` answers with these, in the shape of `operations.openai`; `wire.Fault` carries
+them across the engine link.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from frontend.sockets import (
     user_of,
 )
 from inference.errors import InvalidRequest
-from inference.gateway.http import Receive, Scope, Send
+from inference.gateway.exchange import Receive, Scope, Send
 from tenants.models import User
 
 RECHECK_S = 20.0

@@ -30,7 +30,8 @@ from inference.gateway.hub import new_id
 from inference.gateway.stream import Stream
 from inference.grants import Grant
 from inference.link.wire import Delta, Wait
-from inference.operations import openai
+from inference.operations.call import Call
+from inference.operations.chat import CHAT
 
 log = structlog.get_logger(__name__)
 
@@ -204,13 +205,10 @@ class Playground:
 
     async def _outcome(self, answer: Answer, start: Start) -> Outcome:
         """Generate it, by the way that every request goes."""
-        body = start.body()
-        if len(body) > self._max_body_bytes:
-            raise PayloadTooLarge(f"The messages are over {self._max_body_bytes} bytes.")
-        call = openai.parse("chat", body)
+        call = self._call_of(start)
         grant = await self._grants.playground(answer.owner[1])
         id, watch = answer.request_id, answer.waits
-        async with self._dispatcher.generation(id, grant, call, body, watch) as stream:
+        async with self._dispatcher.generation(id, grant, call, watch) as stream:
             answer.begin(stream)
             reason = ""
             while isinstance(delta := await stream.read(), Delta):
@@ -220,6 +218,12 @@ class Playground:
                 answer.add(news)
             said = delta.finish_reason or reason or "stop"
             return messages.finished(answer.id, stream, delta, said)
+
+    def _call_of(self, start: Start) -> Call:
+        body = start.body()
+        if len(body) > self._max_body_bytes:
+            raise PayloadTooLarge(f"The messages are over {self._max_body_bytes} bytes.")
+        return CHAT.parse(body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from frontend.sockets import (
     user_of,
 )
 from inference.errors import InferenceError, NotFound
-from inference.gateway.http import Receive, Scope, Send
+from inference.gateway.exchange import Receive, Scope, Send
 from tenants.models import ApiKey, AuditEntry
 from tenants.models.audit import Actor, acting
 from tenants.permissions import Caller, Permission

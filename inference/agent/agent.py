@@ -15,14 +15,14 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 import structlog
 
 from inference.agent.adapters.residency import Residency, Store
-from inference.agent.engines.engine import Engine, Kind, LocalAdapter, Output, Work
+from inference.agent.engines.engine import Engine, LocalAdapter, Output, Work
 from inference.agent.job import Job
 from inference.agent.journal.billing import Billing
 from inference.agent.journal.journal import Journal, JournalFailed
@@ -34,12 +34,11 @@ from inference.errors import (
     EngineFailed,
     GenerationTimeout,
     InferenceError,
-    InvalidRequest,
     Overloaded,
 )
 from inference.link import wire
 from inference.link.wire import Done, EngineStats, Fault, Frame, Load, Loaded
-from inference.operations.bodies import choices_of
+from inference.operations.registry import OPERATIONS, Registry
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +64,7 @@ class Agent:
         max_running: int,
         max_resident: int,
         max_unbilled: int = 100_000,
+        operations: Registry = OPERATIONS,
         **queue: Any,
     ) -> None:
         """`max_running` requests on the engine at once, `max_resident` adapters loaded; `queue`
@@ -72,6 +72,7 @@ class Agent:
         self.id = id
         self._run_id = uuid4().hex
         self._engine, self._store, self._token = engine, store, token
+        self._operations = operations
         self._billing = Billing(journal, max_unbilled=max_unbilled)
         self._slots = Slots(active=engine.info.max_loras, resident=max_resident)
         self._queue = Queue(
@@ -216,17 +217,16 @@ class Agent:
     def _begin(self, job: Job, frame: wire.Submit | Load) -> None:
         self._jobs[job.id] = job
         self._idle.clear()
-        task = asyncio.create_task(self._run(job, frame), name=job.id)
+        work = (
+            self._generate(job, frame)
+            if isinstance(frame, wire.Submit)
+            else self._probe(job, frame)
+        )
+        task: Task = asyncio.create_task(work, name=job.id)
         self._tasks[job.id] = task
         if isinstance(frame, wire.Submit) and frame.watched:
             self._watch.add(job)
         task.add_done_callback(lambda ended: self._end(job, ended))
-
-    async def _run(self, job: Job, frame: wire.Submit | Load) -> Done | Loaded:
-        structlog.contextvars.bind_contextvars(request_id=job.id)
-        if isinstance(frame, wire.Submit):
-            return await self._generate(job, frame)
-        return await self._probe(job, frame)
 
     def _end(self, job: Job, task: Task) -> None:
         """However a job ended, and be it before it began: free its place, say the last word."""
@@ -256,7 +256,10 @@ class Agent:
         return job.last_word(fault=_fault_of(error))
 
     async def _generate(self, job: Job, frame: wire.Submit) -> Done:
-        last, body = Output(), _body_of(frame)
+        structlog.contextvars.bind_contextvars(request_id=job.id)
+        last, operation = Output(), self._operations.named(frame.kind)
+        body = operation.read(frame.body, frame.max_tokens)
+        frame = msgspec.structs.replace(frame, body=b"")  # which lives as long as the answer
         request = Request(
             job.id,
             frame.tenant,
@@ -264,8 +267,8 @@ class Agent:
             weight=frame.weight,
             lane=frame.lane,
             prompt_tokens=frame.prompt_tokens,
-            max_tokens=_wanted(body),
-            choices=choices_of(cast(Kind, frame.kind), body),
+            max_tokens=operation.max_tokens(body),
+            choices=operation.choices(body),
         )
         async with asyncio.timeout(frame.timeout_s), self._turn(job, request) as adapter:
             job.submitted_at = time.monotonic()
@@ -274,7 +277,7 @@ class Agent:
             self.sending()  # to the engine, where it costs something
             work = Work(
                 id=job.id,
-                kind=cast(Kind, frame.kind),
+                operation=operation,
                 body=body,
                 model=frame.model,
                 salt=frame.salt,
@@ -283,6 +286,7 @@ class Agent:
                 created=int(time.time()),
                 meter=job.meter,
             )
+            del body  # the engine takes it out of the work
             async with aclosing(self._engine.generate(work)) as outputs:
                 async for last in outputs:
                     self._pass_on(job, last)
@@ -301,6 +305,7 @@ class Agent:
                 job.link.add(delta)
 
     async def _probe(self, job: Job, frame: Load) -> Loaded:
+        structlog.contextvars.bind_contextvars(request_id=job.id)
         async with self._turn(job, Request(job.id, "", frame.adapter.digest)) as adapter:
             assert adapter is not None
             resident = await self._residency.adapter(frame.adapter, "")
@@ -419,20 +424,3 @@ def _reason_of(done: Done, cancel_reason: str) -> str:
     if done.fault is not None:
         return done.fault.code
     return cancel_reason if done.finish_reason == "cancelled" else done.finish_reason or "stop"
-
-
-def _body_of(frame: wire.Submit) -> dict[str, Any]:
-    """The request's JSON, bounded by what the limits allow."""
-    try:
-        body = msgspec.json.decode(frame.body, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
-    return body if frame.max_tokens is None else body | {"max_tokens": frame.max_tokens}
-
-
-def _wanted(body: dict[str, Any]) -> int | None:
-    """How many tokens the body asks for at most, as far as that is a number."""
-    for name in ("max_completion_tokens", "max_tokens"):
-        if isinstance(wanted := body.get(name), int):
-            return max(0, wanted)
-    return None

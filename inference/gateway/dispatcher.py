@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from inference.errors import ClientDisconnected
-from inference.gateway.admission import PromptLengths, ask_of, bound_of, grows, prompt_tokens_of
 from inference.gateway.hub import Hub, Order
+from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.stream import Stream, Watch
+from inference.gateway.tick import Tick
 from inference.grants import Directory, Grant, Limiter
-from inference.operations.openai import Call
+from inference.operations.call import Call
 
 
 class Dispatcher:
@@ -30,48 +31,45 @@ class Dispatcher:
 
     @asynccontextmanager
     async def generation(
-        self, id: str, grant: Grant, call: Call, body: bytes, watch: Watch | None = None
+        self, id: str, grant: Grant, call: Call, watch: Watch | None = None
     ) -> AsyncIterator[Stream]:
         """The stream of one request's answer; left before its end, the engine aborts it. `watch` is
-        told what it waits for, by engines that know how to.
+        told what it waits for, by engines that know how to. The call's body is taken.
 
         Raises:
             InferenceError: it is refused; nothing stays reserved.
         """
-        stream = await self.admit(id, grant, call, body, watch)
+        body_bytes = len(call.body)
+        stream = await self._admit(id, grant, call, watch)
         try:
             yield stream
         finally:
-            self.finish(stream, body)
+            stream.cancel(ClientDisconnected.code)
+            self._learn(stream, body_bytes)
 
-    async def admit(
-        self, id: str, grant: Grant, call: Call, body: bytes, watch: Watch | None = None
-    ) -> Stream:
-        """Reserve what the call may use and start it; `finish` must follow.
-
-        Raises:
-            InferenceError: as `generation`.
-        """
+    async def _admit(self, id: str, grant: Grant, call: Call, watch: Watch | None) -> Stream:
+        """Reserve what the call may use and start it."""
+        operation = call.operation
         target = await self._directory.resolve(grant, call.model)
-        estimate = self._prompts.estimate(grant.tenant_id, target.base_model, len(body))
-        prompt_tokens = prompt_tokens_of(call, estimate, target.max_model_len)
-        ask = ask_of(call, prompt_tokens, target.max_model_len)
-        reservation = await self._limiter.reserve(id, grant, target, ask)
+        usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
+        estimate = operation.estimate(call, usual, target.max_model_len)
+        resolved = Tick()
+        reservation = await self._limiter.reserve(id, grant, target, estimate.ask)
         try:
-            # Once more, because nothing awaited may lie between it and the submit.
-            target = await self._directory.resolve(grant, call.model)
+            if resolved.over:  # nothing awaited may lie between it and the submit
+                target = await self._directory.resolve(grant, call.model)
             return self._hub.submit(
                 Order(
                     grant=grant,
                     target=target,
                     reservation=reservation,
-                    kind=call.kind,
-                    body=body,
+                    kind=operation.name,
+                    body=call.take_body(),
                     lane="batch" if call.flex else grant.lane,
                     timeout_s=self.timeout_s,
-                    prompt_tokens=prompt_tokens,
-                    max_tokens=bound_of(call, reservation.output_tokens),
-                    grows=grows(call),
+                    prompt_tokens=estimate.prompt_tokens,
+                    max_tokens=operation.bound(call, reservation.output_tokens),
+                    grows=estimate.grows,
                     watch=watch,
                 )
             )
@@ -79,9 +77,8 @@ class Dispatcher:
             self._limiter.release(id)
             raise
 
-    def finish(self, stream: Stream, body: bytes) -> None:
-        """Nobody reads the stream any more."""
-        stream.cancel(ClientDisconnected.code)
+    def _learn(self, stream: Stream, body_bytes: int) -> None:
+        """A body of this size had so many prompt tokens, if the engine has said."""
         if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
             tenant_id, base_model = stream.grant.tenant_id, stream.target.base_model
-            self._prompts.learn(tenant_id, base_model, len(body), tokens)
+            self._prompts.learn(tenant_id, base_model, body_bytes, tokens)

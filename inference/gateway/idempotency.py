@@ -155,7 +155,7 @@ class Recording:
             log.warning("answer_not_kept", request_id=answer.request_id, reason="claim taken over")
 
 
-class Patience:
+class ClientWait:
     """Bounds a request's wait, by time and by its client's presence."""
 
     def __init__(self, disconnected: Coroutine[Any, Any, None], wait_s: float) -> None:
@@ -164,7 +164,7 @@ class Patience:
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + wait_s
 
-    async def wait(self, flight: Flight | None = None, pause_s: float = math.inf) -> None:
+    async def until(self, flight: Flight | None = None, pause_s: float = math.inf) -> None:
         """Until the flight has landed or the pause is over.
 
         Raises:
@@ -220,11 +220,11 @@ class Idempotency:
             Unavailable: the database is away.
             ClientDisconnected, GenerationTimeout: while it waited for the first request.
         """
-        patience = Patience(disconnected, self._wait_s)
+        waiting = ClientWait(disconnected, self._wait_s)
         try:
-            found = await self._answer_or_flight(claim, patience)
+            found = await self._answer_or_flight(claim, waiting)
         finally:
-            patience.end()
+            waiting.end()
         if isinstance(found, KeptAnswer):
             yield found
         else:
@@ -243,11 +243,11 @@ class Idempotency:
         finally:
             self._land(claim, None)
 
-    async def _answer_or_flight(self, claim: Claim, patience: Patience) -> KeptAnswer | Flight:
+    async def _answer_or_flight(self, claim: Claim, waiting: ClientWait) -> KeptAnswer | Flight:
         """The answer, or a new flight whose claim is won. In one process one request asks the
         database and the others wait for what it finds."""
         while (flight := self._flights.get(_subject(claim))) is not None:
-            await patience.wait(flight)
+            await waiting.until(flight)
             outcome = flight.result()
             if isinstance(outcome, InferenceError):
                 raise outcome
@@ -255,7 +255,7 @@ class Idempotency:
                 return outcome
         flight = self._flights[_subject(claim)] = asyncio.get_running_loop().create_future()
         try:
-            answer = await self._answer_or_win(claim, patience)
+            answer = await self._answer_or_win(claim, waiting)
         except (IdempotencyKeyReused, Unavailable) as refusal:  # of everybody who waits for it
             self._land(claim, refusal)
             raise
@@ -266,11 +266,11 @@ class Idempotency:
             self._land(claim, answer)
         return answer or flight
 
-    async def _answer_or_win(self, claim: Claim, patience: Patience) -> KeptAnswer | None:
+    async def _answer_or_win(self, claim: Claim, waiting: ClientWait) -> KeptAnswer | None:
         """None: the claim is won."""
         pause_s = FIRST_PAUSE_S
         while (found := await self._answers.claim(claim)) is False:
-            await patience.wait(pause_s=pause_s)
+            await waiting.until(pause_s=pause_s)
             pause_s = min(pause_s * PAUSE_GROWTH, LAST_PAUSE_S)
         return None if found is True else found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from inference.errors import InferenceError, InvalidApiKey, MethodNotAllowed
-from inference.gateway.http import Exchange, Receive, Scope, Send, parse_json
+from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.hub import Hub
 from inference.link.wire import AdapterRef
 

@@ -19,9 +19,8 @@ import msgspec
 from inference.errors import EngineLost, InferenceError, RateLimitExceeded, Unavailable
 from inference.grants import Grant, Limiter, Reservation, Target
 from inference.link.wire import Cancel, Delta, Done, Fault, Usage, Wait
+from inference.operations.estimate import EXTENSION_TOKENS
 
-EXTENSION_TOKENS = 1024
-"""How much more a stream asks for at a time."""
 LOW_TOKENS = 128
 """It asks when less than that is left: seconds of generating, against a round trip to Redis."""
 

@@ -1,1 +1,1 @@
-"""What a client can ask for: how a body is read and an answer framed, as OpenAI has it."""
+"""What clients can ask for. `operation.py` says what an operation is and how to add one."""

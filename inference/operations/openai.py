@@ -1,23 +1,31 @@
-"""The OpenAI surface as pure functions: request bodies in, JSON and server-sent events out.
+"""What operations of OpenAI's API share: how bodies are read, answers and errors framed.
 
-Only what routing and framing need is read here; the engine's agent validates the rest with vLLM's
-own request models. Chunks are put together from encoded pieces: the one part that changes from
-token to token is the text.
+Pure functions of bytes. The gateway reads only what routing, limits and framing need; the engine's
+agent validates the rest with vLLM's own request models. Chunks are put together from encoded
+pieces: the one part that changes from token to token is the text.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Literal, Protocol
+from abc import abstractmethod
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
 from inference.link.wire import Usage
-
-Kind = Literal["chat", "completion"]
+from inference.operations.call import Call
+from inference.operations.fields import check_fields
+from inference.operations.operation import Framing, Operation
 
 DONE = b"data: [DONE]\n\n"
+
+MAX_CHOICES = 1024
+"""Texts that one request can ask for, `n` for each of its prompts. Engines may take fewer."""
+
+ARRAY = re.compile(rb"\s*\[\s*(.)", re.DOTALL)
+"""With what its first part begins. Megabytes of small parts are not taken apart on this loop."""
 
 _json = msgspec.json.Encoder().encode
 
@@ -28,7 +36,9 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Call(msgspec.Struct):
+class Fields(msgspec.Struct):
+    """What the gateway reads of any generating request."""
+
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -37,124 +47,208 @@ class _Call(msgspec.Struct):
     service_tier: str | None = None
 
 
-class _ChatCall(_Call):
-    messages: msgspec.Raw = msgspec.Raw(b"[]")
-    max_completion_tokens: int | None = None
+Read = TypeVar("Read", bound=Fields)
 
 
-class _CompletionCall(_Call):
-    prompt: msgspec.Raw = msgspec.Raw(b"null")
+class OpenAIOperation(Operation, Generic[Read]):
+    """An operation whose answer is choices of text, in chunks or as a whole.
 
-
-class Call(msgspec.Struct, frozen=True):
-    """What the gateway needs to know of a request body.
-
-    `choices` counts the texts that it asks for; `max_tokens` bounds each of them, None where the
-    body doesn't. `tokens` counts those of all `prompts` where they come as tokens, 0 where they are
-    text. A `flex` request may wait behind others.
+    The dicts that describe a choice lack `index`, `logprobs` and `finish_reason`.
     """
 
-    kind: Kind
-    model: str
-    stream: bool
-    include_usage: bool
-    choices: int = 1
-    max_tokens: int | None = None
-    flex: bool = False
-    prompts: int = 1
-    tokens: int = 0
+    whole_object: ClassVar[str]
+    chunk_object: ClassVar[str]
+    """The field `object` of an answer, and of a chunk."""
+    decoder: ClassVar[msgspec.json.Decoder[Any]]
+    """Reads the gateway's fields, of type `Read`."""
+
+    @abstractmethod
+    def check_prompt(self, fields: Read) -> None:
+        """See, from its first bytes, that there is a prompt.
+
+        Raises:
+            InvalidRequest: there is none.
+        """
+
+    @abstractmethod
+    def wanted_tokens(self, fields: Read) -> int | None:
+        """What bounds each choice, if the body says."""
+
+    def prompts(self, fields: Read) -> tuple[int, int]:
+        """How many prompts there are, and of how many tokens, 0 where they are text."""
+        return 1, 0
+
+    @abstractmethod
+    def opening(self) -> dict[str, Any] | None:
+        """The choice of the chunk that a stream begins with, if it begins with one."""
+
+    @abstractmethod
+    def delta(self, text: str) -> dict[str, Any]:
+        """The choice of a chunk that adds this text."""
+
+    @abstractmethod
+    def end(self) -> dict[str, Any]:
+        """A choice of the chunk that ends a stream."""
+
+    @abstractmethod
+    def choice(self, text: str) -> dict[str, Any]:
+        """A choice of a whole answer."""
+
+    def parse(self, body: bytes) -> Call:
+        """As the operation says."""
+        fields: Read = decode(self.decoder, body)
+        if not fields.model:
+            raise InvalidRequest("You must provide a model parameter.", param="model")
+        self.check_prompt(fields)
+        if fields.stream_options is not None and not fields.stream:
+            raise InvalidRequest(
+                "`stream_options` is only allowed when `stream` is true.", param="stream_options"
+            )
+        options = fields.stream_options or StreamOptions()
+        prompts, tokens = self.prompts(fields)
+        choices = max(1, fields.n or 1) * prompts
+        if choices > MAX_CHOICES:
+            raise InvalidRequest(
+                f"The request asks for {choices} choices, `n` for each prompt: it can have at most "
+                f"{MAX_CHOICES}.",
+                param="n",
+            )
+        return Call(
+            operation=self,
+            model=fields.model,
+            stream=bool(fields.stream),
+            include_usage=bool(options.include_usage),
+            choices=choices,
+            max_tokens=self.wanted_tokens(fields),
+            flex=fields.service_tier == "flex",
+            prompts=prompts,
+            tokens=tokens,
+            body=body,
+        )
+
+    def framing(self, call: Call, id: str, created: int) -> OpenAIFraming:
+        """As the operation says."""
+        return OpenAIFraming(self, call, id, created)
+
+    def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """As the operation says."""
+        check_fields(body)
+        return super().allowed(body)
 
 
-MAX_CHOICES = 1024
-"""Texts that one request can ask for, `n` for each of its prompts. Engines may take fewer."""
-COMPLETION_TOKENS = 16
-"""What a completion without `max_tokens` generates at most, as OpenAI's and vLLM's do."""
+class OpenAIFraming(Framing):
+    """OpenAI's chunks and answers."""
+
+    def __init__(self, operation: OpenAIOperation[Any], call: Call, id: str, created: int) -> None:
+        self._operation = operation
+        self._open = dict.fromkeys(range(call.choices))
+        """Choices that have no finish reason yet."""
+        self._include_usage = call.include_usage
+        self._id = operation.answer_id(id)
+        self._model, self._created = call.model, created
+        head = {
+            "id": self._id,
+            "object": operation.chunk_object,
+            "created": created,
+            "model": call.model,
+        }
+        usage = b',"usage":null' if self._include_usage else b""
+        self._head = b"data: " + _json(head)[:-1] + b',"choices":['
+        self._tail = b"]" + usage + b"}\n\n"
+        before, _, after = _running(operation.delta("")).partition(b'""')
+        self._before_text, self._after_text = self._head + before, after + self._tail
+
+    def opening(self) -> bytes:
+        """As the framing says."""
+        opening = self._operation.opening()
+        return b"" if opening is None else self._head + _running(opening) + self._tail
+
+    def text(self, text: str) -> bytes:
+        """As the framing says."""
+        return self._before_text + _json(text) + self._after_text
+
+    def chunk(self, chunk: bytes) -> bytes:
+        """As the framing says."""
+        if b'"finish_reason":null' not in chunk:
+            for choice in msgspec.json.decode(chunk)["choices"]:
+                if choice.get("finish_reason") is not None:
+                    self._open.pop(choice["index"], None)
+        if self._include_usage:
+            chunk = chunk[:-1] + b',"usage":null}'
+        return b"data: " + chunk + b"\n\n"
+
+    def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
+        """The chunk with the finish reason of each choice that has none, and with the limit that
+        ended the answer early; nothing if all have one."""
+        if not self._open:
+            return b""
+        end = self._operation.end() | _ended(finish_reason, limited)
+        choices = b",".join(_json({"index": index} | end) for index in self._open)
+        return self._head + choices + self._tail
+
+    def ending(self, usage: Usage) -> bytes:
+        """As the framing says."""
+        if not self._include_usage:
+            return DONE
+        return self._head + b'],"usage":' + _json(usage_body(usage)) + b"}\n\n" + DONE
+
+    def whole(
+        self,
+        text: str,
+        finish_reason: str,
+        usage: Usage,
+        limited: InferenceError | None = None,
+    ) -> bytes:
+        """As the framing says."""
+        choice = {"index": 0} | self._operation.choice(text) | _ended(finish_reason, limited)
+        return _json(
+            {
+                "id": self._id,
+                "object": self._operation.whole_object,
+                "created": self._created,
+                "model": self._model,
+                "choices": [choice],
+                "usage": usage_body(usage),
+                "system_fingerprint": None,
+            }
+        )
+
+    def response(self, response: bytes, limited: InferenceError | None) -> bytes:
+        """As the framing says; choices that a limit ended say so."""
+        if limited is None:
+            return response
+        answer = msgspec.json.decode(response)
+        for choice in answer["choices"]:
+            if choice["finish_reason"] == "length":
+                choice |= _details(limited)
+        return _json(answer)
 
 
-_decoders: dict[Kind, msgspec.json.Decoder[Any]] = {
-    "chat": msgspec.json.Decoder(_ChatCall),
-    "completion": msgspec.json.Decoder(_CompletionCall),
-}
+def _running(choice: dict[str, Any]) -> bytes:
+    """The only choice of a chunk, which does not end it."""
+    return _json({"index": 0} | choice | _ended(None))
 
 
-def parse(kind: Kind, body: bytes) -> Call:
-    """Read a request body of `POST /v1/chat/completions` (`chat`) or `/v1/completions`.
+def _ended(finish_reason: str | None, limited: InferenceError | None = None) -> dict[str, Any]:
+    return {"logprobs": None, "finish_reason": finish_reason} | _details(limited)
+
+
+def _details(limited: InferenceError | None) -> dict[str, Any]:
+    """Why an answer ended early. Not in `error`: clients would take the answer for failed."""
+    if limited is None:
+        return {}
+    return {"finish_details": {"code": limited.code, "message": limited.message}}
+
+
+def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    """Read the gateway's fields of a body; the others are only skipped.
 
     Raises:
-        InvalidRequest: not UTF-8, not JSON, or a field that routing needs is missing or wrong.
+        InvalidRequest: not UTF-8, not JSON, or a field has a wrong type.
     """
-    call = _decode(kind, body)
-    if not call.model:
-        raise InvalidRequest("You must provide a model parameter.", param="model")
-    if kind == "chat":
-        _check_messages(call.messages)
-    if kind == "completion" and bytes(call.prompt) == b"null":
-        raise InvalidRequest("You must provide a prompt parameter.", param="prompt")
-    if call.stream_options is not None and not call.stream:
-        raise InvalidRequest(
-            "`stream_options` is only allowed when `stream` is true.", param="stream_options"
-        )
-    options = call.stream_options or StreamOptions()
-    prompts, tokens = _prompts(call)
-    choices = max(1, call.n or 1) * prompts
-    if choices > MAX_CHOICES:
-        raise InvalidRequest(
-            f"The request asks for {choices} choices, `n` for each prompt: it can have at most "
-            f"{MAX_CHOICES}.",
-            param="n",
-        )
-    return Call(
-        kind=kind,
-        model=call.model,
-        stream=bool(call.stream),
-        include_usage=bool(options.include_usage),
-        choices=choices,
-        max_tokens=_max_tokens(call),
-        flex=call.service_tier == "flex",
-        prompts=prompts,
-        tokens=tokens,
-    )
-
-
-_ARRAY = re.compile(rb"\s*\[\s*(.)", re.DOTALL)
-"""With what its first part begins. Megabytes of small parts are not taken apart on this loop."""
-
-
-def _check_messages(messages: msgspec.Raw) -> None:
-    array = _ARRAY.match(messages)
-    if array is None:
-        raise InvalidRequest("`messages` must be an array of messages.", param="messages")
-    if array[1] == b"]":
-        raise InvalidRequest("`messages` must hold at least one message.", param="messages")
-
-
-def _max_tokens(call: _ChatCall | _CompletionCall) -> int | None:
-    if isinstance(call, _CompletionCall):
-        return COMPLETION_TOKENS if call.max_tokens is None else call.max_tokens
-    if (most := call.max_completion_tokens) is None:
-        return call.max_tokens
-    if most < 1:  # engines would name `max_tokens`
-        message = f"`max_completion_tokens` is {most}: it must be at least 1."
-        raise InvalidRequest(message, param="max_completion_tokens")
-    return most
-
-
-def _prompts(call: _ChatCall | _CompletionCall) -> tuple[int, int]:
-    """How many prompts a completion has, for a list of texts or of token lists is many, and of how
-    many tokens, 0 where they are text. Right for whatever an engine takes."""
-    array = None if isinstance(call, _ChatCall) else _ARRAY.match(call.prompt)
-    if array is None:
-        return 1, 0
-    if array[1] == b'"':
-        return len(msgspec.json.decode(array.string, type=list[msgspec.Raw])), 0
-    parts = bytes(array.string)
-    return max(1, parts.count(b"[") - 1), parts.count(b",") + 1
-
-
-def _decode(kind: Kind, body: bytes) -> Any:
     try:
         body.decode()  # msgspec skips the text of fields that it doesn't read
-        return _decoders[kind].decode(body)
+        return decoder.decode(body)
     except UnicodeDecodeError as error:
         raise InvalidRequest(
             f"The body is not UTF-8: {error.reason} at byte {error.start}."
@@ -231,105 +325,3 @@ def usage_body(usage: Counts) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
-
-
-class Answer:
-    """Everything that is written for one request: chunks while it streams, or the whole body."""
-
-    def __init__(self, call: Call, id: str, created: int) -> None:
-        """`id` is the request's; `created` a unix time in seconds."""
-        self._chat = call.kind == "chat"
-        self._open = dict.fromkeys(range(call.choices))
-        """Choices that have no finish reason yet."""
-        self._include_usage = call.include_usage
-        self._id = f"{'chatcmpl' if self._chat else 'cmpl'}-{id}"
-        self._model, self._created = call.model, created
-        kind = "chat.completion.chunk" if self._chat else "text_completion"
-        head = _json({"id": self._id, "object": kind, "created": created, "model": call.model})
-        self._head = b"data: " + head[:-1] + b',"choices":['
-        usage = b',"usage":null' if self._include_usage else b""
-        before = b'{"index":0,"delta":{"content":' if self._chat else b'{"index":0,"text":'
-        after = b"}" if self._chat else b""
-        self._before_text = self._head + before
-        self._after_text = after + b',"logprobs":null,"finish_reason":null}]' + usage + b"}\n\n"
-        self._tail = b"]" + usage + b"}\n\n"
-
-    def opening(self) -> bytes:
-        """The chunk that a chat stream begins with; nothing for a completion."""
-        if not self._chat:
-            return b""
-        delta = b'{"index":0,"delta":{"role":"assistant","content":""},'
-        return self._head + delta + b'"logprobs":null,"finish_reason":null}' + self._tail
-
-    def text(self, text: str) -> bytes:
-        """The chunk that adds this text."""
-        return self._before_text + _json(text) + self._after_text
-
-    def chunk(self, chunk: bytes) -> bytes:
-        """A chunk that the engine made whole."""
-        if b'"finish_reason":null' not in chunk:
-            for choice in msgspec.json.decode(chunk)["choices"]:
-                if choice.get("finish_reason") is not None:
-                    self._open.pop(choice["index"], None)
-        if self._include_usage:
-            chunk = chunk[:-1] + b',"usage":null}'
-        return b"data: " + chunk + b"\n\n"
-
-    def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
-        """The chunk with the finish reason of each choice that has none, and with the limit that
-        ended the answer early; nothing if all have one."""
-        if not self._open:
-            return b""
-        end: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-        end |= {"logprobs": None, "finish_reason": finish_reason} | _details(limited)
-        choices = b",".join(_json({"index": index} | end) for index in self._open)
-        return self._head + choices + self._tail
-
-    def ending(self, usage: Usage) -> bytes:
-        """The usage chunk, if it was asked for, and the end of the stream."""
-        if not self._include_usage:
-            return DONE
-        return self._head + b'],"usage":' + _json(usage_body(usage)) + b"}\n\n" + DONE
-
-    def whole(
-        self,
-        text: str,
-        finish_reason: str,
-        usage: Usage,
-        limited: InferenceError | None = None,
-    ) -> bytes:
-        """The answer to a request that does not stream."""
-        choice: dict[str, Any] = {"index": 0}
-        if self._chat:
-            choice["message"] = {"role": "assistant", "content": text, "refusal": None}
-        else:
-            choice["text"] = text
-        return _json(
-            {
-                "id": self._id,
-                "object": "chat.completion" if self._chat else "text_completion",
-                "created": self._created,
-                "model": self._model,
-                "choices": [
-                    choice | {"logprobs": None, "finish_reason": finish_reason} | _details(limited)
-                ],
-                "usage": usage_body(usage),
-                "system_fingerprint": None,
-            }
-        )
-
-
-def explained(whole: bytes, limited: InferenceError) -> bytes:
-    """A whole answer that the engine made, with the limit that ended some of its choices."""
-    answer = msgspec.json.decode(whole)
-    for choice in answer["choices"]:
-        if choice["finish_reason"] == "length":
-            choice |= _details(limited)
-    return _json(answer)
-
-
-def _details(limited: InferenceError | None) -> dict[str, Any]:
-    """Why an answer ended early. Not in `error`: clients would take the answer for failed."""
-    if limited is None:
-        return {}
-    return {"finish_details": {"code": limited.code, "message": limited.message}}

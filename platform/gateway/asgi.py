@@ -32,7 +32,9 @@ from frontend.sockets import guarded  # noqa: E402
 from gateway.cookies import CookieLimit  # noqa: E402
 from gateway.metrics import Metrics  # noqa: E402
 from inference.gateway.dispatcher import Dispatcher  # noqa: E402
-from inference.gateway.http import Health, OpenAIServer, Receive, Scope, Send  # noqa: E402
+from inference.gateway.exchange import Receive, Scope, Send  # noqa: E402
+from inference.gateway.health import Health  # noqa: E402
+from inference.gateway.http import OpenAIServer  # noqa: E402
 from inference.gateway.hub import Hub  # noqa: E402
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket  # noqa: E402
 from inference.link.wire import ModelInfo  # noqa: E402

@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from inference.errors import InferenceError, InvalidApiKey, NotFound
-from inference.gateway.http import Exchange, Receive, Scope, Send
+from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.hub import Hub
 from tenants.billing.ledger import Ledger
 from tenants.billing.reconciliation import Drift, drifts

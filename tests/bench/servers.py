@@ -16,10 +16,11 @@ from inference.agent.engines.engine import Meter, Work
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.errors import InferenceError
-from inference.gateway.http import EVENT_STREAM, Exchange, Receive, Scope, Send
+from inference.gateway.exchange import EVENT_STREAM, Exchange, Receive, Scope, Send
 from inference.gateway.hub import new_id
 from inference.link.wire import Usage
-from inference.operations import openai
+from inference.operations.chat import CHAT
+from inference.operations.operation import Framing
 
 MODEL = "bench"
 ENGINE_OPTIONS = ["--engine", "synthetic", "--model", MODEL, "--max-num-seqs", "256"]
@@ -50,30 +51,29 @@ class Mock:
             await exchange.fail(error)
 
     async def _generate(self, exchange: Exchange) -> None:
-        body = await exchange.body(MAX_BODY_BYTES)
-        call = openai.parse("chat", body)
-        answer = openai.Answer(call, exchange.id, int(exchange.started_at))
-        work = work_of(json.loads(body), exchange.id)
-        await (self._stream if call.stream else self._whole)(exchange, answer, work)
+        call = CHAT.parse(await exchange.body(MAX_BODY_BYTES))
+        framing = CHAT.framing(call, exchange.id, int(exchange.started_at))
+        work = work_of(json.loads(call.take_body()), exchange.id)
+        await (self._stream if call.stream else self._whole)(exchange, framing, work)
 
-    async def _whole(self, exchange: Exchange, answer: openai.Answer, work: Work) -> None:
+    async def _whole(self, exchange: Exchange, framing: Framing, work: Work) -> None:
         async with aclosing(self._engine.generate(work)) as outputs:
             text = "".join([output.text async for output in outputs])
-        await exchange.reply(200, answer.whole(text, "length", _usage(work.meter)))
+        await exchange.reply(200, framing.whole(text, "length", _usage(work.meter)))
 
-    async def _stream(self, exchange: Exchange, answer: openai.Answer, work: Work) -> None:
+    async def _stream(self, exchange: Exchange, framing: Framing, work: Work) -> None:
         await exchange.begin(200, EVENT_STREAM)
-        await exchange.write(answer.opening())
+        await exchange.write(framing.opening())
         async with aclosing(self._engine.generate(work)) as outputs:
             async for output in outputs:
-                await exchange.write(answer.text(output.text))
-        closing = answer.closing("length") + answer.ending(_usage(work.meter))
+                await exchange.write(framing.text(output.text))
+        closing = framing.closing("length") + framing.ending(_usage(work.meter))
         await exchange.write(closing, more=False)
 
 
 def work_of(body: dict[str, object], id: str = "") -> Work:
     """A request as an agent would hand it to its engine."""
-    return Work(id or new_id(), "chat", body, MODEL, salt="", created=int(time.time()))
+    return Work(id or new_id(), CHAT, body, MODEL, salt="", created=int(time.time()))
 
 
 def engine(tokens_per_second: float | None = None) -> SyntheticEngine:

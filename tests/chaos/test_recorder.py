@@ -12,6 +12,7 @@ import pytest
 from inference.agent.engines.engine import Meter, Output, Work
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.link.wire import EngineStats
+from inference.operations.chat import CHAT
 from tests.chaos.recorder import Line, Record, Recorded
 from tests.inference.samples import MODEL
 
@@ -25,7 +26,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[Recorded]:
 
 def work(id: str = "r1", **fields: object) -> Work:
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 6, "stream": True}
-    return Work(id, "chat", body | {"ignore_eos": True} | fields, MODEL.name, "salt")
+    return Work(id, CHAT, body | {"ignore_eos": True} | fields, MODEL.name, "salt")
 
 
 def lines(tmp_path: Path) -> list[Line]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from inference.agent.engines.engine import Engine, Kind, LocalAdapter, Meter, Output, Work
+from inference.agent.engines.engine import Engine, LocalAdapter, Meter, Output, Work
+from inference.operations.registry import OPERATIONS
 
 CREATED = 1_700_000_000
 QUESTION = [{"role": "user", "content": "Who are you, and what can you do?"}]
@@ -51,7 +52,7 @@ class Answer:
 
 
 def work_of(
-    kind: Kind = "chat",
+    kind: str = "chat",
     *,
     adapter: LocalAdapter | None = None,
     salt: str = "salt-of-acme",
@@ -62,7 +63,7 @@ def work_of(
     defaults = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
     return Work(
         id=f"request-{next(_ids)}",
-        kind=kind,
+        operation=OPERATIONS.named(kind),
         body=prompt | defaults | body,
         model="shown-name",
         salt=salt,
@@ -79,7 +80,7 @@ async def run(engine: Engine, work: Work) -> Answer:
     return answer
 
 
-async def ask(engine: Engine, kind: Kind = "chat", **given: Any) -> Answer:
+async def ask(engine: Engine, kind: str = "chat", **given: Any) -> Answer:
     """Run what `work_of` makes of `given`."""
     return await run(engine, work_of(kind, **given))
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
-from inference.operations.bodies import MAX_CONSTRAINT_BYTES, MAX_VALUES
+from inference.operations.fields import MAX_CONSTRAINT_BYTES, MAX_VALUES
 from tests.engine.conftest import PLACES
 from tests.engine.driving import (
     CREATED,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import math
 import multiprocessing
@@ -17,7 +18,7 @@ import pytest_asyncio
 
 from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.errors import EngineFailed, InvalidRequest, RequestError
-from inference.operations.bodies import MAX_CONSTRAINT_BYTES
+from inference.operations.fields import MAX_CONSTRAINT_BYTES
 from tests.engine.driving import QUESTION, ask, running_after_a_step, work_of
 from tests.engine.factory import AdapterFactory
 
@@ -168,6 +169,16 @@ async def test_a_tool_is_called_as_its_schema_says(vllm: Engine, choice: Any, st
     assert name == "get_weather"
     assert isinstance(json.loads(arguments)["open"], bool)
     assert answer.tokens == answer.meter.completion_tokens
+
+
+async def test_what_was_read_of_a_body_is_not_kept(vllm: Engine) -> None:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+
+    work = work_of(max_tokens=400, stream=True)
+    async with aclosing(vllm.generate(work)) as outputs:
+        await anext(outputs)
+        assert work.body == {}
+        assert not [one for one in gc.get_objects() if type(one) is ChatCompletionRequest]
 
 
 async def test_a_tool_may_be_left_alone(vllm: Engine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from inference.agent.journal.journal import Journal
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.http import Health, OpenAIServer
+from inference.gateway.health import Health
+from inference.gateway.http import OpenAIServer
 from inference.gateway.hub import Hub
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.grants import Grant, Limits, ModelCard, Target, Written
@@ -53,8 +55,11 @@ class Keys:
         """Of every adapter."""
         self.revoke: Callable[[int, InferenceError], None] = lambda key, error: None
         self.revoked: set[str] = set()
+        self.lookups: Counter[str] = Counter()
+        """Of `key` and of `model`."""
 
     async def authenticate(self, secret: str) -> Grant:
+        self.lookups["key"] += 1
         tenant, _, scope = secret.partition(":")
         if tenant not in ("acme", "globex") or secret in self.revoked:
             raise InvalidApiKey
@@ -63,6 +68,7 @@ class Keys:
         return Grant(id, id, tenant, scopes, None, weight, f"salt-{tenant}")
 
     async def resolve(self, grant: Grant, name: str) -> Target:
+        self.lookups["model"] += 1
         if name == self.base_model:
             return Target(name, name, max_model_len=self.max_model_len)
         if ref := self.adapters.get((grant.tenant, name)):

@@ -1,7 +1,7 @@
 """What the agent needs of an engine. Two implementations pass the same contract tests.
 
-`vllm_engine.VLLMEngine` is the product; `synthetic.SyntheticEngine` is for unit tests and gateway
-benchmarks only. Only modules named `vllm_*` import vLLM.
+`vllm.engine.VLLMEngine` is the product; `synthetic.SyntheticEngine` is for unit tests and gateway
+benchmarks only. Only modules in `vllm` import vLLM.
 
 Call order: `load` an adapter and await it before `generate` uses it; `unload` only what no running
 work uses (the agent's slots see to both). `close` ends the engine; nothing may follow it.
@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from inference.link.wire import AdapterRef, EngineStats, ModelInfo
-
-Kind = Literal["chat", "completion"]
+from inference.operations.operation import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class Meter:
     reasoning_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
     """One admitted request. `body` is the client's decoded JSON, nothing in it trusted.
 
@@ -54,7 +53,7 @@ class Work:
     """
 
     id: str
-    kind: Kind
+    operation: Operation
     body: dict[str, Any]
     model: str
     salt: str
@@ -62,6 +61,16 @@ class Work:
     priority: int = 0
     created: int = 0
     meter: Meter = field(default_factory=Meter)
+
+    def take_fields(self) -> dict[str, Any]:
+        """What of the body an engine may see. The body is not kept here any longer: work lives as
+        long as its answer, and a body may be large.
+
+        Raises:
+            InvalidRequest: see `Operation.allowed`.
+        """
+        body, self.body = self.body, {}
+        return self.operation.allowed(body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +151,8 @@ class Engine(Protocol):
     def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """Run one request; closing the generator or cancelling its task aborts it in the engine.
 
-        Mutates `work.meter`; the prompt counts once its first token is generated.
+        Mutates `work.meter`; the prompt counts once its first token is generated. Takes the fields
+        out of the work and keeps them no longer than it needs them.
 
         Raises:
             RequestError: the request is at fault (bad parameter, prompt too long, ...).

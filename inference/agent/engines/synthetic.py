@@ -41,7 +41,8 @@ from inference.errors import (
     InvalidRequest,
 )
 from inference.link.wire import EngineStats, ModelInfo
-from inference.operations.bodies import allowed
+from inference.operations.openai import OpenAIOperation, usage_body
+from inference.operations.operation import PlainPrompt
 
 TOKEN_CHARS = 4
 BLOCK_TOKENS = 32
@@ -89,11 +90,17 @@ class _Options(msgspec.Struct):
 
 
 class _Stream:
-    """One request: its whole answer is known from the start, `at` says how much is generated."""
+    """One request: its whole answer is known from the start, `at` says how much is generated.
 
-    __slots__ = ("answer", "at", "due_at", "error", "finish_reason", "length", "waiter")
+    `prompt` is kept until it is counted.
+    """
 
-    def __init__(self, answer: str, tokens: int, finish_reason: str, due_at: float) -> None:
+    __slots__ = ("answer", "at", "due_at", "error", "finish_reason", "length", "prompt", "waiter")
+
+    def __init__(
+        self, prompt: str, answer: str, tokens: int, finish_reason: str, due_at: float
+    ) -> None:
+        self.prompt = prompt
         self.answer, self.length, self.finish_reason = answer, tokens, finish_reason
         self.at = 0
         self.due_at = due_at
@@ -196,13 +203,14 @@ class SyntheticEngine:
 
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """As the contract says; tools and log-probabilities are refused."""
-        prompt, said = _prompt_of(work)
-        options = _options_of(work)
-        stream = self._stream_of(work, prompt, said, options)
+        fields = work.take_fields()
+        options = _options_of(fields)
+        stream = self._stream_of(work, work.operation.plain_prompt(fields), options)
+        del fields
         self._submit(stream, work.priority)
         try:
-            async with aclosing(self._texts(stream, work, prompt, options)) as texts:
-                outputs = _many(texts, work, options) if (options.n or 1) > 1 else texts
+            async with aclosing(self._texts(stream, work, options)) as texts:
+                outputs = _choices(texts, work, options) if (options.n or 1) > 1 else texts
                 async for output in outputs:
                     yield output
         finally:
@@ -232,24 +240,25 @@ class SyntheticEngine:
             stream.wake()
         self._waiting.clear()
 
-    def _stream_of(self, work: Work, prompt: str, said: str, options: _Options) -> _Stream:
+    def _stream_of(self, work: Work, prompt: PlainPrompt, options: _Options) -> _Stream:
         if not self.alive:
             raise EngineFailed("The engine stopped.")
         if work.adapter is not None and work.adapter.int_id not in self._loaded:
             raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
-        room = self.info.max_model_len - tokens_in(prompt)
+        room = self.info.max_model_len - tokens_in(prompt.whole)
         if room < 1:
             raise ContextLengthExceeded(
-                f"The prompt has {tokens_in(prompt)} tokens, "
+                f"The prompt has {tokens_in(prompt.whole)} tokens, "
                 f"the model's context {self.info.max_model_len}."
             )
         voice = work.adapter.ref.name if work.adapter else self.info.name
-        answer, reason = _answer(f"{voice}: {said}", min(_wanted(options) or room, room), options)
+        most = min(_wanted(options) or room, room)
+        answer, reason = _answer(f"{voice}: {prompt.said}", most, options)
         due_at = time.monotonic() + self.behaviour.latency_s
-        return _Stream(answer, max(1, tokens_in(answer)), reason, due_at)
+        return _Stream(prompt.whole, answer, max(1, tokens_in(answer)), reason, due_at)
 
     async def _texts(
-        self, stream: _Stream, work: Work, prompt: str, options: _Options
+        self, stream: _Stream, work: Work, options: _Options
     ) -> AsyncGenerator[Output, None]:
         """What was generated since the last time; if not streamed, all after the first at the end.
 
@@ -262,7 +271,7 @@ class SyntheticEngine:
             if stream.error is not None:
                 raise stream.error
             if counted == 0:
-                self._count_prompt(work, prompt)
+                self._count_prompt(work, stream)
             at = stream.at
             for meter in (work.meter, self._totals):
                 meter.completion_tokens += (at - counted) * choices
@@ -273,7 +282,8 @@ class SyntheticEngine:
                 yield Output(text, (at - given) * choices, finish_reason=reason)
                 given = at
 
-    def _count_prompt(self, work: Work, prompt: str) -> None:
+    def _count_prompt(self, work: Work, stream: _Stream) -> None:
+        prompt, stream.prompt = stream.prompt, ""
         name = work.adapter.ref.name if work.adapter else ""
         cached = self._prefixes.reuse(f"{work.salt}\0{name}", prompt)
         for meter in (work.meter, self._totals):
@@ -380,33 +390,11 @@ def llama_modules(config: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def _prompt_of(work: Work) -> tuple[str, str]:
-    """The whole prompt as text, and the part of it that the answer repeats."""
-    body = allowed(work.kind, work.body)
-    if work.kind == "chat":
-        texts = [_text(message.get("content")) for message in body["messages"]]
-        roles = [message["role"] for message in body["messages"]]
-        said = zip(roles, texts, strict=True)
-        return "".join(f"<{role}>{text}" for role, text in said), texts[-1]
-    prompt = body["prompt"]
-    if isinstance(prompt, str):
-        return prompt, prompt
-    if all(isinstance(token, int) for token in prompt):
-        return "".join(f"{token:>{TOKEN_CHARS}}" for token in prompt), f"{len(prompt)} tokens"
-    raise InvalidRequest("The synthetic engine takes one prompt.", param="prompt")
-
-
-def _text(content: str | list[dict[str, Any]] | None) -> str:
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content)
-    return content or ""
-
-
-def _options_of(work: Work) -> _Options:
+def _options_of(fields: dict[str, Any]) -> _Options:
     for name in ("tools", "logprobs"):
-        if work.body.get(name):
+        if fields.get(name):
             raise InvalidRequest(f"`{name}` is not supported by the synthetic engine.", param=name)
-    given = {name: work.body[name] for name in _Options.__struct_fields__ if name in work.body}
+    given = {name: fields[name] for name in _Options.__struct_fields__ if name in fields}
     try:
         options = msgspec.convert(given, _Options)
     except msgspec.ValidationError as error:
@@ -438,47 +426,36 @@ def _answer(text: str, limit: int, options: _Options) -> tuple[str, str]:
     return text[: min(ends, default=len(text))], reason
 
 
-async def _many(
+async def _choices(
     texts: AsyncGenerator[Output, None], work: Work, options: _Options
 ) -> AsyncGenerator[Output, None]:
     """The full path for n > 1: every choice says the same."""
+    operation = work.operation
+    if not isinstance(operation, OpenAIOperation):
+        raise InvalidRequest(f"`n` is not supported by {operation.path}.", param="n")
     whole = ""
     async for output in texts:
         whole += output.text
         if options.stream:
-            body = _body(work, options, output.text, output.finish_reason)
-            yield Output(chunks=(body,), tokens=output.tokens)
+            chunk = operation.delta(output.text) | {"finish_reason": output.finish_reason}
+            body = _body(work, operation.chunk_object, chunk, options)
+            yield Output(chunks=(msgspec.json.encode(body),), tokens=output.tokens)
         if output.finish_reason is not None:
-            response = None if options.stream else _body(work, options, whole, output.finish_reason)
-            tokens = 0 if options.stream else work.meter.completion_tokens
+            response, tokens = None, 0
+            if not options.stream:
+                choice = operation.choice(whole) | {"finish_reason": output.finish_reason}
+                body = _body(work, operation.whole_object, choice, options)
+                response = msgspec.json.encode(body | {"usage": usage_body(work.meter)})
+                tokens = work.meter.completion_tokens
             yield Output(response=response, tokens=tokens, finish_reason=output.finish_reason)
 
 
-def _body(work: Work, options: _Options, text: str, finish_reason: str | None) -> bytes:
-    chat, meter = work.kind == "chat", work.meter
-    said: dict[str, Any] = {"text": text}
-    if chat:
-        said = {"delta" if options.stream else "message": {"role": "assistant", "content": text}}
-    rest = said | {"logprobs": None, "finish_reason": finish_reason}
-    body: dict[str, Any] = {
-        "id": f"{'chatcmpl' if chat else 'cmpl'}-{work.id}",
-        "object": _object(chat=chat, streams=bool(options.stream)),
+def _body(work: Work, object: str, choice: dict[str, Any], options: _Options) -> dict[str, Any]:
+    """A chunk or a whole answer with `n` times the same choice."""
+    return {
+        "id": work.operation.answer_id(work.id),
+        "object": object,
         "created": work.created,
         "model": work.model,
-        "choices": [{"index": i} | rest for i in range(options.n or 1)],
+        "choices": [{"index": i, "logprobs": None} | choice for i in range(options.n or 1)],
     }
-    if not options.stream:
-        body["usage"] = {
-            "prompt_tokens": meter.prompt_tokens,
-            "completion_tokens": meter.completion_tokens,
-            "total_tokens": meter.prompt_tokens + meter.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": meter.cached_tokens},
-            "completion_tokens_details": {"reasoning_tokens": 0},
-        }
-    return msgspec.json.encode(body)
-
-
-def _object(*, chat: bool, streams: bool) -> str:
-    if not chat:
-        return "text_completion"
-    return "chat.completion.chunk" if streams else "chat.completion"

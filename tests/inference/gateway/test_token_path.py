@@ -22,10 +22,11 @@ from inference.agent.link import Link
 from inference.errors import ApiKeyRevoked, InsufficientQuota
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.hub import new_id
-from inference.grants import Limits
+from inference.grants import Ask, Grant, Limits, Reservation, Target
 from inference.link.session import LOST_S
 from inference.link.wire import MAX_FRAME_BYTES, Delta, EngineStats, Frame, Wait
-from inference.operations import openai
+from inference.operations.chat import CHAT
+from tests.inference.limits import Counted
 from tests.inference.rig import (
     HANGS_S,
     SLOW,
@@ -222,6 +223,41 @@ async def test_what_a_key_may_do_is_asked_again_when_its_body_has_come(stack: Ri
     writer.close()
     await writer.wait_closed()
     assert head.startswith(b"HTTP/1.1 401")
+
+
+async def test_key_and_model_are_looked_up_once_where_nothing_was_waited_for(stack: Rig) -> None:
+    host, port = stack.gateway.url.removeprefix("http://").split(":")
+    body = json.dumps(chat(max_tokens=1)).encode()
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer acme\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    async with asyncio.timeout(HANGS_S):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await writer.wait_closed()
+    assert stack.gateway.keys.lookups == {"key": 1, "model": 1}
+
+
+async def test_what_a_name_means_is_asked_again_when_reserving_took_time(stack: Rig) -> None:
+    """A version that was promoted meanwhile is the one that answers."""
+    stack.adapter("acme", "support", 1)
+
+    class Slow(Counted):
+        async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+            await asyncio.sleep(0)
+            stack.adapter("acme", "support", 2)
+            return await super().reserve(id, grant, target, ask)
+
+    keys = stack.gateway.keys
+    dispatcher = Dispatcher(stack.gateway.hub, keys, Slow(), timeout_s=HANGS_S)
+    call = CHAT.parse(json.dumps(chat("support", max_tokens=1)).encode())
+    grant = await keys.authenticate("acme")
+    async with dispatcher.generation(new_id(), grant, call) as stream:
+        assert stream.target.adapter == keys.adapters["acme", "support"]
+        while isinstance(await stream.read(), Delta):
+            pass
 
 
 async def test_a_body_that_never_ends_is_cut_off() -> None:
@@ -500,12 +536,12 @@ class Watched:
             stack.gateway.hub, stack.gateway.keys, stack.gateway.limits, timeout_s=HANGS_S
         )
         grant = await stack.gateway.keys.authenticate("acme")
-        call = openai.parse("chat", body)
+        call = CHAT.parse(body)
 
         def watch(wait: Wait) -> None:
             self.heard.append((wait.phase, wait.place))
 
-        async with dispatcher.generation(new_id(), grant, call, body, watch) as stream:
+        async with dispatcher.generation(new_id(), grant, call, watch) as stream:
             while isinstance(await stream.read(), Delta):
                 pass
 
@@ -757,9 +793,10 @@ class Verbose(SyntheticEngine):
     """Answers whole requests with more than one frame of an engine link holds."""
 
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
+        streams = work.body.get("stream")
         async with aclosing(super().generate(work)) as outputs:
             async for output in outputs:
-                if not work.body.get("stream"):
+                if not streams:
                     output = replace(output, response=bytes(MAX_FRAME_BYTES))
                 yield output
 

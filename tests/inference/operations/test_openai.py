@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, RateLimitExceeded
 from inference.link.wire import Usage
 from inference.operations import openai
-from inference.operations.openai import Answer, Call, Kind
+from inference.operations.call import Call
+from inference.operations.chat import CHAT
+from inference.operations.completion import COMPLETION, COMPLETION_TOKENS
+from inference.operations.operation import Framing, Operation
+from inference.operations.registry import OPERATIONS
 
 pytestmark = pytest.mark.pure
 
@@ -25,6 +29,10 @@ def events(data: bytes) -> list[Any]:
     assert parts.pop() == ""
     payloads = [part.removeprefix("data: ") for part in parts]
     return [one if one == "[DONE]" else json.loads(one) for one in payloads]
+
+
+def framing_of(call: Call) -> Framing:
+    return call.operation.framing(call, "1", 0)
 
 
 def chat(**fields: Any) -> bytes:
@@ -65,14 +73,14 @@ def chat(**fields: Any) -> bytes:
 )
 def test_a_bad_body_is_refused_by_name(body: bytes, param: str | None, says: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        openai.parse("chat", body)
+        CHAT.parse(body)
     assert refused.value.param == param
     assert says in refused.value.message
 
 
 def test_a_completion_needs_a_prompt() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        openai.parse("completion", b'{"model":"m"}')
+        COMPLETION.parse(b'{"model":"m"}')
     assert refused.value.param == "prompt"
 
 
@@ -91,18 +99,19 @@ def test_a_completion_needs_a_prompt() -> None:
 )
 def test_any_prompt_is_left_to_the_engine(prompt: object, prompts: int, tokens: int) -> None:
     body = json.dumps({"model": "m", "prompt": prompt}).encode()
-    call = openai.parse("completion", body)
+    call = COMPLETION.parse(body)
     assert call == Call(
-        *("completion", "m", False, False, prompts, openai.COMPLETION_TOKENS),
+        *(COMPLETION, "m", False, False, prompts, COMPLETION_TOKENS),
         prompts=prompts,
         tokens=tokens,
+        body=body,
     )
 
 
 def test_a_request_has_so_many_choices_at_most() -> None:
     def ask(prompts: int, n: int) -> Call:
         body = {"model": "m", "prompt": ["a"] * prompts, "n": n}
-        return openai.parse("completion", json.dumps(body).encode())
+        return COMPLETION.parse(json.dumps(body).encode())
 
     assert ask(64, 16).choices == openai.MAX_CHOICES
     for prompts, n in ((64, 17), (1025, 1), (1, 10**18)):
@@ -125,7 +134,7 @@ def test_what_a_chat_may_use_is_read(
     fields: dict[str, Any], choices: int, max_tokens: int | None, flex: bool
 ) -> None:
     body = json.dumps({"model": "m", "messages": [{}], **fields}).encode()
-    call = openai.parse("chat", body)
+    call = CHAT.parse(body)
     assert (call.choices, call.max_tokens, call.flex) == (choices, max_tokens, flex)
 
 
@@ -145,9 +154,9 @@ def test_spans_are_written_as_openai_does(seconds: float, shown: str) -> None:
     assert openai.span(seconds) == shown
 
 
-@pytest.mark.parametrize("kind", ["chat", "completion"])
-def test_an_answer_that_a_limit_ended_says_so(kind: openai.Kind) -> None:
-    answer = openai.Answer(Call(kind, "m", True, False), "1", 0)
+@pytest.mark.parametrize("operation", [CHAT, COMPLETION])
+def test_an_answer_that_a_limit_ended_says_so(operation: Operation) -> None:
+    answer = framing_of(Call(operation, "m", True))
     limited = RateLimitExceeded("No more.")
     details = {"code": "rate_limit_exceeded", "message": "No more."}
     (event,) = events(answer.closing("length", limited))
@@ -156,14 +165,15 @@ def test_an_answer_that_a_limit_ended_says_so(kind: openai.Kind) -> None:
     assert whole["choices"][0]["finish_details"] == details
     assert "finish_details" not in json.loads(answer.whole("a", "stop", Usage()))["choices"][0]
     made = b'{"choices":[{"finish_reason":"length"},{"finish_reason":"stop"}]}'
-    cut, whole_one = json.loads(openai.explained(made, limited))["choices"]
+    cut, whole_one = json.loads(answer.response(made, limited))["choices"]
     assert cut == {"finish_reason": "length", "finish_details": details}
     assert whole_one == {"finish_reason": "stop"}
+    assert answer.response(made, None) == made
 
 
-@pytest.mark.parametrize("kind", ["chat", "completion"])
-def test_each_choice_ends_once(kind: openai.Kind) -> None:
-    answer = openai.Answer(Call(kind, "m", True, False, choices=3), "1", 0)
+@pytest.mark.parametrize("operation", [CHAT, COMPLETION])
+def test_each_choice_ends_once(operation: Operation) -> None:
+    answer = framing_of(Call(operation, "m", True, choices=3))
     answer.chunk(b'{"choices":[{"index":0,"finish_reason":null}]}')
     answer.chunk(b'{"choices":[{"index":1,"finish_reason":"stop"}]}')
     answer.chunk(b'{"choices":[{"index":2}]}')
@@ -178,36 +188,40 @@ def test_each_choice_ends_once(kind: openai.Kind) -> None:
 
 def test_unknown_fields_are_ignored_and_nulls_mean_absent() -> None:
     body = chat(stream=None, stream_options=None, service_tier="auto", whatever={"a": [1]})
-    assert openai.parse("chat", body) == Call("chat", "m", False, False)
+    assert CHAT.parse(body) == Call(CHAT, "m", body=body)
+
+
+def test_a_call_gives_its_body_away() -> None:
+    call = CHAT.parse(chat())
+    assert call.take_body() == chat()
+    assert call.body == b""
 
 
 def test_usage_is_included_only_when_asked_for() -> None:
-    assert openai.parse("chat", chat(stream=True)).include_usage is False
-    assert openai.parse(
-        "chat", chat(stream=True, stream_options={"include_usage": True})
-    ).include_usage
+    assert CHAT.parse(chat(stream=True)).include_usage is False
+    assert CHAT.parse(chat(stream=True, stream_options={"include_usage": True})).include_usage
 
 
 @given(st.binary(max_size=200))
 def test_no_body_crashes_the_parser(body: bytes) -> None:
-    for kind in ("chat", "completion"):
+    for operation in OPERATIONS:
         try:
-            openai.parse(kind, body)
+            operation.parse(body)
         except InvalidRequest as error:
             assert error.message
 
 
-@pytest.mark.parametrize("kind", ["chat", "completion"])
+@pytest.mark.parametrize("operation", [CHAT, COMPLETION])
 @pytest.mark.parametrize("include_usage", [False, True])
-def test_a_stream_as_clients_expect_it(kind: Kind, include_usage: bool) -> None:
-    answer = Answer(Call(kind, "my/model", True, include_usage), "abc", 1700)
+def test_a_stream_as_clients_expect_it(operation: Operation, include_usage: bool) -> None:
+    answer = operation.framing(Call(operation, "my/model", True, include_usage), "abc", 1700)
     data = answer.opening() + answer.text('a"\n') + answer.text("é") + answer.closing("stop")
     *chunks, done = events(data + answer.ending(USAGE))
     assert done == "[DONE]"
     prefix, object_ = {
-        "chat": ("chatcmpl", "chat.completion.chunk"),
-        "completion": ("cmpl", "text_completion"),
-    }[kind]
+        CHAT: ("chatcmpl", "chat.completion.chunk"),
+        COMPLETION: ("cmpl", "text_completion"),
+    }[operation]
     for chunk in chunks:
         assert (chunk["id"], chunk["object"]) == (f"{prefix}-abc", object_)
         assert (chunk["created"], chunk["model"]) == (1700, "my/model")
@@ -223,7 +237,7 @@ def test_a_stream_as_clients_expect_it(kind: Kind, include_usage: bool) -> None:
     choices = [chunk["choices"][0] for chunk in chunks]
     assert [choice["finish_reason"] for choice in choices[:-1]] == [None] * (len(choices) - 1)
     assert choices[-1]["finish_reason"] == "stop"
-    if kind == "chat":
+    if operation is CHAT:
         assert choices[0]["delta"] == {"role": "assistant", "content": ""}
         assert "".join(c["delta"].get("content", "") for c in choices) == 'a"\né'
     else:
@@ -232,17 +246,17 @@ def test_a_stream_as_clients_expect_it(kind: Kind, include_usage: bool) -> None:
 
 @pytest.mark.parametrize("include_usage", [False, True])
 def test_a_chunk_made_by_the_engine_is_passed_on(include_usage: bool) -> None:
-    answer = Answer(Call("chat", "m", True, include_usage), "abc", 1)
+    answer = framing_of(Call(CHAT, "m", True, include_usage))
     (chunk,) = events(answer.chunk(b'{"id":"x","choices":[]}'))
     assert chunk == {"id": "x", "choices": []} | ({"usage": None} if include_usage else {})
 
 
-@pytest.mark.parametrize("kind", ["chat", "completion"])
-def test_a_whole_answer(kind: Kind) -> None:
-    body = json.loads(Answer(Call(kind, "m", False, False), "abc", 1).whole("hi", "length", USAGE))
+@pytest.mark.parametrize("operation", [CHAT, COMPLETION])
+def test_a_whole_answer(operation: Operation) -> None:
+    body = json.loads(framing_of(Call(operation, "m")).whole("hi", "length", USAGE))
     choice = body["choices"][0]
     assert choice["finish_reason"] == "length"
-    assert (choice["message"]["content"] if kind == "chat" else choice["text"]) == "hi"
+    assert (choice["message"]["content"] if operation is CHAT else choice["text"]) == "hi"
     assert body["usage"]["prompt_tokens"] == 10
 
 

@@ -1,8 +1,8 @@
 """The product's engine: vLLM's `AsyncLLM` with many LoRA adapters, without vLLM's HTTP server.
 
 A request that wants one text takes the lean path: vLLM's renderer and sampling parameters, then
-the engine's deltas as they come. Everything else takes vLLM's serving layer (`vllm_serving`).
-Modules named `vllm_*` are the only ones that import vLLM, whose serving classes are internal.
+the engine's deltas as they come. Everything else takes vLLM's serving layer (`serving.py`). What
+differs between operations is in their `Runner`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from contextlib import aclosing
 from typing import Any, Self
 from uuid import uuid4
 
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
 from vllm.inputs import tokens_input
@@ -37,7 +36,9 @@ from inference.agent.engines.engine import (
     Work,
 )
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.vllm.requests import Request, as_error, is_lean, of_info, request_of
+from inference.agent.engines.vllm.requests import as_error, of_info, request_of
+from inference.agent.engines.vllm.runner import Runner
+from inference.agent.engines.vllm.runners import runner_of
 from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving
 from inference.agent.engines.vllm.start import Load, adapter_modules, start_llm
 from inference.errors import (
@@ -64,10 +65,11 @@ SHUTDOWN_S = 5.0
 class VLLMEngine:
     """One vLLM engine; see `inference.agent.engines.engine.Engine` for the contract."""
 
-    def __init__(self, profile: EngineProfile, llm: AsyncLLM, load: Load, info: ModelInfo) -> None:
+    def __init__(
+        self, profile: EngineProfile, llm: AsyncLLM, load: Load, serving: Serving, info: ModelInfo
+    ) -> None:
         self.info = info
-        self._profile, self._llm, self._load = profile, llm, load
-        self._serving = Serving(llm, profile)
+        self._profile, self._llm, self._load, self._serving = profile, llm, load, serving
         self._max_choices = llm.vllm_config.scheduler_config.max_num_seqs
         self._has_tools = profile.tool_parser is not None
         self._loaded: dict[int, tuple[LoRARequest, int]] = {}
@@ -96,7 +98,7 @@ class VLLMEngine:
             modules=adapter_modules(config, wrapped),
             engine="vllm",
         )
-        return cls(profile, llm, load, info)
+        return cls(profile, llm, load, await Serving.start(llm, profile), info)
 
     @property
     def alive(self) -> bool:
@@ -132,11 +134,7 @@ class VLLMEngine:
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """As the contract says."""
         try:
-            lora = self._lora_of(work)
-            request = request_of(work, max_choices=self._max_choices, tools=self._has_tools)
-            lean = is_lean(request) and not self._profile.reasoning_parser
-            path = self._lean if lean else self._full
-            async with aclosing(path(request, work, lora)) as outputs:
+            async with aclosing(self._outputs(work)) as outputs:
                 async for output in outputs:
                     yield output
         except InferenceError:
@@ -237,14 +235,24 @@ class VLLMEngine:
             raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
         return loaded[0]
 
+    def _outputs(self, work: Work) -> AsyncGenerator[Output, None]:
+        lora, runner = self._lora_of(work), runner_of(work.operation)
+        request = request_of(work, runner, max_choices=self._max_choices, tools=self._has_tools)
+        if runner.is_lean(request) and not self._profile.reasoning_parser:
+            return self._lean(runner, request, work, lora)
+        client = RequestClient(self._llm, work, lora, self._totals)
+        return self._serving.outputs(runner, request, client)
+
     async def _lean(
-        self, request: Request, work: Work, lora: LoRARequest | None
+        self, runner: Runner, request: Any, work: Work, lora: LoRARequest | None
     ) -> AsyncGenerator[Output, None]:
         """One text. Unless it streams, all but the first token come in one last Output."""
-        prompt, params = await self._rendered(request)
+        prompt, params = await self._rendered(runner, request)
         deltas = self._llm.generate(
             prompt, params, work.id, lora_request=lora, priority=work.priority
         )
+        streams = bool(request.stream)
+        del request, prompt  # large, and of no more use
         counter = Counter(work.meter, self._totals)
         held, held_tokens, first = "", 0, True
         async with aclosing(deltas):
@@ -252,24 +260,18 @@ class VLLMEngine:
                 (completion,) = delta.outputs
                 tokens = counter.count(delta)
                 held, held_tokens = held + completion.text, held_tokens + tokens
-                if request.stream or first or completion.finish_reason:
+                if streams or first or completion.finish_reason:
                     yield Output(held, held_tokens, finish_reason=completion.finish_reason)
                     held, held_tokens, first = "", 0, False
 
-    async def _rendered(self, request: Request) -> tuple[Any, SamplingParams]:
+    async def _rendered(self, runner: Runner, request: Any) -> tuple[Any, SamplingParams]:
         """The tokenized prompt and its sampling parameters, which always ask for deltas."""
-        endpoint = self._serving.endpoint(request)
-        wanted = vars(request)["max_tokens"]  # as an attribute it warns that it is deprecated
-        if isinstance(request, ChatCompletionRequest):
-            rendered = await endpoint.render_chat_request(request)
-            if request.max_completion_tokens is not None:
-                wanted = request.max_completion_tokens
-        else:
-            rendered = await endpoint.render_completion_request(request)
-        if isinstance(rendered, ErrorResponse):
-            raise of_info(rendered.error)
-        prompt = rendered[1][0] if isinstance(rendered, tuple) else rendered[0]
-        defaults = endpoint.default_sampling_params
+        endpoint = self._serving.endpoint(runner)
+        prompts = await runner.prompts(endpoint, request)
+        if isinstance(prompts, ErrorResponse):
+            raise of_info(prompts.error)
+        (prompt,) = prompts
+        defaults, wanted = endpoint.default_sampling_params, runner.max_tokens(request)
         length, limit = endpoint._extract_prompt_len(prompt), self.info.max_model_len
         if length >= limit:
             raise ContextLengthExceeded(
@@ -280,14 +282,6 @@ class VLLMEngine:
         params = request.to_sampling_params(room, defaults)
         params.output_kind = RequestOutputKind.DELTA
         return prompt, params
-
-    async def _full(
-        self, request: Request, work: Work, lora: LoRARequest | None
-    ) -> AsyncGenerator[Output, None]:
-        client = RequestClient(self._llm, work, lora, self._totals)
-        async with aclosing(self._serving.outputs(request, client)) as outputs:
-            async for output in outputs:
-                yield output
 
 
 def _chosen(entry: dict[int, Any]) -> float:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any
 
 from pydantic import ValidationError
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 from vllm.exceptions import GenerationError, VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from inference.agent.engines.engine import Work
+from inference.agent.engines.vllm.runner import Runner
 from inference.errors import (
     ContextLengthExceeded,
     EngineFailed,
@@ -22,41 +21,43 @@ from inference.errors import (
     InvalidRequest,
     Overloaded,
 )
-from inference.operations.bodies import FIELDS, allowed
+from inference.operations.registry import OPERATIONS
 
 log = logging.getLogger(__name__)
-
-Request: TypeAlias = ChatCompletionRequest | CompletionRequest
 
 CONTEXT_PARAMETERS = {"input_tokens", "input_text"}
 """What vLLM names as the wrong parameter when a prompt is longer than the context."""
 
 
-def request_of(work: Work, *, max_choices: int, tools: bool) -> Request:
-    """Read the body with vLLM's model; what identifies the client comes from `work` alone.
+FIELDS = frozenset[str]().union(*(operation.accepted for operation in OPERATIONS))
+"""What an error may name as the wrong parameter."""
+
+
+def request_of(work: Work, runner: Runner, *, max_choices: int, tools: bool) -> Any:
+    """Read the body, which is taken out of the work, with vLLM's model for it; what identifies the
+    client comes from `work` alone.
 
     `max_choices` bounds `n`; `tools` says whether the model has a tool-call parser.
 
     Raises:
         InvalidRequest: a field has a wrong type or value.
     """
-    request = _read(work)
+    request = _read(work, runner)
     if (request.n or 1) > max_choices:
         raise InvalidRequest(f"`n` is {request.n}: it must be at most {max_choices}.", param="n")
-    if isinstance(request, ChatCompletionRequest) and request.tools and not tools:
+    if runner.uses_tools(request) and not tools:
         raise InvalidRequest("`tools` is not supported by this model.", param="tools")
     return request
 
 
-def _read(work: Work) -> Request:
-    fields = allowed(work.kind, work.body)
+def _read(work: Work, runner: Runner) -> Any:
+    fields = work.take_fields()
     fields |= {"request_id": work.id, "priority": work.priority, "cache_salt": work.salt or None}
     if fields.get("stream"):
         # The full path's last chunk then tells the reasoning tokens; it goes no further.
         fields["stream_options"] = {"include_usage": True}
-    model = ChatCompletionRequest if work.kind == "chat" else CompletionRequest
     try:
-        request: Request = model.model_validate(fields)
+        return runner.request_model.model_validate(fields)
     except ValidationError as error:
         raise _invalid_field(error) from None
     except VLLMValidationError as error:
@@ -64,18 +65,6 @@ def _read(work: Work) -> Request:
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         # vLLM's validators look into raw JSON and trip over shapes they don't expect.
         raise InvalidRequest(f"The request is malformed: {error!r}.") from None
-    return request
-
-
-def is_lean(request: Request) -> bool:
-    """Whether the answer is one text: then vLLM's serving layer has nothing to add."""
-    if (request.n or 1) > 1:
-        return False
-    if isinstance(request, ChatCompletionRequest):
-        return not request.logprobs and not request.tools
-    prompt = request.prompt
-    single = isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], int))
-    return single and request.logprobs is None and not request.echo and not request.suffix
 
 
 def as_error(error: BaseException) -> InferenceError:
@@ -111,7 +100,7 @@ def of_info(info: ErrorInfo) -> InferenceError:
 def _named_field(message: str) -> str | None:
     """The field that one of vLLM's sentences begins with, such as "n must be at least 1"."""
     first = message.partition(" ")[0]
-    return first if first in FIELDS["chat"] | FIELDS["completion"] else None
+    return first if first in FIELDS else None
 
 
 def _invalid_field(error: ValidationError) -> InvalidRequest:

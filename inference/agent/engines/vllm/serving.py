@@ -1,33 +1,33 @@
 """vLLM's own serving layer without its HTTP server: what answers on the full path.
 
-Tools, reasoning, log-probabilities and n > 1 are vLLM's `OpenAIServingChat` and
-`OpenAIServingCompletion` from end to end. They are built once; `bound_to` lends one request a
-shallow copy whose engine client is a `RequestClient`, which adds the adapter and counts tokens.
+Tools, reasoning, log-probabilities and n > 1 are vLLM's endpoints (`OpenAIServingChat`, ...) from
+end to end. vLLM builds them all once, as for its own server; each request gets a shallow copy whose
+engine client is a `RequestClient`, which adds the adapter and counts tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
+from argparse import Namespace
 from collections.abc import AsyncGenerator
 from copy import copy
-from typing import Any
+from typing import Any, Self
 
 import msgspec
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
-from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
-from vllm.entrypoints.openai.models.protocol import BaseModelPath
-from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from starlette.datastructures import State
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestOutput
-from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from inference.agent.engines.engine import Meter, Output, Work
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.vllm.requests import Request, as_error, of_info
+from inference.agent.engines.vllm.requests import as_error, of_info
+from inference.agent.engines.vllm.runner import Runner
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
 from inference.operations.openai import usage_body
 
@@ -153,8 +153,7 @@ class RequestClient:
 
     def identity(self) -> dict[str, Any]:
         """What every chunk and answer says of the request."""
-        prefix = "chatcmpl" if self.work.kind == "chat" else "cmpl"
-        id = f"{prefix}-{self.work.id}"
+        id = self.work.operation.answer_id(self.work.id)
         return {"id": id, "created": self.work.created, "model": self.work.model}
 
     async def abort(self) -> None:
@@ -163,52 +162,37 @@ class RequestClient:
 
 
 class Serving:
-    """The chat and completion endpoints of one engine."""
+    """The endpoints of one engine."""
 
-    def __init__(self, llm: AsyncLLM, profile: EngineProfile) -> None:
-        models = OpenAIServingModels(llm, [BaseModelPath(profile.name, profile.model)])
-        template = profile.chat_template.read_text() if profile.chat_template else None
-        parsers: dict[str, Any] = {
-            "enable_auto_tools": profile.tool_parser is not None,
-            "tool_parser": profile.tool_parser,
-            # A required or named tool's arguments are held to their schema.
-            "tool_strict_level": "parameter",
-            "chat_template": template,
-            "chat_template_content_format": "auto",
-            "request_logger": None,
-        }
-        renderer = OnlineRenderer(
-            llm.model_config, llm.renderer, reasoning_parser=profile.reasoning_parser, **parsers
-        )
-        self.chat = OpenAIServingChat(
-            llm,
-            models,
-            "assistant",
-            online_renderer=renderer,
-            reasoning_parser=profile.reasoning_parser or "",
-            **parsers,
-        )
-        self.completion = OpenAIServingCompletion(
-            llm, models, online_renderer=renderer, request_logger=None
-        )
+    def __init__(self, state: State) -> None:
+        """`state` is vLLM's application state."""
+        self._state = state
 
-    def endpoint(self, request: Request) -> Any:
-        """The endpoint for this kind of request."""
-        return self.chat if isinstance(request, ChatCompletionRequest) else self.completion
+    @classmethod
+    async def start(cls, llm: AsyncLLM, profile: EngineProfile) -> Self:
+        """Let vLLM build its endpoints: half a second once, against knowing how each is built."""
+        state = State()
+        tasks = await llm.get_supported_tasks()
+        await init_app_state(llm, state, server_arguments(llm, profile), tasks)
+        return cls(state)
+
+    def endpoint(self, runner: Runner) -> Any:
+        """The endpoint that this runner uses."""
+        return getattr(self._state, runner.endpoint)
 
     async def outputs(
-        self, request: Request, client: RequestClient
+        self, runner: Runner, request: Any, client: RequestClient
     ) -> AsyncGenerator[Output, None]:
         """Answer one request on the full path; its chunks, or its whole response.
 
         Raises:
             InferenceError: the request or the engine is at fault.
         """
-        endpoint = copy(self.endpoint(request))
+        endpoint = copy(self.endpoint(runner))
         endpoint.engine_client = client
         events: AsyncGenerator[str, None] | None = None
         try:
-            result = await _create(endpoint, request, client)
+            result = await _create(runner, endpoint, request, client)
             if client.error is not None:
                 raise client.error
             if isinstance(result, ErrorResponse):
@@ -226,12 +210,22 @@ class Serving:
                 await events.aclose()
 
 
-async def _create(endpoint: Any, request: Request, client: RequestClient) -> Any:
+def server_arguments(llm: AsyncLLM, profile: EngineProfile) -> Namespace:
+    """The arguments of `vllm serve`: its defaults, and what the profile says of them."""
+    arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
+    arguments.model, arguments.served_model_name = profile.model, [profile.name]
+    arguments.chat_template = str(profile.chat_template) if profile.chat_template else None
+    arguments.tool_call_parser = profile.tool_parser
+    arguments.enable_auto_tool_choice = profile.tool_parser is not None
+    # A required or named tool's arguments are held to their schema.
+    arguments.tool_strict_level = "parameter"
+    arguments.structured_outputs_config = llm.vllm_config.structured_outputs_config
+    return arguments
+
+
+async def _create(runner: Runner, endpoint: Any, request: Any, client: RequestClient) -> Any:
     try:
-        if isinstance(request, ChatCompletionRequest):
-            result = await endpoint.create_chat_completion(request)
-        else:
-            result = await endpoint.create_completion(request)
+        result = await runner.create(endpoint, request)
     except AssertionError:
         if client.error is None:  # else vLLM has only found that no output came
             raise

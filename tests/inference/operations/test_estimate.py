@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from inference.errors import ContextLengthExceeded
-from inference.gateway.admission import (
-    LEAST_PER_BYTE,
+from inference.grants import Ask
+from inference.operations.call import Call
+from inference.operations.chat import CHAT
+from inference.operations.estimate import (
+    EXTENSION_TOKENS,
     LEAST_TOKENS,
     MAX_TOKENS,
     WHOLE_TOKENS,
-    PromptLengths,
+    Estimate,
     ask_of,
     bound_of,
     grows,
     prompt_tokens_of,
 )
-from inference.gateway.stream import EXTENSION_TOKENS
-from inference.grants import Ask
-from inference.operations.openai import Call
 
 pytestmark = pytest.mark.pure
 
@@ -28,7 +28,7 @@ LONG = 100_000
 
 
 def call(**fields: Any) -> Call:
-    given: dict[str, Any] = {"kind": "chat", "model": "m", "stream": True, "include_usage": False}
+    given: dict[str, Any] = {"operation": CHAT, "model": "m", "stream": True}
     return Call(**(given | fields))
 
 
@@ -52,6 +52,16 @@ def test_what_is_asked_of_the_limits(given: dict[str, Any], max_model_len: int, 
     assert ask_of(call(**given), 10, max_model_len) == ask
 
 
+def test_an_operation_estimates_its_calls() -> None:
+    stream, whole = call(), call(stream=False)
+    assert CHAT.estimate(stream, 10, LONG) == Estimate(10, ask_of(stream, 10, LONG), grows=True)
+    assert CHAT.estimate(whole, 5000, 2048) == Estimate(
+        2048, ask_of(whole, 2048, 2048), grows=False
+    )
+    assert CHAT.bound(whole, 100) == 100
+    assert CHAT.bound(stream, 100) is None
+
+
 def test_only_a_stream_that_names_no_end_may_grow() -> None:
     assert grows(call())
     assert not grows(call(max_tokens=5))
@@ -73,24 +83,6 @@ def test_an_answer_that_cannot_be_cut_is_bounded(
     given: dict[str, Any], reserved: int | None, bound: int | None
 ) -> None:
     assert bound_of(call(**given), reserved) == bound
-
-
-def test_prompt_lengths_are_learned_for_each_model() -> None:
-    lengths = PromptLengths()
-    assert lengths.estimate(1, "a", 1000) == 300
-    for _ in range(200):
-        lengths.learn(1, "a", 1000, 200)
-    assert lengths.estimate(1, "a", 1000) == pytest.approx(200, abs=1)
-    assert lengths.estimate(1, "b", 1000) == 300
-    assert lengths.estimate(1, "a", 1) == 1
-
-
-def test_bodies_stuffed_with_what_no_engine_reads_make_no_prompt_free() -> None:
-    lengths = PromptLengths()
-    for _ in range(1000):
-        lengths.learn(1, "a", 100_000, 1)
-    assert lengths.estimate(1, "a", 1000) == 1000 * LEAST_PER_BYTE
-    assert lengths.estimate(2, "a", 1000) == 300, "and are no other tenant's matter"
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -1,23 +1,19 @@
 """What a request is going to use, before it runs: what the limits are asked for.
 
-The gateway has no tokenizer, so the prompt's length is estimated from its bytes by what the
-tenant's earlier prompts to the same base model turned out to have. The engine's figures replace the
-estimate when the request ends.
+Pure arithmetic on a `Call`. An operation that generates text takes all of it as it is; another one
+overrides `Operation.estimate` and `Operation.bound`.
 """
 
 from __future__ import annotations
 
-from inference.errors import ContextLengthExceeded
-from inference.gateway.stream import EXTENSION_TOKENS
-from inference.grants import Ask
-from inference.operations.openai import Call
+from dataclasses import dataclass
 
-TOKENS_PER_BYTE = 0.3
-"""Before anything is known of a tenant's prompts: between English prose (0.25) and JSON or code."""
-LEAST_PER_BYTE = 0.1
-"""No estimate is below that: bodies stuffed with what no engine reads make no prompt free."""
-SMOOTHING = 0.05
-"""Weight of the newest prompt in the average."""
+from inference.errors import ContextLengthExceeded
+from inference.grants import Ask
+from inference.operations.call import Call
+
+EXTENSION_TOKENS = 1024
+"""What a stream that names no end starts with, and how much more it asks for at a time."""
 LEAST_TOKENS = 16
 """A request that doesn't say how much it wants is not worth starting for fewer."""
 WHOLE_TOKENS = 4096
@@ -28,23 +24,13 @@ MAX_TOKENS = 1 << 18
 apart on the loop that all streams share: 30 ms for so many, a second for what a body can hold."""
 
 
-class PromptLengths:
-    """Tokens per byte of request body, learned for each tenant and base model: what one sends says
-    nothing of another's prompts, and must not."""
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What to reserve for a call, and whether more may be reserved for it while it runs."""
 
-    def __init__(self) -> None:
-        self._per_byte: dict[tuple[int, str], float] = {}
-
-    def estimate(self, tenant_id: int, base_model: str, body_bytes: int) -> int:
-        """Tokens in the prompt of a body of this size, at least 1."""
-        known = self._per_byte.get((tenant_id, base_model), TOKENS_PER_BYTE)
-        return max(1, round(body_bytes * known))
-
-    def learn(self, tenant_id: int, base_model: str, body_bytes: int, tokens: int) -> None:
-        """A body of this size had so many prompt tokens."""
-        known = self._per_byte.get((tenant_id, base_model), TOKENS_PER_BYTE)
-        found = max(tokens / body_bytes, LEAST_PER_BYTE)
-        self._per_byte[tenant_id, base_model] = known + SMOOTHING * (found - known)
+    prompt_tokens: int
+    ask: Ask
+    grows: bool
 
 
 def prompt_tokens_of(call: Call, estimate: int, max_model_len: int) -> int:

@@ -1,0 +1,31 @@
+"""How vLLM runs a completion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+from inference.agent.engines.vllm.runner import Runner
+
+
+class CompletionRunner(Runner):
+    """On `OpenAIServingCompletion`."""
+
+    request_model = CompletionRequest
+    endpoint = "openai_serving_completion"
+
+    def is_lean(self, request: Any) -> bool:
+        """Log-probabilities, echoes and several prompts or choices take the full path."""
+        prompt = request.prompt
+        single = isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], int))
+        plain = request.logprobs is None and not request.echo and not request.suffix
+        return single and plain and not (request.n or 1) > 1
+
+    async def prompts(self, endpoint: Any, request: Any) -> Any:
+        """Tokenized as they are."""
+        return await endpoint.render_completion_request(request)
+
+    async def create(self, endpoint: Any, request: Any) -> Any:
+        """As vLLM's server does."""
+        return await endpoint.create_completion(request)

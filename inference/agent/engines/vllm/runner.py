@@ -1,0 +1,39 @@
+"""How vLLM runs an operation: with which request model, on which of its endpoints."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+
+class Runner(ABC):
+    """One per operation, without state; `runners.py` names them.
+
+    Requests, endpoints and prompts are vLLM's own objects, which have no types.
+    """
+
+    request_model: ClassVar[type[Any]]
+    """Reads and validates a body."""
+    endpoint: ClassVar[str]
+    """The attribute of vLLM's application state that serves it (`init_app_state`)."""
+
+    @abstractmethod
+    def is_lean(self, request: Any) -> bool:
+        """Whether the answer is one text: then vLLM's serving layer has nothing to add."""
+
+    @abstractmethod
+    async def prompts(self, endpoint: Any, request: Any) -> Any:
+        """The tokenized prompts of a lean request, or vLLM's `ErrorResponse`."""
+
+    @abstractmethod
+    async def create(self, endpoint: Any, request: Any) -> Any:
+        """The endpoint's answer: events, a response or an `ErrorResponse`."""
+
+    def max_tokens(self, request: Any) -> int | None:
+        """What the request says of it."""
+        wanted: int | None = vars(request)["max_tokens"]  # the attribute warns of its deprecation
+        return wanted
+
+    def uses_tools(self, request: Any) -> bool:
+        """Whether it needs a tool-call parser."""
+        return False

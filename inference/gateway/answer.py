@@ -1,0 +1,44 @@
+"""Writes the answer of one stream to its client, as the operation frames it."""
+
+from __future__ import annotations
+
+from inference.gateway.exchange import EVENT_STREAM, Exchange
+from inference.gateway.stream import Stream
+from inference.link.wire import Delta, Done
+from inference.operations.operation import Framing
+
+
+async def write_whole(exchange: Exchange, stream: Stream, framing: Framing) -> None:
+    """One JSON body, when the engine has ended."""
+    parts: list[str] = []
+    while isinstance(news := await stream.read(), Delta):
+        parts.append(news.text)
+    if news.response is None:
+        text, reason = "".join(parts), _finish_reason(news)
+        body = framing.whole(text, reason, news.usage, stream.limited)
+    else:
+        body = framing.response(news.response, stream.limited)
+    await exchange.reply(200, body)
+
+
+async def write_stream(exchange: Exchange, stream: Stream, framing: Framing) -> None:
+    """Server-sent events. Headers go out with the first news, so that an early failure still gets
+    its HTTP status."""
+    news = await stream.read()
+    await exchange.begin(200, EVENT_STREAM)
+    whole_chunks = isinstance(news, Delta) and bool(news.chunks)
+    opening = b"" if whole_chunks else framing.opening()
+    while isinstance(news, Delta):
+        chunks = b"".join(map(framing.chunk, news.chunks)) or (
+            framing.text(news.text) if news.text else b""
+        )
+        if opening or chunks:
+            await exchange.write(opening + chunks)
+        opening = b""
+        news = await stream.read()
+    closing = opening + framing.closing(_finish_reason(news), stream.limited)
+    await exchange.write(closing + framing.ending(news.usage), more=False)
+
+
+def _finish_reason(done: Done) -> str:
+    return done.finish_reason or "stop"

@@ -1,0 +1,59 @@
+"""`GET /v1/models` and `GET /v1/models/<name>`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from inference.errors import UnknownModel
+from inference.gateway.callers import Callers
+from inference.gateway.exchange import Exchange
+from inference.grants import Directory, Grant, ModelCard
+
+PATH = "/v1/models"
+
+
+class Models:
+    """What a key may use, by name."""
+
+    def __init__(self, callers: Callers, directory: Directory) -> None:
+        self._callers, self._directory = callers, directory
+
+    async def reply_list(self, exchange: Exchange) -> None:
+        """Every model of the caller."""
+        grant = await self._greet(exchange)
+        cards = [_card(card) for card in await self._directory.models(grant)]
+        await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))
+
+    async def reply_one(self, exchange: Exchange) -> None:
+        """The model that the path names.
+
+        Raises:
+            UnknownModel: the caller has no such model.
+        """
+        grant = await self._greet(exchange)
+        name = exchange.path.removeprefix(f"{PATH}/")
+        await self._directory.resolve(grant, name)
+        cards = {card.id: card for card in await self._directory.models(grant)}
+        base_name = name.partition("@")[0]
+        if base_name not in cards:
+            raise UnknownModel(f"The model `{name}` has no live version.", param="model")
+        card = _card(cards[base_name]) | {"id": name}
+        await exchange.reply(200, msgspec.json.encode(card))
+
+    async def _greet(self, exchange: Exchange) -> Grant:
+        exchange.require_method("GET", "HEAD")
+        grant = await self._callers.identify(exchange)
+        await self._callers.note_limits(exchange)
+        return grant
+
+
+def _card(card: ModelCard) -> dict[str, Any]:
+    return {
+        "id": card.id,
+        "object": "model",
+        "created": card.created,
+        "owned_by": card.owned_by,
+        "root": card.root,
+    }

@@ -1,0 +1,37 @@
+"""What the gateway knows of one request body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inference.operations.operation import Operation
+
+
+@dataclass(slots=True)
+class Call:
+    """One parsed request.
+
+    `choices` counts the texts that it asks for; `max_tokens` bounds each of them, None where the
+    body doesn't. `tokens` counts those of all `prompts` where they come as tokens, 0 where they are
+    text. A `flex` request may wait behind others. `body` is what the engine's agent gets: the
+    client's bytes, unless the operation makes something else of them.
+    """
+
+    operation: Operation
+    model: str
+    stream: bool = False
+    include_usage: bool = False
+    choices: int = 1
+    max_tokens: int | None = None
+    flex: bool = False
+    prompts: int = 1
+    tokens: int = 0
+    body: bytes = b""
+
+    def take_body(self) -> bytes:
+        """The body, which is not kept here any longer: a call lives as long as its answer, and the
+        body may be as large as 16 MiB."""
+        body, self.body = self.body, b""
+        return body

@@ -1,0 +1,133 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from inference.errors import InvalidRequest
+from inference.operations.fields import SAMPLING
+from inference.operations.openai import ARRAY, Fields, OpenAIOperation
+from inference.operations.operation import PlainPrompt
+
+TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
+"""What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""
+
+
+class _ChatFields(Fields):
+    messages: msgspec.Raw = msgspec.Raw(b"[]")
+    max_completion_tokens: int | None = None
+
+
+class Chat(OpenAIOperation[_ChatFields]):
+    """Messages in, the assistant's next message out."""
+
+    name = "chat"
+    path = "/v1/chat/completions"
+    id_prefix = "chatcmpl"
+    whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
+    decoder = msgspec.json.Decoder(_ChatFields)
+    accepted = SAMPLING | {
+        "add_generation_prompt",
+        "continue_final_message",
+        "include_reasoning",
+        "max_completion_tokens",
+        "messages",
+        "parallel_tool_calls",
+        "reasoning_effort",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+    }
+
+    def check_prompt(self, fields: _ChatFields) -> None:
+        """There must be an array of messages with something in it."""
+        array = ARRAY.match(fields.messages)
+        if array is None:
+            raise InvalidRequest("`messages` must be an array of messages.", param="messages")
+        if array[1] == b"]":
+            raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+
+    def wanted_tokens(self, fields: _ChatFields) -> int | None:
+        """`max_completion_tokens`, or else the older `max_tokens`."""
+        if (most := fields.max_completion_tokens) is None:
+            return fields.max_tokens
+        if most < 1:  # engines would name `max_tokens`
+            message = f"`max_completion_tokens` is {most}: it must be at least 1."
+            raise InvalidRequest(message, param="max_completion_tokens")
+        return most
+
+    def opening(self) -> dict[str, Any]:
+        """Who speaks."""
+        return {"delta": {"role": "assistant", "content": ""}}
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """More of the message."""
+        return {"delta": {"content": text}}
+
+    def end(self) -> dict[str, Any]:
+        """Nothing more of the message."""
+        return {"delta": {}}
+
+    def choice(self, text: str) -> dict[str, Any]:
+        """The message."""
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Messages of text, and of the template's arguments only switches."""
+        kept = super().allowed(body)
+        _check_messages(body.get("messages"))
+        if switches := _switches(body.get("chat_template_kwargs")):
+            kept["chat_template_kwargs"] = switches
+        return kept
+
+    def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
+        """The messages one after another; the answer repeats the last one."""
+        texts = [_text(message.get("content")) for message in fields["messages"]]
+        roles = [message["role"] for message in fields["messages"]]
+        said = zip(roles, texts, strict=True)
+        return PlainPrompt("".join(f"<{role}>{text}" for role, text in said), texts[-1])
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list):
+        raise InvalidRequest("`messages` must be an array of messages.", param="messages")
+    if not messages:
+        raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise InvalidRequest(
+                f"`messages[{i}]` must be an object with a `role`.", param=f"messages[{i}]"
+            )
+        param = f"messages[{i}].content"
+        if message.get("content") is None and message["role"] != "assistant":
+            raise InvalidRequest(f"`{param}` is missing.", param=param)
+        _check_content(message.get("content"), param)
+
+
+def _check_content(content: Any, param: str) -> None:
+    """Text, or a list of text parts. An image or audio URL must not make the engine fetch it."""
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise InvalidRequest(f"`{param}` must be a string or an array of parts.", param=param)
+    for part in content:
+        type_ = part.get("type") if isinstance(part, dict) else None
+        if type_ not in ("text", "refusal"):
+            raise InvalidRequest(f"`{param}`: only parts of type `text` are served.", param=param)
+
+
+def _switches(given: Any) -> dict[str, bool]:
+    if not isinstance(given, dict):
+        return {}
+    return {name: given[name] for name in TEMPLATE_SWITCHES if isinstance(given.get(name), bool)}
+
+
+def _text(content: str | list[dict[str, Any]] | None) -> str:
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content)
+    return content or ""
+
+
+CHAT = Chat()

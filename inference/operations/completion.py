@@ -1,0 +1,115 @@
+"""`POST /v1/completions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from inference.errors import InvalidRequest
+from inference.operations.fields import SAMPLING
+from inference.operations.openai import ARRAY, Fields, OpenAIOperation
+from inference.operations.operation import PlainPrompt
+
+COMPLETION_TOKENS = 16
+"""What a completion without `max_tokens` generates at most, as OpenAI's and vLLM's do."""
+
+
+class _CompletionFields(Fields):
+    prompt: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class Completion(OpenAIOperation[_CompletionFields]):
+    """Prompts in, as text or as tokens; the text that follows out."""
+
+    name = "completion"
+    path = "/v1/completions"
+    id_prefix = "cmpl"
+    whole_object = chunk_object = "text_completion"
+    decoder = msgspec.json.Decoder(_CompletionFields)
+    accepted = SAMPLING | {"add_special_tokens", "echo", "prompt", "suffix"}
+
+    def check_prompt(self, fields: _CompletionFields) -> None:
+        """There must be one; its shape is left to the engine."""
+        if bytes(fields.prompt) == b"null":
+            raise InvalidRequest("You must provide a prompt parameter.", param="prompt")
+
+    def wanted_tokens(self, fields: _CompletionFields) -> int | None:
+        """`max_tokens`, which has a default."""
+        return COMPLETION_TOKENS if fields.max_tokens is None else fields.max_tokens
+
+    def prompts(self, fields: _CompletionFields) -> tuple[int, int]:
+        """A list of texts or of token lists is many. Right for whatever an engine takes."""
+        array = ARRAY.match(fields.prompt)
+        if array is None:
+            return 1, 0
+        if array[1] == b'"':
+            return len(msgspec.json.decode(array.string, type=list[msgspec.Raw])), 0
+        parts = bytes(array.string)
+        return max(1, parts.count(b"[") - 1), parts.count(b",") + 1
+
+    def opening(self) -> None:
+        """A stream begins with its first text."""
+        return
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """More text."""
+        return {"text": text}
+
+    def end(self) -> dict[str, Any]:
+        """No more text."""
+        return {"text": ""}
+
+    def choice(self, text: str) -> dict[str, Any]:
+        """The text."""
+        return {"text": text}
+
+    def choices(self, body: dict[str, Any]) -> int:
+        """`n` of each prompt."""
+        choices, prompts = super().choices(body), body.get("prompt")
+        if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list):
+            return len(prompts) * choices
+        return choices
+
+    def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A prompt of texts or tokens."""
+        kept = super().allowed(body)
+        _check_prompt(body.get("prompt"))
+        return kept
+
+    def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
+        """The text, or tokens as numbers; the answer repeats the text."""
+        prompt = fields["prompt"]
+        if isinstance(prompt, str):
+            return PlainPrompt(prompt, prompt)
+        if _are_tokens(prompt):
+            # Four characters are a token of the synthetic engine.
+            return PlainPrompt("".join(f"{token:>4}" for token in prompt), f"{len(prompt)} tokens")
+        raise InvalidRequest("The synthetic engine takes one prompt.", param="prompt")
+
+
+def _check_prompt(prompt: Any) -> None:
+    if prompt is None:
+        raise InvalidRequest("You must provide a prompt parameter.", param="prompt")
+    if not isinstance(prompt, str | list):
+        raise InvalidRequest("`prompt` must be a string or an array.", param="prompt")
+    if not prompt:
+        raise InvalidRequest("`prompt` must not be empty.", param="prompt")
+    if isinstance(prompt, list) and not (_are_texts(prompt) or _are_tokens(prompt)):
+        if not all(isinstance(part, list) and _are_tokens(part) for part in prompt):
+            raise InvalidRequest(
+                "`prompt` must be an array of strings, of tokens, or of arrays of tokens; a token "
+                "is an integer from 0.",
+                param="prompt",
+            )
+
+
+def _are_texts(parts: list[Any]) -> bool:
+    return all(isinstance(part, str) for part in parts)
+
+
+def _are_tokens(parts: list[Any]) -> bool:
+    return all(type(part) is int and part >= 0 for part in parts)
+
+
+COMPLETION = Completion()

@@ -1,0 +1,42 @@
+"""The operations that are served. A new one is added to `OPERATIONS`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from inference.errors import InvalidRequest
+from inference.operations.chat import CHAT
+from inference.operations.completion import COMPLETION
+from inference.operations.operation import Operation
+
+
+class Registry:
+    """Operations by name and by path."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self._by_name: dict[str, Operation] = {}
+        self._by_path: dict[str, Operation] = {}
+        for operation in operations:
+            if operation.name in self._by_name or operation.path in self._by_path:
+                raise ValueError(f"{operation.name} or {operation.path} is registered already")
+            self._by_name[operation.name] = self._by_path[operation.path] = operation
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(self._by_name.values())
+
+    def named(self, name: str) -> Operation:
+        """The operation that a frame names.
+
+        Raises:
+            InvalidRequest: this process has none of that name.
+        """
+        if (operation := self._by_name.get(name)) is None:
+            raise InvalidRequest(f"The operation `{name}` is not supported by this engine.")
+        return operation
+
+    def at(self, path: str) -> Operation | None:
+        """The operation that clients find there."""
+        return self._by_path.get(path)
+
+
+OPERATIONS = Registry([CHAT, COMPLETION])

@@ -1,0 +1,84 @@
+"""Nobody keeps a request's body while its answer is generated."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from tests.inference.rig import HANGS_S, Gateway, agent_on, chat, gateway, until
+from tests.inference.samples import MODEL
+
+BODY_BYTES = 1 << 20
+ROOMY = msgspec.structs.replace(MODEL, max_model_len=BODY_BYTES, kv_tokens=2 * BODY_BYTES)
+"""The body is one prompt."""
+STALLED_LATER = Behaviour(stall_after_tokens=3)
+
+
+@pytest.fixture(autouse=True)
+def traced() -> Iterator[None]:
+    """Every byte that Python allocates is counted."""
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@asynccontextmanager
+async def sent(
+    one: Gateway, head: bytes = b"", **fields: object
+) -> AsyncIterator[asyncio.StreamReader]:
+    """A connection that has sent a large request and, unlike a client library, forgot it."""
+    host, port = one.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        body = json.dumps(chat(content="x" * BODY_BYTES, **fields)).encode()
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer acme\r\n"
+            b"Content-Length: %d\r\n%b\r\n" % (len(body), head) + body
+        )
+        del body
+        await writer.drain()
+        yield reader
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("head", [b"", b"Idempotency-Key: order 17\r\n"], ids=["plain", "once"])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_a_body_is_gone_when_the_engine_has_it(
+    tmp_path: Path, stream: bool, head: bytes
+) -> None:
+    """Nothing from the gateway's socket over the link to the engine keeps a tenth of it."""
+    engine = SyntheticEngine(ROOMY)
+    async with gateway(max_body_bytes=2 * BODY_BYTES) as one, agent_on(engine, tmp_path, [one]):
+        async with sent(one, max_tokens=1) as reader:  # the prefix cache knows it from here on
+            await reader.readuntil(b'"usage"')
+        async with one.client() as client, asyncio.timeout(HANGS_S):
+            before = await settled(client)
+            engine.behaviour = STALLED_LATER
+            generated = engine.stats().completion_tokens
+            async with sent(one, head, stream=stream, max_tokens=50, ignore_eos=True) as reader:
+                await until(lambda: engine.stats().completion_tokens > generated)
+                assert await settled(client) - before < BODY_BYTES / 10
+                engine.behaviour = Behaviour()
+                await reader.readuntil(b"[DONE]" if stream else b'"usage"')
+    await engine.close()
+
+
+async def settled(client: httpx.AsyncClient) -> int:
+    """The bytes that are allocated after another small request: a websocket keeps the last message
+    until the next one comes."""
+    answer = await client.post("/v1/chat/completions", json=chat(max_tokens=2))
+    assert answer.is_success
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]

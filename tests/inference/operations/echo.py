@@ -1,0 +1,78 @@
+"""An operation that nobody needs, as somebody who adds one would write it: all of it is here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from inference.errors import InferenceError, InvalidRequest
+from inference.link.wire import Usage
+from inference.operations.call import Call
+from inference.operations.openai import decode, usage_body
+from inference.operations.operation import Framing, Operation, PlainPrompt
+
+
+class _EchoFields(msgspec.Struct):
+    model: str
+    text: str
+    stream: bool = False
+    max_tokens: int = 64
+
+
+class EchoFraming(Framing):
+    """Each event is a JSON string; the last one is the whole answer without its text."""
+
+    def __init__(self, id: str, model: str) -> None:
+        self._head = {"id": id, "object": "echo", "model": model}
+
+    def opening(self) -> bytes:
+        return b""
+
+    def text(self, text: str) -> bytes:
+        return b"data: " + msgspec.json.encode(text) + b"\n\n"
+
+    def chunk(self, chunk: bytes) -> bytes:
+        return b"data: " + chunk + b"\n\n"
+
+    def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
+        return b""
+
+    def ending(self, usage: Usage) -> bytes:
+        return self.chunk(msgspec.json.encode(self._head | {"usage": usage_body(usage)}))
+
+    def whole(
+        self,
+        text: str,
+        finish_reason: str,
+        usage: Usage,
+        limited: InferenceError | None = None,
+    ) -> bytes:
+        return msgspec.json.encode(self._head | {"text": text, "usage": usage_body(usage)})
+
+    def response(self, response: bytes, limited: InferenceError | None) -> bytes:
+        return response
+
+
+class Echo(Operation):
+    """`POST /v1/echo`: says who answers, and the text again."""
+
+    name = "echo"
+    path = "/v1/echo"
+    id_prefix = "echo"
+    accepted = frozenset({"text", "stream", "max_tokens"})
+
+    _decoder = msgspec.json.Decoder(_EchoFields)
+
+    def parse(self, body: bytes) -> Call:
+        fields: _EchoFields = decode(self._decoder, body)
+        if not fields.text:
+            raise InvalidRequest("`text` must not be empty.", param="text")
+        limit = fields.max_tokens
+        return Call(self, fields.model, stream=fields.stream, max_tokens=limit, body=body)
+
+    def framing(self, call: Call, id: str, created: int) -> Framing:
+        return EchoFraming(self.answer_id(id), call.model)
+
+    def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
+        return PlainPrompt(fields["text"], fields["text"])

@@ -1,0 +1,163 @@
+"""What an agent and its engine read of a body: its part of the queue, what engines may see."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from inference.errors import InvalidRequest
+from inference.operations.chat import CHAT
+from inference.operations.completion import COMPLETION
+from inference.operations.fields import MAX_CONSTRAINT_BYTES, MAX_VALUES
+from inference.operations.operation import Operation
+from inference.operations.registry import OPERATIONS, Registry
+
+pytestmark = pytest.mark.pure
+
+HELLO = [{"role": "user", "content": "Hello"}]
+LONG = "x" * MAX_CONSTRAINT_BYTES
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b'{"a":' + b"[" * 100_000])
+def test_a_frame_carries_a_json_object(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="not valid JSON"):
+        CHAT.read(body, None)
+
+
+def test_limits_bound_what_the_body_does_not() -> None:
+    body = json.dumps({"messages": HELLO}).encode()
+    assert CHAT.read(body, None) == {"messages": HELLO}
+    assert CHAT.read(body, 7) == {"messages": HELLO, "max_tokens": 7}
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "choices"),
+    [
+        (CHAT, {}, 1),
+        (CHAT, {"n": 3}, 3),
+        (CHAT, {"n": -3}, 1),
+        (CHAT, {"n": "many"}, 1),
+        (CHAT, {"n": 2, "prompt": ["a", "b"]}, 2),
+        (COMPLETION, {"n": 2, "prompt": "a"}, 2),
+        (COMPLETION, {"n": 2, "prompt": ["a", "b", "c"]}, 6),
+        (COMPLETION, {"prompt": [[1], [2, 3]]}, 2),
+        (COMPLETION, {"prompt": [1, 2, 3]}, 1),
+        (COMPLETION, {"prompt": []}, 1),
+    ],
+)
+def test_choices_are_counted(operation: Operation, body: dict[str, Any], choices: int) -> None:
+    assert operation.choices(body) == choices
+
+
+@pytest.mark.parametrize(
+    ("body", "max_tokens"),
+    [
+        ({}, None),
+        ({"max_tokens": 5}, 5),
+        ({"max_tokens": 5, "max_completion_tokens": 7}, 7),
+        ({"max_tokens": -5}, 0),
+        ({"max_tokens": "many"}, None),
+    ],
+)
+def test_what_bounds_a_choice(body: dict[str, Any], max_tokens: int | None) -> None:
+    assert CHAT.max_tokens(body) == max_tokens
+
+
+def test_engines_see_listed_fields_alone() -> None:
+    body = {
+        "messages": HELLO,
+        "temperature": 0.5,
+        "cache_salt": "of another tenant",
+        "priority": -1,
+        "request_id": "x",
+        "unheard_of": 1,
+        "chat_template_kwargs": {"enable_thinking": False, "thinking": "maybe", "tokenize": True},
+    }
+    kept = {
+        "messages": HELLO,
+        "temperature": 0.5,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    assert CHAT.allowed(body) == kept
+    assert "cache_salt" in body, "it is left as it is"
+    assert CHAT.allowed({"messages": HELLO, "chat_template_kwargs": 7}) == {"messages": HELLO}
+    assert COMPLETION.allowed({"prompt": "a", "messages": HELLO}) == {"prompt": "a"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": None}, "messages"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": ["hello"]}, "messages[0]"),
+        ({"messages": [{"content": "hello"}]}, "messages[0]"),
+        ({"messages": [*HELLO, {"role": "user"}]}, "messages[1].content"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": ["hi"]}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content"),
+        ({"best_of": 2}, "best_of"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"response_format": {"type": LONG}}, "response_format"),
+        ({"tools": [LONG], "tool_choice": "required"}, "tools"),
+        ({"stop": [1] * (MAX_VALUES + 1)}, None),
+        ({"metadata": [{"a": [0] * 9}] * (MAX_VALUES // 10)}, None),
+    ],
+)
+def test_no_engine_takes_such_a_chat(fields: dict[str, Any], param: str | None) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        CHAT.allowed({"messages": HELLO} | fields)
+    assert refused.value.param == param
+    assert len(refused.value.message) < 1000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"best_of": 1, "modalities": ["text"], "functions": None},
+        {"tools": [LONG], "tool_choice": "auto"},
+        {"messages": [{"role": "assistant"}, {"role": "user", "content": [{"type": "text"}]}]},
+    ],
+)
+def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
+    assert CHAT.allowed({"messages": HELLO} | fields)
+
+
+@pytest.mark.parametrize("prompt", [None, "", [], 7, {"a": 1}, [-1], [[1], "a"], [1, None], [True]])
+def test_no_engine_takes_such_a_prompt(prompt: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        COMPLETION.allowed({"prompt": prompt})
+    assert refused.value.param == "prompt"
+
+
+@pytest.mark.parametrize("prompt", ["a", ["a", "b"], [1, 2], [[1], [2, 3]]])
+def test_prompts_are_texts_or_tokens(prompt: Any) -> None:
+    assert COMPLETION.allowed({"prompt": prompt, "stop": "x"}) == {"prompt": prompt, "stop": "x"}
+
+
+def test_a_chat_in_plain_text() -> None:
+    parts = [{"type": "text", "text": "Who "}, {"type": "text", "text": "are you?"}, {}]
+    messages = [{"role": "system", "content": None}, {"role": "user", "content": parts}]
+    assert CHAT.plain_prompt({"messages": messages}) == (
+        "<system><user>Who are you?",
+        "Who are you?",
+    )
+
+
+def test_a_prompt_in_plain_text() -> None:
+    assert COMPLETION.plain_prompt({"prompt": "Hello"}) == ("Hello", "Hello")
+    assert COMPLETION.plain_prompt({"prompt": [1, 20]}) == ("   1  20", "2 tokens")
+    with pytest.raises(InvalidRequest, match="one prompt"):
+        COMPLETION.plain_prompt({"prompt": ["a", "b"]})
+
+
+def test_operations_are_found_by_name_and_path() -> None:
+    assert OPERATIONS.named("chat") is OPERATIONS.at("/v1/chat/completions") is CHAT
+    assert OPERATIONS.named("completion") is OPERATIONS.at("/v1/completions") is COMPLETION
+    assert OPERATIONS.at("/v1/chat") is None
+    with pytest.raises(InvalidRequest, match="`poem`"):
+        OPERATIONS.named("poem")
+    with pytest.raises(ValueError, match="chat"):
+        Registry([CHAT, CHAT])
