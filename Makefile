@@ -21,7 +21,7 @@ test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
 
 coverage: .venv/.ready-dev ## run the pure tests: they reach every branch of the sans-IO modules
 	$(PY) -m coverage erase
-	$(PY) -m coverage run -m pytest -q -n 2 $(PURE_TESTS)
+	$(PY) -m coverage run -m pytest -q -n 2 --dist worksteal $(PURE_TESTS)
 	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 

@@ -17,8 +17,8 @@ settings.load_profile("untimed")
 
 TOGETHER = ("stack", "browser", "engine")
 """Folders whose tests share a whole stack or an engine, the longest first."""
-ALONE = ("stack/test_up.py", "stack/test_planes.py", "browser/test_link_script.py")
-"""Files in these folders that share nothing with the others."""
+ALONE = ("stack/test_up.py", "stack/test_planes.py")
+"""Files in these folders that start stacks of their own."""
 
 
 def scope_of(nodeid: str) -> str:
@@ -49,8 +49,9 @@ class ByCost(LoadScopeScheduling):
         return scope_of(nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCost:
-    return ByCost(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCost | None:
+    """None where another one than the default is asked for with --dist."""
+    return ByCost(config, log) if config.getoption("dist") == "load" else None
 
 
 @pytest.fixture(autouse=True, scope="session")

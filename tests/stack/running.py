@@ -179,9 +179,10 @@ def signed_in(stack: Stack) -> Iterator[httpx.Client]:
     """The operator, signed in to the console."""
     login = stack.facts["operator"]
     with httpx.Client(base_url=stack.url, timeout=120, follow_redirects=True) as client:
-        client.get("/admin/login/")
-        form = login | {"csrfmiddlewaretoken": client.cookies["csrftoken"], "next": "/admin/"}
-        page = client.post("/admin/login/", data=form, headers={"Referer": stack.url})
-        assert "Log out" in page.text
+        client.get("/account/login/")
+        form = {"login": login["username"], "password": login["password"], "next": "/operate/"}
+        form |= {"csrfmiddlewaretoken": client.cookies["csrftoken"]}
+        page = client.post("/account/login/", data=form, headers={"Referer": stack.url})
+        assert (page.status_code, page.url.path) == (200, "/operate/")
         client.headers.update({"X-CSRFToken": client.cookies["csrftoken"], "Referer": stack.url})
         yield client
