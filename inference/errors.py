@@ -207,6 +207,12 @@ class ProtocolViolation(InferenceError):
     code = "protocol_violation"
 
 
+class EngineIdInUse(InferenceError):
+    """Another engine with this id is connected."""
+
+    code = "engine_id_in_use"
+
+
 class LinkMisuse(InferenceError):
     """Our own end of an engine link tried something that the protocol forbids."""
 

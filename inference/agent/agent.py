@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -22,7 +23,7 @@ import msgspec
 import structlog
 
 from inference.agent.adapters.residency import Residency, Store
-from inference.agent.engines.engine import Engine, LocalAdapter, Output, Work
+from inference.agent.engines.engine import Engine, LocalAdapter, Output, Work, key_of
 from inference.agent.job import Job
 from inference.agent.journal.billing import Billing
 from inference.agent.journal.journal import Journal, JournalFailed
@@ -124,9 +125,9 @@ class Agent:
         except TimeoutError:
             log.warning("drain_cut_short", requests=len(self._jobs))
 
-    def _cancel(self, id: str, reason: str) -> None:
-        if task := self._tasks.get(id):  # else it crossed the end that it asks for
-            self._jobs[id].cancel_reason = reason
+    def _cancel(self, key: str, reason: str) -> None:
+        if task := self._tasks.get(key):  # else it crossed the end that it asks for
+            self._jobs[key].cancel_reason = reason
             task.cancel()
 
     def _refuse_new(self) -> None:
@@ -144,17 +145,18 @@ class Agent:
             self.id,
             self._engine.info,
             self.stats(),
+            self._run_id,
         )
 
     def heard(self, link: Link, frame: Frame) -> None:
         """Act on a gateway's frame."""
         match frame:
             case wire.Submit() | Load():
-                self._begin(Job(frame.id, frame.adapter, link, isinstance(frame, Load)), frame)
-            case wire.Cancel(id=id, reason=reason):
-                self._cancel(id, reason)
-            case wire.UsageAck(ids=ids):
-                self._billing.acknowledged(ids, link.url)
+                self._begin(Job.of(frame, link), frame)
+            case wire.Cancel(id=id, reason=reason, attempt=attempt):
+                self._cancel(key_of(id, attempt), reason)
+            case wire.UsageAck(ids=ids, attempts=attempts):
+                self._billing.acknowledged(ids or [id for id, _ in attempts], link.url)
                 self._note_billed()
             case wire.Served(engine_id=engine_id, run=run, served=served):
                 self._queue.heard(engine_id, run, served)
@@ -182,7 +184,7 @@ class Agent:
             if job.link is link:
                 job.link = None
                 job.cancel_reason = "gateway_lost"
-                self._tasks[job.id].cancel()
+                self._tasks[job.key].cancel()
 
     def sending(self) -> None:
         """Something is about to leave: the journal has first what it follows from.
@@ -215,25 +217,25 @@ class Agent:
     # --- requests --------------------------------------------------------------------------------
 
     def _begin(self, job: Job, frame: wire.Submit | Load) -> None:
-        self._jobs[job.id] = job
+        self._jobs[job.key] = job
         self._idle.clear()
         work = (
             self._generate(job, frame)
             if isinstance(frame, wire.Submit)
             else self._probe(job, frame)
         )
-        task: Task = asyncio.create_task(work, name=job.id)
-        self._tasks[job.id] = task
+        task: Task = asyncio.create_task(work, name=job.key)
+        self._tasks[job.key] = task
         if isinstance(frame, wire.Submit) and frame.watched:
             self._watch.add(job)
         task.add_done_callback(lambda ended: self._end(job, ended))
 
     def _end(self, job: Job, task: Task) -> None:
         """However a job ended, and be it before it began: free its place, say the last word."""
-        del self._jobs[job.id], self._tasks[job.id]
+        del self._jobs[job.key], self._tasks[job.key]
         self._watch.discard(job)
         self._charge(job)
-        self._queue.finish(job.id, time.monotonic())
+        self._queue.finish(job.key, time.monotonic())
         self._admit()
         if self._slots.to_retire():
             self._spawn(self._residency.unload_retired())
@@ -242,7 +244,7 @@ class Agent:
             reason = _reason_of(word, job.cancel_reason)
             self._billing.close(job, word.usage, reason, time.monotonic())
         if job.link is not None:
-            job.link.put(word)
+            job.link.post(word)
         if not self._jobs:
             self._idle.set()
 
@@ -261,7 +263,7 @@ class Agent:
         body = operation.read(frame.body, frame.max_tokens)
         frame = msgspec.structs.replace(frame, body=b"")  # which lives as long as the answer
         request = Request(
-            job.id,
+            job.key,
             frame.tenant,
             job.adapter.digest if job.adapter else None,
             weight=frame.weight,
@@ -282,23 +284,25 @@ class Agent:
                 model=frame.model,
                 salt=frame.salt,
                 adapter=adapter,
-                priority=self._queue.priority(job.id),
+                priority=self._queue.priority(job.key),
                 created=int(time.time()),
                 meter=job.meter,
+                attempt=job.attempt,
+                wants_ids=job.wants_ids,
             )
             del body  # the engine takes it out of the work
             async with aclosing(self._engine.generate(work)) as outputs:
                 async for last in outputs:
                     self._pass_on(job, last)
-        return Done(job.id, job.usage(), last.finish_reason, last.response)
+        return Done(job.id, job.usage(), last.finish_reason, last.response, attempt=job.attempt)
 
     def _pass_on(self, job: Job, output: Output) -> None:
         if job.first_token_at is None:
             job.first_token_at = time.monotonic()
-        self._tell(job, output.text, list(output.chunks))
+        self._tell(job, output)
 
-    def _tell(self, job: Job, text: str = "", chunks: list[bytes] | None = None) -> None:
-        delta = job.delta(text, chunks)
+    def _tell(self, job: Job, output: Output | None = None) -> None:
+        delta = job.delta(output)
         if delta is not None:
             self._billing.advanced(job)
             if job.link is not None:
@@ -306,7 +310,7 @@ class Agent:
 
     async def _probe(self, job: Job, frame: Load) -> Loaded:
         structlog.contextvars.bind_contextvars(request_id=job.id)
-        async with self._turn(job, Request(job.id, "", frame.adapter.digest)) as adapter:
+        async with self._turn(job, Request(job.key, "", frame.adapter.digest)) as adapter:
             assert adapter is not None
             resident = await self._residency.adapter(frame.adapter, "")
             probed = asdict(await self._engine.probe(adapter)) if frame.probe else {}
@@ -340,8 +344,8 @@ class Agent:
         self._watch.moved(job)
 
     def _admit(self) -> None:
-        for id in self._queue.admit(time.monotonic()):
-            turn = self._jobs[id].turn
+        for key in self._queue.admit(time.monotonic()):
+            turn = self._jobs[key].turn
             if turn is not None and not turn.done():
                 turn.set_result(None)
 
@@ -358,7 +362,7 @@ class Agent:
 
     def _charge(self, job: Job) -> None:
         self._queue.progress(
-            job.id,
+            job.key,
             prompt_tokens=job.meter.prompt_tokens,
             cached_tokens=job.meter.cached_tokens,
             completion_tokens=job.meter.completion_tokens,
@@ -367,7 +371,7 @@ class Agent:
     def _report_usage(self) -> None:
         for url, (link, _) in self._links.items():
             while link.open and (report := self._billing.report(url, time.monotonic())):
-                link.put(report)
+                link.post(report)
 
     def _note_billed(self) -> None:
         """Whether a drain may end: all is in a ledger, or no gateway is there to take it."""
@@ -395,8 +399,8 @@ class Agent:
         stats = self.stats()
         for link, _ in self._links.values():
             if link.open:
-                link.mark, served = self._queue.served_since(link.mark)
-                link.put(wire.Stats(stats, self._run_id, served))
+                link.served_mark, served = self._queue.served_since(link.served_mark)
+                link.post(wire.Stats(stats, self._run_id, served))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something in the background and keep hold of it until it ends."""
@@ -406,8 +410,9 @@ class Agent:
 
 
 def default_id() -> str:
-    """An engine id that is new at each start and says where the engine runs."""
-    return f"{os.uname().nodename}-{os.getpid()}"
+    """An engine id that is new at each start, also where containers share a host name and pids,
+    and says where the engine runs."""
+    return f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 def _fault_of(error: BaseException) -> Fault:

@@ -1,4 +1,4 @@
-"""One request or probe of one gateway, from its frame to its last word."""
+"""One attempt of a request, or a probe, of one gateway, from its frame to its last word."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from inference.agent.engines.engine import Meter
+from inference.agent.engines.engine import Meter, Output, key_of
 from inference.agent.link import Link
 from inference.errors import Overloaded
-from inference.link.wire import AdapterRef, Delta, Done, Fault, Loaded, Usage
+from inference.link.wire import AdapterRef, Delta, Done, Fault, Load, Loaded, Submit, Usage
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +21,8 @@ class Job:
     link: Link | None
     """None once the gateway is gone: there is nobody left to tell."""
     is_probe: bool = False
+    attempt: int = 1
+    wants_ids: bool = False
     received_at: float = field(default_factory=time.monotonic)
     meter: Meter = field(default_factory=Meter)
     admitted_at: float | None = None
@@ -33,6 +35,18 @@ class Job:
     told_prompt: bool = False
     told_tokens: int = 0
     """What the gateway was told of the meter."""
+
+    @classmethod
+    def of(cls, frame: Submit | Load, link: Link) -> Job:
+        """What the gateway at the other end of `link` asks for."""
+        if isinstance(frame, Load):
+            return cls(frame.id, frame.adapter, link, is_probe=True)
+        return cls(frame.id, frame.adapter, link, attempt=frame.attempt, wants_ids=frame.ids)
+
+    @property
+    def key(self) -> str:
+        """Names this attempt in the agent."""
+        return key_of(self.id, self.attempt)
 
     @property
     def phase(self) -> str:
@@ -62,17 +76,18 @@ class Job:
             total_s=now - self.received_at,
         )
 
-    def delta(self, text: str = "", chunks: list[bytes] | None = None) -> Delta | None:
-        """What the gateway gets: this text, and what the meter counted since; None if nothing."""
+    def delta(self, output: Output | None = None) -> Delta | None:
+        """What the gateway gets: this output, and what the meter counted since; None if nothing."""
         tokens = self.meter.completion_tokens - self.told_tokens
-        if not (text or tokens or chunks):
+        text, chunks, ids = (output.text, output.chunks, output.ids) if output else ("", (), {})
+        if not (text or tokens or chunks or ids):
             return None
         prompt = (0, 0)
         if not self.told_prompt and self.meter.prompt_tokens:
             self.told_prompt = True
             prompt = (self.meter.prompt_tokens, self.meter.cached_tokens)
         self.told_tokens += tokens
-        return Delta(self.id, text, tokens, chunks or [], *prompt)
+        return Delta(self.id, text, tokens, list(chunks), *prompt, self.attempt, ids)
 
     def last_word(
         self, *, finish_reason: str | None = None, fault: Fault | None = None
@@ -80,4 +95,4 @@ class Job:
         """What the gateway hears of a job that did not end by itself."""
         if self.is_probe:
             return Loaded(self.id, {}, fault or Fault.of(Overloaded("The probe was cancelled.")))
-        return Done(self.id, self.usage(), finish_reason, None, fault)
+        return Done(self.id, self.usage(), finish_reason, None, fault, self.attempt)

@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
 
+import msgspec
 import structlog
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidHandshake
 
-from inference.agent.outbox import Outbox
-from inference.errors import InferenceError, ProtocolViolation
+from inference.agent.outbox import Outbox, residency_change
+from inference.errors import InferenceError
 from inference.link import wire
-from inference.link.session import HEARTBEAT_S, LOST_S, Session, Side, State
+from inference.link.session import LOST_S, Side, State
+from inference.link.shell import Shell
 from inference.link.wire import Delta, Frame, Wait
 
 log = structlog.get_logger(__name__)
 
 BACKOFF_S = (0.2, 5.0)
 """Shortest and longest pause between two dials of a gateway."""
+SHOWN_TAG = 40
+"""Characters of an unknown frame's tag in the log."""
 
 
 class Owner(Protocol):
@@ -48,25 +53,54 @@ class Owner(Protocol):
         ...
 
 
+class DialledSocket:
+    """A websocket that this end opened, as the shell's Transport."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    async def receive(self) -> bytes | None:
+        """The next message; None when the connection is closed."""
+        try:
+            return await self._socket.recv(decode=False)
+        except ConnectionClosedOK:
+            return None
+        except ConnectionClosed as error:
+            raise ConnectionResetError(str(error)) from error
+
+    async def send(self, message: bytes) -> None:
+        """Write one message; waits while the peer is slow."""
+        try:
+            await self._socket.send(message)
+        except ConnectionClosed as error:
+            raise ConnectionResetError(str(error)) from error
+
+    async def close(self, reason: str) -> None:
+        """Close with the reason, cut to what a close frame holds."""
+        await self._socket.close(1008, reason[:60])
+
+
 class Link:
     """One gateway, by its base URL."""
 
     def __init__(self, owner: Owner, url: str, token: str) -> None:
         self.url = url
         self.draining = False
-        self.mark = 0
+        self.served_mark = 0
         """Up to where the gateway was told who was served (`Queue.served_since`)."""
         self._owner, self._token = owner, token
         self._outbox = Outbox()
-        self._news = asyncio.Event()
+        self._waiting = asyncio.Event()
         self._flushed = asyncio.Event()
-        self._session = Session(Side.AGENT, time.monotonic())
-        self._session.close()
+        self._flushed.set()
+        self._shell: Shell | None = None
+        """Of the connection, while there is one."""
+        self._told_resident: list[str] = []
 
     @property
     def open(self) -> bool:
         """Whether the gateway hears us now."""
-        return self._session.state is State.OPEN
+        return self._shell is not None and self._shell.session.state is State.OPEN
 
     async def run(self) -> None:
         """Keep the link up until cancelled."""
@@ -76,7 +110,7 @@ class Link:
                 async with self._connect() as socket:
                     await self._converse(socket)
                 pause = BACKOFF_S[0]
-            except* (OSError, InvalidHandshake, ConnectionClosed, InferenceError) as errors:
+            except* (OSError, InvalidHandshake, InferenceError) as errors:
                 if self.open:
                     pause = BACKOFF_S[0]
                 log.warning("link_down", gateway=self.url, reason=str(errors.exceptions[0]))
@@ -99,7 +133,7 @@ class Link:
             self._outbox.note(wait)
             self._wake()
 
-    def put(self, frame: Frame) -> None:
+    def post(self, frame: Frame) -> None:
         """Send a frame, after all deltas added so far."""
         if self.open:
             self._outbox.put(frame.sendable() if isinstance(frame, wire.Done) else frame)
@@ -108,16 +142,15 @@ class Link:
     def drain(self) -> None:
         """Ask for no new work."""
         self.draining = True
-        self.put(wire.Drain())
+        self.post(wire.Drain())
 
     async def flushed(self) -> None:
         """Wait until everything was handed to the socket, or the link broke."""
-        if self.open and self._outbox:
-            await self._flushed.wait()
+        await self._flushed.wait()
 
     def _wake(self) -> None:
         self._flushed.clear()
-        self._news.set()
+        self._waiting.set()
 
     def _connect(self) -> connect:
         parts = urlsplit(self.url)
@@ -134,60 +167,59 @@ class Link:
         )
 
     async def _converse(self, socket: ClientConnection) -> None:
-        self._session = Session(Side.AGENT, time.monotonic())
-        await self._send(socket, self._owner.hello())
-        async with asyncio.TaskGroup() as tasks:
-            both = [
-                tasks.create_task(self._write(socket)),
-                tasks.create_task(self._watch()),
-            ]
-            async for message in socket:
-                self._take(message)
-            for task in both:
-                task.cancel()
+        shell = self._shell = Shell(Side.AGENT, DialledSocket(socket), self.url)
+        hello = self._owner.hello()
+        self._told_resident = hello.stats.resident
+        try:
+            await shell.send(hello)
+            await shell.converse(self)
+        except* InferenceError as errors:
+            await shell.goodbye(errors.exceptions[0])
+            raise
 
-    def _take(self, message: str | bytes) -> None:
-        if isinstance(message, str):
-            raise ProtocolViolation("a text message on a binary link")
-        frame = wire.decode(message)
-        self._session.received(frame, time.monotonic())
-        if isinstance(frame, wire.Error):
-            raise frame.fault.error()
-        if isinstance(frame, wire.Welcome):
-            log.info("link_up", gateway=self.url, version=frame.version)
-            if self.draining:
-                self.put(wire.Drain())
+    # --- what the shell asks (shell.End) ---------------------------------------------------------
+
+    def take(self, frame: Frame) -> None:
+        """Act on what the gateway says."""
+        match frame:
+            case wire.Welcome(version=version):
+                log.info("link_up", gateway=self.url, version=version)
+                if self.draining:
+                    self.post(wire.Drain())
+            case wire.Unknown(name=name):
+                log.info("unknown_frame", gateway=self.url, frame=name[:SHOWN_TAG])
         self._owner.heard(self, frame)
 
-    async def _write(self, socket: ClientConnection) -> None:
-        while True:
-            await self._news.wait()
-            await asyncio.sleep(0)  # the `done` that follows a last delta goes along with it
-            self._news.clear()
-            self._owner.sending()
-            for frame in self._outbox.take():
-                await self._send(socket, frame)
-            if not self._outbox:
-                self._flushed.set()
+    async def outgoing(self) -> Sequence[Frame]:
+        """Everything that is to be said, as soon as there is something."""
+        if not self._outbox:
+            self._flushed.set()
+        await self._waiting.wait()
+        await asyncio.sleep(0)  # the `done` that follows a last delta goes along with it
+        self._waiting.clear()
+        self._owner.sending()
+        assert self._shell is not None
+        session, now = self._shell.session, time.monotonic()
+        frames = self._outbox.take()
+        if frames and isinstance(stats := frames[-1], wire.Stats) and session.version != 1:
+            frames[-1] = self._as_change(stats)
+        for frame in frames:
+            session.sent(frame, now)
+        return frames
 
-    async def _send(self, socket: ClientConnection, frame: Frame) -> None:
-        self._session.sent(frame, time.monotonic())
-        await socket.send(wire.encode(frame))
-
-    async def _watch(self) -> None:
-        while True:
-            due = time.monotonic() + HEARTBEAT_S / 2
-            await asyncio.sleep(HEARTBEAT_S / 2)
-            now = time.monotonic()
-            self._session.held_up(now - due, now)
-            if self._session.lost(now):
-                raise ConnectionError(f"{self.url} was silent for {LOST_S:.0f} s")
-            if self._session.heartbeat_due(now):
-                self.put(wire.Heartbeat())
+    def _as_change(self, frame: wire.Stats) -> wire.Stats:
+        """With what changed on the engine since this gateway was told, not all that is there."""
+        resident = frame.stats.resident
+        loaded, evicted = residency_change(self._told_resident, resident)
+        self._told_resident = resident
+        stats = msgspec.structs.replace(frame.stats, resident=[])
+        return msgspec.structs.replace(frame, stats=stats, loaded=loaded, evicted=evicted)
 
     def _drop(self) -> None:
-        self._session.close()
+        if self._shell is not None:
+            self._shell.session.close()
+            self._shell = None
         self._outbox = Outbox()
-        self.mark = 0
+        self.served_mark = 0
         self._flushed.set()
         self._owner.dropped(self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from inference.link.session import Attempt
 from inference.link.wire import Delta, Frame, Stats, Step, Wait, Waits
 
 
@@ -15,8 +16,8 @@ class Outbox:
     """Frames for one link, in an order that keeps each stream's."""
 
     def __init__(self) -> None:
-        self._waits: dict[str, Wait] = {}
-        self._deltas: dict[str, Delta] = {}
+        self._waits: dict[Attempt, Wait] = {}
+        self._deltas: dict[Attempt, Delta] = {}
         self._frames: list[Frame] = []
         self._stats: Stats | None = None
 
@@ -25,12 +26,13 @@ class Outbox:
 
     def add(self, delta: Delta) -> None:
         """A stream gained something."""
-        pending = self._deltas.get(delta.id)
-        self._deltas[delta.id] = delta if pending is None else pending.merged(delta)
+        attempt = delta.id, delta.attempt
+        pending = self._deltas.get(attempt)
+        self._deltas[attempt] = delta if pending is None else pending.merged(delta)
 
     def note(self, wait: Wait) -> None:
         """A request waits for something else now."""
-        self._waits[wait.id] = wait
+        self._waits[wait.id, wait.attempt] = wait
 
     def put(self, frame: Frame) -> None:
         """Any other frame. It leaves after all deltas added before it."""
@@ -50,3 +52,19 @@ class Outbox:
             taken.append(self._stats)
         self._waits, self._deltas, self._frames, self._stats = {}, {}, [], None
         return taken
+
+
+def residency_change(told: list[str], now: list[str]) -> tuple[list[str], list[str]]:
+    """What a peer that knows `told` must hear so that it knows `now`: loaded or used, evicted.
+
+    Both are LoRA names, least recently used first. Who removes what was evicted, and puts what was
+    loaded or used at the end, has `now` in its order.
+    """
+    if told == now:
+        return [], []
+    here, rest, kept = set(now), iter(told), 0
+    for name in now:  # the longest beginning of `now` whose order was told already
+        if not any(name == other for other in rest):
+            break
+        kept += 1
+    return now[kept:], [name for name in told if name not in here]

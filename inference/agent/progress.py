@@ -21,16 +21,16 @@ class Progress:
 
     def add(self, job: Job) -> None:
         """Somebody looks at it; call `moved` whenever it comes further."""
-        self._jobs[job.id] = job
+        self._jobs[job.key] = job
 
     def discard(self, job: Job) -> None:
         """It has ended."""
-        self._jobs.pop(job.id, None)
-        self._told.pop(job.id, None)
+        self._jobs.pop(job.key, None)
+        self._told.pop(job.key, None)
 
     def moved(self, job: Job) -> None:
         """It may be in another phase now; others' places are left to `look`."""
-        if job.id in self._jobs:
+        if job.key in self._jobs:
             self._tell([job])
 
     def look(self) -> None:
@@ -39,13 +39,13 @@ class Progress:
             self._tell(list(self._jobs.values()))
 
     def _tell(self, jobs: list[Job]) -> None:
-        places = self._queue.positions(job.id for job in jobs if job.phase == "queued")
+        places = self._queue.positions(job.key for job in jobs if job.phase == "queued")
         for job in jobs:
-            wait = Wait(job.id, job.phase, places.get(job.id, 0))
+            wait = Wait(job.id, job.phase, places.get(job.key, 0), job.attempt)
             if job.phase == "generating":
                 self.discard(job)
             elif job.phase == "queued" and not wait.place:
                 pass  # it was let in just now, and moves on at its next turn
-            elif wait != self._told.get(job.id) and job.link is not None:
-                self._told[job.id] = wait
+            elif wait != self._told.get(job.key) and job.link is not None:
+                self._told[job.key] = wait
                 job.link.note(wait)

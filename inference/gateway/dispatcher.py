@@ -71,6 +71,8 @@ class Dispatcher:
                     max_tokens=operation.bound(call, reservation.output_tokens),
                     grows=estimate.grows,
                     watch=watch,
+                    parsers=call.parsers,
+                    tokens=estimate.prompt_tokens + (call.max_tokens or 0),
                 )
             )
         except BaseException:

@@ -1,4 +1,4 @@
-"""The gateway's end of the engines: their links, and the requests in flight on them.
+"""All engines of a gateway: their links, and the requests in flight on them.
 
 One Hub per gateway process, on one event loop; no locks. The websocket edge hands each connected
 engine to `serve`; the HTTP edge opens a `Stream` per request with `submit` and reads it.
@@ -13,27 +13,35 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from inference.errors import EngineLost, InferenceError, NoEngine, Overloaded, ProtocolViolation
-from inference.gateway.routing import EngineState, choose
+from inference.errors import EngineIdInUse, EngineLost, InferenceError, NoEngine, Overloaded
+from inference.gateway.engine_link import EngineLink
+from inference.gateway.routing import Needs, choose
 from inference.gateway.stream import Stream, Watch
 from inference.grants import Grant, Limiter, Recorder, Reservation, Target
 from inference.link import wire
-from inference.link.session import HEARTBEAT_S, Session, Side, State, negotiate
-from inference.link.wire import Account, AdapterRef, Fault, Frame, LedgerEntry
+from inference.link.session import HEARTBEAT_S
+from inference.link.shell import Transport
+from inference.link.wire import Account, AdapterRef, LedgerEntry
 
 log = structlog.get_logger(__name__)
 
-MAX_OUTBOX_FRAMES = 4096
-"""Frames waiting for one engine's socket. An engine that far behind takes no more requests."""
+RIVAL_SPEAKS_S = 2 * HEARTBEAT_S
+"""How long an engine whose id another one claims may take to say anything. One that lives sends
+something every HEARTBEAT_S; less than LOST_S, after which the newcomer would give up."""
 
+NOTE_POOL_EVERY_S = 60.0
+"""How often a connected kind of engine is said to be there; a kind not seen for some minutes is no
+longer what its base model is said to be."""
 
 MAX_UNBILLED = 100_000
 """Beyond it the oldest is settled twice, which changes nothing."""
+
+SHOWN_TAG = 40
+"""Characters of an unknown frame's tag in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,9 @@ class Order:
 
     `grows`: it may generate more than that, as far as more can be reserved meanwhile.
     `prompt_tokens` is an estimate; `max_tokens` bounds each choice of a body that doesn't. `watch`
-    is told what the request waits for, until its first token.
+    is told what the request waits for, until its first token. `parsers` are those that its engine
+    should have (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client
+    bounds it. `attempt` counts the engines that it was tried on.
     """
 
     grant: Grant
@@ -56,6 +66,20 @@ class Order:
     max_tokens: int | None = None
     grows: bool = False
     watch: Watch | None = None
+    parsers: tuple[str, ...] = ()
+    tokens: int = 0
+    attempt: int = 1
+
+    def needs(self) -> Needs:
+        """What an engine must be able to do for it."""
+        return Needs(
+            self.target.base_model,
+            self.target.adapter,
+            operation=self.kind,
+            tokens=self.tokens,
+            parsers=self.parsers,
+            version=1 if self.attempt == 1 else 2,
+        )
 
     def frame(self) -> wire.Submit:
         """What the engine is told."""
@@ -83,184 +107,8 @@ class Order:
             max_tokens=self.max_tokens,
             prompt_tokens=self.prompt_tokens,
             watched=self.watch is not None,
+            attempt=self.attempt,
         )
-
-
-class Transport(Protocol):
-    """One websocket of binary messages. Errors of the connection are OSError."""
-
-    async def receive(self) -> bytes | None:
-        """The next message; None when the connection is closed."""
-        ...
-
-    async def send(self, message: bytes) -> None:
-        """Write one message; waits while the peer is slow."""
-        ...
-
-    async def close(self, reason: str) -> None:
-        """Close the connection."""
-        ...
-
-
-class EngineLink:
-    """One connected engine: its session, its outgoing frames, its streams."""
-
-    def __init__(self, hub: Hub, transport: Transport) -> None:
-        self.engine: EngineState
-        self.connected_at = datetime.now(UTC)
-        self._hub, self._transport = hub, transport
-        self._session = Session(Side.GATEWAY, time.monotonic())
-        self._outbox: asyncio.Queue[Frame] = asyncio.Queue()
-        self._streams: dict[str, Stream] = {}
-        self._loads: dict[str, asyncio.Future[wire.Loaded]] = {}
-
-    @property
-    def full(self) -> bool:
-        """Whether the engine is too far behind with reading what it is sent."""
-        return self._outbox.qsize() >= MAX_OUTBOX_FRAMES
-
-    async def run(self) -> None:
-        """Serve the link until it ends, for whatever reason of the peer's."""
-        broken: BaseException | None = None
-        try:
-            await self._greet()
-            self._hub.joined(self)
-            await self._serve()
-        except* (InferenceError, OSError) as errors:
-            broken = errors.exceptions[0]
-        finally:
-            self._close(str(broken or "closed by the engine"))
-        if broken is not None:  # last: nobody's answer waits for a peer that may not listen
-            await self._say_goodbye(broken)
-
-    def post(self, frame: Frame) -> None:
-        """Queue a frame; dropped if the link is closed, for then its streams have ended."""
-        if self._session.state is not State.CLOSED:
-            self._session.sent(frame, time.monotonic())
-            self._outbox.put_nowait(frame)
-
-    def submit(self, stream: Stream, frame: wire.Submit) -> None:
-        """Start a request; the stream is settled by this link from now on."""
-        self.post(frame)
-        self._streams[stream.id] = stream
-        self.engine.dispatched += 1
-
-    async def load(self, frame: wire.Load) -> dict[str, Any]:
-        """Load (and probe) an adapter; waits for the engine's report.
-
-        Raises:
-            InferenceError: what the engine said, or EngineLost.
-        """
-        answer = self._loads[frame.id] = asyncio.get_running_loop().create_future()
-        self.post(frame)
-        loaded: wire.Loaded = await answer
-        if loaded.fault is not None:
-            raise loaded.fault.error()
-        return loaded.report
-
-    def drain(self) -> None:
-        """Send no new work; the engine says so to the other gateways."""
-        self.engine.draining = True
-        self.post(wire.Drain())
-
-    def end_streams(self, key_id: int, error: InferenceError) -> None:
-        """End every stream of this key."""
-        for stream in list(self._streams.values()):
-            if stream.grant.key_id == key_id:
-                stream.end(error)
-
-    async def _greet(self) -> None:
-        async with asyncio.timeout(HEARTBEAT_S):
-            hello = await self._next()
-        if not isinstance(hello, wire.Hello):
-            raise ProtocolViolation("the link was closed before hello")
-        welcome = wire.Welcome(negotiate(hello), self._hub.gateway_id, self._hub.gateways)
-        self.engine = EngineState(hello.engine_id, hello.model, hello.stats)
-        self.post(welcome)
-
-    async def _serve(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            both = [tasks.create_task(self._write()), tasks.create_task(self._watch())]
-            while (frame := await self._next()) is not None:
-                self._take(frame)
-            for task in both:
-                task.cancel()
-
-    async def _next(self) -> Frame | None:
-        message = await self._transport.receive()
-        if message is None:
-            return None
-        frame = wire.decode(message)
-        self._session.received(frame, time.monotonic())
-        return frame
-
-    async def _write(self) -> None:
-        while True:
-            await self._transport.send(wire.encode(await self._outbox.get()))
-
-    async def _watch(self) -> None:
-        while True:
-            due = time.monotonic() + HEARTBEAT_S / 2
-            await asyncio.sleep(HEARTBEAT_S / 2)
-            now = time.monotonic()
-            self._session.held_up(now - due, now)
-            if self._session.lost(now):
-                raise EngineLost(f"engine {self.engine.id} was silent for too long")
-            if self._session.heartbeat_due(now):
-                self.post(wire.Heartbeat())
-
-    def _take(self, frame: Frame) -> None:
-        match frame:
-            case wire.Step(deltas=deltas):
-                for delta in deltas:
-                    self._streams[delta.id].push(delta)
-            case wire.Waits(waits=waits):
-                self._note_waits(waits)
-            case wire.Done(id=id):
-                self.engine.dispatched -= 1
-                self._streams.pop(id).settle(frame)
-            case wire.Stats():
-                self.engine.stats = frame.stats
-                self._hub.heard_stats(self, frame)
-            case wire.UsageReport(journal=journal, entries=entries):
-                self._hub.bill(self, journal, entries)
-            case wire.Loaded():
-                self._end_load(frame)
-            case wire.Drain():
-                self.engine.draining = True
-            case wire.Error(fault=fault):
-                raise fault.error()
-            case _:
-                pass
-
-    def _end_load(self, loaded: wire.Loaded) -> None:
-        if not (answer := self._loads.pop(loaded.id)).done():
-            answer.set_result(loaded)
-
-    def _note_waits(self, waits: Sequence[wire.Wait]) -> None:
-        for wait in waits:
-            if stream := self._streams.get(wait.id):
-                stream.waits(wait)
-
-    async def _say_goodbye(self, error: BaseException) -> None:
-        """Tell the peer why, as far as it still listens."""
-        broken = error if isinstance(error, InferenceError) else ProtocolViolation(str(error))
-        try:
-            async with asyncio.timeout(1):
-                await self._transport.send(wire.encode(wire.Error(Fault.of(broken))))
-                await self._transport.close(broken.message)
-        except (OSError, TimeoutError):
-            log.debug("engine_goodbye_unheard", reason=broken.message)
-
-    def _close(self, reason: str) -> None:
-        self._session.close()
-        self._hub.left(self, reason)
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.lose()
-        for answer in self._loads.values():
-            if not answer.done():
-                answer.set_exception(EngineLost(f"The engine was lost: {reason}."))
 
 
 class Hub:
@@ -287,6 +135,10 @@ class Hub:
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self.unknown_frames = 0
+        """Frames that engines sent and only newer versions know."""
+        self._noted_at: dict[str, float] = {}
+        """When `_model_seen` last heard of each kind of engine."""
         self._model_seen: Callable[[wire.ModelInfo], None] = lambda info: None
 
     @property
@@ -301,12 +153,42 @@ class Hub:
         return hmac.compare_digest(token.encode(), self._token)
 
     def on_model(self, callback: Callable[[wire.ModelInfo], None]) -> None:
-        """Call `callback` with the base model of each engine that connects."""
+        """Call `callback` with what each engine that connects serves, and of each kind of engine
+        (`ModelInfo.pool_digest`) again once a minute while one is connected."""
         self._model_seen = callback
 
     async def serve(self, transport: Transport) -> None:
         """Run one engine's connection to its end."""
         await EngineLink(self, transport).run()
+
+    async def admit(self, link: EngineLink) -> None:
+        """Let an engine join that said hello.
+
+        Two agents may have been given one id: the first that lives keeps it. One that was started
+        again looks the same, as long as its old link is not known to be dead, so that one is
+        listened to first; whoever is silent on it gives way. Agents of protocol version 1 don't say
+        which run they are: there the newest link counts.
+
+        Raises:
+            EngineIdInUse: another engine of this id lives.
+        """
+        engine = link.engine
+        while (other := self._rival_of(link)) is not None:
+            if await other.speaks(RIVAL_SPEAKS_S):
+                raise EngineIdInUse(
+                    f"Another engine with the id `{engine.id}` is connected. Give each engine an "
+                    "id of its own."
+                )
+            log.warning("engine_replaced", engine=engine.id, old=other.engine.run, new=engine.run)
+            other.break_off(EngineLost(f"engine {engine.id} was silent and started again"))
+
+    def _rival_of(self, link: EngineLink) -> EngineLink | None:
+        """An open link of another agent with the same id."""
+        id, run = link.engine.id, link.engine.run
+        for other in self._open:
+            if other.engine.id == id and run and other.engine.run not in ("", run):
+                return other
+        return None
 
     def joined(self, link: EngineLink) -> None:
         """A link is open. An older one of the same engine may be dead, noticed or not."""
@@ -315,16 +197,17 @@ class Hub:
         self._open[link] = None
         log.info("engine_joined", engine=engine.id, model=engine.info.name, kind=engine.info.engine)
         if self._pins is not None:
-            link.post(wire.Pins(self._pins.get(engine.info.name, [])))
-        self._model_seen(engine.info)
+            link.post(wire.Pins(_loadable(link, self._pins)))
+        self._note_pool(link)
 
     def left(self, link: EngineLink, reason: str) -> None:
-        """A link ended. The engine stays while it has another."""
-        self._open.pop(link, None)
-        engine = getattr(link, "engine", None)
-        if engine is None:
-            log.warning("engine_refused", reason=reason)
-        elif self._links.get(engine.id) is link:
+        """A link ended, or never opened. The engine stays while it has another."""
+        if link not in self._open:
+            log.warning("engine_refused", engine=link.engine_id, reason=reason)
+            return
+        del self._open[link]
+        engine = link.engine
+        if self._links.get(engine.id) is link:
             del self._links[engine.id]
             self._links |= {one.engine.id: one for one in self._open if one.engine.id == engine.id}
             stays = engine.id in self._links
@@ -340,19 +223,30 @@ class Hub:
     def set_pins(self, pins: dict[str, list[AdapterRef]]) -> None:
         """The adapters to keep loaded, by base model; engines hear of what changed."""
         for link in self._links.values():
-            name = link.engine.info.name
-            if self._pins is None or pins.get(name, []) != self._pins.get(name, []):
-                link.post(wire.Pins(pins.get(name, [])))
+            wanted = _loadable(link, pins)
+            if self._pins is None or wanted != _loadable(link, self._pins):
+                link.post(wire.Pins(wanted))
         self._pins = pins
 
     def heard_stats(self, source: EngineLink, frame: wire.Stats) -> None:
         """An engine said how it is, and whom it served: the others on its base model hear that."""
         self._recorder.totals(source.engine.id, frame.stats)
+        if time.monotonic() - self._noted_at.get(source.engine.pool, 0.0) >= NOTE_POOL_EVERY_S:
+            self._note_pool(source)
         if frame.served:
             served = wire.Served(source.engine.id, frame.run, frame.served)
             for id, link in self._links.items():
                 if id != source.engine.id and link.engine.info.name == source.engine.info.name:
                     link.post(served)
+
+    def _note_pool(self, link: EngineLink) -> None:
+        self._noted_at[link.engine.pool] = time.monotonic()
+        self._model_seen(link.engine.info)
+
+    def heard_unknown(self, link: EngineLink, frame: wire.Unknown) -> None:
+        """An engine is newer than this gateway, or broken in a way that harms nobody."""
+        self.unknown_frames += 1
+        log.info("unknown_frame", engine=link.engine.id, frame=frame.name[:SHOWN_TAG])
 
     def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
         """Requests ended, by an engine's journal: write the ledger, then tell the engine so.
@@ -360,8 +254,10 @@ class Hub:
         Those that another gateway had taken are settled in the limits here: it may have died.
         """
 
+        attempts = {entry.id: entry.attempt for entry in entries}
+
         def written(ids: Sequence[str]) -> None:
-            link.post(wire.UsageAck(list(ids)))
+            link.post(wire.UsageAck([], [(id, attempts[id]) for id in ids]))
 
         for entry in entries:
             if entry.id in self._unbilled:
@@ -385,11 +281,11 @@ class Hub:
         """Load the adapter on an engine and try it; `agent.engine.ProbeReport` as a dict.
 
         Raises:
-            NoEngine: none serves this base model.
+            NoEngine: none serves this base model and could load the adapter.
             AdapterLoadFailed: it cannot be loaded.
             EngineLost: the engine went away meanwhile.
         """
-        link = self._choose(base_model, adapter)
+        link = self._choose(Needs(base_model, adapter))
         return await link.load(wire.Load(new_id(), adapter, probe=True))
 
     def snapshot(self) -> list[dict[str, Any]]:
@@ -399,6 +295,10 @@ class Hub:
                 "id": link.engine.id,
                 "kind": link.engine.info.engine,
                 "base_model": link.engine.info.name,
+                "revision": link.engine.info.revision,
+                "engine_version": link.engine.info.engine_version,
+                "operations": list(link.engine.info.operations),
+                "parsers": dict(link.engine.info.parsers),
                 "max_model_len": link.engine.info.max_model_len,
                 "max_loras": link.engine.info.max_loras,
                 "max_lora_rank": link.engine.info.max_lora_rank,
@@ -409,7 +309,7 @@ class Hub:
                 "waiting": link.engine.stats.waiting,
                 "queued": link.engine.stats.queued,
                 "kv_usage": link.engine.stats.kv_usage,
-                "resident_adapters": list(link.engine.stats.resident),
+                "resident_adapters": list(link.engine.resident),
                 "prompt_tokens": link.engine.stats.prompt_tokens,
                 "cached_tokens": link.engine.stats.cached_tokens,
                 "completion_tokens": link.engine.stats.completion_tokens,
@@ -427,7 +327,7 @@ class Hub:
         """
         if self.closing:
             raise Overloaded("This gateway is shutting down.", retry_after_s=1)
-        link = self._choose(order.target.base_model, order.target.adapter)
+        link = self._choose(order.needs())
         stream = Stream(
             order.reservation.id,
             order.grant,
@@ -438,11 +338,11 @@ class Hub:
             grows=order.grows,
             bound=order.max_tokens,
             watch=order.watch,
+            attempt=order.attempt,
             post=link.post,
             settled=self._settled,
         )
-        frame = order.frame()
-        link.submit(stream, frame)
+        link.submit(stream, order.frame())
         self._in_flight += 1
         self._idle.clear()
         return stream
@@ -456,10 +356,10 @@ class Hub:
         """Wait until every request is settled."""
         await self._idle.wait()
 
-    def _choose(self, base_model: str, adapter: AdapterRef | None) -> EngineLink:
+    def _choose(self, needs: Needs) -> EngineLink:
         ready = [link.engine for link in self._links.values() if not link.full]
         try:
-            return self._links[choose(ready, base_model, adapter)]
+            return self._links[choose(ready, needs)]
         except NoEngine:
             if len(ready) < len(self._links):
                 raise Overloaded(
@@ -482,6 +382,12 @@ class Hub:
         self._in_flight -= 1
         if not self._in_flight:
             self._idle.set()
+
+
+def _loadable(link: EngineLink, pins: dict[str, list[AdapterRef]]) -> list[AdapterRef]:
+    """Those of the pinned adapters that this engine could load."""
+    pinned = pins.get(link.engine.info.name, [])
+    return [ref for ref in pinned if not any(link.engine.cannot_load(ref))]
 
 
 def new_id() -> str:

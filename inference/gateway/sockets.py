@@ -66,6 +66,8 @@ class _ProbeRequest(msgspec.Struct):
     base_model: str
     name: str
     digest: str
+    rank: int = 0
+    modules: tuple[str, ...] = ()
 
 
 class EngineProbe:
@@ -87,7 +89,8 @@ class EngineProbe:
         if exchange.method != "POST":
             raise MethodNotAllowed(f"{exchange.path} takes POST only.")
         wanted = parse_json(_ProbeRequest, await exchange.body(MAX_PROBE_BYTES))
-        return await self._hub.probe(wanted.base_model, AdapterRef(wanted.name, wanted.digest))
+        adapter = AdapterRef(wanted.name, wanted.digest, wanted.rank, wanted.modules)
+        return await self._hub.probe(wanted.base_model, adapter)
 
 
 def _token(scope: Scope) -> str:

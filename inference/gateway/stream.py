@@ -29,7 +29,7 @@ Watch = Callable[[Wait], None]
 
 
 class Stream:
-    """The mailbox of one request: the engine's link pushes, one reader reads."""
+    """The mailbox of one attempt of a request: the engine's link pushes, one reader reads."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class Stream:
         post: Callable[[Cancel], None],
         settled: Callable[[Stream], None],
         watch: Watch | None = None,
+        attempt: int = 1,
     ) -> None:
         """`post` sends to the engine; `settled` is called once, when the figures are final; `watch`
         whenever the request, still without output, waits for something else.
@@ -53,6 +54,7 @@ class Stream:
         is what the limits let each choice of any other one generate.
         """
         self.id, self.grant, self.target, self.engine_id = id, grant, target, engine_id
+        self.attempt = attempt
         self.done: Done | None = None
         self.reservation = reservation
         self.limited: InferenceError | None = None
@@ -86,7 +88,7 @@ class Stream:
         if self.done is None and self._cancelled is None:
             self._cancelled = reason
             self._pending = None
-            self._post(Cancel(self.id, reason))
+            self._post(Cancel(self.id, reason, self.attempt))
 
     def end(self, error: InferenceError) -> None:
         """End it from outside: the reader gets `error` at once, and the engine aborts."""
@@ -137,7 +139,7 @@ class Stream:
         lost = EngineLost(
             f"The engine `{self.engine_id}` was lost before this answer was complete."
         )
-        self.settle(Done(self.id, usage, fault=Fault.of(lost)))
+        self.settle(Done(self.id, usage, fault=Fault.of(lost), attempt=self.attempt))
 
     @staticmethod
     def _reached(bound: int, done: Done) -> bool:
@@ -168,7 +170,7 @@ class Stream:
         if self.done is None and self._cancelled is None:
             self.limited = refusal
             self._cancelled = refusal.code
-            self._post(Cancel(self.id, "length"))
+            self._post(Cancel(self.id, "length", self.attempt))
 
     def _take(self) -> Delta | Done | None:
         if self._fault is not None:

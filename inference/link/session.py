@@ -3,14 +3,16 @@
 Rules
     1. The agent speaks first: `hello`. The gateway answers `welcome` with the version both speak.
     2. After that each side sends only the frames of its column in `_MAY_SEND`.
-    3. A request lives from `submit` to `done`, an adapter load from `load` to `loaded`; `step`,
-       `cancel` and the ending frames name a living one. The same id may not live twice. A `cancel`
-       may cross the `done` it asks for, so the agent ignores one that names nothing.
+    3. An attempt of a request lives from `submit` to `done`, an adapter load from `load` to
+       `loaded`; `step`, `cancel` and the ending frames name a living one. The same request may live
+       under two attempts, an attempt not twice. A `cancel` may cross the `done` it asks for, so the
+       agent ignores one that names nothing.
     4. Who said or heard `drain` sends no `submit` and no `load`; one that was already on its way
        is still legal, and the agent refuses it with a `done`.
     5. Each side sends something at least every HEARTBEAT_S; a peer silent for LOST_S is lost. A
        side that was held up itself, as on a machine that was suspended, does not count that time.
     6. `error` is the last frame of a link.
+    7. A frame of an open link whose tag is unknown is of a newer version: counted, then ignored.
 
 Theory of operation: the shell passes each frame through `sent` before it writes it and through
 `received` after it decoded it. Both either change the state by the rules or raise and change
@@ -20,6 +22,7 @@ nothing. A frame of ours that breaks a rule is `LinkMisuse`, one of the peer's `
 from __future__ import annotations
 
 from enum import Enum
+from typing import TypeVar
 
 from inference.errors import InferenceError, LinkMisuse, ProtocolViolation
 from inference.link.wire import (
@@ -40,6 +43,7 @@ from inference.link.wire import (
     Stats,
     Step,
     Submit,
+    Unknown,
     Unload,
     UsageAck,
     UsageReport,
@@ -49,6 +53,11 @@ from inference.link.wire import (
 
 HEARTBEAT_S = 3.0
 LOST_S = 10.0
+
+Attempt = tuple[str, int]
+"""A request's id, and which of its attempts it is."""
+
+T = TypeVar("T")
 
 
 class Side(Enum):
@@ -110,14 +119,17 @@ class Session:
         self.state = State.CONNECTED
         self.draining = False
         self.version: int | None = None
-        self._requests: set[str] = set()
+        """The version both speak; None until `welcome`."""
+        self.unknown = 0
+        """Frames that came with an unknown tag."""
+        self._requests: set[Attempt] = set()
         self._loads: set[str] = set()
         self._sent_at = now
         self._heard_at = now
 
     @property
-    def requests(self) -> frozenset[str]:
-        """Ids of the requests alive on this link."""
+    def requests(self) -> frozenset[Attempt]:
+        """The attempts alive on this link."""
         return frozenset(self._requests)
 
     def sent(self, frame: Frame, now: float) -> None:
@@ -137,7 +149,10 @@ class Session:
         Raises:
             ProtocolViolation: the rules forbid it now; nothing changed.
         """
-        self._pass(frame, self.side.other, ProtocolViolation)
+        if isinstance(frame, Unknown) and self.state is State.OPEN:
+            self.unknown += 1
+        else:
+            self._pass(frame, self.side.other, ProtocolViolation)
         self._heard_at = now
 
     def heartbeat_due(self, now: float) -> bool:
@@ -176,11 +191,11 @@ class Session:
         match frame:
             case Step(deltas=deltas):
                 for delta in deltas:
-                    _living(self._requests, delta.id, frame, wrong)
-            case Submit(id=id):
-                _begin(self._requests, id, frame, wrong)
-            case Done(id=id):
-                _end(self._requests, id, frame, wrong)
+                    _living(self._requests, (delta.id, delta.attempt), frame, wrong)
+            case Submit(id=id, attempt=attempt):
+                _begin(self._requests, (id, attempt), frame, wrong)
+            case Done(id=id, attempt=attempt):
+                _end(self._requests, (id, attempt), frame, wrong)
             case Load(id=id):
                 _begin(self._loads, id, frame, wrong)
             case Loaded(id=id):
@@ -193,17 +208,17 @@ def _name(frame: Frame) -> str:
     return type(frame).__name__.lower()
 
 
-def _begin(living: set[str], id: str, frame: Frame, wrong: type[InferenceError]) -> None:
-    if id in living:
-        raise wrong(f"{_name(frame)} with the id {id!r}, which is in use")
-    living.add(id)
+def _begin(living: set[T], name: T, frame: Frame, wrong: type[InferenceError]) -> None:
+    if name in living:
+        raise wrong(f"{_name(frame)} with the id {name!r}, which is in use")
+    living.add(name)
 
 
-def _end(living: set[str], id: str, frame: Frame, wrong: type[InferenceError]) -> None:
-    _living(living, id, frame, wrong)
-    living.remove(id)
+def _end(living: set[T], name: T, frame: Frame, wrong: type[InferenceError]) -> None:
+    _living(living, name, frame, wrong)
+    living.remove(name)
 
 
-def _living(living: set[str], id: str, frame: Frame, wrong: type[InferenceError]) -> None:
-    if id not in living:
-        raise wrong(f"{_name(frame)} for {id!r}, which is not alive")
+def _living(living: set[T], name: T, frame: Frame, wrong: type[InferenceError]) -> None:
+    if name not in living:
+        raise wrong(f"{_name(frame)} for {name!r}, which is not alive")

@@ -1,18 +1,20 @@
 """The frames of the engine link: one msgpack array per binary websocket message.
 
 Frames are tagged arrays (field names never travel), so a field may be appended with a default but
-never removed, reordered or retyped. Times are seconds, sizes bytes, counts tokens.
+never removed, reordered or retyped; `versions` says since when each exists. Times are seconds,
+sizes bytes, counts tokens.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from typing import Any, get_args
 
 import msgspec
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 OLDEST_VERSION = 1
 
 MAX_FRAME_BYTES = 32 << 20
@@ -36,6 +38,11 @@ class AdapterRef(Value, frozen=True):
 
     name: str
     digest: str
+    rank: int = 0
+    """Its LoRA rank; 0 where it is not known."""
+    modules: tuple[str, ...] = ()
+    """Names of the modules that it adapts, without the path to them (`q_proj`), sorted; empty where
+    they are not known."""
 
 
 class ModelInfo(Value, frozen=True):
@@ -54,6 +61,23 @@ class ModelInfo(Value, frozen=True):
     modules: dict[str, tuple[int, int]]
     engine: str
     """Which implementation runs: `vllm` or `synthetic`."""
+    revision: str = ""
+    """Digest of weights, tokenizer and chat template: engines of one revision give one answer.
+    Empty where the engine does not say, as those of protocol version 1."""
+    engine_version: str = ""
+    operations: list[str] = []
+    """What requests may ask for (`Submit.kind`); empty where the engine does not say."""
+    parsers: dict[str, str] = {}
+    """vLLM's parsers in use, by what they read: `tool`, `reasoning`."""
+
+    def pool_digest(self) -> str:
+        """SHA-256 (hex) of all but its capacity: engines of one digest can stand in for each
+        other."""
+        alike = msgspec.structs.replace(self, max_loras=0, kv_tokens=0)
+        return hashlib.sha256(_sorting_encoder.encode(alike)).hexdigest()
+
+
+_sorting_encoder = msgspec.msgpack.Encoder(order="sorted")
 
 
 class Fault(Value, frozen=True):
@@ -100,6 +124,9 @@ class Account(Value, frozen=True):
     base_model: str
     adapter_id: int | None = None
     version_id: int | None = None
+    price: tuple[int, int, int] | None = None
+    """In force when the request was reserved: micro-units of the currency per million tokens of
+    prompt, cached prompt and output."""
 
 
 class LedgerEntry(Value, frozen=True):
@@ -115,6 +142,7 @@ class LedgerEntry(Value, frozen=True):
     model: str
     usage: Usage
     finish_reason: str
+    attempt: int = 1
 
 
 class Totals(Value, frozen=True):
@@ -158,6 +186,9 @@ class Delta(Value, frozen=True):
     chunks: list[bytes] = []
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    attempt: int = 1
+    ids: dict[int, list[int]] = {}
+    """The ids of these output tokens by choice, if `Submit.ids` asked for them."""
 
     def merged(self, later: Delta) -> Delta:
         """Both deltas as one; neither is changed."""
@@ -168,7 +199,13 @@ class Delta(Value, frozen=True):
             self.chunks + later.chunks if later.chunks else self.chunks,
             self.prompt_tokens + later.prompt_tokens,
             self.cached_tokens + later.cached_tokens,
+            self.attempt,
+            _joined(self.ids, later.ids) if later.ids else self.ids,
         )
+
+
+def _joined(ids: dict[int, list[int]], later: dict[int, list[int]]) -> dict[int, list[int]]:
+    return ids | {choice: ids.get(choice, []) + more for choice, more in later.items()}
 
 
 class EngineStats(Value, frozen=True):
@@ -181,7 +218,8 @@ class EngineStats(Value, frozen=True):
     kv_usage: float = 0.0
     """Share of KV blocks in use, 0 to 1."""
     resident: list[str] = []
-    """LoRA names of the adapters loaded on the engine, least recently used first."""
+    """LoRA names of the adapters loaded on the engine, least recently used first. In `Stats` only
+    for protocol version 1: later ones are told what changed."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     """Tokens over the engine's life."""
@@ -206,6 +244,7 @@ class Wait(Value, frozen=True):
     id: str
     phase: str
     place: int = 0
+    attempt: int = 1
 
 
 NOBODY = Account(0, 0, 0.0, "")
@@ -219,6 +258,8 @@ class Hello(Frame, tag="hello", frozen=True):
     engine_id: str
     model: ModelInfo
     stats: EngineStats = EngineStats()
+    run: str = ""
+    """New at each start of the agent: tells two agents that were given one id apart."""
 
 
 class Welcome(Frame, tag="welcome", frozen=True):
@@ -265,6 +306,11 @@ class Submit(Frame, tag="submit", frozen=True):
     """The gateway's estimate."""
     watched: bool = False
     """Somebody looks at it: say in `waits` what it waits for."""
+    attempt: int = 1
+    """Counts the engines that this request was tried on. The same id may live under two attempts,
+    never twice under one."""
+    ids: bool = False
+    """Say in `Delta.ids` which tokens were generated."""
 
 
 class Step(Frame, tag="step", frozen=True):
@@ -293,6 +339,7 @@ class Done(Frame, tag="done", frozen=True):
     finish_reason: str | None = None
     response: bytes | None = None
     fault: Fault | None = None
+    attempt: int = 1
 
     def sendable(self) -> Done:
         """Itself, or that its answer is too long: a longer frame would break the link, and with it
@@ -313,6 +360,7 @@ class Cancel(Frame, tag="cancel", frozen=True):
 
     id: str
     reason: str
+    attempt: int = 1
 
 
 class Stats(Frame, tag="stats", frozen=True):
@@ -326,6 +374,11 @@ class Stats(Frame, tag="stats", frozen=True):
     stats: EngineStats
     run: str = ""
     served: dict[str, float] = {}
+    loaded: list[str] = []
+    """LoRA names that were loaded or used again since the last frame on this link, in the order of
+    `EngineStats.resident`, at whose end they belong."""
+    evicted: list[str] = []
+    """LoRA names that are no longer loaded."""
 
 
 class Served(Frame, tag="served", frozen=True):
@@ -347,9 +400,13 @@ class UsageReport(Frame, tag="usage", frozen=True):
 
 
 class UsageAck(Frame, tag="usage_ack", frozen=True):
-    """Gateway to agent: these entries are in the ledger for good; forget them."""
+    """Gateway to agent: these entries are in the ledger for good; forget them.
+
+    `attempts` names them by request id and attempt; protocol version 1 by `ids` alone.
+    """
 
     ids: list[str]
+    attempts: list[tuple[str, int]] = []
 
 
 class Pins(Frame, tag="pins", frozen=True):
@@ -390,6 +447,12 @@ class Error(Frame, tag="error", frozen=True):
     fault: Fault
 
 
+class Unknown(Frame, frozen=True):
+    """A frame of a newer version, of which only the tag could be read. Never sent."""
+
+    name: str
+
+
 AnyFrame = (
     Hello
     | Welcome
@@ -414,12 +477,15 @@ AnyFrame = (
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyFrame] = msgspec.msgpack.Decoder(AnyFrame)
+_parts_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_tag_decoder = msgspec.msgpack.Decoder(str)
+_TAGS = {kind.__struct_config__.tag for kind in get_args(AnyFrame)}
 
 encode = _encoder.encode
 
 
-def decode(message: bytes) -> AnyFrame:
-    """Decode one message.
+def decode(message: bytes) -> AnyFrame | Unknown:
+    """Decode one message; `Unknown` if it is a frame by its form, with a tag that is not ours.
 
     Raises:
         ProtocolViolation: it is not a frame of this protocol, or larger than MAX_FRAME_BYTES.
@@ -429,4 +495,14 @@ def decode(message: bytes) -> AnyFrame:
     try:
         return _decoder.decode(message)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        if (unknown := _unknown(message)) is not None:
+            return unknown
         raise ProtocolViolation(f"not a frame: {error}") from error
+
+
+def _unknown(message: bytes) -> Unknown | None:
+    try:
+        tag = _tag_decoder.decode(next(iter(_parts_decoder.decode(message)), b""))
+    except msgspec.MsgspecError:
+        return None
+    return None if tag in _TAGS else Unknown(tag)

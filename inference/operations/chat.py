@@ -18,6 +18,7 @@ TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 class _ChatFields(Fields):
     messages: msgspec.Raw = msgspec.Raw(b"[]")
     max_completion_tokens: int | None = None
+    tools: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Chat(OpenAIOperation[_ChatFields]):
@@ -57,6 +58,11 @@ class Chat(OpenAIOperation[_ChatFields]):
             message = f"`max_completion_tokens` is {most}: it must be at least 1."
             raise InvalidRequest(message, param="max_completion_tokens")
         return most
+
+    def parsers(self, fields: _ChatFields) -> tuple[str, ...]:
+        """One of tool calls, where there are tools."""
+        tools = ARRAY.match(fields.tools)
+        return () if tools is None or tools[1] == b"]" else ("tool",)
 
     def opening(self) -> dict[str, Any]:
         """Who speaks."""

@@ -78,6 +78,10 @@ class OpenAIOperation(Operation, Generic[Read]):
         """How many prompts there are, and of how many tokens, 0 where they are text."""
         return 1, 0
 
+    def parsers(self, fields: Read) -> tuple[str, ...]:
+        """Those of `ModelInfo.parsers` that the engine should have."""
+        return ()
+
     @abstractmethod
     def opening(self) -> dict[str, Any] | None:
         """The choice of the chunk that a stream begins with, if it begins with one."""
@@ -123,6 +127,7 @@ class OpenAIOperation(Operation, Generic[Read]):
             flex=fields.service_tier == "flex",
             prompts=prompts,
             tokens=tokens,
+            parsers=self.parsers(fields),
             body=body,
         )
 

@@ -49,7 +49,7 @@ from tenants.directory.auth import PostgresDirectory  # noqa: E402
 from tenants.limits import consumption  # noqa: E402
 from tenants.limits.limiter import configured  # noqa: E402
 from tenants.limits.spent import LedgerSpent  # noqa: E402
-from tenants.models import BaseModel, GatewayProcess  # noqa: E402
+from tenants.models import GatewayProcess, pools  # noqa: E402
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +103,7 @@ def _note_model(info: ModelInfo) -> None:
 
 async def _upsert_model(info: ModelInfo) -> None:
     try:
-        await database_sync_to_async(BaseModel.objects.note)(info)
+        await database_sync_to_async(pools.note)(info)
     except DatabaseError as error:
         log.error("base_model_not_noted", model=info.name, error=str(error))
 

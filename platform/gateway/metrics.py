@@ -78,6 +78,11 @@ class Metrics:
         yield GaugeMetricFamily(
             "lorikeet_streams", "Requests in flight.", value=self._hub.in_flight
         )
+        yield CounterMetricFamily(
+            "lorikeet_link_unknown_frames",
+            "Frames of engines that only newer versions know.",
+            value=self._hub.unknown_frames,
+        )
         yield GaugeMetricFamily(
             "lorikeet_ledger_waiting", "Ended requests to be written.", value=ledger.waiting
         )

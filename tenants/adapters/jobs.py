@@ -106,8 +106,7 @@ def _probe(version: AdapterVersion) -> None:
             list(GatewayProcess.objects.alive().values_list("url", flat=True)),
             settings.ENGINE_TOKEN,
             base_model=version.adapter.base_model.name,
-            name=version.lora_name,
-            digest=version.digest,
+            adapter=version.ref,
         )
     except probe.LoadFailed as error:
         _note_failed_load(version, error)

@@ -11,6 +11,7 @@ import httpx
 import msgspec
 
 from inference.errors import AdapterLoadFailed
+from inference.link.wire import AdapterRef
 from tenants.adapters.checks.findings import Code, Finding
 
 MIN_LOGPROB_DELTA = 1e-3
@@ -81,7 +82,7 @@ class LoadFailed(Exception):
 
 
 def ask(
-    gateways: Sequence[str], token: str, *, base_model: str, name: str, digest: str
+    gateways: Sequence[str], token: str, *, base_model: str, adapter: AdapterRef
 ) -> ProbeReport:
     """Have an engine that serves `base_model` try the adapter. Asks one gateway after the other.
 
@@ -91,7 +92,7 @@ def ask(
     """
     if not gateways:
         raise ProbeUnavailable("no gateway is alive")
-    body = {"base_model": base_model, "name": name, "digest": digest}
+    body = {"base_model": base_model, **msgspec.structs.asdict(adapter)}
     reasons = []
     timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
     headers = {"Authorization": f"Bearer {token}"}

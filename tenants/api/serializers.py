@@ -240,6 +240,16 @@ class EngineSerializer(serializers.Serializer[Any]):
     max_loras = serializers.IntegerField(help_text="Adapters that can be in one batch.")
     max_lora_rank = serializers.IntegerField()
     kv_tokens = serializers.IntegerField(help_text="Capacity of the KV cache.")
+    revision = serializers.CharField(
+        required=False, help_text="Digest of weights, tokenizer and chat template."
+    )
+    engine_version = serializers.CharField(required=False)
+    operations = serializers.ListField(child=serializers.CharField(), required=False)
+    parsers = serializers.DictField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="vLLM's parsers in use, by what they read: `tool`, `reasoning`.",
+    )
     connected_at = serializers.DateTimeField()
     draining = serializers.BooleanField()
     resident_adapters = serializers.ListField(child=serializers.CharField())

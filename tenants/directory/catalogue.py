@@ -40,7 +40,7 @@ class BaseRow:
 class VersionRow:
     """A version that is ready, and the aliases that point at it.
 
-    `prices` and `limits` are its adapter's.
+    `prices` and `limits` are its adapter's; `rank` and `modules` those of its configuration.
     """
 
     adapter_id: int
@@ -53,6 +53,8 @@ class VersionRow:
     aliases: list[str]
     prices: Prices = ()
     limits: Sets | None = None
+    rank: int | None = None
+    modules: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class PinRow:
     adapter: str
     base_model: str
     digest: str
+    rank: int | None = None
+    modules: list[str] | None = None
 
 
 def unknown(name: str, why: str = "") -> UnknownModel:
@@ -181,7 +185,8 @@ def pins(rows: Iterable[PinRow]) -> dict[str, list[AdapterRef]]:
 
 
 def _ref(tenant: str, row: VersionRow | PinRow) -> AdapterRef:
-    return AdapterRef(lora_name(tenant, row.adapter, row.digest), row.digest)
+    name = lora_name(tenant, row.adapter, row.digest)
+    return AdapterRef(name, row.digest, row.rank or 0, tuple(row.modules or ()))
 
 
 def cards(grant: Grant, bases: Mapping[str, BaseRow], own: Catalogue) -> list[ModelCard]:

@@ -45,6 +45,7 @@ FROM tenants_basemodel b
 READY_VERSIONS = f"""
 SELECT a.id AS adapter_id, a.name AS adapter, b.name AS base_model,
        extract(epoch FROM a.created_at)::bigint AS created, v.id, v.number, v.digest,
+       v.config -> 'r' AS rank, v.config -> 'target_modules' AS modules,
        ARRAY(SELECT name::text FROM tenants_alias WHERE version_id = v.id) AS aliases,
        (SELECT jsonb_object_agg(l.author, to_jsonb(l))
         FROM tenants_limitset l WHERE l.adapter_id = a.id) AS limits,
@@ -55,7 +56,8 @@ JOIN tenants_adapterversion v ON v.adapter_id = a.id
 WHERE a.tenant_id = %s AND v.state = 'ready'
 """
 PINNED = """
-SELECT t.slug AS tenant, a.name AS adapter, b.name AS base_model, v.digest
+SELECT t.slug AS tenant, a.name AS adapter, b.name AS base_model, v.digest,
+       v.config -> 'r' AS rank, v.config -> 'target_modules' AS modules
 FROM tenants_adapter a
 JOIN tenants_tenant t ON t.id = a.tenant_id
 JOIN tenants_basemodel b ON b.id = a.base_model_id

@@ -9,6 +9,7 @@ from tenants.models.invitations import Invitation
 from tenants.models.isolation import IsolationCheck
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
+from tenants.models.pools import PoolRevision
 from tenants.models.processes import GatewayProcess
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import EngineJournal, Price, UsageEvent, UsageMonth, UsageRollup, UsageSum
@@ -32,6 +33,7 @@ __all__ = [
     "LimitScope",
     "LimitSet",
     "Membership",
+    "PoolRevision",
     "Price",
     "Role",
     "Scope",

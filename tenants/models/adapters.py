@@ -12,7 +12,7 @@ from django.db import IntegrityError, models, transaction
 from django.db.models import F, Q, RestrictedError
 from django.utils import timezone
 
-from inference.link.wire import ModelInfo
+from inference.link.wire import AdapterRef
 from tenants.errors import (
     AdapterInUse,
     IllegalTransition,
@@ -31,23 +31,8 @@ LIVE = "live"
 """The alias that a name without `@` means."""
 
 
-class BaseModelQuerySet(models.QuerySet["BaseModel"]):
-    def note(self, info: ModelInfo) -> BaseModel:
-        """Keep what an engine said of its base model; writes only what is new."""
-        told = {
-            "max_model_len": info.max_model_len,
-            "max_lora_rank": info.max_lora_rank,
-            "modules": {path: list(shape) for path, shape in info.modules.items()},
-            "engine": info.engine,
-        }
-        known = self.filter(name=info.name).first()
-        if known is None or any(getattr(known, field) != told[field] for field in told):
-            known, _ = self.update_or_create(name=info.name, defaults=told)
-        return known
-
-
 class BaseModel(models.Model):
-    """A model that engines serve, as they described it.
+    """A model that engines serve: what the best of them can do (`PoolRevision`).
 
     `modules` maps the dotted path of each module that can carry an adapter to its
     [out_features, in_features].
@@ -60,8 +45,6 @@ class BaseModel(models.Model):
     engine = models.CharField(max_length=32)
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
-
-    objects = BaseModelQuerySet.as_manager()
 
     class Meta:
         ordering = ["name"]
@@ -216,6 +199,12 @@ class AdapterVersion(models.Model):
     def lora_name(self) -> str:
         """vLLM's LoRA name of this version: never given to other content."""
         return lora_name(self.adapter.tenant.slug, self.adapter.name, self.digest)
+
+    @property
+    def ref(self) -> AdapterRef:
+        """Itself, as engines know it."""
+        rank, modules = self.config.get("r", 0), self.config.get("target_modules", ())
+        return AdapterRef(self.lora_name, self.digest, rank, tuple(modules))
 
     def advance(self, state: State, **fields: Any) -> None:
         """Move to the state and set the other fields, in one statement.

@@ -103,6 +103,8 @@ def test_ready(version: AdapterVersion, gateway: FakeGateway, settings: Settings
         "base_model": "tiny",
         "name": f"acme/pirate@{version.digest}",
         "digest": version.digest,
+        "rank": version.config["r"],
+        "modules": version.config["target_modules"],
     }
     assert version.adapter.aliases.get(name=LIVE).version == version
 

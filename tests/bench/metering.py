@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from gateway.database import redis_command, redis_socket
 from gateway.supervisor import Child
-from tenants.models import ApiKey, BaseModel, LimitSet, Price, Tenant
+from tenants.models import ApiKey, BaseModel, LimitSet, Price, Tenant, pools
 from tests.bench import lorikeet, servers
 from tests.bench.latency import p50_over_http
 from tests.bench.load import Tally
@@ -167,7 +167,9 @@ def limited_key() -> str:
         tenant=tenant, key=None, author=author, defaults=TENANT_LIMITS
     )
     LimitSet.objects.create(tenant=tenant, key=key, author=author, **KEY_LIMITS)
-    base = BaseModel.objects.note(servers.engine().info)
+    info = servers.engine().info
+    pools.note(info)
+    base = BaseModel.objects.get(name=info.name)
     Price.objects.get_or_create(base_model=base, defaults={"starts_at": timezone.now(), **PRICE})
     return text
 

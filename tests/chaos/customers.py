@@ -25,6 +25,7 @@ from tenants.models import (
     State,
     Tenant,
     User,
+    pools,
 )
 from tests.chaos.stage import MODEL
 
@@ -88,7 +89,9 @@ class Customer:
 def seed(seconds: float) -> list[Customer]:
     """Fill an empty database, for a run of so many seconds."""
     profile = EngineProfile.here(str(demo.BASE), served_name=MODEL)
-    base = BaseModel.objects.note(SyntheticEngine.of(profile).info)
+    info = SyntheticEngine.of(profile).info
+    pools.note(info)
+    base = BaseModel.objects.get(name=info.name)
     _price(BASE_PRICE, base_model=base)
     User.objects.create_superuser(OPERATOR)
     found = [_customer(plan, base) for plan in PLANS]

@@ -81,7 +81,7 @@ def _whole(data: bytes) -> Iterator[bytes]:
 
 
 def _entry(journal: str, entry: list[Any]) -> Entry:
-    id, account, model, usage, finish_reason = entry
+    id, account, model, usage, finish_reason, *_ = entry
     tenant_id, key_id, started_at, *_ = account
     return Entry(
         id=id,

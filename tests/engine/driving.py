@@ -33,6 +33,15 @@ class Answer:
         return sum(output.tokens for output in self.outputs)
 
     @property
+    def ids(self) -> dict[int, list[int]]:
+        """The token ids of each choice."""
+        found: dict[int, list[int]] = {}
+        for output in self.outputs:
+            for choice, ids in output.ids.items():
+                found.setdefault(choice, []).extend(ids)
+        return found
+
+    @property
     def meter(self) -> Meter:
         return self.work.meter
 
@@ -56,6 +65,7 @@ def work_of(
     *,
     adapter: LocalAdapter | None = None,
     salt: str = "salt-of-acme",
+    wants_ids: bool = False,
     **body: Any,
 ) -> Work:
     """A request; greedy and eight tokens long unless `body` says otherwise."""
@@ -69,6 +79,7 @@ def work_of(
         salt=salt,
         adapter=adapter,
         created=CREATED,
+        wants_ids=wants_ids,
     )
 
 

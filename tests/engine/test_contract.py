@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from inference.agent.engines.engine import Engine, LocalAdapter
+from inference.agent.engines.engine import Engine, Kind, LocalAdapter, Meter
+from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.revision import revision_of
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
 from inference.operations.fields import MAX_CONSTRAINT_BYTES, MAX_VALUES
 from tests.engine.conftest import PLACES
@@ -332,3 +334,33 @@ async def test_two_messages_are_told_apart_by_their_answers(engine: Engine) -> N
     other = [{"role": "user", "content": "Count from one to five."}]
     one, two = await asyncio.gather(ask(engine, messages=QUESTION), ask(engine, messages=other))
     assert one.text != two.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+async def test_an_answer_has_its_token_ids_by_choice_if_they_are_wanted(
+    engine: Engine, kind: Kind, n: int, stream: bool
+) -> None:
+    almost_greedy = {"temperature": 0.01, "seed": 1, "n": n}
+    answer = await ask(engine, kind, stream=stream, wants_ids=True, **almost_greedy)
+    assert {choice: len(ids) for choice, ids in answer.ids.items()} == dict.fromkeys(range(n), 8)
+    again = await ask(engine, kind, stream=not stream, wants_ids=True, **almost_greedy)
+    assert again.ids == answer.ids
+    plain = await ask(engine, kind, stream=stream, **almost_greedy)
+    assert plain.ids == {}
+
+
+async def test_two_attempts_of_a_request_run_at_once(engine: Engine) -> None:
+    first = work_of(stream=True)
+    second = replace(first, attempt=2, meter=Meter())
+    answers = await asyncio.gather(run(engine, first), run(engine, second))
+    assert answers[0].text == answers[1].text
+    assert [answer.meter.completion_tokens for answer in answers] == [8, 8]
+
+
+async def test_an_engine_says_what_it_serves(engine: Engine, profile: EngineProfile) -> None:
+    folder = Path(profile.model)
+    assert engine.info.revision == revision_of(folder, folder)
+    assert engine.info.operations == ["chat", "completion"]
+    assert engine.info.engine_version

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from transformers import AutoTokenizer
 
 from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.errors import EngineFailed, InvalidRequest, RequestError
@@ -34,6 +35,8 @@ WEATHER = {
     "type": "function",
     "function": {"name": "get_weather", "description": "Weather", "parameters": SCHEMA},
 }
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""Of a character whose last bytes were not generated."""
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 
 
@@ -56,6 +59,23 @@ async def test_log_probabilities_of_a_chat(vllm: Engine) -> None:
         assert math.isfinite(token["logprob"])
         assert len(token["top_logprobs"]) == 3
         assert token["logprob"] == max(top["logprob"] for top in token["top_logprobs"])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_token_ids_are_those_of_the_text_by_choice_over_all_prompts(
+    vllm: Engine, base: Path, stream: bool
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    asked = {"prompt": ["Who are you?", "The quick"], "n": 2, "temperature": 0.9, "seed": 3}
+    answer = await ask(vllm, "completion", stream=stream, wants_ids=True, **asked)
+    texts = dict.fromkeys(range(4), "")
+    for body in answer.chunks if stream else [answer.response]:
+        for choice in body["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert sorted(answer.ids) == [0, 1, 2, 3]
+    for choice, ids in answer.ids.items():
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        assert text.rstrip(UNFINISHED) == texts[choice].rstrip(UNFINISHED)
 
 
 async def test_log_probabilities_stream(vllm: Engine) -> None:

@@ -12,6 +12,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, transaction
 from django.db.models import ProtectedError
 from django.utils import timezone
+from msgspec.structs import replace
 
 from inference.link.wire import ModelInfo
 from tenants.errors import AdapterInUse, IllegalTransition, LastOwner, VersionInUse
@@ -23,10 +24,12 @@ from tenants.models import (
     BaseModel,
     GatewayProcess,
     Membership,
+    PoolRevision,
     Role,
     State,
     Tenant,
     User,
+    pools,
 )
 from tests.tenants.making import (
     make_adapter,
@@ -316,14 +319,53 @@ def info(rank: int = 16) -> ModelInfo:
 
 
 def test_a_base_model_is_noted_once() -> None:
-    first = BaseModel.objects.note(info())
-    same = BaseModel.objects.note(info())
-    assert same.updated_at == first.updated_at
-    changed = BaseModel.objects.note(info(rank=32))
-    assert changed.pk == first.pk and changed.updated_at > first.updated_at
+    pools.note(info())
+    first = BaseModel.objects.get()
+    pools.note(info())
+    assert BaseModel.objects.get().updated_at == first.updated_at
+    pools.note(info(rank=32))
     stored = BaseModel.objects.get()
+    assert stored.pk == first.pk and stored.updated_at > first.updated_at
     assert stored.max_lora_rank == 32
     assert stored.modules == {"model.layers.0.self_attn.q_proj": [64, 32]}
+
+
+def test_a_base_model_is_the_best_of_its_engines_whichever_connected_last() -> None:
+    low = replace(
+        info(rank=16), max_model_len=4096, modules={"m.q_proj": (1, 2), "m.k_proj": (3, 4)}
+    )
+    high = replace(info(rank=64), engine="synthetic", modules={"m.q_proj": (1, 2)})
+    for order in ((low, high), (high, low)):
+        for one in order:
+            pools.note(one)
+        stored = BaseModel.objects.get()
+        assert (stored.max_lora_rank, stored.max_model_len) == (64, 4096)
+        assert stored.modules == {"m.q_proj": [1, 2], "m.k_proj": [3, 4]}
+        assert stored.engine == "synthetic, vllm"
+    assert PoolRevision.objects.count() == 2
+
+
+def test_engines_that_are_gone_count_no_more_once_another_is_seen() -> None:
+    for rank in (64, 16):
+        pools.note(info(rank=rank))
+    gone = PoolRevision.objects.filter(max_lora_rank=64)
+    gone.update(seen_at=timezone.now() - pools.LIVE_FOR)
+    assert BaseModel.objects.get().max_lora_rank == 64, "as long as nothing is noted"
+    pools.note(info(rank=16))
+    assert BaseModel.objects.get().max_lora_rank == 16
+    assert gone.exists()
+    gone.update(seen_at=timezone.now() - pools.KEPT_FOR)
+    pools.note(info(rank=16))
+    assert not gone.exists()
+
+
+def test_engines_that_differ_in_capacity_alone_are_of_one_kind() -> None:
+    one = info()
+    assert replace(one, kv_tokens=9, max_loras=2).pool_digest() == one.pool_digest()
+    turned = replace(one, modules={"b": (1, 1), "a": (1, 1)})
+    assert turned.pool_digest() == replace(one, modules={"a": (1, 1), "b": (1, 1)}).pool_digest()
+    for change in ({"revision": "r"}, {"engine_version": "2"}, {"parsers": {"tool": "hermes"}}):
+        assert replace(one, **change).pool_digest() != one.pool_digest()
 
 
 def test_a_gateway_is_alive_for_ten_seconds_after_a_beat() -> None:

@@ -49,7 +49,8 @@ class Work:
     """One admitted request. `body` is the client's decoded JSON, nothing in it trusted.
 
     `model` is the name shown in the answer; `created` a unix time in seconds; `priority` as vLLM's
-    (lower goes first).
+    (lower goes first). `id` is shown in the answer; two attempts of it may run at once. With
+    `wants_ids` each Output says which tokens it holds.
     """
 
     id: str
@@ -61,6 +62,13 @@ class Work:
     priority: int = 0
     created: int = 0
     meter: Meter = field(default_factory=Meter)
+    attempt: int = 1
+    wants_ids: bool = False
+
+    @property
+    def key(self) -> str:
+        """Names this attempt in the engine."""
+        return key_of(self.id, self.attempt)
 
     def take_fields(self) -> dict[str, Any]:
         """What of the body an engine may see. The body is not kept here any longer: work lives as
@@ -73,6 +81,11 @@ class Work:
         return self.operation.allowed(body)
 
 
+def key_of(id: str, attempt: int) -> str:
+    """Names one attempt of a request where a queue or an engine knows ids alone."""
+    return id if attempt == 1 else f"{id}-{attempt}"
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """What one engine step added to a request.
@@ -81,6 +94,8 @@ class Output:
     makes the chunks or the whole answer. Full path: `chunks`, finished JSON bodies of stream
     chunks (without a usage chunk, which the gateway adds), or, when the client does not stream,
     one Output with `response`, the whole JSON body. The last Output has the `finish_reason`.
+    `ids` are those of the tokens in it by choice, where the work wants them; choices are numbered
+    as in the answer.
     """
 
     text: str = ""
@@ -88,6 +103,7 @@ class Output:
     chunks: tuple[bytes, ...] = ()
     response: bytes | None = None
     finish_reason: str | None = None
+    ids: dict[int, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,12 @@ class EngineProfile:
         return self.served_name or Path(self.model).name
 
     @property
+    def parsers(self) -> dict[str, str]:
+        """vLLM's parsers by what they read, those that are set (`ModelInfo.parsers`)."""
+        named = {"tool": self.tool_parser, "reasoning": self.reasoning_parser}
+        return {reads: name for reads, name in named.items() if name is not None}
+
+    @property
     def loaded_adapters(self) -> int:
         """How many adapters may be loaded at once."""
         return self.max_cpu_loras or self.max_loras

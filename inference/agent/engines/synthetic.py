@@ -10,10 +10,12 @@ Failures are asked for in `Behaviour`, which may be replaced while the engine ru
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import heapq
 import json
 import math
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -33,6 +35,7 @@ from inference.agent.engines.engine import (
     Work,
 )
 from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.revision import revision_of
 from inference.content import FILES, WEIGHTS
 from inference.errors import (
     AdapterLoadFailed,
@@ -43,6 +46,7 @@ from inference.errors import (
 from inference.link.wire import EngineStats, ModelInfo
 from inference.operations.openai import OpenAIOperation, usage_body
 from inference.operations.operation import PlainPrompt
+from inference.operations.registry import OPERATIONS
 
 TOKEN_CHARS = 4
 BLOCK_TOKENS = 32
@@ -156,6 +160,9 @@ class SyntheticEngine:
             kv_tokens=1 << 16,
             modules=llama_modules(Path(profile.model) / "config.json"),
             engine="synthetic",
+            revision=_revision(profile),
+            engine_version="1",
+            operations=[operation.name for operation in OPERATIONS],
         )
         return cls(
             info,
@@ -279,7 +286,8 @@ class SyntheticEngine:
             if options.stream or given == 0 or at == stream.length:
                 text = stream.answer[given * TOKEN_CHARS : at * TOKEN_CHARS]
                 reason = stream.finish_reason if at == stream.length else None
-                yield Output(text, (at - given) * choices, finish_reason=reason)
+                ids = _ids(text, choices) if work.wants_ids else {}
+                yield Output(text, (at - given) * choices, finish_reason=reason, ids=ids)
                 given = at
 
     def _count_prompt(self, work: Work, stream: _Stream) -> None:
@@ -368,6 +376,21 @@ def tokens_in(text: str) -> int:
     return -(-len(text) // TOKEN_CHARS)
 
 
+def _revision(profile: EngineProfile) -> str:
+    """As of the model that it pretends to serve; of its name, where that is no local folder."""
+    folder = Path(profile.model)
+    if folder.is_dir():
+        return revision_of(folder, folder, profile.chat_template)
+    return hashlib.sha256(profile.model.encode()).hexdigest()
+
+
+def _ids(text: str, choices: int) -> dict[int, list[int]]:
+    """A token's id is the checksum of its characters."""
+    pieces = (text[at : at + TOKEN_CHARS] for at in range(0, len(text), TOKEN_CHARS))
+    ids = [zlib.crc32(piece.encode()) for piece in pieces]
+    return dict.fromkeys(range(choices), ids)
+
+
 def llama_modules(config: Path) -> dict[str, tuple[int, int]]:
     """The linear layers of a Llama with this config.json, or of a tiny one if there is none."""
     given = json.loads(config.read_text()) if config.is_file() else {}
@@ -433,21 +456,27 @@ async def _choices(
     operation = work.operation
     if not isinstance(operation, OpenAIOperation):
         raise InvalidRequest(f"`n` is not supported by {operation.path}.", param="n")
-    whole = ""
+    whole, ids = "", dict[int, list[int]]()
     async for output in texts:
         whole += output.text
+        ids = {choice: ids.get(choice, []) + more for choice, more in output.ids.items()}
         if options.stream:
             chunk = operation.delta(output.text) | {"finish_reason": output.finish_reason}
             body = _body(work, operation.chunk_object, chunk, options)
-            yield Output(chunks=(msgspec.json.encode(body),), tokens=output.tokens)
+            encoded = msgspec.json.encode(body)
+            yield Output(chunks=(encoded,), tokens=output.tokens, ids=output.ids)
         if output.finish_reason is not None:
-            response, tokens = None, 0
-            if not options.stream:
-                choice = operation.choice(whole) | {"finish_reason": output.finish_reason}
-                body = _body(work, operation.whole_object, choice, options)
-                response = msgspec.json.encode(body | {"usage": usage_body(work.meter)})
-                tokens = work.meter.completion_tokens
-            yield Output(response=response, tokens=tokens, finish_reason=output.finish_reason)
+            if options.stream:
+                yield Output(finish_reason=output.finish_reason)
+                continue
+            choice = operation.choice(whole) | {"finish_reason": output.finish_reason}
+            body = _body(work, operation.whole_object, choice, options)
+            yield Output(
+                response=msgspec.json.encode(body | {"usage": usage_body(work.meter)}),
+                tokens=work.meter.completion_tokens,
+                finish_reason=output.finish_reason,
+                ids=ids,
+            )
 
 
 def _body(work: Work, object: str, choice: dict[str, Any], options: _Options) -> dict[str, Any]:

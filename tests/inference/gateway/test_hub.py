@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 from inference.errors import (
@@ -14,122 +16,38 @@ from inference.errors import (
     ApiKeyRevoked,
     EngineLost,
     InvalidRequest,
+    LinkMisuse,
     NoEngine,
     Overloaded,
 )
-from inference.gateway.hub import MAX_OUTBOX_FRAMES, Hub, Order
+from inference.gateway import hub
+from inference.gateway.engine_link import MAX_OUTBOX_FRAMES
+from inference.gateway.hub import Hub
 from inference.gateway.stream import Stream
-from inference.grants import Ask, Reservation, Written
+from inference.grants import Ask
 from inference.link import wire
 from inference.link.wire import (
-    NOBODY,
     Delta,
     Done,
     EngineStats,
     Fault,
     Frame,
-    LedgerEntry,
     Usage,
     UsageAck,
     UsageReport,
 )
 from tests.inference.limits import Counted
+from tests.inference.played import Bench, Ledger, benched, entry
 from tests.inference.rig import until
 from tests.inference.samples import BASE, GRANT, MODEL, REF
 
 pytestmark = pytest.mark.pure
 
 
-class Ledger:
-    """A recorder that keeps what it is told, and writes when the test says so."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str, Sequence[LedgerEntry], Written]] = []
-        self.reported: list[str] = []
-
-    def record(
-        self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
-    ) -> None:
-        self.told.append((engine_id, journal, entries, written))
-
-    def totals(self, engine_id: str, stats: EngineStats) -> None:
-        self.reported.append(engine_id)
-
-
-def entry(id: str = "r1", completion_tokens: int = 2) -> LedgerEntry:
-    return LedgerEntry(id, NOBODY, "base", Usage(5, 0, completion_tokens), "stop")
-
-
-class Played:
-    """An engine's end of a link, in memory: a Transport whose peer is the test."""
-
-    def __init__(self) -> None:
-        self._to_hub: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._from_hub: asyncio.Queue[bytes] = asyncio.Queue()
-        self.writable = asyncio.Event()
-        self.writable.set()
-        self.closed_for: str | None = None
-
-    async def receive(self) -> bytes | None:
-        return await self._to_hub.get()
-
-    async def send(self, message: bytes) -> None:
-        await self.writable.wait()
-        self._from_hub.put_nowait(message)
-
-    async def close(self, reason: str) -> None:
-        self.closed_for = reason
-
-    def say(self, frame: Frame) -> None:
-        self._to_hub.put_nowait(wire.encode(frame))
-
-    def say_bytes(self, message: bytes) -> None:
-        self._to_hub.put_nowait(message)
-
-    def hang_up(self) -> None:
-        self._to_hub.put_nowait(None)
-
-    async def hear(self) -> Frame:
-        return wire.decode(await self._from_hub.get())
-
-
-class Bench:
-    """A hub, its ledger, and engines that the test plays."""
-
-    def __init__(self) -> None:
-        self.ledger, self.limits = Ledger(), Counted()
-        self.hub = Hub("http://gateway", "t" * 32, self.ledger, self.limits)
-        self.links: list[asyncio.Task[None]] = []
-
-    async def join(self, id: str = "engine-1") -> Played:
-        played = await self.dial()
-        played.say(wire.Hello(1, 1, id, MODEL))
-        assert isinstance(await played.hear(), wire.Welcome)
-        return played
-
-    async def dial(self) -> Played:
-        played = Played()
-        self.links.append(asyncio.create_task(self.hub.serve(played)))
-        return played
-
-    async def end(self) -> None:
-        """Wait until the last link that was dialled has ended."""
-        await self.links[-1]
-
-    def submit(self, id: str = "r1", *, output_tokens: int | None = None, **options: Any) -> Stream:
-        reservation = Reservation(id, output_tokens)
-        self.limits.open[id] = Ask(1, output_tokens or 0, 0)
-        given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}
-        return self.hub.submit(Order(GRANT, BASE, reservation, **(given | options)))
-
-
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    bench = Bench()
-    yield bench
-    for link in bench.links:
-        link.cancel()
-    await asyncio.gather(*bench.links, return_exceptions=True)
+    async with benched() as bench:
+        yield bench
 
 
 @asynccontextmanager
@@ -256,8 +174,13 @@ async def test_an_engine_lost_before_its_first_word_leaves_the_estimate(bench: B
     assert bench.limits.settled == {"r1": None}
 
 
-async def test_entries_are_acknowledged_when_the_ledger_has_them(bench: Bench) -> None:
-    engine = await bench.join()
+@pytest.mark.parametrize(
+    ("version", "ack"), [(1, UsageAck(["r1"])), (2, UsageAck([], [("r1", 1)]))]
+)
+async def test_entries_are_acknowledged_when_the_ledger_has_them(
+    bench: Bench, version: int, ack: UsageAck
+) -> None:
+    engine = await bench.join(version=version)
     stream = bench.submit()
     await engine.hear()
     engine.say(Done("r1", Usage(5, 0, 2), "stop"))
@@ -268,7 +191,7 @@ async def test_entries_are_acknowledged_when_the_ledger_has_them(bench: Bench) -
     ((engine_id, journal, entries, written),) = bench.ledger.told
     assert (engine_id, journal, list(entries)) == ("engine-1", "journal-1", [entry()])
     written(["r1"])
-    assert await engine.hear() == UsageAck(["r1"])
+    assert await engine.hear() == ack
 
 
 async def test_what_another_gateway_took_is_settled_by_who_hears_of_its_end(bench: Bench) -> None:
@@ -564,17 +487,158 @@ async def test_engines_hear_of_gateways_and_archived_adapters(bench: Bench) -> N
     assert await engine.hear() == wire.Unload("d" * 64)
 
 
-async def test_the_base_model_and_statistics_of_an_engine_are_known(bench: Bench) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+async def test_the_base_model_and_statistics_of_an_engine_are_known(
+    bench: Bench, version: int
+) -> None:
     seen: list[wire.ModelInfo] = []
     bench.hub.on_model(seen.append)
-    engine = await bench.join()
+    engine = await bench.join(version=version)
     stream = bench.submit()
-    engine.say(wire.Stats(wire.EngineStats(running=3, resident=[REF.name])))
+    told = (
+        wire.Stats(wire.EngineStats(running=3, resident=[REF.name]))
+        if version == 1
+        else wire.Stats(wire.EngineStats(running=3), loaded=[REF.name])
+    )
+    engine.say(told)
     engine.say(wire.Step([Delta("r1", "x", 1)]))
     await stream.read()
     assert seen == [MODEL]
     (shown,) = bench.hub.snapshot()
     assert (shown["running"], shown["resident_adapters"]) == (3, [REF.name])
+
+
+async def test_a_kind_of_engine_is_noted_when_it_joins_and_once_a_minute(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[wire.ModelInfo] = []
+    bench.hub.on_model(seen.append)
+    first, second = await bench.join("first"), await bench.join("second")
+
+    async def say_stats() -> None:
+        told = len(bench.ledger.reported)
+        first.say(wire.Stats(EngineStats()))
+        second.say(wire.Stats(EngineStats()))
+        await until(lambda: len(bench.ledger.reported) == told + 2)
+
+    await say_stats()
+    assert seen == [MODEL] * 2
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + hub.NOTE_POOL_EVERY_S)
+    await say_stats()
+    assert seen == [MODEL] * 3, "both are of one kind"
+
+
+RANK_16 = msgspec.structs.replace(MODEL, max_lora_rank=16)
+RANK_64 = msgspec.structs.replace(MODEL, max_lora_rank=64)
+HIGH = msgspec.structs.replace(REF, rank=64, modules=("q_proj",))
+
+
+async def test_two_attempts_of_a_request_live_on_one_link(bench: Bench) -> None:
+    engine = await bench.join()
+    first, second = bench.submit("r1"), bench.submit("r1", attempt=2)
+    asked = [await engine.hear(), await engine.hear()]
+    assert [one.attempt for one in asked if isinstance(one, wire.Submit)] == [1, 2]
+    with pytest.raises(LinkMisuse, match="in use"):
+        bench.submit("r1", attempt=2)
+    engine.say(wire.Step([Delta("r1", "two", 1, attempt=2), Delta("r1", "one", 1)]))
+    assert (await first.read(), await second.read()) == (
+        Delta("r1", "one", 1),
+        Delta("r1", "two", 1, attempt=2),
+    )
+    second.cancel("cancelled")
+    assert await engine.hear() == wire.Cancel("r1", "cancelled", 2)
+    engine.say(Done("r1", Usage(5, 0, 1), "cancelled", attempt=2))
+    engine.say(Done("r1", Usage(5, 0, 2), "stop"))
+    assert await first.read() == Done("r1", Usage(5, 0, 2), "stop")
+    assert await second.read() == Done("r1", Usage(5, 0, 1), "cancelled", attempt=2)
+
+
+async def test_an_unknown_frame_is_counted_and_harms_nobody(bench: Bench) -> None:
+    engine = await bench.join()
+    stream = bench.submit()
+    engine.say_bytes(b"\x92\xa5hullo\x01")
+    engine.say(Done("r1", Usage(), "stop"))
+    assert isinstance(await stream.read(), Done)
+    assert bench.hub.unknown_frames == 1
+
+
+async def test_during_a_rollout_an_adapter_goes_only_to_an_engine_that_can_load_it(
+    bench: Bench,
+) -> None:
+    low = await bench.join("low", model=RANK_16)
+    target = replace(BASE, adapter=HIGH)
+    with pytest.raises(NoEngine, match=r"rank 64 \(it takes up to 16\)"):
+        bench.submit("early", target=target)
+    with pytest.raises(NoEngine, match="rank 64"):
+        await bench.hub.probe("base", HIGH)
+    high = await bench.join("high", model=RANK_64)
+    for i in range(20):  # however much busier it is
+        bench.submit(f"r{i}", target=target)
+        asked = await high.hear()
+        assert isinstance(asked, wire.Submit) and asked.adapter == HIGH
+    bench.submit("small")
+    asked = await low.hear()
+    assert isinstance(asked, wire.Submit) and asked.id == "small"
+
+
+async def test_engines_are_told_to_keep_only_what_they_can_load(bench: Bench) -> None:
+    low, high = await bench.join("low", model=RANK_16), await bench.join("high", model=RANK_64)
+    bench.hub.set_pins({"base": [REF]})
+    bench.hub.set_pins({"base": [REF, HIGH]})
+    bench.hub.unload("d" * 64)
+    assert [await low.hear(), await low.hear()] == [wire.Pins([REF]), wire.Unload("d" * 64)]
+    assert [await high.hear(), await high.hear()] == [wire.Pins([REF]), wire.Pins([REF, HIGH])]
+
+
+async def test_a_second_engine_of_the_same_id_is_refused_while_the_first_lives(
+    bench: Bench,
+) -> None:
+    first = await bench.join("e", run="first")
+    second = await bench.dial()
+    second.say(wire.Hello(1, 2, "e", MODEL, run="second"))
+    await until(lambda: second.all_read)
+    first.say(wire.Heartbeat())
+    refused = await second.hear()
+    assert isinstance(refused, wire.Error)
+    assert refused.fault.code == "engine_id_in_use" and "`e`" in refused.fault.message
+    await bench.end()
+    assert second.closed_for == refused.fault.message
+    bench.submit()
+    assert isinstance(await first.hear(), wire.Submit)
+
+
+async def test_the_same_engine_may_come_by_two_ways(bench: Bench) -> None:
+    await bench.join("e", run="first")
+    again = await bench.join("e", run="first")
+    bench.submit()
+    assert isinstance(await again.hear(), wire.Submit)
+
+
+async def test_an_engine_that_started_again_replaces_its_silent_link(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host died: nobody closed the old link, and nothing comes on it."""
+    monkeypatch.setattr(hub, "RIVAL_SPEAKS_S", 0.01)
+    old = await bench.join("e", run="first")
+    stream = bench.submit()
+    new = await bench.join("e", run="second")
+    with pytest.raises(EngineLost):
+        await stream.read()
+    bench.submit("r2")
+    submitted = await new.hear()
+    assert isinstance(submitted, wire.Submit) and submitted.id == "r2"
+    assert len(bench.hub.snapshot()) == 1
+    await until(lambda: old.closed_for)
+
+
+async def test_an_engine_whose_old_link_closes_meanwhile_joins_at_once(bench: Bench) -> None:
+    old = await bench.join("e", run="first")
+    new = await bench.dial()
+    new.say(wire.Hello(1, 2, "e", MODEL, run="second"))
+    await until(lambda: new.all_read)
+    old.hang_up()
+    assert isinstance(await new.hear(), wire.Welcome)
 
 
 def test_the_engines_token_is_compared_whole() -> None:

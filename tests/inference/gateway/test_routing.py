@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
+import msgspec
 import pytest
 
 from inference.errors import NoEngine
-from inference.gateway.routing import COLD_LOAD_COST, EngineState, choose
-from inference.link.wire import EngineStats
+from inference.gateway.routing import COLD_LOAD_COST, EngineState, Needs, choose
+from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Stats
 from tests.inference.samples import MODEL, REF
 
 pytestmark = pytest.mark.pure
@@ -19,31 +23,113 @@ def engine(id: str, load: int = 0, *, resident: bool = False, **fields: object) 
 
 def test_no_engine_says_which_model_and_when_to_retry() -> None:
     with pytest.raises(NoEngine, match="`base`") as refused:
-        choose([], "base", None)
+        choose([], Needs("base"))
     assert refused.value.retry_after_s
 
 
 def test_only_engines_of_the_base_model_that_take_work_count() -> None:
     with pytest.raises(NoEngine):
-        choose([engine("a")], "another", None)
+        choose([engine("a")], Needs("another"))
     with pytest.raises(NoEngine):
-        choose([engine("a", draining=True)], "base", None)
-    assert choose([engine("a", draining=True), engine("b", 99)], "base", None) == "b"
+        choose([engine("a", draining=True)], Needs("base"))
+    assert choose([engine("a", draining=True), engine("b", 99)], Needs("base")) == "b"
 
 
 def test_the_least_loaded_goes_first() -> None:
-    assert choose([engine("a", 2), engine("b", 1)], "base", None) == "b"
-    assert choose([engine("b", 1), engine("a", 1)], "base", None) == "a"
+    assert choose([engine("a", 2), engine("b", 1)], Needs("base")) == "b"
+    assert choose([engine("b", 1), engine("a", 1)], Needs("base")) == "a"
 
 
 def test_what_was_just_dispatched_counts_before_the_engine_reports_it() -> None:
-    assert choose([engine("a", dispatched=3), engine("b", 2)], "base", None) == "b"
+    assert choose([engine("a", dispatched=3), engine("b", 2)], Needs("base")) == "b"
 
 
 def test_an_engine_that_holds_the_adapter_goes_before_an_idle_one() -> None:
-    assert choose([engine("a"), engine("b", 3, resident=True)], "base", REF) == "b"
+    assert choose([engine("a"), engine("b", 3, resident=True)], Needs("base", REF)) == "b"
 
 
 def test_a_long_queue_is_worth_a_cold_load() -> None:
     busy = engine("b", COLD_LOAD_COST + 1, resident=True)
-    assert choose([engine("a"), busy], "base", REF) == "a"
+    assert choose([engine("a"), busy], Needs("base", REF)) == "a"
+
+
+def able(**fields: object) -> ModelInfo:
+    return msgspec.structs.replace(MODEL, **fields)
+
+
+def state(id: str, info: ModelInfo, **fields: object) -> EngineState:
+    return EngineState(id, info, **fields)  # type: ignore[arg-type]
+
+
+ADAPTER = AdapterRef("acme/x@" + "b" * 64, "b" * 64, 32, ("q_proj", "v_proj"))
+WIDE = {f"model.layers.0.self_attn.{name}": (64, 64) for name in ("q_proj", "v_proj")}
+
+
+@pytest.mark.parametrize(
+    ("needs", "unable", "capable", "missing"),
+    [
+        ({"adapter": ADAPTER}, {"modules": WIDE}, {"modules": WIDE, "max_lora_rank": 32},
+         "rank 32 (it takes up to 16)"),
+        ({"adapter": ADAPTER}, {"max_lora_rank": 64}, {"modules": WIDE, "max_lora_rank": 64},
+         "adapters on v_proj"),
+        ({"operation": "embedding"}, {"operations": ["chat"]},
+         {"operations": ["chat", "embedding"]}, "the operation `embedding`"),
+    ],
+)  # fmt: skip
+def test_only_an_engine_that_can_do_it_gets_a_request(
+    needs: dict[str, Any], unable: dict[str, Any], capable: dict[str, Any], missing: str
+) -> None:
+    idle, busy = state("a", able(**unable)), state("b", able(**capable), dispatched=99)
+    assert choose([idle, busy], Needs("base", **needs)) == "b"
+    with pytest.raises(NoEngine, match=re.escape(missing)) as refused:
+        choose([idle], Needs("base", **needs))
+    assert refused.value.retry_after_s
+
+
+def test_only_an_engine_that_speaks_the_version_gets_a_request() -> None:
+    old, new = state("a", MODEL), state("b", MODEL, version=2, dispatched=99)
+    assert choose([old, new], Needs("base", version=2)) == "b"
+    with pytest.raises(NoEngine, match="version 2"):
+        choose([old], Needs("base", version=2))
+
+
+@pytest.mark.parametrize(
+    ("needs", "unable", "capable"),
+    [
+        ({"tokens": 3000}, {"max_model_len": 2048}, {"max_model_len": 4096}),
+        ({"parsers": ("tool",)}, {"parsers": {}}, {"parsers": {"tool": "hermes"}}),
+    ],
+)
+def test_what_no_engine_offers_is_left_to_an_engine_to_refuse(
+    needs: dict[str, Any], unable: dict[str, Any], capable: dict[str, Any]
+) -> None:
+    said = {"revision": "r"}
+    idle = state("a", able(**said, **unable))
+    busy = state("b", able(**said, **capable), dispatched=99)
+    assert choose([idle, busy], Needs("base", **needs)) == "b"
+    assert choose([idle], Needs("base", **needs)) == "a"
+
+
+def test_an_engine_that_does_not_say_what_it_can_do_is_taken_to_do_it() -> None:
+    needs = Needs("base", operation="chat", parsers=("tool",))
+    silent = state("a", MODEL)
+    assert choose([silent, state("b", able(revision="r"))], needs) == "a"
+
+
+def test_the_reason_is_that_of_the_engine_that_lacks_least() -> None:
+    worst, best = state("a", MODEL), state("b", able(modules=WIDE))
+    with pytest.raises(NoEngine) as refused:
+        choose([worst, best], Needs("base", ADAPTER))
+    assert "rank 32" in refused.value.message and "v_proj" not in refused.value.message
+
+
+def test_residency_by_version_1_is_all_of_it_and_later_what_changed() -> None:
+    old, new = state("a", MODEL), state("b", MODEL, version=2)
+    old.note(Stats(EngineStats(resident=["x", "y"])))
+    old.note(Stats(EngineStats(resident=["y"])))
+    assert list(old.resident) == ["y"]
+    new.note(Stats(EngineStats(), loaded=["x", "y"]))
+    new.note(Stats(EngineStats()))
+    assert list(new.resident) == ["x", "y"]
+    new.note(Stats(EngineStats(), loaded=["x"], evicted=["y", "never there"]))
+    assert list(new.resident) == ["x"]

@@ -19,7 +19,7 @@ from openai import AsyncOpenAI
 from inference.agent.engines.engine import Output, Work
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.agent.link import Link
-from inference.errors import ApiKeyRevoked, InsufficientQuota
+from inference.errors import ApiKeyRevoked, EngineLost, InsufficientQuota
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.hub import new_id
 from inference.grants import Ask, Grant, Limits, Reservation, Target
@@ -367,7 +367,7 @@ async def test_a_gateway_that_dies_leaves_nothing_running_in_the_engine(tmp_path
                     request = asyncio.create_task(client.post("/v1/chat/completions", json=body))
                     await until(lambda: engine.stats().running)
                     for link in list(doomed.hub._links.values()):
-                        await link._transport.close("killed")
+                        link.break_off(EngineLost("killed"))
                     await drained(made)
                     request.cancel()
                     await asyncio.wait([request])
@@ -847,7 +847,7 @@ async def test_a_ledger_that_is_away_gets_everything_later(stack: Rig) -> None:
         await until(lambda: reported(stack).unbilled.requests == 5)
         stack.gateway.ledger.away = False
         for link in list(stack.gateway.hub._links.values()):
-            await link._transport.close("as if the gateway had been restarted")
+            link.break_off(EngineLost("as if the gateway had been restarted"))
         assert len(await stack.gateway.ledger.settled(5)) == 5
         await until(lambda: reported(stack).unbilled.requests == 0)
     totals = reported(stack)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
 from inference.errors import EngineLost, InvalidRequest, LinkMisuse, ProtocolViolation
@@ -133,12 +134,45 @@ def test_an_id_in_use_may_not_begin_again(frame: Frame) -> None:
 
 def test_a_request_lives_from_submit_to_done_and_its_id_may_then_return() -> None:
     agent, gateway = pair(State.OPEN)
-    assert gateway.requests == agent.requests == {"r1"}
+    assert gateway.requests == agent.requests == {("r1", 1)}
     tell(agent, gateway, STEP)
     tell(agent, gateway, DONE)
     assert gateway.requests == agent.requests == frozenset()
     tell(gateway, agent, SUBMIT)
-    assert agent.requests == {"r1"}
+    assert agent.requests == {("r1", 1)}
+
+
+def test_a_request_may_live_under_two_attempts_but_not_twice_under_one() -> None:
+    agent, gateway = pair(State.OPEN)
+    again = msgspec.structs.replace(SUBMIT, attempt=2)
+    tell(gateway, agent, again)
+    with pytest.raises(LinkMisuse, match="in use"):
+        gateway.sent(again, 0.0)
+    tell(agent, gateway, wire.Done("r1", wire.Usage(), "stop", attempt=2))
+    assert gateway.requests == agent.requests == {("r1", 1)}
+    with pytest.raises(ProtocolViolation, match="not alive"):
+        gateway.received(wire.Step([wire.Delta("r1", attempt=2)]), 0.0)
+    tell(agent, gateway, STEP)
+
+
+def test_an_unknown_frame_is_counted_and_a_sign_of_life() -> None:
+    agent, gateway = pair(State.OPEN)
+    before = facts(gateway)
+    unknown = wire.decode(b"\x92\xa5hullo\x01")
+    assert unknown == wire.Unknown("hullo")
+    gateway.received(unknown, LOST_S)
+    agent.received(unknown, LOST_S)
+    assert (gateway.unknown, agent.unknown) == (1, 1)
+    assert facts(gateway) == before
+    assert not gateway.lost(LOST_S + 1)
+
+
+@pytest.mark.parametrize("state", [State.CONNECTED, State.GREETED, State.CLOSED])
+def test_an_unknown_frame_does_not_open_a_link(state: State) -> None:
+    _, gateway = pair(state)
+    with pytest.raises(ProtocolViolation):
+        gateway.received(wire.Unknown("hullo"), 0.0)
+    assert gateway.unknown == 0
 
 
 def test_a_cancel_may_cross_the_done_that_it_asks_for() -> None:
@@ -165,7 +199,7 @@ def test_a_submit_that_crossed_the_drain_is_legal_for_the_agent() -> None:
     agent, gateway = pair(State.OPEN)
     agent.sent(wire.Drain(), 0.0)
     tell(gateway, agent, fresh_ids(SUBMIT))
-    assert agent.requests == {"r1", "r2"}
+    assert agent.requests == {("r1", 1), ("r2", 1)}
 
 
 def test_heartbeats_are_due_after_silence_of_ours() -> None:
@@ -213,12 +247,14 @@ def test_error_ends_the_link() -> None:
     assert agent.requests == frozenset()
 
 
-@pytest.mark.parametrize(("oldest", "newest", "spoken"), [(1, 1, 1), (1, 7, 1), (0, 1, 1)])
+@pytest.mark.parametrize(
+    ("oldest", "newest", "spoken"), [(1, 1, 1), (2, 2, 2), (1, 7, 2), (0, 1, 1)]
+)
 def test_the_newest_common_version_is_spoken(oldest: int, newest: int, spoken: int) -> None:
     assert negotiate(wire.Hello(oldest, newest, "e", MODEL)) == spoken
 
 
-@pytest.mark.parametrize(("oldest", "newest"), [(2, 3), (0, 0)])
+@pytest.mark.parametrize(("oldest", "newest"), [(3, 4), (0, 0)])
 def test_no_common_version_is_a_violation(oldest: int, newest: int) -> None:
     with pytest.raises(ProtocolViolation, match=f"{oldest} to {newest}"):
         negotiate(wire.Hello(oldest, newest, "e", MODEL))
@@ -230,7 +266,7 @@ def test_each_frame_survives_the_wire(frame: Frame) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"\xc1", b"\x91\xa5hullo", b"\x93\xa4step\x01\x02", b"{}"]
+    "message", [b"", b"\xc1", b"\x90", b"\x91\x01", b"\x93\xa4step\x01\x02", b"{}"]
 )
 def test_garbage_is_a_violation(message: bytes) -> None:
     with pytest.raises(ProtocolViolation, match="not a frame"):
@@ -247,6 +283,14 @@ def test_deltas_merge_in_order() -> None:
     later = wire.Delta("r", "b", 2, [b"2"])
     assert first.merged(later) == wire.Delta("r", "ab", 3, [b"1", b"2"], 5, 3)
     assert first.merged(wire.Delta("r", "b", 2)).chunks == [b"1"]
+
+
+def test_deltas_merge_the_ids_of_each_choice() -> None:
+    first = wire.Delta("r", tokens=3, attempt=2, ids={0: [1, 2], 1: [3]})
+    later = wire.Delta("r", tokens=2, attempt=2, ids={1: [4], 2: [5]})
+    merged = first.merged(later)
+    assert (merged.attempt, merged.ids) == (2, {0: [1, 2], 1: [3, 4], 2: [5]})
+    assert first.ids == {0: [1, 2], 1: [3]}, "it is not changed"
 
 
 def test_a_fault_becomes_the_error_it_came_from() -> None:

@@ -139,6 +139,14 @@ def test_what_a_chat_may_use_is_read(
 
 
 @pytest.mark.parametrize(
+    ("tools", "parsers"), [([{"type": "function"}], ("tool",)), ([], ()), (None, ()), ("x", ())]
+)
+def test_tools_need_an_engine_with_a_parser(tools: object, parsers: tuple[str, ...]) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": tools}
+    assert CHAT.parse(json.dumps(body).encode()).parsers == parsers
+
+
+@pytest.mark.parametrize(
     ("seconds", "shown"),
     [
         (0, "0ms"),

@@ -93,6 +93,15 @@ def test_the_lora_name_has_tenant_adapter_and_digest() -> None:
     )
 
 
+def test_an_engine_is_told_what_an_adapter_needs() -> None:
+    row = replace(version(4, NEW, "live"), rank=32, modules=["k_proj", "q_proj"])
+    own = Catalogue([row])
+    wanted = resolve(grant(), "support", BASES, own).adapter
+    assert wanted == AdapterRef(f"acme/support@{NEW}", NEW, 32, ("k_proj", "q_proj"))
+    pinned = pins([PinRow("acme", "support", "org/base", NEW, 32, ["k_proj", "q_proj"])])
+    assert pinned == {"org/base": [wanted]}
+
+
 @pytest.mark.parametrize("name", ["org/base", "shadow"])
 def test_a_base_model_comes_before_an_adapter(name: str) -> None:
     target = resolve(grant(), name, BASES, OWN)

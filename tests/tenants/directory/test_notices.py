@@ -25,9 +25,9 @@ from tenants.models import (
     AdapterVersion,
     Alias,
     ApiKey,
-    BaseModel,
     LimitSet,
     Tenant,
+    pools,
 )
 from tenants.models import Price as PriceRow
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
@@ -98,7 +98,7 @@ def test_a_rejected_version_leaves_the_engines(adapter: Adapter) -> None:
 
 def test_a_base_model_that_was_known_is_no_news() -> None:
     info = ModelInfo("base", 512, 8, 16, 4096, {}, "vllm")
-    notices = notices_of(*[lambda: BaseModel.objects.note(info)] * 3)
+    notices = notices_of(*[lambda: pools.note(info)] * 3)
     assert notices == [Notice("base_models")]
 
 
@@ -372,12 +372,13 @@ async def test_pins_follow_the_live_versions(gateway: Gateway) -> None:
     await given_key()
     adapter = await given_adapter()
     first, second = [
-        AdapterRef(f"acme/support@{version.digest}", version.digest)
+        AdapterRef(f"acme/support@{version.digest}", version.digest, 16, ("q_proj",))
         for version in (
             await adapter.versions.aget(),
             await sync_to_async(make_version)(adapter),
         )
     ]
+    await adapter.versions.aupdate(config={"r": 16, "target_modules": ["q_proj"]})
     newer = await adapter.versions.aget(digest=second.digest)
     await sync_to_async(adapter.promote)(newer, "canary")
     await Adapter.objects.aupdate(pinned=True)

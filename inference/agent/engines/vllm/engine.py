@@ -19,6 +19,7 @@ from contextlib import aclosing
 from typing import Any, Self
 from uuid import uuid4
 
+from vllm import __version__ as vllm_version
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
 from vllm.inputs import tokens_input
@@ -38,9 +39,9 @@ from inference.agent.engines.engine import (
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.requests import as_error, of_info, request_of
 from inference.agent.engines.vllm.runner import Runner
-from inference.agent.engines.vllm.runners import runner_of
+from inference.agent.engines.vllm.runners import RUNNERS, runner_of
 from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving
-from inference.agent.engines.vllm.start import Load, adapter_modules, start_llm
+from inference.agent.engines.vllm.start import Load, adapter_modules, model_revision, start_llm
 from inference.errors import (
     AdapterLoadFailed,
     ContextLengthExceeded,
@@ -97,6 +98,10 @@ class VLLMEngine:
             kv_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
             modules=adapter_modules(config, wrapped),
             engine="vllm",
+            revision=await asyncio.to_thread(model_revision, llm.model_config, profile),
+            engine_version=vllm_version,
+            operations=list(RUNNERS),
+            parsers=profile.parsers,
         )
         return cls(profile, llm, load, await Serving.start(llm, profile), info)
 
@@ -249,20 +254,23 @@ class VLLMEngine:
         """One text. Unless it streams, all but the first token come in one last Output."""
         prompt, params = await self._rendered(runner, request)
         deltas = self._llm.generate(
-            prompt, params, work.id, lora_request=lora, priority=work.priority
+            prompt, params, work.key, lora_request=lora, priority=work.priority
         )
         streams = bool(request.stream)
         del request, prompt  # large, and of no more use
         counter = Counter(work.meter, self._totals)
-        held, held_tokens, first = "", 0, True
+        held, held_tokens, held_ids, first = "", 0, list[int](), True
         async with aclosing(deltas):
             async for delta in deltas:
                 (completion,) = delta.outputs
                 tokens = counter.count(delta)
                 held, held_tokens = held + completion.text, held_tokens + tokens
+                if work.wants_ids:
+                    held_ids += completion.token_ids
                 if streams or first or completion.finish_reason:
-                    yield Output(held, held_tokens, finish_reason=completion.finish_reason)
-                    held, held_tokens, first = "", 0, False
+                    ids = {0: held_ids} if held_ids else {}
+                    yield Output(held, held_tokens, finish_reason=completion.finish_reason, ids=ids)
+                    held, held_tokens, held_ids, first = "", 0, [], False
 
     async def _rendered(self, runner: Runner, request: Any) -> tuple[Any, SamplingParams]:
         """The tokenized prompt and its sampling parameters, which always ask for deltas."""

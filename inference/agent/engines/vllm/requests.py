@@ -52,7 +52,7 @@ def request_of(work: Work, runner: Runner, *, max_choices: int, tools: bool) -> 
 
 def _read(work: Work, runner: Runner) -> Any:
     fields = work.take_fields()
-    fields |= {"request_id": work.id, "priority": work.priority, "cache_salt": work.salt or None}
+    fields |= {"request_id": work.key, "priority": work.priority, "cache_salt": work.salt or None}
     if fields.get("stream"):
         # The full path's last chunk then tells the reasoning tokens; it goes no further.
         fields["stream_options"] = {"include_usage": True}

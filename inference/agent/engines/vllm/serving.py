@@ -95,7 +95,8 @@ class RequestClient:
     def __init__(self, llm: AsyncLLM, work: Work, lora: LoRARequest | None, totals: Meter) -> None:
         self.work = work
         self._llm, self._lora, self._totals = llm, lora, totals
-        self._ids: list[str] = []
+        self._requests: list[str] = []
+        self._token_ids: dict[int, list[int]] = {}
         self._logprobs = 0
         self.error: InferenceError | None = None
         """Why the engine failed or refused; the serving layer only saw the deltas end."""
@@ -108,8 +109,9 @@ class RequestClient:
     ) -> AsyncGenerator[RequestOutput, None]:
         """As AsyncLLM's, for this request's adapter and priority. Each prompt comes after those of
         others that find their tenant with as many choices running (`Queue.priority`)."""
-        priority = self.work.priority + len(self._ids) * (sampling_params.n or 1)
-        self._ids.append(request_id)
+        choices_before = len(self._requests) * (sampling_params.n or 1)
+        priority = self.work.priority + choices_before
+        self._requests.append(request_id)
         streams = sampling_params.output_kind == RequestOutputKind.DELTA
         sampling_params.output_kind = RequestOutputKind.DELTA
         kwargs |= {"lora_request": self._lora, "priority": priority}
@@ -119,6 +121,8 @@ class RequestClient:
         try:
             async for delta in deltas:
                 counter.count(delta)
+                if self.work.wants_ids:
+                    self._note_ids(delta, choices_before)
                 self._hold_logprobs(delta, of_answer=not streams)
                 if streams:
                     yield delta
@@ -133,6 +137,16 @@ class RequestClient:
         if whole is not None:
             whole.outputs.sort(key=lambda completion: completion.index)
             yield whole
+
+    def take_ids(self) -> dict[int, list[int]]:
+        """The ids of the tokens generated since the last time, by choice as the answer has it."""
+        taken, self._token_ids = self._token_ids, {}
+        return taken
+
+    def _note_ids(self, delta: RequestOutput, choices_before: int) -> None:
+        for completion in delta.outputs:
+            choice = choices_before + completion.index
+            self._token_ids.setdefault(choice, []).extend(completion.token_ids)
 
     def _hold_logprobs(self, delta: RequestOutput, *, of_answer: bool) -> None:
         """Count what is held: of prompts in any case, of answers only where they don't stream.
@@ -158,7 +172,7 @@ class RequestClient:
 
     async def abort(self) -> None:
         """End whatever still runs in the engine; no error if nothing does."""
-        await self._llm.abort(self._ids)
+        await self._llm.abort(self._requests)
 
 
 class Serving:
@@ -255,10 +269,10 @@ async def _chunks(
         reasons |= _reasons(chunk)
         body = _encode(_openai(chunk) | client.identity())
         tokens, counted = meter.completion_tokens - counted, meter.completion_tokens
-        yield Output(chunks=(body,), tokens=tokens)
+        yield Output(chunks=(body,), tokens=tokens, ids=client.take_ids())
     if client.error is not None:
         raise client.error
-    yield Output(finish_reason=_reason(reasons))
+    yield Output(finish_reason=_reason(reasons), ids=client.take_ids())
 
 
 def _response(body: dict[str, Any], client: RequestClient) -> Output:
@@ -266,7 +280,12 @@ def _response(body: dict[str, Any], client: RequestClient) -> Output:
     meter.reasoning_tokens = _reasoning_tokens(body["usage"])
     body = _openai(body) | client.identity() | {"usage": usage_body(meter)}
     reason = _reason(_reasons(body))
-    return Output(response=_encode(body), tokens=meter.completion_tokens, finish_reason=reason)
+    return Output(
+        response=_encode(body),
+        tokens=meter.completion_tokens,
+        finish_reason=reason,
+        ids=client.take_ids(),
+    )
 
 
 def _reasons(body: dict[str, Any]) -> set[str]:

@@ -6,13 +6,16 @@ the patches of `vllm_patches`. With CUDA vLLM chooses how it starts its processe
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from transformers import AutoModelForCausalLM
-from vllm.config import VllmConfig
+from vllm.config import ModelConfig, VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -20,8 +23,11 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerBase
 from vllm.v1.metrics.stats import SchedulerStats
 
 from inference.agent.engines.profile import BadProfile, EngineProfile
+from inference.agent.engines.revision import revision_of
 from inference.agent.engines.vllm import patches
 from inference.agent.engines.vllm.worker import EXTENSION
+
+log = logging.getLogger(__name__)
 
 EMBEDDINGS = ("embed_tokens", "lm_head")
 """vLLM could adapt these too, but their adapters resize the vocabulary or are never applied to
@@ -79,6 +85,24 @@ def start_llm(profile: EngineProfile) -> tuple[AsyncLLM, Load]:
     loggers = llm.logger_manager.stat_loggers
     loggers[:] = [each for each in loggers if not isinstance(each, PrometheusStatLogger)]
     return llm, loads[0]
+
+
+def model_revision(config: ModelConfig, profile: EngineProfile) -> str:
+    """The digest of the files that vLLM loaded; empty where they are in no folder of this host."""
+    try:
+        model = _folder(config.model, config.revision)
+        tokenizer = _folder(config.tokenizer, config.tokenizer_revision)
+        return revision_of(model, tokenizer, profile.chat_template)
+    except (OSError, ValueError) as error:  # such as a model that is streamed from elsewhere
+        log.warning("the model's files have no digest: %s", error)
+        return ""
+
+
+def _folder(name: str, revision: str | None) -> Path:
+    """Of the files of a local model, or of one that was fetched from Hugging Face."""
+    if Path(name).is_dir():
+        return Path(name)
+    return Path(snapshot_download(name, revision=revision, local_files_only=True))
 
 
 def engine_args(profile: EngineProfile) -> AsyncEngineArgs:

@@ -1,0 +1,210 @@
+"""The gateway's end of one engine link: what an engine says, and what it is asked to do."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from inference.errors import EngineLost, InferenceError, ProtocolViolation
+from inference.gateway.routing import EngineState
+from inference.gateway.stream import Stream
+from inference.link import wire
+from inference.link.session import HEARTBEAT_S, Attempt, Side, State, negotiate
+from inference.link.shell import Shell, Transport
+from inference.link.wire import Frame, LedgerEntry
+
+MAX_OUTBOX_FRAMES = 4096
+"""Frames waiting for one engine's socket. An engine that far behind takes no more requests."""
+
+
+class Owner(Protocol):
+    """Who keeps the links of a gateway; the hub."""
+
+    gateway_id: str
+    gateways: list[str]
+
+    async def admit(self, link: EngineLink) -> None:
+        """An engine said hello and waits for its welcome.
+
+        Raises:
+            InferenceError: it may not join.
+        """
+        ...
+
+    def joined(self, link: EngineLink) -> None:
+        """The link is open."""
+        ...
+
+    def left(self, link: EngineLink, reason: str) -> None:
+        """The link ended, or never opened."""
+        ...
+
+    def heard_stats(self, link: EngineLink, frame: wire.Stats) -> None:
+        """The engine said how it is."""
+        ...
+
+    def heard_unknown(self, link: EngineLink, frame: wire.Unknown) -> None:
+        """The engine said something that only newer versions know."""
+        ...
+
+    def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
+        """Requests ended, by the engine's journal."""
+        ...
+
+
+class EngineLink:
+    """One connected engine: its frames in both directions, its streams."""
+
+    def __init__(self, owner: Owner, transport: Transport) -> None:
+        self.engine: EngineState
+        self.connected_at = datetime.now(UTC)
+        self._owner = owner
+        self._shell = Shell(Side.GATEWAY, transport, "the engine")
+        self._session = self._shell.session
+        self._outbox: asyncio.Queue[Frame] = asyncio.Queue()
+        self._streams: dict[Attempt, Stream] = {}
+        self._loads: dict[str, asyncio.Future[wire.Loaded]] = {}
+        self._heard = asyncio.Event()
+
+    @property
+    def engine_id(self) -> str | None:
+        """None before it said hello."""
+        return self.engine.id if hasattr(self, "engine") else None
+
+    @property
+    def full(self) -> bool:
+        """Whether the engine is too far behind with reading what it is sent."""
+        return self._outbox.qsize() >= MAX_OUTBOX_FRAMES
+
+    async def run(self) -> None:
+        """Serve the link until it ends, for whatever reason of the peer's."""
+        broken: BaseException | None = None
+        try:
+            await self._greet()
+            self._owner.joined(self)
+            await self._shell.converse(self)
+        except* (InferenceError, OSError) as errors:
+            broken = errors.exceptions[0]
+        finally:
+            self._close(str(broken or "closed by the engine"))
+        if broken is not None:  # last: nobody's answer waits for a peer that may not listen
+            await self._shell.goodbye(broken)
+
+    async def speaks(self, within_s: float) -> bool:
+        """Whether the engine says anything more in this time. One that lives does so within
+        HEARTBEAT_S."""
+        self._heard.clear()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._heard.wait()
+        except TimeoutError:
+            return False
+        return self._session.state is State.OPEN
+
+    def break_off(self, error: InferenceError) -> None:
+        """End the link."""
+        self._shell.break_off(error)
+
+    def submit(self, stream: Stream, frame: wire.Submit) -> None:
+        """Start a request; the stream is settled by this link from now on."""
+        self.post(frame)
+        self._streams[frame.id, frame.attempt] = stream
+        self.engine.dispatched += 1
+
+    async def load(self, frame: wire.Load) -> dict[str, Any]:
+        """Load (and probe) an adapter; waits for the engine's report.
+
+        Raises:
+            InferenceError: what the engine said, or EngineLost.
+        """
+        answer = self._loads[frame.id] = asyncio.get_running_loop().create_future()
+        self.post(frame)
+        loaded: wire.Loaded = await answer
+        if loaded.fault is not None:
+            raise loaded.fault.error()
+        return loaded.report
+
+    def drain(self) -> None:
+        """Send no new work; the engine says so to the other gateways."""
+        self.engine.draining = True
+        self.post(wire.Drain())
+
+    def end_streams(self, key_id: int, error: InferenceError) -> None:
+        """End every stream of this key."""
+        for stream in list(self._streams.values()):
+            if stream.grant.key_id == key_id:
+                stream.end(error)
+
+    # --- what the shell asks (shell.End) ---------------------------------------------------------
+
+    async def outgoing(self) -> tuple[Frame]:
+        """The next frame that was posted. One at a time, so that `full` knows of the others."""
+        return (await self._outbox.get(),)
+
+    def post(self, frame: Frame) -> None:
+        """Queue a frame; dropped if the link is closed, for then its streams have ended."""
+        if self._session.state is not State.CLOSED:
+            self._session.sent(frame, time.monotonic())
+            self._outbox.put_nowait(frame)
+
+    def take(self, frame: Frame) -> None:
+        """Act on what the engine says."""
+        self._heard.set()
+        match frame:
+            case wire.Step(deltas=deltas):
+                for delta in deltas:
+                    self._streams[delta.id, delta.attempt].push(delta)
+            case wire.Waits(waits=waits):
+                self._note_waits(waits)
+            case wire.Done(id=id, attempt=attempt):
+                self.engine.dispatched -= 1
+                self._streams.pop((id, attempt)).settle(frame)
+            case wire.Stats():
+                self.engine.note(frame)
+                self._owner.heard_stats(self, frame)
+            case wire.UsageReport(journal=journal, entries=entries):
+                self._owner.bill(self, journal, entries)
+            case wire.Loaded():
+                self._end_load(frame)
+            case wire.Drain():
+                self.engine.draining = True
+            case wire.Unknown():
+                self._owner.heard_unknown(self, frame)
+            case _:
+                pass
+
+    async def _greet(self) -> None:
+        async with asyncio.timeout(HEARTBEAT_S):
+            hello = await self._shell.receive()
+        if not isinstance(hello, wire.Hello):
+            raise ProtocolViolation("the link was closed before hello")
+        version = negotiate(hello)
+        self._shell.peer = f"engine {hello.engine_id}"
+        self.engine = EngineState(
+            hello.engine_id, hello.model, hello.stats, version=version, run=hello.run
+        )
+        await self._owner.admit(self)
+        self.post(wire.Welcome(version, self._owner.gateway_id, self._owner.gateways))
+
+    def _end_load(self, loaded: wire.Loaded) -> None:
+        if not (answer := self._loads.pop(loaded.id)).done():
+            answer.set_result(loaded)
+
+    def _note_waits(self, waits: Sequence[wire.Wait]) -> None:
+        for wait in waits:
+            if stream := self._streams.get((wait.id, wait.attempt)):
+                stream.waits(wait)
+
+    def _close(self, reason: str) -> None:
+        self._session.close()
+        self._heard.set()
+        self._owner.left(self, reason)
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.lose()
+        for answer in self._loads.values():
+            if not answer.done():
+                answer.set_exception(EngineLost(f"The engine was lost: {reason}."))

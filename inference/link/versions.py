@@ -1,0 +1,143 @@
+"""What each protocol version knows, and how a frame is told to a peer that speaks an older one.
+
+A peer is never sent a frame or a field that its version lacks. Fields are only ever appended, so an
+older peer's view of a struct is its first fields; what is left out has a default that means what
+that version did. `Hello` is said before a version is agreed on and is whole: every version reads
+the fields that it knows and passes over the rest.
+
+To add something: append it in `wire` with a default, name it here with the version that brings it,
+and raise `PROTOCOL_VERSION` if that version is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from inference.link import wire
+from inference.link.wire import Frame
+
+FRAMES: Mapping[type[Frame], int] = {}
+"""The version that brought each frame; those not named are of version 1."""
+
+FIELDS: Mapping[type, Mapping[str, int]] = {
+    wire.AdapterRef: {"rank": 2, "modules": 2},
+    wire.ModelInfo: {"revision": 2, "engine_version": 2, "operations": 2, "parsers": 2},
+    wire.Account: {"price": 2},
+    wire.LedgerEntry: {"attempt": 2},
+    wire.Delta: {"attempt": 2, "ids": 2},
+    wire.Wait: {"attempt": 2},
+    wire.Hello: {"run": 2},
+    wire.Submit: {"attempt": 2, "ids": 2},
+    wire.Done: {"attempt": 2},
+    wire.Cancel: {"attempt": 2},
+    wire.Stats: {"loaded": 2, "evicted": 2},
+    wire.UsageAck: {"attempts": 2},
+}
+"""The version that brought each appended field; those not named came with their struct."""
+
+
+def _acknowledged_by_id(ack: wire.UsageAck) -> wire.UsageAck:
+    return wire.UsageAck([id for id, _ in ack.attempts])
+
+
+REWORDED: Mapping[type[Frame], tuple[int, Callable[[Any], Frame]]] = {
+    wire.UsageAck: (2, _acknowledged_by_id),
+}
+"""Frames that say the same in other fields since a version, and how older peers are told."""
+
+
+Cut = Callable[[Any], None]
+"""Takes what is newer out of a value that `msgspec.to_builtins` made; changes it."""
+
+
+class Encoder:
+    """Encodes for peers of one version. For the newest that is `wire.encode`, which costs less."""
+
+    def __init__(
+        self,
+        version: int,
+        frames: Mapping[type[Frame], int] = FRAMES,
+        fields: Mapping[type, Mapping[str, int]] = FIELDS,
+    ) -> None:
+        self._version, self._frames, self._fields = version, frames, fields
+        self._cuts: dict[type[Frame], Cut | None] = {}
+
+    def encode(self, frame: Frame) -> bytes | None:
+        """The message; None if peers of this version don't know the frame."""
+        kind = type(frame)
+        if self._frames.get(kind, 1) > self._version:
+            return None
+        since, reword = REWORDED.get(kind, (1, None))
+        if reword is not None and since > self._version:
+            frame = reword(frame)
+        if kind not in self._cuts:
+            self._cuts[kind] = self._cut_of(inspect.type_info(kind))
+        cut = self._cuts[kind]
+        if cut is None:
+            return wire.encode(frame)
+        value = msgspec.to_builtins(frame, builtin_types=(bytes,))
+        cut(value)
+        return wire.encode(value)
+
+    def _cut_of(self, kind: inspect.Type) -> Cut | None:
+        """What to do with a value of this type; None where nothing in it is newer."""
+        match kind:
+            case inspect.StructType():
+                return self._cut_of_struct(kind)
+            case inspect.ListType(item_type=item):
+                return None if (cut := self._cut_of(item)) is None else _of_each(cut)
+            case inspect.UnionType(types=types):
+                cuts = [cut for one in types if (cut := self._cut_of(one)) is not None]
+                return _unless_none(*cuts) if cuts else None  # only `X | None` is on the wire
+            case _:
+                return None
+
+    def _cut_of_struct(self, kind: inspect.StructType) -> Cut | None:
+        since, tags = self._fields.get(kind.cls, {}), int(kind.tag is not None)
+        known = [one for one in kind.fields if since.get(one.name, 1) <= self._version]
+        below = [
+            (at, cut)
+            for at, one in enumerate(known, start=tags)
+            if (cut := self._cut_of(one.type)) is not None
+        ]
+        if len(known) == len(kind.fields) and not below:
+            return None
+
+        def cut_struct(value: list[Any]) -> None:
+            del value[len(known) + tags :]
+            for at, cut in below:
+                cut(value[at])
+
+        return cut_struct
+
+
+def _of_each(cut: Cut) -> Cut:
+    def cut_each(values: list[Any]) -> None:
+        for value in values:
+            cut(value)
+
+    return cut_each
+
+
+def _unless_none(cut: Cut) -> Cut:
+    def cut_some(value: Any) -> None:
+        if value is not None:
+            cut(value)
+
+    return cut_some
+
+
+_ENCODERS = {
+    version: Encoder(version) for version in range(wire.OLDEST_VERSION, wire.PROTOCOL_VERSION)
+}
+
+
+def encode(frame: Frame, version: int | None) -> bytes | None:
+    """The message for a peer of this version (None: not agreed on yet); None: it is not sent."""
+    if version is None or version >= wire.PROTOCOL_VERSION:
+        return wire.encode(frame)
+    return _ENCODERS[version].encode(frame)

@@ -1,0 +1,201 @@
+"""One end of the engine link, against another that a test plays frame by frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from websockets.asyncio.server import ServerConnection, serve
+
+from inference.agent.agent import Agent
+from inference.agent.engines.synthetic import SyntheticEngine
+from inference.agent.journal.journal import Journal
+from inference.errors import InferenceError
+from inference.gateway.hub import Hub, Order
+from inference.gateway.stream import Stream
+from inference.grants import Ask, Reservation, Written
+from inference.link import wire
+from inference.link.wire import NOBODY, EngineStats, Frame, LedgerEntry, ModelInfo, Usage
+from tests.inference.limits import Counted
+from tests.inference.rig import HANGS_S, TOKEN, Folders, until
+from tests.inference.samples import BASE, GRANT, MODEL
+
+
+class Ledger:
+    """A recorder that keeps what it is told, and writes when the test says so."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, Sequence[LedgerEntry], Written]] = []
+        self.reported: list[str] = []
+
+    def record(
+        self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
+    ) -> None:
+        self.told.append((engine_id, journal, entries, written))
+
+    def totals(self, engine_id: str, stats: EngineStats) -> None:
+        self.reported.append(engine_id)
+
+
+def entry(id: str = "r1", completion_tokens: int = 2) -> LedgerEntry:
+    return LedgerEntry(id, NOBODY, "base", Usage(5, 0, completion_tokens), "stop")
+
+
+class Played:
+    """An engine's end of a link, in memory: a Transport whose peer is the test."""
+
+    def __init__(self) -> None:
+        self._to_hub: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._from_hub: asyncio.Queue[bytes] = asyncio.Queue()
+        self.writable = asyncio.Event()
+        self.writable.set()
+        self.closed_for: str | None = None
+
+    async def receive(self) -> bytes | None:
+        return await self._to_hub.get()
+
+    async def send(self, message: bytes) -> None:
+        await self.writable.wait()
+        self._from_hub.put_nowait(message)
+
+    async def close(self, reason: str) -> None:
+        self.closed_for = reason
+
+    def say(self, frame: Frame) -> None:
+        self._to_hub.put_nowait(wire.encode(frame))
+
+    def say_bytes(self, message: bytes) -> None:
+        self._to_hub.put_nowait(message)
+
+    @property
+    def all_read(self) -> bool:
+        """Whether the hub has taken everything that was said."""
+        return self._to_hub.empty()
+
+    def hang_up(self) -> None:
+        self._to_hub.put_nowait(None)
+
+    async def hear(self) -> Frame:
+        return wire.decode(await self.hear_bytes())
+
+    async def hear_bytes(self) -> bytes:
+        return await self._from_hub.get()
+
+
+class Bench:
+    """A hub, its ledger, and engines that the test plays."""
+
+    def __init__(self) -> None:
+        self.ledger, self.limits = Ledger(), Counted()
+        self.hub = Hub("http://gateway", "t" * 32, self.ledger, self.limits)
+        self.links: list[asyncio.Task[None]] = []
+
+    async def join(
+        self, id: str = "engine-1", *, version: int = wire.PROTOCOL_VERSION, **hello: Any
+    ) -> Played:
+        played = await self.dial()
+        given: dict[str, Any] = {"model": MODEL, "run": ""}
+        played.say(wire.Hello(1, version, id, **(given | hello)))
+        assert isinstance(await played.hear(), wire.Welcome)
+        return played
+
+    async def dial(self) -> Played:
+        played = Played()
+        self.links.append(asyncio.create_task(self.hub.serve(played)))
+        return played
+
+    async def end(self) -> None:
+        """Wait until the last link that was dialled has ended."""
+        await self.links[-1]
+
+    def submit(self, id: str = "r1", *, output_tokens: int | None = None, **options: Any) -> Stream:
+        reservation = Reservation(id, output_tokens)
+        self.limits.open[id] = Ask(1, output_tokens or 0, 0)
+        given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}
+        target = options.pop("target", BASE)
+        return self.hub.submit(Order(GRANT, target, reservation, **(given | options)))
+
+
+@asynccontextmanager
+async def benched() -> AsyncIterator[Bench]:
+    """A bench whose links end with it."""
+    bench = Bench()
+    yield bench
+    for link in bench.links:
+        link.cancel()
+    await asyncio.gather(*bench.links, return_exceptions=True)
+
+
+class PlayedGateway:
+    """A gateway on loopback that the test plays; what it hears is decoded as its version does."""
+
+    def __init__(self, welcome: bytes, decode: Callable[[bytes], Any]) -> None:
+        self.hello: list[Any] = []
+        self.heard: list[Any] = []
+        self.not_understood: list[str] = []
+        self.dialled = 0
+        self._welcome, self._decode = welcome, decode
+        self._socket: ServerConnection | None = None
+
+    async def handle(self, socket: ServerConnection) -> None:
+        self.dialled += 1
+        self.hello = msgspec.msgpack.decode(await socket.recv(decode=False))
+        await socket.send(self._welcome)
+        self._socket = socket
+        async for message in socket:
+            assert isinstance(message, bytes)
+            try:
+                self.heard.append(self._decode(message))
+            except (msgspec.MsgspecError, InferenceError) as error:
+                self.not_understood.append(f"{error}: {message!r}")
+
+    async def say_bytes(self, message: bytes) -> None:
+        await until(lambda: self._socket)
+        assert self._socket is not None
+        await self._socket.send(message)
+
+    async def say(self, frame: Frame) -> None:
+        await self.say_bytes(wire.encode(frame))
+
+    async def hear(self, kind: type[Any], **fields: Any) -> Any:
+        """The first frame of this kind with these fields; waits for it."""
+        await until(lambda: any(self._matching(kind, fields)))
+        return next(self._matching(kind, fields))
+
+    def deltas(self, id: str) -> list[Any]:
+        """What was heard of this request."""
+        steps = [frame for frame in self.heard if type(frame).__name__ == "Step"]
+        return [delta for step in steps for delta in step.deltas if delta.id == id]
+
+    def _matching(self, kind: type[Any], fields: dict[str, Any]) -> Iterator[Any]:
+        for frame in self.heard:
+            if isinstance(frame, kind) and fields.items() <= msgspec.structs.asdict(frame).items():
+                yield frame
+
+
+@asynccontextmanager
+async def played_gateway(
+    root: Path, welcome: bytes, decode: Callable[[bytes], Any], info: ModelInfo = MODEL
+) -> AsyncIterator[PlayedGateway]:
+    """With an agent on a synthetic engine that dials it; fails if it said anything unheard of."""
+    played, journal = PlayedGateway(welcome, decode), Journal.open(root / "journal")
+    async with serve(played.handle, "127.0.0.1", 0, compression=None) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        limits: dict[str, Any] = {"max_running": 8, "max_resident": 4}
+        agent = Agent(
+            SyntheticEngine(info), Folders(root), journal, id="engine-1", token=TOKEN, **limits
+        )
+        running = asyncio.create_task(agent.run([f"http://127.0.0.1:{port}"]))
+        try:
+            async with asyncio.timeout(HANGS_S):
+                yield played
+            assert played.not_understood == []
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            journal.close()
