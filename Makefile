@@ -7,29 +7,33 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 	ENGINE_TOKEN=only-for-linters-only-for-linters-only INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
-PURE_TESTS := $(addprefix tests/inference/,gateway/test_prompt_lengths.py gateway/test_routing.py gateway/test_hub.py \
-		link journal scheduler operations agent/test_outbox.py agent/test_progress.py) \
-	$(addprefix tests/tenants/,directory/test_invalidating_cache.py directory/test_catalogue.py \
-		billing/test_journals.py billing/test_money.py) tests/adapters/test_disk.py tests/fleet/test_reports.py \
-	$(addprefix tests/limits/test_,window.py arithmetic.py state.py refusals.py stores.py ceilings.py kinds.py)
+# The files of the tests marked as pure, which run once, with coverage.
+PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
-.PHONY: up test coverage check format bench chaos screenshots lock clean
+.PHONY: up test coverage check types lint format bench chaos screenshots lock clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
 
 test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
 	$(if $(ARGS),,$(MAKE) --no-print-directory coverage)
-	$(PY) -m pytest $(or $(ARGS),-n 2)
+	$(PY) -m pytest $(or $(ARGS),-n 2 -m "not pure")
 
-coverage: .venv/.ready-dev ## every branch of the sans-IO modules is tested
-	$(PY) -m coverage run -m pytest -q -k "not redis" $(PURE_TESTS)
+coverage: .venv/.ready-dev ## run the pure tests: they reach every branch of the sans-IO modules
+	$(PY) -m coverage erase
+	$(PY) -m coverage run -m pytest -q -n 2 --dist worksteal $(PURE_TESTS)
+	$(PY) -m coverage combine --quiet
 	$(PY) -m coverage report
 
-check: .venv/.ready-dev ## linters, types, import arrows, migrations
+check: .venv/.ready-dev ## linters, types, import arrows
+	$(MAKE) --no-print-directory -j2 --output-sync types lint
+
+types: .venv/.ready-dev
+	$(LINT_ENV) PYTHONPATH=platform:. $(PY) -m mypy
+
+lint: .venv/.ready-dev
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(LINT_ENV) PYTHONPATH=platform:. $(PY) -m mypy
 	PYTHONPATH=platform:. .venv/bin/lint-imports
 
 format: .venv/.ready-dev

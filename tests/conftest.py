@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 from django.apps import apps
+from django.conf import settings as django_settings
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -25,18 +27,46 @@ def gateways(monkeypatch: pytest.MonkeyPatch) -> FakeGateways:
     return fake
 
 
-TOGETHER = ("browser", "engine", "stack")
-"""Folders whose tests share an engine or a whole stack."""
+TOGETHER = ("stack", "browser", "engine")
+"""Folders whose tests share a whole stack or an engine, the longest first."""
+ALONE = ("stack/test_up.py", "stack/test_planes.py")
+"""Files in these folders that start stacks of their own."""
+
+
+def scope_of(nodeid: str) -> str:
+    """What runs in one process of `-n 2`: a file, or what a folder of TOGETHER shares."""
+    path = PurePosixPath(nodeid.partition("::")[0]).relative_to("tests")
+    shares = path.parts[0] in TOGETHER and str(path) not in ALONE
+    return path.parts[0] if shares else str(path)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that no core is idle at the end: what starts stacks and engines, then
+    the files with most tests."""
+    sizes = Counter(scope_of(item.nodeid) for item in items)
+
+    def rank(item: pytest.Item) -> tuple[int, int, str]:
+        scope = scope_of(item.nodeid)
+        folder = scope.partition("/")[0]
+        place = TOGETHER.index(folder) if folder in TOGETHER else len(TOGETHER)
+        return place, -sizes[scope], scope
+
+    items.sort(key=rank)
 
 
 class ByCost(LoadScopeScheduling):
-    """With `-n 2` each file stays in one process, and so does each folder of TOGETHER."""
+    """Each scope in one process, in the order of the collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        folder = PurePosixPath(path).parts[1]
-        return folder if folder in TOGETHER else path
+        return scope_of(nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCost:
-    return ByCost(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCost | None:
+    """None where another one than the default is asked for with --dist."""
+    return ByCost(config, log) if config.getoption("dist") == "load" else None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cheap_passwords() -> None:
+    """Hashing that is slow on purpose would be a good part of all the time here."""
+    django_settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

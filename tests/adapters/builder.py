@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,7 +121,7 @@ def lora(
     targets: tuple[str, ...] = ("q_proj", "v_proj"),
     rank: int = 4,
     dtype: str = "F32",
-    shapes: Mapping[str, list[int]] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Weights:
     """The tensors of a sound adapter."""
     weights = Weights()

@@ -39,7 +39,7 @@ def make_tar(
         for name, data in members if members is not None else list(CONTENT.items()):
             info = tarfile.TarInfo(name)
             info.size = len(data)
-            info.mtime = 1.5  # type: ignore[assignment]  # makes an extended header
+            info.mtime = 1.5  # makes an extended header
             edit(info)
             archive.addfile(info, io.BytesIO(data))
     return target.getvalue()

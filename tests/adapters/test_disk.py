@@ -9,6 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from inference.agent.adapters.disk import DiskIndex, NoRoom
 
+pytestmark = pytest.mark.pure
+
 
 def test_least_recently_used_goes_first() -> None:
     index = DiskIndex(100)

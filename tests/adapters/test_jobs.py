@@ -293,7 +293,7 @@ def test_job_of_a_killed_worker_is_taken_up(version: AdapterVersion, gateway: Fa
             "VALUES (now() - interval '1 minute') RETURNING id) "
             "UPDATE procrastinate_jobs SET status = 'doing', worker_id = (SELECT id FROM dead)"
         )
-    jobs.tend_queue.defer(timestamp=0)
+    jobs.tend_queue.defer(timestamp=0)  # type: ignore[call-arg]  # its decorator hides it
     run_worker()
     version.refresh_from_db()
     assert version.state == State.READY

@@ -63,7 +63,8 @@ class Tus:
 
     def __init__(self, secret: str, django: Any = None) -> None:
         self.headers = {"Authorization": f"Bearer {secret}"} | VERSION
-        self.application: Any = BodyGuard(Intake(django or get_asgi_application()))
+        inner: Any = django or get_asgi_application()
+        self.application: Any = BodyGuard(Intake(inner))
 
     def __call__(self, method: str, url: str = UPLOADS, **options: Any) -> httpx.Response:
         """The answer; of `headers`, None leaves one out."""

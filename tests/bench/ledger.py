@@ -237,7 +237,7 @@ async def _a_month(events: int, tenants: Sequence[Tenant]) -> AsyncIterator[Mont
 
 def _fill(events: int, tenants: Sequence[Tenant]) -> Month:
     start, end = MONTH
-    values = {
+    values: dict[str, Any] = {
         "start": start, "end": end, "events": events, "tenants": [one.pk for one in tenants],
         "count": len(tenants), "keys": KEYS,
     }  # fmt: skip

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -117,7 +118,8 @@ async def _serve_gateway(port: int) -> None:
     from tenants.answers import PostgresAnswers
     from tenants.directory.auth import PostgresDirectory
 
-    limiter, directory, answers = NoLimits(), PostgresDirectory(), PostgresAnswers()
+    limiter: Any = NoLimits()
+    directory, answers = PostgresDirectory(), PostgresAnswers()
     hub = Hub(f"http://127.0.0.1:{port}", settings.ENGINE_TOKEN, NoLedger(), limiter)
 
     async def engine_connected() -> bool:

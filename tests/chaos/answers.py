@@ -15,7 +15,7 @@ _ERROR_FIELDS = {"message", "type", "param", "code"}
 
 
 async def receive(
-    response: httpx.Response, one: Received, leaves_after: int | None, *, four_letters: bool
+    response: httpx.Response, one: Received, leaves_after: float | None, *, four_letters: bool
 ) -> None:
     """Note what came in `one`, up to the end or `leaves_after` pieces of a stream.
 
@@ -41,7 +41,9 @@ async def receive(
         one.wrong = f"not an answer: {error!r}"
 
 
-async def _read_stream(response: httpx.Response, answer: _Answer, leaves_after: int | None) -> None:
+async def _read_stream(
+    response: httpx.Response, answer: _Answer, leaves_after: float | None
+) -> None:
     one = answer.one
     async for line in response.aiter_lines():
         if line == "data: [DONE]":

@@ -59,7 +59,7 @@ class Counters:
         """What is held: reservations, the streams and budgets that they take."""
         reservations = await self._keys("r:*") + await self._keys("held:*")
         taken = await self.client.hgetall(PREFIX + "streams")
-        streams = {name: int(count) for name, count in taken.items()}
+        streams = {str(name): int(count) for name, count in taken.items()}
         reserved = {}
         for key in await self._keys("b:*"):
             purse = await self.client.hgetall(key)

@@ -76,7 +76,8 @@ STORMS = {
 def plan(seed: int, seconds: float, storm: Storm) -> list[Strike]:
     """The kills of a run, in order: one at a random moment of each interval, some of them double.
 
-    Who takes over for a victim may then die before it has done so.
+    Who takes over for a victim may then die before it has done so. The first ones are of each kind
+    once, in a random order, so that a short run spares none.
     """
     luck = random.Random(seed)
     fates = _Fates(storm, seconds, luck)
@@ -97,6 +98,7 @@ class _Fates:
     seconds: float
     luck: random.Random
     until: dict[tuple[str, str], float] = field(default_factory=dict)
+    struck: set[str] = field(default_factory=set)
 
     def strike(self, at_s: float) -> list[Strike]:
         """One strike, or none if all rest."""
@@ -106,10 +108,12 @@ class _Fates:
             for name in victim.names
             if self._may_die(victim.kind, name, at_s)
         ]
+        choices = [one for one in choices if one[0].kind not in self.struck] or choices
         if not choices:
             return []
         weights = [victim.weight / len(victim.names) for victim, _ in choices]
         ((victim, name),) = self.luck.choices(choices, weights)
+        self.struck.add(victim.kind)
         for other in victim.names:
             self._rest(victim.kind, other, at_s + victim.apart_s)
         self._rest(victim.kind, name, at_s + victim.rest_s * self.luck.uniform(REST_SHARE, 1.5))

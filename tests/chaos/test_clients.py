@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.chaos.clients import Crowd
 from tests.chaos.customers import Customer
 from tests.chaos.facts import Counts
-from tests.inference.rig import MODEL, rig, until
+from tests.inference.rig import rig, until
+from tests.inference.samples import MODEL
 
 REQUESTS = 60
 

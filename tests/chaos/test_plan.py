@@ -32,6 +32,13 @@ def test_five_minutes_are_a_hundred_kills_of_everybody(seed: int) -> None:
     assert {strike.kind for strike in strikes} == {victim.kind for victim in storm.victims}
 
 
+@pytest.mark.parametrize("engine", sorted(STORMS))
+@given(seed=SEEDS, seconds=st.integers(60, 120))
+def test_a_short_storm_spares_no_kind(engine: str, seed: int, seconds: int) -> None:
+    strikes = plan(seed, seconds, STORMS[engine])
+    assert {strike.kind for strike in strikes} == {one.kind for one in STORMS[engine].victims}
+
+
 @given(SEEDS)
 def test_redis_is_left_alone_at_the_end(seed: int) -> None:
     strikes = plan(seed, 300, STORMS["synthetic"])

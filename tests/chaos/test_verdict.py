@@ -386,7 +386,8 @@ def test_when_a_journal_is_billed() -> None:
     assert not end.is_billed(JournalSums("agent-0", Sums(1), Sums(1), 0, waiting=0))
     assert not end.is_billed(None)
     for field in ("open", "unacknowledged"):
-        unsettled = replace(end, **{field: 1})
+        one: Any = {field: 1}
+        unsettled = replace(end, **one)
         assert not unsettled.is_billed(JournalSums("agent-0", sums, sums, 0, waiting=0))
 
 

@@ -30,7 +30,8 @@ from tests.chaos.facts import (
 )
 from tests.chaos.plan import Strike
 
-T, K = TypeVar("T"), TypeVar("K")
+T = TypeVar("T")
+K = TypeVar("K")
 
 CUT = "engine_lost"
 """The finish reason that only a journal gives, to requests that were open when its agent died."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from inference.agent.engines.engine import Engine, Kind, LocalAdapter, Meter
+from inference.agent.engines.engine import Engine, LocalAdapter, Meter
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.revision import revision_of
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
@@ -202,7 +202,12 @@ async def test_a_wrong_field_is_named(
 
 
 async def test_what_changes_nothing_is_ignored(engine: Engine) -> None:
-    harmless = {"best_of": 1, "modalities": ["text"], "functions": None, "use_beam_search": False}
+    harmless: dict[str, Any] = {
+        "best_of": 1,
+        "modalities": ["text"],
+        "functions": None,
+        "use_beam_search": False,
+    }
     assert (await ask(engine, **harmless)).tokens > 0
 
 
@@ -335,7 +340,7 @@ async def test_two_messages_are_told_apart_by_their_answers(engine: Engine) -> N
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 async def test_an_answer_has_its_token_ids_by_choice_if_they_are_wanted(
-    engine: Engine, kind: Kind, n: int, stream: bool
+    engine: Engine, kind: str, n: int, stream: bool
 ) -> None:
     almost_greedy = {"temperature": 0.01, "seed": 1, "n": n}
     answer = await ask(engine, kind, stream=stream, wants_ids=True, **almost_greedy)

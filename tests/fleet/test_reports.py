@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gateway.history import STEP_S, Load, Point, Rate
 from tenants.fleet.reports import Counted, Fleet, Report, merged, merged_counts, merged_points
+
+pytestmark = pytest.mark.pure
 
 
 def engine(id: str, tokens: int = 0, **fields: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from html import escape
@@ -120,7 +120,7 @@ class IdentityProvider(ThreadingHTTPServer):
         now = int(time.time())
         claims = {"iss": self.issuer, "aud": CLIENT[0], "iat": now, "exp": now + 60}
         claims = _changed(claims | {"nonce": nonce} | self.person, self.token)
-        signers = {"none": None, "HS256": b"whatever is as long as it must be"}
+        signers: dict[str, Any] = {"none": None, "HS256": b"whatever is as long as it must be"}
         signer = signers.get(self.algorithm, self.signer)
         return jwt.encode(claims, signer, algorithm=self.algorithm, headers=self.header)
 
@@ -164,6 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
             elif path == "/userinfo":
                 self._send(*self.server.tell(self.headers["authorization"]))
             else:
+                ends: dict[str, Callable[[dict[str, str]], Answer]]
                 ends = {"/.well-known/openid-configuration": self.server.discover}
                 ends |= {"/token": self.server.exchange, "/keys": self.server.keys}
                 self._send(*ends[path](sent))

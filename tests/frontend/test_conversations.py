@@ -15,7 +15,7 @@ from tests.frontend.clients import client_of
 from tests.tenants.making import make_base, make_member, make_tenant
 
 SECRET = "the launch is on Friday"
-NODES = [
+NODES: list[dict[str, Any]] = [
     {"id": 1, "parent": None, "role": "user", "content": SECRET},
     {"id": 2, "parent": 1, "role": "assistant", "content": "Oh", "foot": "1 in · 2 out"},
     {"id": 3, "parent": 1, "role": "assistant", "content": "Fine"},

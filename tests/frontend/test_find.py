@@ -93,7 +93,6 @@ def test_the_shell_has_palette_and_keys(tenant: Tenant) -> None:
     assert 'data-go-key="u"' in page and 'data-go-key="h"' not in page
     home = Client()
     home.force_login(make_member(tenant, "owner"))
-    Tenant.objects.create(slug="more", name="More").memberships.create(
-        user=home.get("/account/email/").wsgi_request.user, role="viewer"
-    )
+    user: Any = home.get("/account/email/").wsgi_request.user
+    Tenant.objects.create(slug="more", name="More").memberships.create(user=user, role="viewer")
     assert 'data-url="/find"' in home.get("/").content.decode()

@@ -102,7 +102,7 @@ def test_nonsense_is_refused(tenant: Tenant, admin: Client, name: str, value: st
 
 def test_money_is_entered_in_units_and_stored_in_millionths(tenant: Tenant, admin: Client) -> None:
     admin.post(address(tenant, "limits"), own(cost_per_day="12.5", cost_per_month="1000000"))
-    stored = LimitSet.objects.get()
+    stored: Any = LimitSet.objects.get()
     assert (stored.cost_per_day, stored.cost_per_month) == (12_500_000, 10**12)
     page = admin.get(address(tenant, "limits"))
     assert line(page, "Cost per day").in_force == "12.50"
@@ -115,7 +115,7 @@ def test_money_is_entered_in_units_and_stored_in_millionths(tenant: Tenant, admi
 def test_what_is_left_empty_is_no_limit_any_more(tenant: Tenant, admin: Client) -> None:
     admin.post(address(tenant, "limits"), own(requests_per_minute="5", tokens_per_day="0"))
     admin.post(address(tenant, "limits"), own(tokens_per_day="0"))
-    stored = LimitSet.objects.get()
+    stored: Any = LimitSet.objects.get()
     assert (stored.requests_per_minute, stored.tokens_per_day) == (None, 0)
 
 

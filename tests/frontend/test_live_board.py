@@ -274,7 +274,7 @@ async def test_what_limits_and_first_steps_need_is_heard_of_other_gateways() -> 
         reader.leave()
 
 
-class Away(InMemoryChannelLayer):  # type: ignore[misc]
+class Away(InMemoryChannelLayer):
     """A layer whose Redis can be away: it hangs, or refuses."""
 
     hangs = refuses = False

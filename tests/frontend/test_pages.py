@@ -115,7 +115,7 @@ def test_a_key_may_be_made_with_limits_of_its_own(tenant: Tenant) -> None:
     assert refused.status_code == 422 and "101 is above the ceiling of 100." in refused.text
     assert not ApiKey.objects.exists()
     client.post(where, body | {"tenant-requests_per_minute": "60"})
-    made = LimitSet.objects.get(key=ApiKey.objects.get())
+    made: Any = LimitSet.objects.get(key=ApiKey.objects.get())
     assert (made.author, made.requests_per_minute, made.cost_per_day) == ("tenant", 60, 1_500_000)
     client.post(where, {"name": "free", "scopes": "inference", "lane": "batch"})
     assert not LimitSet.objects.filter(key__name="free").exists()
@@ -137,7 +137,8 @@ def test_a_rotated_key_is_like_the_old_one_which_ends_later(tenant: Tenant) -> N
     new = ApiKey.objects.find(answer.context["secret"])
     assert new is not None and new.pk != old.pk
     assert (new.scopes, new.allowed_models) == (["inference"], ["support"])
-    assert new.limit_sets.get().requests_per_minute == 7
+    limits: Any = new.limit_sets.get()
+    assert limits.requests_per_minute == 7
     old.refresh_from_db()
     assert old.revoked_at is None and old.expires_at is not None
     client.post(address(tenant, f"keys/{old.pk}/rotate"), {"overlap": "0"})

@@ -79,7 +79,7 @@ class Browser:
     @property
     def user(self) -> User | None:
         """Who is signed in."""
-        return User.objects.filter(pk=self.client.session.get("_auth_user_id")).first()
+        return User.objects.filter(pk=self.client.session.get("_auth_user_id") or 0).first()
 
 
 def onward(answer: Any) -> str:

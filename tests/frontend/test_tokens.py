@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import combinations, product
 from pathlib import Path
@@ -58,7 +59,7 @@ def contrast(one: Colour, other: Colour) -> float:
 
 def distance(one: Colour, other: Colour) -> float:
     """In OKLab: 0 is the same, black is 1 from white."""
-    return sum((a - b) ** 2 for a, b in zip(_oklab(one), _oklab(other), strict=True)) ** 0.5
+    return math.dist(_oklab(one), _oklab(other))
 
 
 def _oklab(colour: Colour) -> Colour:

@@ -159,7 +159,7 @@ async def survey(app: Any) -> None:
     """Print what each address answers to cookies that are too large, and how many were read; then
     how many the READERS read of those that may pass."""
     read: list[str] = []
-    cookies._unquote = lambda text: read.append(text) or text  # type: ignore[attr-defined]
+    cookies._unquote = lambda text: read.append(text) or text
     found = []
     for kind, method, path in ADDRESSES:
         scope = {"type": kind, "method": method, "path": path, "headers": HOST + TOO_MUCH[0]}

@@ -8,7 +8,8 @@ from structlog.testing import capture_logs
 
 from gateway.process import drain
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
-from tests.inference.rig import MODEL, rig
+from tests.inference.rig import rig
+from tests.inference.samples import MODEL
 
 BODY = {"model": MODEL.name, "messages": [{"role": "user", "content": "Hello"}], "stream": True}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
-from django.http import HttpResponse
 from django.test import Client, RequestFactory
 
 from gateway.failures import server_error
@@ -14,7 +14,7 @@ from tests.tenants.making import make_key, make_tenant
 OPENAI, PROBLEM, PAGE = "/v1/usage/receipts/key", "/api/v1/keys", "/account/login/"
 
 
-def message_of(answer: HttpResponse, path: str) -> str:
+def message_of(answer: Any, path: str) -> str:
     """What the answer says, in the shape that is due at this address."""
     body = json.loads(answer.content)
     if path == PROBLEM:

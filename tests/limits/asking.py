@@ -72,7 +72,7 @@ def charge(
     id: str = "r1", *scopes: Scope, prompt: int = 10, output: int = 20, **fields: Any
 ) -> Charge:
     """For `output` tokens and no fewer, unless `least_output_tokens` is given."""
-    defaults = {
+    defaults: dict[str, Any] = {
         "holder": "g1",
         "rate": Rate(),
         "quantities": {"requests": 1},
@@ -151,7 +151,7 @@ class FlakyStore:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.away = self.forgetful = False
-        self.forget()
+        self._memory = self._snapshot = MemoryStore(clock)
 
     def snapshot(self) -> None:
         """What `roll_back` returns to."""

@@ -18,6 +18,8 @@ from tenants.limits.reservation import Part, StoredReservation
 from tenants.limits.window import GONE_S, Window
 from tests.limits.asking import DAY, NOON, charge, limits
 
+pytestmark = pytest.mark.pure
+
 moments = st.datetimes(datetime(2000, 1, 1), datetime(2200, 1, 1)).map(
     lambda at: at.replace(tzinfo=UTC)
 )

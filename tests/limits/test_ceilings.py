@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.grants import Limits
-from tenants.limits.ceilings import beyond, ceiling, in_force, least, limits
+from tenants.limits.ceilings import Sets, beyond, ceiling, in_force, least, limits
 from tenants.limits.kinds import KINDS
+
+pytestmark = pytest.mark.pure
 
 FIGURES = st.dictionaries(st.sampled_from(sorted(KINDS)), st.none() | st.integers(0, 10**12))
 SETS = st.dictionaries(st.sampled_from(["operator", "tenant", "default"]), FIGURES)
 
 
 @given(SETS)
-def test_nothing_in_force_is_above_the_ceiling_or_the_tenants_own(sets: dict) -> None:
+def test_nothing_in_force_is_above_the_ceiling_or_the_tenants_own(sets: Sets) -> None:
     found, highest, own = in_force(sets), ceiling(sets), sets.get("tenant", {})
     for field in KINDS:
         here = [limit for limit in (highest[field], own.get(field)) if limit is not None]
@@ -23,7 +27,7 @@ def test_nothing_in_force_is_above_the_ceiling_or_the_tenants_own(sets: dict) ->
 
 
 @given(SETS)
-def test_the_default_holds_only_where_the_operator_set_nothing(sets: dict) -> None:
+def test_the_default_holds_only_where_the_operator_set_nothing(sets: Sets) -> None:
     operator, default = sets.get("operator", {}), sets.get("default", {})
     for field, limit in ceiling(sets).items():
         expected = operator.get(field)
@@ -31,13 +35,13 @@ def test_the_default_holds_only_where_the_operator_set_nothing(sets: dict) -> No
 
 
 @given(SETS, SETS)
-def test_the_least_is_below_both(one: dict, other: dict) -> None:
+def test_the_least_is_below_both(one: Sets, other: Sets) -> None:
     found = least(in_force(one), in_force(other))
     assert found == least(in_force(other), in_force(one)) == least(found, in_force(one))
 
 
 @pytest.mark.parametrize("sets", [None, {}, {"tenant": {}}, {"operator": {"tokens_per_day": None}}])
-def test_a_scope_without_limits_is_no_scope(sets: dict | None) -> None:
+def test_a_scope_without_limits_is_no_scope(sets: Sets | None) -> None:
     assert limits("t1", "tenant `acme`", sets) == ()
 
 
@@ -49,7 +53,7 @@ def test_a_limit_of_zero_is_a_limit() -> None:
 
 
 def test_other_columns_of_a_row_are_left_aside() -> None:
-    row = {"id": 3, "author": "tenant", "updated_at": "2026-01-01", "cost_per_day": 9}
+    row: Any = {"id": 3, "author": "tenant", "updated_at": "2026-01-01", "cost_per_day": 9}
     assert limits("k7", "key `ci`", {"tenant": row}) == (
         Limits("k7", "key `ci`", {"cost_per_day": 9}),
     )

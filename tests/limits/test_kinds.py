@@ -9,6 +9,8 @@ import pytest
 from tenants.limits.kinds import KINDS, Kind, table
 from tests.environment import ROOT
 
+pytestmark = pytest.mark.pure
+
 
 def kind(name: str = "images_per_minute", **fields: Any) -> Kind:
     facts = {"window": "minute", "measure": "images", "label": "", "wording": "", "help": ""}

@@ -12,6 +12,8 @@ from tenants.limits.commands import Refused
 from tenants.limits.refusals import error_of, money
 from tests.limits.asking import limits
 
+pytestmark = pytest.mark.pure
+
 NEW_YEAR = int(datetime(2027, 1, 1, tzinfo=UTC).timestamp())
 
 

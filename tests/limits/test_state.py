@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tenants.limits.commands import (
     Charge,
     Done,
@@ -15,6 +17,8 @@ from tenants.limits.commands import (
 )
 from tenants.limits.state import LEASE_MS, SWEEP_MS, WITHDRAWN_MS, LimitState
 from tests.limits.asking import DAY, NOON, charge, scope
+
+pytestmark = pytest.mark.pure
 
 NOW_MS = NOON * 1000
 DAY_MS = 86_400_000

@@ -53,6 +53,8 @@ from tests.limits.asking import (
     scope,
 )
 
+pytestmark = pytest.mark.pure
+
 # --- one decision over all scopes ----------------------------------------------------------------
 
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tenants.limits.window import GONE_S, WINDOW_S, Window
 
+pytestmark = pytest.mark.pure
+
 
 def filled(*seconds_and_amounts: tuple[int, int]) -> Window:
     window = Window()

@@ -44,7 +44,7 @@ def in_docs(scenery: Scenery) -> list[Shot]:
 
 def _pages(scenery: Scenery) -> Iterator[Shot]:
     """Each page once, as the role to whom it shows most."""
-    found = {}
+    found: dict[str, Shot] = {}
     for page in pages_of(Subject(**scenery.subject)):
         if page.role not in LEAST_INTERESTING or page.name.startswith(("account", "mfa")):
             found.setdefault(page.name, Shot(page.name, page.role, page.url))

@@ -1,4 +1,4 @@
-"""One whole Lorikeet on real vLLM for all tests of this folder."""
+"""One whole Lorikeet on real vLLM for all tests of this folder: two gateways, and so a Redis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.stack.running import Stack, signed_in, up
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with up(tmp_path_factory.mktemp("stack") / "var") as running:
+    with up(tmp_path_factory.mktemp("stack") / "var", GATEWAYS="2") as running:
         yield running
 
 
@@ -21,10 +21,3 @@ def operator(stack: Stack) -> Iterator[httpx.Client]:
     """The operator, signed in to the console."""
     with signed_in(stack) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two gateways, one engine, and so a Redis."""
-    with up(tmp_path_factory.mktemp("pair") / "var", GATEWAYS="2") as running:
-        yield running

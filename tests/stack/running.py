@@ -45,7 +45,7 @@ class Stack:
 
     def key(self, tenant: str) -> str:
         """The demo key of a tenant, by its slug."""
-        return next(t["api_key"] for t in self.facts["tenants"] if t["slug"] == tenant)
+        return str(next(t["api_key"] for t in self.facts["tenants"] if t["slug"] == tenant))
 
     @property
     def console_url(self) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import httpx
@@ -27,9 +28,9 @@ ESTIMATE_TOKENS = 40
 
 
 @pytest.fixture(scope="module")
-def office(pair: Stack) -> Iterator[httpx.Client]:
+def office(stack: Stack) -> Iterator[httpx.Client]:
     """The operator, signed in."""
-    with signed_in(pair) as client:
+    with signed_in(stack) as client:
         price = {"base_model": MODEL_NAME, "prompt": 1_000_000, "cached_prompt": 250_000}
         made = client.post("/api/v1/prices", json=price | {"output": 4_000_000})
         assert made.status_code == 201, made.text
@@ -37,13 +38,13 @@ def office(pair: Stack) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def customer(pair: Stack, office: httpx.Client) -> Customer:
+def customer(stack: Stack, office: httpx.Client) -> Customer:
     """A tenant of its own for each test."""
     slug = f"customer{time.time_ns()}"
     assert office.post("/api/v1/tenants", json={"slug": slug, "name": slug}).is_success
     body = {"name": "k", "scopes": ["inference", "usage:read"]}
     made = office.post("/api/v1/keys", params={"tenant": slug}, json=body)
-    return Customer(pair, office, slug, made.json()["secret"])
+    return Customer(stack, office, slug, made.json()["secret"])
 
 
 class Customer:
@@ -60,7 +61,10 @@ class Customer:
         changed = self._office.patch("/api/v1/limits", params=where, json={"operator": limits})
         assert changed.is_success, changed.text
         for url in self.stack.urls:
-            until(lambda url=url: "x-ratelimit-limit-requests" in self.models(url).headers)
+            until(partial(self._limits_requests, url))
+
+    def _limits_requests(self, url: str) -> bool:
+        return "x-ratelimit-limit-requests" in self.models(url).headers
 
     def get(self, url: str, **params: str) -> httpx.Response:
         return httpx.get(url, headers=self.headers, params=params, timeout=PATIENCE_S)
@@ -78,7 +82,7 @@ class Customer:
 
             return list(threads.map(post, range(count)))
 
-    def receipt(self, answer: httpx.Response) -> dict[str, Any]:
+    def receipt(self, answer: Any) -> dict[str, Any]:
         """The receipt of a request, once it is in the ledger."""
         url = f"{self.stack.url}/v1/usage/receipts/{answer.headers['x-request-id']}"
         until(lambda: self.get(url).is_success, START_S)
@@ -226,17 +230,17 @@ def test_a_killed_redis_holds_nobody_up(customer: Customer) -> None:
     until(lambda: customer.stack.children("redis"))
 
 
-def test_in_the_end_everything_agrees(pair: Stack, office: httpx.Client) -> None:
-    key = {"Authorization": f"Bearer {pair.key(TENANTS[0].slug)}"}
-    answer = httpx.post(pair.url + CHAT, headers=key, json=ask(MODEL_NAME), timeout=PATIENCE_S)
+def test_in_the_end_everything_agrees(stack: Stack, office: httpx.Client) -> None:
+    key = {"Authorization": f"Bearer {stack.key(TENANTS[0].slug)}"}
+    answer = httpx.post(stack.url + CHAT, headers=key, json=ask(MODEL_NAME), timeout=PATIENCE_S)
     assert answer.is_success
-    until(lambda: pair.manage("reconcile").returncode == 0)
-    checked = pair.manage("reconcile", "--check-rollups")
+    until(lambda: stack.manage("reconcile").returncode == 0)
+    checked = stack.manage("reconcile", "--check-rollups")
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    where = f"{pair.url}/v1/usage/receipts"
+    where = f"{stack.url}/v1/usage/receipts"
     params = {"start_time": int(time.time()) - 3600}
     listed = httpx.get(where, headers=key, params=params, timeout=PATIENCE_S)
     assert listed.is_success, listed.text
-    (pair.var / "receipts.json").write_text(listed.text)
-    verified = pair.manage("verify_receipt", str(pair.var / "receipts.json"))
+    (stack.var / "receipts.json").write_text(listed.text)
+    verified = stack.manage("verify_receipt", str(stack.var / "receipts.json"))
     assert verified.returncode == 0, verified.stdout + verified.stderr

@@ -170,7 +170,7 @@ def test_a_hostile_adapter_is_rejected_with_its_reason_and_everything_goes_on(
 def test_a_gateway_killed_in_mid_stream_leaves_nothing_running_and_comes_back(
     stack: Stack, operator: httpx.Client
 ) -> None:
-    (gateway,) = stack.children("gateway")
+    gateway = stack.gateway(stack.url)
     with stack.client(stack.key(SUPPORT.slug)) as client:
         with (
             pytest.raises(httpx.TransportError),

@@ -37,7 +37,7 @@ class Api:
     def __call__(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """The response; `path` is under `/api/v1/`."""
         query = ({"tenant": self.tenant} if self.tenant else {}) | query
-        sent = {} if body is None else {"data": json.dumps(body)}
+        sent: dict[str, Any] = {} if body is None else {"data": json.dumps(body)}
         return self.client.generic(
             method,
             f"/api/v1/{path}",
@@ -61,7 +61,7 @@ def with_key(tenant: Tenant, *scopes: str, **fields: Any) -> tuple[Api, ApiKey]:
 def everybody(acme: Tenant) -> dict[str, Api]:
     """All of EVERYBODY, who all ask about acme."""
     other = make_tenant("other")
-    found = {role: make_member(acme, role) for role in ROLES}
+    found: dict[str, Any] = {role: make_member(acme, role) for role in ROLES}
     found |= {name: make_key(acme, scope)[1] for name, scope in SCOPES.items()}
     found |= {
         "operator": make_user("operator", is_staff=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from datetime import datetime
+from typing import Any
 
 from django.db import connection, transaction
 from django.utils import timezone
@@ -26,7 +27,7 @@ from tenants.models import (
 _numbers = itertools.count(1)
 
 
-def make_user(name: str = "", **fields: object) -> User:
+def make_user(name: str = "", **fields: Any) -> User:
     return User.objects.create_user(name or f"user{next(_numbers)}", **fields)
 
 
@@ -72,7 +73,7 @@ def make_version(adapter: Adapter, digest: str = "", state: State = State.READY)
     return version
 
 
-def make_key(tenant: Tenant, *scopes: str, **fields: object) -> tuple[ApiKey, str]:
+def make_key(tenant: Tenant, *scopes: str, **fields: Any) -> tuple[ApiKey, str]:
     return ApiKey.objects.issue(tenant, name="a key", scopes=scopes or ["inference"], **fields)
 
 

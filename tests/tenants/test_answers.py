@@ -109,7 +109,7 @@ async def test_of_many_that_race_exactly_one_wins(kept: Kept) -> None:
         found = await asyncio.gather(
             *((kept.one, kept.other)[i % 2].claim(claim) for i, claim in enumerate(claims))
         )
-        assert sorted(found) == [False] * 39 + [True]
+        assert (found.count(True), found.count(False)) == (1, 39)
 
 
 async def test_of_many_that_race_for_a_dead_ones_claim_exactly_one_wins(kept: Kept) -> None:
@@ -118,7 +118,7 @@ async def test_of_many_that_race_for_a_dead_ones_claim_exactly_one_wins(kept: Ke
     found = await asyncio.gather(
         *((kept.one, kept.other)[i % 2].claim(kept.claim(f"{i}")) for i in range(40))
     )
-    assert sorted(found) == [False] * 39 + [True]
+    assert (found.count(True), found.count(False)) == (1, 39)
 
 
 async def test_another_body_is_refused_while_it_runs_and_afterwards(kept: Kept) -> None:
@@ -217,12 +217,17 @@ async def postgres(transactional_db: None) -> AsyncIterator[Kept]:
         yield made
 
 
+async def never() -> None:
+    """The departure of a client that stays."""
+    await asyncio.Event().wait()
+
+
 async def test_two_gateways_that_are_asked_at_once_make_one_answer(postgres: Kept) -> None:
     made: list[str] = []
 
     async def ask(gateway: Idempotency, i: int) -> bytes:
         claim = postgres.claim(f"{i}")
-        async with gateway.turn(claim, asyncio.Event().wait()) as turn:
+        async with gateway.turn(claim, never()) as turn:
             if isinstance(turn, KeptAnswer):
                 return turn.body
             made.append(claim.request_id)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, connection, transaction
@@ -19,6 +20,7 @@ from tenants.models import (
     Alias,
     ApiKey,
     Membership,
+    Role,
     State,
     Tenant,
     User,
@@ -40,7 +42,9 @@ def refused(write: Callable[[], Any], constraint: str) -> None:
     with pytest.raises(IntegrityError) as caught, transaction.atomic():
         write()
         connection.check_constraints()
-    assert constraint in str(caught.value) + repr(caught.value.__cause__.diag.constraint_name)
+    cause = caught.value.__cause__
+    assert isinstance(cause, psycopg.Error)
+    assert constraint in str(caught.value) + repr(cause.diag.constraint_name)
 
 
 # --- Tenants and members -------------------------------------------------------------------------
@@ -96,10 +100,10 @@ def test_a_user_is_a_member_once(tenant: Tenant) -> None:
 def test_the_last_owner_stays(tenant: Tenant) -> None:
     make_member(tenant, "admin")
     owner = Membership.objects.get(user=make_member(tenant, "owner"))
-    for leave in (owner.remove, lambda: owner.change_role("admin")):
+    for leave in (owner.remove, lambda: owner.change_role(Role.ADMIN)):
         with pytest.raises(LastOwner):
             leave()
-    owner.change_role("owner")
+    owner.change_role(Role.OWNER)
     Membership.objects.get(user=make_member(tenant, "owner")).remove()
     with pytest.raises(LastOwner):
         owner.remove()

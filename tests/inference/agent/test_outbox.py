@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,8 @@ from inference.agent.outbox import Outbox, residency_change
 from inference.gateway.routing import EngineState
 from inference.link.wire import Delta, Done, EngineStats, Stats, Step, Usage, Wait, Waits
 from tests.inference.samples import MODEL
+
+pytestmark = pytest.mark.pure
 
 
 def test_deltas_of_a_step_leave_together_before_everything_else() -> None:

@@ -15,6 +15,8 @@ from inference.agent.scheduler.slots import Slots
 from inference.link import wire
 from inference.link.wire import Wait
 
+pytestmark = pytest.mark.pure
+
 
 class Heard:
     """The part of a link that a watch uses."""

@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -34,7 +35,7 @@ def traced() -> Iterator[None]:
 
 @asynccontextmanager
 async def sent(
-    one: Gateway, head: bytes = b"", **fields: object
+    one: Gateway, head: bytes = b"", **fields: Any
 ) -> AsyncIterator[asyncio.StreamReader]:
     """A connection that has sent a large request and, unlike a client library, forgot it."""
     host, port = one.url.removeprefix("http://").split(":")

@@ -41,6 +41,8 @@ from tests.inference.played import Bench, Ledger, benched, entry
 from tests.inference.rig import until
 from tests.inference.samples import BASE, GRANT, MODEL, REF
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
@@ -75,7 +77,8 @@ async def test_a_request_from_submit_to_its_end(bench: Bench) -> None:
 
 
 async def test_who_watches_a_request_hears_what_it_waits_for(bench: Bench) -> None:
-    engine, heard = await bench.join(), []
+    engine = await bench.join()
+    heard: list[object] = []
     watched, plain = bench.submit("r1", watch=heard.append), bench.submit("r2")
     asked = [await engine.hear(), await engine.hear()]
     assert [one.watched for one in asked if isinstance(one, wire.Submit)] == [True, False]

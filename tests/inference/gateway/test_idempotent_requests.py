@@ -72,7 +72,7 @@ async def billed(*gateways: Gateway, count: int = 1) -> list[Any]:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_retry_gets_the_same_bytes_and_costs_nothing(stack: Rig, stream: bool) -> None:
-    options = {"stream_options": {"include_usage": True}} if stream else {}
+    options: dict[str, Any] = {"stream_options": {"include_usage": True}} if stream else {}
     body = chat(max_tokens=6, ignore_eos=True, stream=stream, **options)
     first = await post(stack.gateway, body)
     generated = stack.engine.stats().completion_tokens
@@ -133,7 +133,7 @@ async def test_another_api_keys_idempotency_key_is_another(stack: Rig) -> None:
 @pytest.mark.parametrize("key", ["", "x" * 256, "caf\xe9"])
 async def test_a_bad_key_names_the_header(stack: Rig, key: str) -> None:
     async with stack.gateway.client() as client:
-        headers = [("Idempotency-Key", key.encode("latin-1"))]
+        headers = {b"Idempotency-Key": key.encode("latin-1")}
         answer = await client.post(CHAT, json=chat(), headers=headers)
     assert answer.status_code == 400
     assert "`Idempotency-Key`" in answer.json()["error"]["message"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Rig]:
     await engine.close()
 
 
-def echo(text: str = "Polly", model: str = MODEL.name, **fields: Any) -> dict[str, Any]:
+def echo(text: Any = "Polly", model: str = MODEL.name, **fields: Any) -> dict[str, Any]:
     return {"model": model, "text": text} | fields
 
 
@@ -104,6 +105,10 @@ async def test_a_retry_gets_the_same_answer_and_pays_nothing(stack: Rig) -> None
     assert len(await stack.gateway.ledger.settled()) == 1
 
 
+def _has_queued(stack: Rig, count: int) -> bool:
+    return stack.agent.stats().queued == count
+
+
 async def test_the_queue_is_fair_between_operations_too(stack: Rig) -> None:
     """A tenant that waits with one request goes before another's second one."""
     assert isinstance(stack.engine, SyntheticEngine)
@@ -120,7 +125,7 @@ async def test_the_queue_is_fair_between_operations_too(stack: Rig) -> None:
         await until(lambda: stack.engine.stats().running)
         for i in range(3):
             tasks.create_task(ask(f"acme {i}", "acme", PATH, echo(max_tokens=9)))
-            await until(lambda i=i: stack.agent.stats().queued == i + 1)
+            await until(partial(_has_queued, stack, i + 1))
         tasks.create_task(ask("globex", "globex", PATH, echo(max_tokens=9)))
         await until(lambda: stack.agent.stats().queued == 4)
         stack.engine.behaviour = Behaviour()

@@ -6,6 +6,8 @@ import pytest
 
 from inference.gateway.prompt_lengths import LEAST_PER_BYTE, PromptLengths
 
+pytestmark = pytest.mark.pure
+
 
 def test_prompt_lengths_are_learned_for_each_model() -> None:
     lengths = PromptLengths()

@@ -13,6 +13,8 @@ from inference.gateway.routing import COLD_LOAD_COST, EngineState, Needs, choose
 from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Stats
 from tests.inference.samples import MODEL, REF
 
+pytestmark = pytest.mark.pure
+
 
 def engine(id: str, load: int = 0, *, resident: bool = False, **fields: object) -> EngineState:
     stats = EngineStats(running=load, resident=[REF.name] if resident else [])

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -418,13 +419,17 @@ async def test_a_machine_that_stood_still_lost_nobody(
     assert list(stack.gateway.hub._links.values()) == links
 
 
+def _drains(one: Any) -> bool:
+    return bool(one.hub.snapshot()[0]["draining"])
+
+
 async def test_an_engine_drained_at_one_gateway_takes_nothing_new_from_any(tmp_path: Path) -> None:
     async with gateway() as first, gateway() as second:
         first.hub.gateways = [first.url, second.url]
         async with agent_on(SyntheticEngine(MODEL), tmp_path, [first, second]):
             first.hub.drain("engine-1")
             for one in (first, second):
-                await until(lambda one=one: one.hub.snapshot()[0]["draining"])
+                await until(partial(_drains, one))
                 async with one.client() as client:
                     refused = await client.post("/v1/chat/completions", json=chat())
                 assert refused.status_code == 503

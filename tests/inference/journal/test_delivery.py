@@ -13,6 +13,8 @@ from inference.agent.journal.delivery import Delivery
 from inference.link.session import Attempt
 from inference.link.wire import NOBODY, LedgerEntry, Usage
 
+pytestmark = pytest.mark.pure
+
 RESEND_AFTER_S, REPEAT_AFTER_S = 30.0, 300.0
 A, B, C = "http://a", "http://b", "http://c"
 

@@ -46,6 +46,8 @@ from tests.inference.journals import (
     view,
 )
 
+pytestmark = pytest.mark.pure
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:

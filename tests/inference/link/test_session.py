@@ -13,6 +13,8 @@ from inference.link.session import HEARTBEAT_S, LOST_S, Session, Side, State, ne
 from inference.link.wire import Frame
 from tests.inference.samples import MODEL, REF
 
+pytestmark = pytest.mark.pure
+
 HELLO = wire.Hello(1, 1, "engine-1", MODEL)
 WELCOME = wire.Welcome(1, "http://gateway", [])
 SUBMIT = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt")
@@ -100,9 +102,9 @@ def test_every_frame_in_every_state_from_either_side(
 def test_a_link_opens_with_hello_and_welcome() -> None:
     agent, gateway = pair(State.CONNECTED)
     tell(agent, gateway, HELLO)
-    assert agent.state is gateway.state is State.GREETED
+    assert (agent.state, gateway.state) == (State.GREETED, State.GREETED)
     tell(gateway, agent, WELCOME)
-    assert agent.state is gateway.state is State.OPEN
+    assert (agent.state, gateway.state) == (State.OPEN, State.OPEN)
     assert agent.version == gateway.version == 1
 
 

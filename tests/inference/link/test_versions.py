@@ -21,6 +21,8 @@ from tests.inference.played import Bench, Played, PlayedGateway, benched, played
 from tests.inference.rig import until
 from tests.inference.samples import MODEL, REF
 
+pytestmark = pytest.mark.pure
+
 NEW_REF = AdapterRef(REF.name, REF.digest, 8, ("q_proj",))
 NEW_MODEL = msgspec.structs.replace(
     MODEL, revision="r" * 64, engine_version="1", operations=["chat"], parsers={"tool": "hermes"}

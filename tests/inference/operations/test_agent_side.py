@@ -14,6 +14,8 @@ from inference.operations.fields import MAX_CONSTRAINT_BYTES, MAX_VALUES
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
 
+pytestmark = pytest.mark.pure
+
 HELLO = [{"role": "user", "content": "Hello"}]
 LONG = "x" * MAX_CONSTRAINT_BYTES
 

@@ -22,6 +22,8 @@ from inference.operations.estimate import (
     prompt_tokens_of,
 )
 
+pytestmark = pytest.mark.pure
+
 LONG = 100_000
 
 

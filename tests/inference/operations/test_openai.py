@@ -18,6 +18,8 @@ from inference.operations.completion import COMPLETION, COMPLETION_TOKENS
 from inference.operations.operation import Framing, Operation
 from inference.operations.registry import OPERATIONS
 
+pytestmark = pytest.mark.pure
+
 USAGE = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=3, reasoning_tokens=1)
 
 

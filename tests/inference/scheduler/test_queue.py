@@ -14,6 +14,8 @@ from inference.agent.scheduler.slots import Slots
 from inference.agent.scheduler.wait_estimate import DEFAULT_WAIT_S, LONGEST_WAIT_S
 from inference.errors import InvalidRequest, Overloaded
 
+pytestmark = pytest.mark.pure
+
 PATIENCE_S = 1.0
 BATCH_PATIENCE_S = 30.0
 

@@ -17,6 +17,8 @@ from inference.agent.scheduler.capacity import GROWTH_TOKENS
 from inference.agent.scheduler.queue import LEEWAY, Queue, Request
 from inference.agent.scheduler.slots import Slots
 
+pytestmark = pytest.mark.pure
+
 STEP_S = 0.05
 
 

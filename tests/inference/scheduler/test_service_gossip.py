@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.agent.scheduler import service_gossip
 from inference.agent.scheduler.service_gossip import RemoteService, ServiceTotals
+
+pytestmark = pytest.mark.pure
 
 
 def test_each_reader_hears_of_every_change_once() -> None:

@@ -7,6 +7,8 @@ import pytest
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
 from inference.agent.scheduler.slots import Slots
 
+pytestmark = pytest.mark.pure
+
 TURN_S = 1.0
 
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from inference.agent.scheduler.slots import Slots
 
+pytestmark = pytest.mark.pure
+
 
 def test_slots_evict_the_least_recently_used_that_is_idle() -> None:
     slots = Slots(active=2, resident=2)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.agent.scheduler.lazy_heap import LazyHeap
 from inference.agent.scheduler.vtc import FIRST_SWEEP, VirtualTokenCounters
+
+pytestmark = pytest.mark.pure
 
 
 def test_a_newcomer_is_level_with_the_least_that_waits() -> None:
@@ -92,8 +95,12 @@ def test_what_others_served_counts_but_no_further_than_the_reach() -> None:
     counters.wait("b")
     counters.charge("b", 5000)
     counters.heard({"a": 200, "b": 10, "c": 400, "d": 10_000})
-    counters = {tenant: counters.counter(tenant) for tenant in "abcd"}
-    assert counters == {"a": 300, "b": 5100, "c": 500, "d": 1100}
+    assert {tenant: counters.counter(tenant) for tenant in "abcd"} == {
+        "a": 300,
+        "b": 5100,
+        "c": 500,
+        "d": 1100,
+    }
 
 
 def test_where_nobody_waits_the_floor_follows_the_other_engines() -> None:

@@ -298,6 +298,7 @@ def test_a_keys_text_is_shown_once(owner: Api) -> None:
     body = made.json()
     key = ApiKey.objects.find(body["secret"])
     assert key is not None and key.scopes == ["inference", "usage:read"]
+    assert key.created_by is not None
     assert body["models"] is None and body["created_by"] == key.created_by.username
     for path in ("keys", f"keys/{key.pk}"):
         text = owner("GET", path).content.decode()

@@ -277,7 +277,7 @@ def test_operators_pin_adapters_and_members_see_it(
 
 @pytest.mark.parametrize("part", ["key", "adapter"])
 def test_limits_are_of_one_tenant(adapter: Adapter, part: str) -> None:
-    owned = {"key": make_key(adapter.tenant)[0], "adapter": adapter}[part]
+    owned: Any = {"key": make_key(adapter.tenant)[0], "adapter": adapter}[part]
     limits = LimitScope(adapter.tenant, **{part: owned})
     limits.store(LimitSet.Author.TENANT, {"tokens_per_day": 1})
     other = make_tenant("other")

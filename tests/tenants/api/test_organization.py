@@ -165,7 +165,11 @@ def test_a_period_is_widened_to_whole_hours(used: ApiKey, secret: str) -> None:
 
 
 def test_pages(used: ApiKey, secret: str) -> None:
-    query = {"start_time": MIDNIGHT + HOUR, "end_time": MIDNIGHT + 3 * DAY + HOUR, "limit": 2}
+    query: dict[str, Any] = {
+        "start_time": MIDNIGHT + HOUR,
+        "end_time": MIDNIGHT + 3 * DAY + HOUR,
+        "limit": 2,
+    }
     first = page(secret, **query)
     assert first["has_more"] and counts(first) == [(1 / 24, 1, 2), (1, 2, 0)]
     second = page(secret, **query, page=first["next_page"])
@@ -190,7 +194,7 @@ def test_limits_of_a_page(secret: str, path: str, width: str, default: int, most
     assert len(page(secret, path, bucket_width=width, start_time=10**9)["data"]) == default
     body = page(secret, path, bucket_width=width, start_time=10**9, limit=most)
     assert len(body["data"]) == most
-    query = {"start_time": MIDNIGHT, "bucket_width": width, "limit": most + 1}
+    query: dict[str, Any] = {"start_time": MIDNIGHT, "bucket_width": width, "limit": most + 1}
     assert f"from 1 to {most}" in refusal(ask(secret, path, **query))["message"]
 
 
@@ -200,14 +204,15 @@ def test_limits_of_a_page(secret: str, path: str, width: str, default: int, most
 @pytest.mark.parametrize("group_by", [["api_key_id", "model"], ["api_key_id,model"]])
 @pytest.mark.parametrize("name", ["group_by", "group_by[]"])
 def test_groups(used: ApiKey, secret: str, name: str, group_by: list[str]) -> None:
-    body = page(secret, end_time=MIDNIGHT + DAY, **{name: group_by})
+    query: dict[str, Any] = {name: group_by}
+    body = page(secret, end_time=MIDNIGHT + DAY, **query)
     (bucket,) = body["data"]
     shown = [(line["api_key_id"], line["model"]) for line in bucket["results"]]
     assert shown == [(str(used.pk), "base"), (str(used.pk), "support")]
 
 
 def test_groups_of_costs(used: ApiKey, secret: str) -> None:
-    query = {"end_time": MIDNIGHT + DAY, "group_by": ["line_item", "project_id"]}
+    query: dict[str, Any] = {"end_time": MIDNIGHT + DAY, "group_by": ["line_item", "project_id"]}
     (bucket,) = page(secret, COSTS, **query)["data"]
     shown = [
         (line["line_item"], line["api_key_id"], line["amount"]["value"])
@@ -217,7 +222,7 @@ def test_groups_of_costs(used: ApiKey, secret: str) -> None:
 
 
 def test_what_is_not_kept_is_one_group(used: ApiKey, secret: str) -> None:
-    query = {"end_time": MIDNIGHT + DAY, "group_by": ["project_id", "user_id"]}
+    query: dict[str, Any] = {"end_time": MIDNIGHT + DAY, "group_by": ["project_id", "user_id"]}
     for path in (USAGE, COSTS):
         (bucket,) = page(secret, path, **query)["data"]
         assert len(bucket["results"]) == 1 and bucket["results"][0]["project_id"] is None
@@ -225,9 +230,9 @@ def test_what_is_not_kept_is_one_group(used: ApiKey, secret: str) -> None:
 
 def test_filters(used: ApiKey, tenant: Tenant, secret: str) -> None:
     spend(make_key(tenant)[0])
-    whole = {"end_time": MIDNIGHT + DAY}
+    whole: dict[str, Any] = {"end_time": MIDNIGHT + DAY}
     assert counts(page(secret, **whole))[0][2] == 3
-    assert counts(page(secret, **whole, **{"api_key_ids[]": [used.pk]}))[0][2] == 2
+    assert counts(page(secret, **whole | {"api_key_ids[]": [used.pk]}))[0][2] == 2
     assert counts(page(secret, **whole, models=["support", "none"]))[0][2] == 1
     assert counts(page(secret, **whole, api_key_ids=10**17))[0][2] == 0
     (bucket,) = page(secret, COSTS, **whole, line_items="support")["data"]
@@ -303,7 +308,7 @@ def test_who_may_ask(tenant: Tenant, used: ApiKey) -> None:
 
 def test_no_parameter_names_another_tenant(used: ApiKey) -> None:
     other, secret = make_key(make_tenant(), "admin")
-    body = page(secret, **{"api_key_ids": [used.pk, other.pk], "models": ["base", "support"]})
+    body = page(secret, api_key_ids=[used.pk, other.pk], models=["base", "support"])
     assert all(bucket["results"] == [] for bucket in body["data"])
     assert "tenant" in refusal(ask(secret, USAGE, start_time=MIDNIGHT, tenant="acme"))["message"]
 
@@ -323,7 +328,7 @@ def test_with_openais_client(live_server: Any, used: ApiKey, secret: str) -> Non
     with openai.OpenAI(
         api_key="", admin_api_key=secret, base_url=f"{live_server.url}/v1", max_retries=0
     ) as client:
-        organization = client.admin.organization
+        organization: Any = client.admin.organization
         found = organization.usage.completions(
             start_time=MIDNIGHT,
             end_time=MIDNIGHT + DAY,

@@ -302,8 +302,8 @@ def test_a_download_holds_one_chunk_at_a_time() -> None:
             yield [number]
 
     async def first_part() -> bytes:
-        parts = download("x.csv", ["n"], rows()).streaming_content
-        part = await anext(parts)
+        parts: Any = download("x.csv", ["n"], rows()).streaming_content
+        part: bytes = await anext(parts)
         await parts.aclose()
         return part
 
@@ -331,7 +331,7 @@ async def test_a_download_over_asgi(async_db: None) -> None:
     client = AsyncClient()
     await client.aforce_login(await sync_to_async(prepare)())
     query = {**MAY, "by": "model", "format": "csv"}
-    response = await client.get("/api/v1/costs", query_params=query)
+    response: Any = await client.get("/api/v1/costs", query_params=query)
     parts = [part async for part in response]
     assert len(parts) == 3
     rows = list(csv.reader(io.StringIO(b"".join(parts).decode(), newline="")))

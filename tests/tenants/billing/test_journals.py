@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.link.wire import EngineStats, Totals
 from tenants.billing.journals import SETTLED_S, Journals, Report, Seen
+
+pytestmark = pytest.mark.pure
 
 NOTHING = Totals()
 

@@ -47,7 +47,7 @@ class Customer:
         **account: Any,
     ) -> LedgerEntry:
         adapter_id = None if model == "base" else self.adapter_id
-        named = {
+        named: dict[str, Any] = {
             "tenant_id": self.tenant_id,
             "key_id": self.key_id,
             "started_at": at.timestamp(),

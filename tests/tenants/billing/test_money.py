@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from inference.grants import PICO
 from tenants.billing.money import amount
 
+pytestmark = pytest.mark.pure
+
 
 @given(st.integers(min_value=0, max_value=10**38))
 def test_an_amount_is_exact(cost: int) -> None:

@@ -292,6 +292,7 @@ def test_the_ledger_agrees_with_its_receipt_even_when_the_adapter_is_gone(
     assert differences(receipt, UsageEvent.objects.get()) == []
     assert differences(receipt | {"cost": "0", "more": 1}, event) == ["cost", "more"]
     assert differences(receipt | {"adapter_version": 2}, event) == ["adapter_version"]
+    assert event.version is not None
     make_version(event.version.adapter).adapter.retire()
     later = UsageEvent.objects.get()
     assert describe(later)["adapter_version"] is None

@@ -53,7 +53,10 @@ def test_the_command_on_one_receipt(event: UsageEvent, tmp_path: Path) -> None:
 
 def test_the_command_on_a_list(event: UsageEvent, tmp_path: Path) -> None:
     events = [event, spend(event.key)]
-    page = {"object": "list", "data": [signer().sign(describe(each)) for each in events]}
+    page: dict[str, Any] = {
+        "object": "list",
+        "data": [signer().sign(describe(each)) for each in events],
+    }
     assert verify(page, tmp_path).endswith("2 receipts, 0.000032400000 in all\n")
     twice = page | {"data": page["data"] + page["data"][:1]}
     told = verify(twice, tmp_path)

@@ -22,6 +22,8 @@ from tenants.directory.catalogue import (
 )
 from tenants.directory.catalogue import resolve as resolve_at
 
+pytestmark = pytest.mark.pure
+
 OLD, NEW, TWIN = "ab" * 32, "cd" * 32, "cdcdcdcd" + "0" * 56
 BASES = {
     "org/base": BaseRow("org/base", 1, 4096, [(50.0, 10, 5, 20), (150.0, 30, 15, 60)]),
@@ -162,7 +164,10 @@ def test_without_a_price_it_is_free() -> None:
 
 
 def test_an_adapter_has_its_limits_at_whatever_version() -> None:
-    limits = {"operator": {"tokens_per_day": 100}, "tenant": {"tokens_per_day": 50}}
+    limits: dict[str, dict[str, int | None]] = {
+        "operator": {"tokens_per_day": 100},
+        "tenant": {"tokens_per_day": 50},
+    }
     versions = [version(1, OLD, limits=limits), version(2, NEW, "live", limits=limits)]
     expected = (Limits("a70", "adapter `support`", {"tokens_per_day": 50}),)
     for name, number, digest in (("support@1", 1, OLD), ("support", 2, NEW)):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -486,7 +487,7 @@ async def test_pins_that_could_not_be_read_are_read_again(
 
 # --- Revocation ----------------------------------------------------------------------------------
 
-ENDS = {
+ENDS: dict[str, dict[str, Any]] = {
     "revoked": {"revoked_at": datetime.now(UTC)},
     "expired": {"expires_at": datetime.now(UTC) - timedelta(seconds=1)},
     "lacks the scope": {"scopes": ["admin"]},

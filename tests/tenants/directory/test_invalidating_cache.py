@@ -8,6 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tenants.directory.invalidating_cache import FRESH_S, InvalidatingCache
 
+pytestmark = pytest.mark.pure
+
 
 def filled(cache: InvalidatingCache[str, int], **values: int) -> InvalidatingCache[str, int]:
     for key, value in values.items():

@@ -58,7 +58,7 @@ def notices_of(*changes: Any) -> list[Notice | None]:
         for change in changes:
             change()
         connection.cursor().execute(f"NOTIFY {CHANNEL}, 'end'")
-        heard = []
+        heard: list[Notice | None] = []
         for notify in listening.notifies(timeout=30):
             if notify.payload == "end":
                 return heard
@@ -232,7 +232,7 @@ async def test_a_key_and_its_end(gateway: Gateway) -> None:
     grant = await gateway.directory.authenticate(text)
     stored = await Tenant.objects.aget()
     assert (grant.key_id, grant.tenant, grant.salt) == (key.pk, "acme", stored.salt)
-    assert grant.models == {"base"}
+    assert grant.models == frozenset({"base"})
     await sync_to_async(key.revoke)()
     assert await gateway.next_revoked() == key.pk
     with pytest.raises(InvalidApiKey, match="revoked"):
