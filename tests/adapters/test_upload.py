@@ -17,6 +17,7 @@ from pytest_django import Settings
 
 from inference.content import CONFIG, FILES, WEIGHTS
 from tenants.adapters import jobs, store
+from tenants.adapters.storage import open_file, storage
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant, User
 from tests.adapters.builder import config_bytes, lora
 from tests.adapters.conftest import stored_files
@@ -65,7 +66,7 @@ def test_new_version(sent: Any, storage: Any, settings: Settings) -> None:
     assert version.adapter.name == "pirate"
     assert version.size_bytes == len(config_bytes()) + len(lora().bytes())
     assert stored_files(storage) == [f"{version.folder}/{name}" for name in sorted(FILES)]
-    with store.open_file(version.folder, WEIGHTS) as file:
+    with open_file(version.folder, WEIGHTS) as file:
         assert file.read() == lora().bytes()
     assert judging().get().args == {"version_id": version.pk}
     assert not list(Path(settings.FILE_UPLOAD_TEMP_DIR).iterdir())
@@ -249,7 +250,7 @@ def test_on_a_full_disk_an_upload_waits(
     assert status == 202
     jobs_left = ProcrastinateJob.objects.filter(task_name="unpack_upload")
     until(lambda: jobs_left.get().attempts == 1)
-    assert not AdapterVersion.objects.exists() and not stored_files(store.storage())
+    assert not AdapterVersion.objects.exists() and not stored_files(storage())
     waiting = sorted(path.name for path in (tmp_path / "uploads").iterdir())
     assert len(waiting) == len(sent) and all(name.startswith(body["id"]) for name in waiting)
     monkeypatch.setattr(FullStorage, "full", False)
@@ -257,7 +258,7 @@ def test_on_a_full_disk_an_upload_waits(
     jobs.unpack_upload(upload_id=body["id"])
     version = AdapterVersion.objects.get()
     assert version.state == State.VALIDATING
-    assert stored_files(store.storage()) == [f"{version.folder}/{name}" for name in sorted(FILES)]
+    assert stored_files(storage()) == [f"{version.folder}/{name}" for name in sorted(FILES)]
     assert judging().count() == 1
     assert not list((tmp_path / "uploads").iterdir())
 
@@ -275,7 +276,7 @@ def test_an_adapter_that_is_deleted_during_its_upload(settings: Settings, tmp_pa
     keep_in(RivalStorage, settings, tmp_path)
     status, refusal = upload(sound())
     assert (status, refusal["code"]) == (409, "adapter_deleted")
-    assert_nothing_left(store.storage(), settings)
+    assert_nothing_left(storage(), settings)
 
 
 def test_uploader_is_noted(object_storage: InMemoryStorage) -> None:

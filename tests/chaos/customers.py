@@ -14,6 +14,7 @@ from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.content import CONFIG, WEIGHTS, digest_of
 from tenants.adapters import store
+from tenants.adapters.storage import storage
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -154,7 +155,7 @@ def _adapter(tenant: Tenant, base: BaseModel, name: str) -> Adapter:
     digest = digest_of(*sums)
     kept = store.new_folder(adapter, digest)
     for file, data in ((CONFIG, config), (WEIGHTS, weights)):
-        store.storage().save(f"{kept}/{file}", ContentFile(data))
+        storage().save(f"{kept}/{file}", ContentFile(data))
     version = AdapterVersion.objects.create(
         adapter=adapter,
         number=1,

@@ -76,7 +76,8 @@ def superseded() -> list[Entry]:
     """The attempts of which the ledger bills a higher one."""
     with connected() as connection:
         return [
-            Entry(*row[:5], Counts(*row[5:8]), *row[8:]) for row in connection.execute(_SUPERSEDED)
+            Entry(id, journal, tenant_id, key_id, model, Counts(*row[:3]), *row[3:])
+            for id, journal, tenant_id, key_id, model, *row in connection.execute(_SUPERSEDED)
         ]
 
 

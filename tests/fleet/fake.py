@@ -9,7 +9,7 @@ from typing import Any
 from inference.gateway.history import Point, Rate
 from inference.grants import Limits
 from tenants.fleet.reports import Fleet
-from tenants.limits.commands import COUNTED
+from tests.limits.asking import COUNTED
 
 
 @dataclass
@@ -35,7 +35,7 @@ class FakeGateways:
     def used(self, limits: Limits) -> Mapping[str, int]:
         if self.counted is None:
             return {}
-        names = [name for name in COUNTED if getattr(limits, name) is not None]
+        names = [name for name in COUNTED if name in limits.values]
         return dict.fromkeys(names, self.counted)
 
     def drain(self, engine_id: str) -> bool:

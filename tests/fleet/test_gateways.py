@@ -23,11 +23,12 @@ from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
 from tests.adapters.servers import serving
-from tests.inference.rig import MODEL, Rig, rig
+from tests.inference.rig import Rig, rig
+from tests.inference.samples import MODEL
 from tests.tenants.making import NoBudgets
 
 TOKEN = "i" * 40
-LIMITS = Limits("t1", "tenant `acme`", requests_per_minute=10, concurrent_streams=3)
+LIMITS = Limits("t1", "tenant `acme`", {"requests_per_minute": 10, "concurrent_streams": 3})
 
 
 @dataclass
@@ -105,7 +106,7 @@ async def test_what_each_counts_by_itself_is_added_up(tmp_path: Path) -> None:
     async with stage(tmp_path) as here:
         used = await sync_to_async(here.gateways.used)(LIMITS)
         assert used == {"requests_per_minute": 0, "concurrent_streams": 0}
-        assert await sync_to_async(here.gateways.used)(replace(LIMITS, counters="t2")) == used
+        assert await sync_to_async(here.gateways.used)(replace(LIMITS, scope_id="t2")) == used
 
 
 async def test_an_engine_is_drained(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ async def stage(
         directory.on_revoked(hub.end_streams)
         dispatcher = Dispatcher(hub, directory, limits, timeout_s=60.0)
         playground = Playground(dispatcher, directory, max_body_bytes=20_000, grace_s=grace_s)
-        socket = gate.guarded("playground", PlaygroundSocket(playground))
+        socket: Any = gate.guarded("playground", PlaygroundSocket(playground))
         route: Any = re_path(r"^ws/playground/(?P<slug>[a-z0-9-]+)$", socket)
         yield Stage(made, tenant, playground, URLRouter([route]))
         await until(lambda: not hub.in_flight)

@@ -176,7 +176,7 @@ async def survey(app: Any) -> None:
 async def survey_of_gateway(app: Any) -> None:
     """Print how many cookies are read at the addresses of a gateway, which bounds none."""
     read: list[str] = []
-    cookies._unquote = lambda text: read.append(text) or text  # type: ignore[attr-defined]
+    cookies._unquote = lambda text: read.append(text) or text
     for kind, method, path in OF_GATEWAYS:
         scope = {"type": kind, "method": method, "path": path, "headers": HOST + TOO_MUCH[0]}
         await first_events(app, scope)

@@ -203,6 +203,7 @@ def _made(operator: httpx.Client, where: str, params: Any, body: Any) -> Any:
 def _found(database: psycopg.Connection[Any], query: Any, ids: list[str]) -> int:
     row = database.execute(query, [ids]).fetchone()
     database.commit()
+    assert row is not None
     return int(row["found"])
 
 

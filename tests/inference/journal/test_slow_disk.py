@@ -12,7 +12,8 @@ import pytest
 
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.agent.journal.files import FILE, NEXT_FILE
-from tests.inference.rig import MODEL, agent_on, chat, gateway, until
+from tests.inference.rig import agent_on, chat, gateway, until
+from tests.inference.samples import MODEL
 
 T = TypeVar("T")
 ROTATE_BYTES = 4000

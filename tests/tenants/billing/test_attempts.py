@@ -81,7 +81,12 @@ def line(who: Customer, attempt: Attempt, example: int = 0) -> Line:
 
 Bill = tuple[Any, ...]
 """Of a request: attempt, journal, output tokens, cost, finish reason, regenerated tokens."""
-State = tuple[dict[str, Bill], set[tuple[str, int, str, int]], dict[Any, Any], dict[str, Any]]
+State = tuple[
+    dict[str, Bill],
+    set[tuple[str, int, str, int]],
+    Counter[tuple[datetime, str]],
+    Counter[tuple[str, str]],
+]
 """Events and superseded attempts; sums by hour; sums by journal."""
 
 
@@ -91,7 +96,8 @@ def expected(lines: Iterable[Line]) -> State:
     requests: defaultdict[str, list[Line]] = defaultdict(list)
     for key in sorted(known):
         requests[key[0]].append(known[key])
-    billed, superseded = {}, set()
+    billed: dict[str, Bill] = {}
+    superseded: set[tuple[str, int, str, int]] = set()
     hours: Counter[tuple[datetime, str]] = Counter()
     for id, attempts in requests.items():
         *lower, (_, journal, top) = attempts
@@ -112,8 +118,8 @@ def expected(lines: Iterable[Line]) -> State:
         )
     journals: Counter[tuple[str, str]] = Counter()
     for one in known.values():
-        figures = (1, *counts(one.entry.usage))
-        journals.update({(one.journal, name): n for name, n in zip(COUNTED, figures, strict=True)})
+        counted = (1, *counts(one.entry.usage))
+        journals.update({(one.journal, name): n for name, n in zip(COUNTED, counted, strict=True)})
     return billed, superseded, +hours, +journals
 
 
@@ -245,8 +251,9 @@ def reports(state: State) -> list[Report]:
     """As the engines count at the end, when all is acknowledged."""
     journals = sorted({journal for journal, _ in state[3]})
     return [
-        Report(journal, "e", *(state[3][journal, name] for name in COUNTED), 0, 0, 0, 0)
+        Report(journal, "e", requests, prompt, cached, output, 0, 0, 0, 0)
         for journal in journals
+        for requests, prompt, cached, output in [[state[3][journal, name] for name in COUNTED]]
     ]
 
 

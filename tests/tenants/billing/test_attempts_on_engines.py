@@ -84,7 +84,7 @@ def judge(tokens: dict[int, int]) -> None:
     lower = SupersededAttempt.objects.get()
     assert (lower.attempt, lower.engine_id) == (1, "engine-1")
     assert lower.completion_tokens == tokens[1]
-    assert [(row.requests, row.cost) for row in UsageRollup.objects.all()] == [(1, cost)]
+    assert [(row.requests, int(row.cost)) for row in UsageRollup.objects.all()] == [(1, cost)]
     journals = EngineJournal.objects.order_by("engine_id")
     assert [row.ledger_completion_tokens for row in journals] == [tokens[1], tokens[2]]
     assert not any(drifts()) and journal_differences() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 
@@ -18,13 +19,11 @@ from structlog.testing import capture_logs
 from inference.link.wire import Account, EngineStats, LedgerEntry, Totals, Usage
 from tenants import housekeeping
 from tenants.answers import KEPT_TIME
+from tenants.billing.drift import LATELY, SILENT, Drift, Journal
 from tenants.billing.journals import Report, Seen
 from tenants.billing.ledger import connect
 from tenants.billing.months import month_end
 from tenants.billing.reconciliation import (
-    LATELY,
-    SILENT,
-    Drift,
     drifts,
     month_differences,
     months,
@@ -51,11 +50,15 @@ def journal(**figures: int) -> EngineJournal:
     return EngineJournal(journal="j1", engine_id="e1", **figures)
 
 
+def drift_of(row: EngineJournal, now: datetime) -> Drift:
+    return Drift.of(Journal(*(getattr(row, field.name) for field in fields(Journal))), now)
+
+
 # --- Drift ---------------------------------------------------------------------------------------
 
 
 def test_what_was_acknowledged_and_is_not_in_the_ledger() -> None:
-    drift = Drift.of(journal(
+    drift = drift_of(journal(
         counted_requests=5, counted_prompt_tokens=500, counted_completion_tokens=50,
         ledger_requests=4, ledger_prompt_tokens=400, ledger_completion_tokens=45,
     ), NOON)  # fmt: skip
@@ -65,17 +68,17 @@ def test_what_was_acknowledged_and_is_not_in_the_ledger() -> None:
 
 def test_what_is_in_the_ledger_and_not_acknowledged_yet_is_no_drift() -> None:
     counted = journal(counted_requests=4, ledger_requests=9, ledger_prompt_tokens=900)
-    assert not Drift.of(counted, NOON)
+    assert not drift_of(counted, NOON)
 
 
 def test_what_the_ledger_has_beyond_the_journal() -> None:
-    drift = Drift.of(journal(surplus_requests=2, surplus_tokens=30), NOON)
+    drift = drift_of(journal(surplus_requests=2, surplus_tokens=30), NOON)
     assert (drift.requests, drift.tokens) == (-2, -30)
     assert drift
 
 
 def test_tokens_beyond_the_journal() -> None:
-    drift = Drift.of(journal(unjournaled_tokens=3), NOON)
+    drift = drift_of(journal(unjournaled_tokens=3), NOON)
     assert (drift.requests, drift.tokens, drift.unjournaled_tokens) == (0, 0, 3)
     assert drift
 
@@ -83,8 +86,8 @@ def test_tokens_beyond_the_journal() -> None:
 def test_what_waits_is_missing_where_its_engine_is_silent() -> None:
     waits = journal(counted_requests=4, waiting_requests=3, ledger_requests=5)
     waits.reported_at = NOON
-    assert Drift.of(waits, NOON + SILENT).requests == 0
-    assert Drift.of(waits, NOON + SILENT + HOUR).requests == 2
+    assert drift_of(waits, NOON + SILENT).requests == 0
+    assert drift_of(waits, NOON + SILENT + HOUR).requests == 2
 
 
 @pytest.mark.parametrize(

@@ -125,18 +125,18 @@ def test_people(tenant: Tenant) -> None:
     user = make_member(tenant, "viewer")
     client = Client()
     client.force_login(user)
+    assert client.session.session_key is not None
     digest = session_digest(client.session.session_key)
     membership = Membership.objects.filter(user=user)
     account = User.objects.filter(pk=user.pk)
-    about = {"user_id": user.pk}
-    member = Notice("member", tenant.pk, **about)
+    member = Notice("member", tenant.pk, user_id=user.pk)
     assert notices_of(client.logout) == [Notice("session", session=digest)]
     assert notices_of(lambda: membership.update(role="admin")) == [member]
     assert notices_of(lambda: membership.update(role="admin")) == []
     assert notices_of(membership.delete) == [msgspec.structs.replace(member, ended=True)]
     assert notices_of(lambda: account.update(last_login=datetime.now(UTC))) == []
-    assert notices_of(lambda: account.update(is_staff=True)) == [Notice("user", **about)]
-    switched_off = Notice("user", **about, ended=True)
+    assert notices_of(lambda: account.update(is_staff=True)) == [Notice("user", user_id=user.pk)]
+    switched_off = Notice("user", user_id=user.pk, ended=True)
     assert notices_of(lambda: account.update(is_active=False)) == [switched_off]
     assert notices_of(account.delete) == [switched_off]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from channels.db import database_sync_to_async
@@ -28,10 +27,8 @@ def info(rank: int = 16) -> ModelInfo:
     return ModelInfo("org/base", 512, 8, rank, 4096, modules, "vllm")
 
 
-@database_sync_to_async
-def stored() -> Any:
-    (found,) = BaseModel.objects.all()
-    return found
+async def stored() -> BaseModel:
+    return await BaseModel.objects.aget()
 
 
 async def test_a_base_model_is_noted_once(registry: Registry) -> None:
