@@ -53,11 +53,12 @@ def test_the_past_has_each_engine_that_any_of_them_saw() -> None:
     known, new = Load(rate, 1, 0, 0.5), Load(None, 1, 0, 0.5)
     one = [Point(3.0, {"e1": new}), Point(STEP_S + 3, {"e1": known})]
     other = [Point(7.0, {"e1": known, "e2": new}), Point(2 * STEP_S, {"e2": known})]
-    assert merged_points([one, other]) == [
-        Point(0.0, {"e1": known, "e2": new}),
-        Point(STEP_S, {"e1": known}),
-        Point(2 * STEP_S, {"e2": known}),
-    ]
+    for histories in ([one, other], [other, one]):
+        assert merged_points(histories) == [
+            Point(0.0, {"e1": known, "e2": new}),
+            Point(STEP_S, {"e1": known}),
+            Point(2 * STEP_S, {"e2": known}),
+        ]
     assert merged_points([]) == []
 
 
