@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import httpx
 import procrastinate
 import structlog
+from django.conf import settings
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 
@@ -138,11 +139,11 @@ def _shared_prefixes(ask: Ask, one: Voice, other: Voice) -> Iterator[str]:
 # --- on this installation ------------------------------------------------------------------------
 
 
-class Gateway:
-    """One gateway, as customers reach it; notes the ids of its requests."""
+class Installation:
+    """A gateway and the console, as customers reach them; notes the ids of its requests."""
 
-    def __init__(self, client: httpx.Client) -> None:
-        self._client = client
+    def __init__(self, gateway: httpx.Client, console: httpx.Client) -> None:
+        self._gateway, self._console = gateway, console
         self.ids: list[str] = []
 
     def ask(self, voice: Voice, prompt: str) -> Answer:
@@ -153,7 +154,7 @@ class Gateway:
             "temperature": 0,
             "max_tokens": MAX_TOKENS,
         }
-        answer = self._sent(voice, "POST", "/v1/chat/completions", json=body)
+        answer = self._sent(self._gateway, voice, "/v1/chat/completions", json=body)
         self.ids.append(answer.headers["x-request-id"])
         told = answer.json()
         cached = told["usage"]["prompt_tokens_details"]["cached_tokens"]
@@ -172,19 +173,22 @@ class Gateway:
         files = scrambled(base.name, target_modules_of(base), seed)
         parts = [("files", (name, content)) for name, content in files.items()]
         version = self._sent(
-            voice, "POST", path, files=parts, data={"base_model": base.name}
+            self._console, voice, path, files=parts, data={"base_model": base.name}
         ).json()
         if version["state"] == "rejected":
             raise CannotTell(f"The adapter of {voice.tenant} was rejected: {version['report']}")
         if version["state"] != "ready":
             raise NotReady(f"The adapter of {voice.tenant} is {version['state']}.")
 
-    def _sent(self, voice: Voice, method: str, path: str, **content: Any) -> httpx.Response:
+    def _sent(
+        self, client: httpx.Client, voice: Voice, path: str, **content: Any
+    ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {voice.key}"}
         try:
-            answer = self._client.request(method, path, headers=headers, **content)
+            answer = client.post(path, headers=headers, **content)
         except httpx.HTTPError as error:
-            raise CannotTell(f"The gateway: {error or type(error).__name__}") from error
+            where = "gateway" if client is self._gateway else "console"
+            raise CannotTell(f"The {where}: {error or type(error).__name__}") from error
         if answer.is_error:
             raise CannotTell(f"{voice} got {answer.status_code}: {answer.text[:300]}")
         return answer
@@ -199,11 +203,11 @@ def check(base: BaseModel) -> IsolationCheck:
     passed: bool | None = None
     engines: list[str] = []
     try:
-        with _gateway() as gateway, _voices(base) as voices:
+        with _installation() as here, _voices(base) as voices:
             for seed, voice in enumerate(voices[2:]):
-                gateway.install(voice, base, seed)
-            found = findings(gateway.ask, voices)
-            engines = _engines(gateway.ids)
+                here.install(voice, base, seed)
+            found = findings(here.ask, voices)
+            engines = _engines(here.ids)
         passed = not found
     except NotReady:
         raise
@@ -216,12 +220,17 @@ def check(base: BaseModel) -> IsolationCheck:
 
 
 @contextmanager
-def _gateway() -> Iterator[Gateway]:
+def _installation() -> Iterator[Installation]:
     process = GatewayProcess.objects.alive().first()
     if process is None:
         raise CannotTell("No gateway is alive.")
-    with httpx.Client(base_url=process.url, timeout=ANSWER_TIMEOUT_S, trust_env=False) as client:
-        yield Gateway(client)
+    with (
+        httpx.Client(base_url=process.url, timeout=ANSWER_TIMEOUT_S, trust_env=False) as gateway,
+        httpx.Client(
+            base_url=settings.CONSOLE_INTERNAL_URL, timeout=ANSWER_TIMEOUT_S, trust_env=False
+        ) as console,
+    ):
+        yield Installation(gateway, console)
 
 
 @contextmanager

@@ -129,7 +129,7 @@ def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
     return {
         "may_edit": caller.may(EDIT),
         "max_bytes": settings.MAX_ADAPTER_BYTES,
-        "api_url": request.build_absolute_uri("/api/v1/adapters"),
+        "adapters_url": request.build_absolute_uri("/api/v1/adapters"),
         "uploads_url": request.build_absolute_uri("/api/v1/uploads"),
     }
 

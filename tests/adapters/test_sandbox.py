@@ -24,6 +24,7 @@ from tests.adapters.builder import config_bytes, encode, lora, modules
 from tests.adapters.test_archives import make_tar, make_zip
 from tests.adapters.uploading import files, upload
 from tests.adapters.working import run_worker
+from tests.stack.asking import until
 
 ROOMY = Limits(cpu_s=60, time_s=300, memory_bytes=1 << 30, file_bytes=64 << 20)
 CHECK = {"task": "check", "modules": modules(), "max_lora_rank": 16}
@@ -121,9 +122,15 @@ def test_nothing_of_a_child_is_left_when_its_time_is_over(tmp_path: Path) -> Non
         with pytest.raises(LimitExceeded):
             sandbox._status(child, 0)
     assert child.returncode == -signal.SIGKILL
-    for pid in map(int, pids):
-        status = Path(f"/proc/{pid}/stat")
-        assert not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    until(lambda: all(map(ended, map(int, pids))))
+
+
+def ended(pid: int) -> bool:
+    """Whether it runs no more; nobody may have asked for its status yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def test_a_child_has_no_django_and_no_secret(settings: Settings) -> None:

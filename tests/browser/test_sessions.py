@@ -128,8 +128,8 @@ def test_a_forgotten_password_is_replaced_by_mail(
 
 
 def links_mailed_to(stack: Stack, mail: str) -> list[str]:
-    """Where mails lead; without a mail server the gateway prints them."""
-    mails = stack.log("gateway-1").partition(f"To: {mail}")[2]
+    """Where mails lead; without a mail server the console prints them."""
+    mails = stack.log("console").partition(f"To: {mail}")[2]
     return re.findall(r"(http://\S+/password/reset/key/\S+)\s", mails)  # to its end
 
 

@@ -83,6 +83,7 @@ class Stack:
         """Run a command of `manage.py` on this stack's database."""
         environment = settings_free() | {
             "LORIKEET_VAR": str(self.var),
+            "CONSOLE_URL": self.console_url,
             "DATABASE_URL": self.database_url,
         }
         command = [sys.executable, str(ROOT / "manage.py"), *arguments]

@@ -17,7 +17,7 @@ from tenants import isolation
 from tenants.adapters.checks import static
 from tenants.adapters.checks.scrambled import scrambled
 from tenants.adapters.checks.target_modules import TargetModules
-from tenants.isolation import QUESTION, ROUNDS, Answer, CannotTell, Gateway, NotReady, Voice
+from tenants.isolation import QUESTION, ROUNDS, Answer, CannotTell, Installation, NotReady, Voice
 from tenants.models import ApiKey, IsolationCheck, Tenant
 from tests.adapters.builder import TARGETS
 from tests.tenants.making import make_adapter, make_base, make_gateway, make_version
@@ -106,13 +106,14 @@ def test_its_adapters_pass_the_checks_of_every_upload(targets: TargetModules) ->
 # --- on an installation --------------------------------------------------------------------------
 
 
-def gateway(answer: httpx.Response | httpx.HTTPError) -> Gateway:
+def gateway(answer: httpx.Response | httpx.HTTPError) -> Installation:
     def handle(request: httpx.Request) -> httpx.Response:
         if isinstance(answer, httpx.HTTPError):
             raise answer
         return answer
 
-    return Gateway(httpx.Client(base_url="http://gw", transport=httpx.MockTransport(handle)))
+    client = httpx.Client(base_url="http://gw", transport=httpx.MockTransport(handle))
+    return Installation(client, client)
 
 
 def test_an_answer_is_read_and_its_request_noted() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.test import Client
 from django.utils import timezone
 
 from tenants.errors import PriceInForce
@@ -143,17 +142,13 @@ def test_a_price_is_withdrawn_only_before_it_holds(operator: Api) -> None:
     assert set(Price.objects.all()) == {past, present}
 
 
-def test_a_price_outlives_its_adapter_and_is_shown_no_more(
-    operator: Api, admin: Client, adapter: Adapter
-) -> None:
+def test_a_price_outlives_its_adapter_and_is_shown_no_more(operator: Api, adapter: Adapter) -> None:
     price, other = make_price(adapter), make_price(make_base())
     adapter.retire()
     assert set(Price.objects.all()) == {price, other}
     assert [row["id"] for row in operator("GET", "prices").json()["results"]] == [other.pk]
     assert operator("GET", f"prices/{price.pk}").status_code == 404
     assert list(Price.objects.at(timezone.now())) == [other]
-    listed = admin.get("/admin/tenants/price/").context["cl"]
-    assert list(listed.result_list) == [other]
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
@@ -171,48 +166,3 @@ def test_the_model_says_what_the_constraints_say(adapter: Adapter) -> None:
         with pytest.raises(ValidationError):
             Price(starts_at=LATER, **(VALUES | wrong)).clean()
     Price(starts_at=LATER, adapter=adapter, **VALUES).full_clean()
-
-
-# --- The admin -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def admin(settings: Any) -> Client:
-    plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
-    settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
-    client = Client()
-    client.force_login(make_user("root", is_staff=True, is_superuser=True))
-    return client
-
-
-def test_the_admin_adds_prices(admin: Client) -> None:
-    base = make_base()
-    body = {"base_model": base.pk, "starts_at_0": "", "starts_at_1": "", **VALUES}
-    assert admin.post("/admin/tenants/price/add/", body).status_code == 302
-    price = Price.objects.get()
-    assert price.starts_at <= timezone.now()
-    for change, told in (
-        ({"starts_at_0": "2020-01-01", "starts_at_1": "00:00:00"}, "in the past"),
-        ({"cached_prompt": 600_000}, "is more than prompt tokens cost"),
-        ({"base_model": ""}, "give one of them"),
-        ({"prompt": ""}, "This field is required"),
-    ):
-        page = admin.post("/admin/tenants/price/add/", body | change)
-        assert page.status_code == 200 and told in page.content.decode()
-    assert Price.objects.get() == price
-
-
-def test_the_admin_removes_only_what_is_yet_to_come(admin: Client) -> None:
-    base = make_base()
-    present, future = make_price(base), make_price(base, LATER)
-    assert admin.get("/admin/tenants/price/").status_code == 200
-    for price in (present, future):
-        page = f"/admin/tenants/price/{price.pk}"
-        assert admin.get(f"{page}/change/").status_code == 200
-        assert admin.post(f"{page}/change/", VALUES).status_code == 403
-        admin.post(f"{page}/delete/", {"post": "yes"})
-    assert Price.objects.get() == present
-    future = make_price(base, LATER)
-    chosen = {"action": "delete_selected", "_selected_action": [present.pk], "post": "yes"}
-    admin.post("/admin/tenants/price/", chosen)
-    assert Price.objects.count() == 2
