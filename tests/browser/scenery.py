@@ -48,12 +48,12 @@ class Scenery:
 def make(stack: Stack, slug: str = "harbour") -> Scenery:
     """A tenant with adapters of which one version is rejected, keys, members, limits and usage."""
     rows = _inside(stack, "make", slug)
-    with stack.client(rows["key"]) as client:
+    with stack.client(rows["key"]) as client, stack.manager(rows["key"]) as manager:
         for name, source, changes in UPLOADS:
             folder = ADAPTERS[source]
-            _upload(
-                client, name, _changed(folder, stack.var / name, changes) if changes else folder
-            )
+            if changes:
+                folder = _changed(folder, stack.var / name, changes)
+            _upload(manager, name, folder)
         for number in range(12):
             _ask(client, f"What is your refund policy for order {1000 + number}?")
     return Scenery(**rows, subject=_inside(stack, "subject", slug))
