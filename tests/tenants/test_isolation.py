@@ -160,10 +160,12 @@ def test_without_a_gateway_the_result_says_so() -> None:
 
 
 @pytest.mark.django_db
-def test_its_keys_end_with_it(unused_tcp_port: int) -> None:
-    make_gateway(f"http://127.0.0.1:{unused_tcp_port}")
+def test_its_keys_end_with_it(unused_tcp_port: int, settings: Any) -> None:
+    nobody = f"http://127.0.0.1:{unused_tcp_port}"
+    settings.CONSOLE_INTERNAL_URL = nobody
+    make_gateway(nobody)
     found = isolation.check(make_base())
-    assert found.passed is None and found.findings[0].startswith("The gateway: ")
+    assert found.passed is None and found.findings[0].startswith("The console: ")
     assert set(Tenant.objects.values_list("slug", flat=True)) == set(isolation.TENANTS)
     assert not ApiKey.objects.exists()
 
