@@ -7,6 +7,7 @@ import io
 import threading
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import pytest
