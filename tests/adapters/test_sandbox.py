@@ -112,7 +112,8 @@ def test_a_crash_is_told_with_its_reason(two: sandbox.Files) -> None:
 
 def test_nothing_of_a_child_is_left_when_its_time_is_over() -> None:
     """Nor of what it started."""
-    program = "import os, time; os.fork(); print(os.getpid(), flush=True); time.sleep(600)"
+    # One write each: Python writes a number and its line's end apart when it flushes.
+    program = "import os, time; os.fork(); os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
     command = [*sandbox.COMMAND[:3], "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as child:
         assert child.stdout is not None

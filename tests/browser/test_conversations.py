@@ -167,8 +167,9 @@ def test_what_is_shared_is_read_in_the_tenant_until_the_link_is_revoked(
 
 
 def test_a_session_that_ends_in_mid_stream_leads_to_signing_in_and_to_the_rest(
-    page: Page, customer: Customer
+    page: Page, customer: Customer, street: Street
 ) -> None:
+    street.witness.allow("401 ")  # a ticket, for who is signed in no more
     answered(page, QUESTION)
     make_it_say(pane(page), LONG)
     ask(page, "Count")
