@@ -6,7 +6,6 @@ from django.urls import URLPattern, URLResolver, include, path
 
 from frontend.single_sign_on import callback
 from frontend.views import (
-    adapters,
     audit,
     conversations,
     engines,
@@ -18,12 +17,10 @@ from frontend.views import (
     members,
     overview,
     playground,
-    request,
-    requests,
     tickets,
     usage,
-    versions,
 )
+from frontend.views.adapters import adapters, versions
 from frontend.views.operate import audit as whole_log
 from frontend.views.operate import engines as fleet
 from frontend.views.operate import limits as defaults
@@ -31,6 +28,7 @@ from frontend.views.operate import models, prices, users
 from frontend.views.operate import overview as installation
 from frontend.views.operate import requests as all_requests
 from frontend.views.operate import tenants as all_tenants
+from frontend.views.requests import request, requests
 
 ADAPTER = [
     path("", adapters.adapter, name="adapters-one"),

@@ -25,7 +25,7 @@ from frontend.views import overview as overview_page
 from frontend.views.operate import engines as fleet_page
 from frontend.views.operate import overview as installation_page
 from frontend.views.operate import requests as all_requests
-from frontend.views.requests import RequestFilter, form_of, mark_of, rows_of
+from frontend.views.requests.requests import RequestFilter, form_of, mark_of, rows_of
 from tenants.models import Tenant
 from tenants.models.usage import UsageEventQuerySet
 from tenants.permissions import Caller, Permission

@@ -125,7 +125,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "gateway.urls"
-ASGI_APPLICATION = "gateway.control_plane.application"
+ASGI_APPLICATION = "gateway.planes.control.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> None:
     try:
         _prepare(command)
         if command == "gateway":  # needs Django's settings alone
-            from gateway.process import main as run_gateway
+            from gateway.planes.process import main as run_gateway
 
             return run_gateway(arguments[2:])
         from django.core.management import execute_from_command_line

@@ -17,7 +17,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from tenants.models import BaseModel, GatewayProcess, Tenant
-from tests.adapters.builder import modules
+from tests.adapters.checks.builder import modules
 from tests.adapters.working import unpacking
 from tests.tenants.making import make_gateway
 

@@ -9,10 +9,10 @@ from django.core.files.storage import InMemoryStorage
 
 from inference.content import CONFIG, WEIGHTS
 from tenants.models import ApiKey, BaseModel, Scope, Tenant
-from tests.adapters.builder import lora
+from tests.adapters.checks.builder import lora
+from tests.adapters.checks.test_checks import BAD_WEIGHTS
 from tests.adapters.conftest import FakeGateway
-from tests.adapters.test_checks import BAD_WEIGHTS
-from tests.adapters.uploading import ask, files, sound, upload
+from tests.adapters.uploads.uploading import ask, files, sound, upload
 from tests.adapters.working import run_worker
 
 pytestmark = pytest.mark.usefixtures("worker", "base_model", "object_storage", "gateway")

@@ -16,7 +16,7 @@ from inference.errors import InferenceError, InvalidApiKey
 from inference.grants import Grant, ModelCard, Target
 from tenants.adapters.uploads.guard import FRAMING_BYTES, BodyGuard
 from tests.adapters.servers import serving
-from tests.adapters.uploading import KEY, chunked
+from tests.adapters.uploads.uploading import KEY, chunked
 
 PATH = "/api/v1/adapters/pirate/versions"
 BEARER = (b"authorization", KEY["Authorization"].encode())

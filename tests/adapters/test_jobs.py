@@ -24,9 +24,9 @@ from tenants.adapters.jobs import Backoff, clean_up, judge_later, judge_version
 from tenants.adapters.probe import LoadFailed, ProbeUnavailable
 from tenants.errors import IllegalTransition
 from tenants.models import LIVE, Adapter, AdapterVersion, BaseModel, State, Tenant
-from tests.adapters.builder import config_bytes, lora
+from tests.adapters.checks.builder import config_bytes, lora
+from tests.adapters.checks.test_checks import BAD_CONFIGS, BAD_WEIGHTS
 from tests.adapters.conftest import FakeGateway, stored_files
-from tests.adapters.test_checks import BAD_CONFIGS, BAD_WEIGHTS
 from tests.adapters.working import run_worker
 from tests.tenants.making import make_gateway
 

@@ -30,8 +30,8 @@ from tests.bench import (  # noqa: E402
     throughput,
     vllm,
 )
-from tests.bench.processes import Failed  # noqa: E402
-from tests.bench.scale import QUICK, Scale  # noqa: E402
+from tests.bench.machinery.processes import Failed  # noqa: E402
+from tests.bench.machinery.scale import QUICK, Scale  # noqa: E402
 
 BENCHMARKS = {
     "latency": latency.run,

@@ -14,11 +14,12 @@ from asgiref.sync import sync_to_async
 
 import demo
 from tenants.models import ApiKey, Tenant
-from tests.bench import lorikeet, servers
-from tests.bench.client import Address, Connection, Refused, Reply
-from tests.bench.processes import PYTHON
-from tests.bench.report import Figure, Report, Row
-from tests.bench.scale import Scale
+from tests.bench import lorikeet
+from tests.bench.machinery import servers
+from tests.bench.machinery.client import Address, Connection, Refused, Reply
+from tests.bench.machinery.processes import PYTHON
+from tests.bench.machinery.report import Figure, Report, Row
+from tests.bench.machinery.scale import Scale
 from tests.bench.vllm import tenants_with_adapters
 
 BASE = "base"
@@ -174,7 +175,7 @@ async def _many(scale: Scale) -> Found:
         "--max-num-seqs": CROWD_PLACES,
     }
     options = [part for name, value in bounds.items() for part in (name, str(value))]
-    command = [*PYTHON, "-m", "tests.bench.roomy_engine"]
+    command = [*PYTHON, "-m", "tests.bench.machinery.roomy_engine"]
     async with (
         lorikeet.gateway("gateway-crowd") as gateway,
         lorikeet.engine(

@@ -18,7 +18,7 @@ from statistics import quantiles
 
 import uvloop
 
-from tests.bench.client import Address, Connection, post
+from tests.bench.machinery.client import Address, Connection, post
 
 TOKENS = 1_000
 """Of one stream; another follows it."""

@@ -20,9 +20,9 @@ from django.db.models import QuerySet, Sum
 from inference.link.wire import Account, LedgerEntry, Usage
 from tenants.billing.ledger import Ledger
 from tenants.models import BaseModel, Price, Tenant, UsageRollup, UsageSum
-from tests.bench.processes import Failed, postgres_cpu_s
-from tests.bench.report import Figure, Report, Row
-from tests.bench.scale import Scale
+from tests.bench.machinery.processes import Failed, postgres_cpu_s
+from tests.bench.machinery.report import Figure, Report, Row
+from tests.bench.machinery.scale import Scale
 
 ROWS_PER_S = 5_000
 QUERY_MS = 50

@@ -14,8 +14,8 @@ from django.db.models import Count, Sum
 from gateway.supervisor import Child
 from tenants.models import ApiKey, Tenant, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES
-from tests.bench.client import Address, Connection, Refused, post
-from tests.bench.processes import HOST, MANAGE, Failed, free_port, running, url_of
+from tests.bench.machinery.client import Address, Connection, Refused, post
+from tests.bench.machinery.processes import HOST, MANAGE, Failed, free_port, running, url_of
 from tests.environment import VAR
 
 CHAT = "/v1/chat/completions"

@@ -14,13 +14,14 @@ from django.utils import timezone
 from gateway.database import redis_command, redis_socket
 from gateway.supervisor import Child
 from tenants.models import ApiKey, LimitSet, Price, Tenant
-from tests.bench import lorikeet, servers
+from tests.bench import lorikeet
 from tests.bench.latency import p50_over_http
-from tests.bench.load import Tally
-from tests.bench.measure import Sample, Samples, Side
-from tests.bench.processes import PYTHON, Failed, cpu_of, postgres_cpu_s, running
-from tests.bench.report import Figure, Report, Row, take_turns
-from tests.bench.scale import Scale
+from tests.bench.machinery import servers
+from tests.bench.machinery.load import Tally
+from tests.bench.machinery.measure import Sample, Samples, Side
+from tests.bench.machinery.processes import PYTHON, Failed, cpu_of, postgres_cpu_s, running
+from tests.bench.machinery.report import Figure, Report, Row, take_turns
+from tests.bench.machinery.scale import Scale
 from tests.environment import VAR
 from tests.tenants.making import make_base_of
 

@@ -24,10 +24,10 @@ from demo.management.commands.make_crowd import make
 from tenants.models import Role, Tenant, User
 from tests.bench import lorikeet
 from tests.bench.lorikeet import Gateway
-from tests.bench.processes import Failed
-from tests.bench.report import Figure, Report, Row
-from tests.bench.scale import Scale
-from tests.bench.servers import ENGINE_OPTIONS
+from tests.bench.machinery.processes import Failed
+from tests.bench.machinery.report import Figure, Report, Row
+from tests.bench.machinery.scale import Scale
+from tests.bench.machinery.servers import ENGINE_OPTIONS
 from tests.frontend.addresses import Page, pages
 
 P95_MS = 100

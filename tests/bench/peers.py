@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gateway.supervisor import Child
 from inference.agent.engines.profile import EngineProfile
-from tests.bench.client import Address
-from tests.bench.processes import HOST, PYTHON, free_port, running, url_of
+from tests.bench.machinery.client import Address
+from tests.bench.machinery.processes import HOST, PYTHON, free_port, running, url_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Peer:
 
 @asynccontextmanager
 async def server(app: str, tokens_per_second: float = 0.0) -> AsyncIterator[Peer]:
-    """`echo` or `mock` of `tests.bench.servers`."""
+    """`echo` or `mock` of `tests.bench.machinery.servers`."""
     address = (HOST, free_port())
-    command = [*PYTHON, "-m", "tests.bench.servers", app, "--port", str(address[1])]
+    command = [*PYTHON, "-m", "tests.bench.machinery.servers", app, "--port", str(address[1])]
     command += ["--tokens-per-second", str(tokens_per_second)]
     async with running(app, command, f"{url_of(address)}/health") as child:
         yield Peer(address, child)

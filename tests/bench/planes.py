@@ -20,12 +20,12 @@ from asgiref.sync import sync_to_async
 
 from inference.content import CONFIG, WEIGHTS
 from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, State, Tenant
-from tests.adapters.builder import config_bytes
+from tests.adapters.checks.builder import config_bytes
 from tests.bench import lorikeet, pages
-from tests.bench.processes import PYTHON, Failed
-from tests.bench.report import Figure, Report, Row
-from tests.bench.scale import Scale
-from tests.bench.servers import ENGINE_OPTIONS, MODEL
+from tests.bench.machinery.processes import PYTHON, Failed
+from tests.bench.machinery.report import Figure, Report, Row
+from tests.bench.machinery.scale import Scale
+from tests.bench.machinery.servers import ENGINE_OPTIONS, MODEL
 from tests.environment import VAR
 from tests.frontend.addresses import Page
 

@@ -11,12 +11,13 @@ import psutil
 from asgiref.sync import sync_to_async
 
 from gateway.supervisor import Child
-from tests.bench import lorikeet, servers
-from tests.bench.client import Address, Connection, Reply
+from tests.bench import lorikeet
+from tests.bench.machinery import servers
+from tests.bench.machinery.client import Address, Connection, Reply
+from tests.bench.machinery.processes import POLL_S, PYTHON
+from tests.bench.machinery.report import Figure, Report, Row
+from tests.bench.machinery.scale import Scale
 from tests.bench.metering import limited_key
-from tests.bench.processes import POLL_S, PYTHON
-from tests.bench.report import Figure, Report, Row
-from tests.bench.scale import Scale
 
 TOKENS_PER_SECOND = 0.05
 """Of each stream. The engine steps all of them together: a first token comes after 20 s, by when
@@ -66,7 +67,7 @@ def _engine(gateway: lorikeet.Gateway, scale: Scale) -> AbstractAsyncContextMana
         "--reserved": 0,
     }
     options = [part for name, value in bounds.items() for part in (name, str(value))]
-    command = [*PYTHON, "-m", "tests.bench.roomy_engine"]
+    command = [*PYTHON, "-m", "tests.bench.machinery.roomy_engine"]
     engine = ["--model", servers.MODEL, *options]
     return lorikeet.engine(gateway, "engine-streams", *engine, command=command)
 

@@ -20,9 +20,9 @@ from inference.content import CONFIG, WEIGHTS
 from tenants.models import ApiKey, Tenant
 from tests.bench import lorikeet
 from tests.bench.fairness import p99
-from tests.bench.measure import Samples, Side
-from tests.bench.report import Figure, Report, Row, take_turns
-from tests.bench.scale import Scale
+from tests.bench.machinery.measure import Samples, Side
+from tests.bench.machinery.report import Figure, Report, Row, take_turns
+from tests.bench.machinery.scale import Scale
 
 BASE = "base"
 SLOTS = 4

@@ -11,16 +11,16 @@ from gateway import seed
 from gateway.supervisor import Child
 from inference.agent.engines.profile import EngineProfile
 from tests.bench import lorikeet, peers
-from tests.bench.measure import Samples, Side
-from tests.bench.processes import (
+from tests.bench.machinery.measure import Samples, Side
+from tests.bench.machinery.processes import (
     CpuTime,
     cpu_of,
     engine_cpu_of,
     front_cpu_of,
     postgres_cpu_s,
 )
-from tests.bench.report import Report, Row, take_turns
-from tests.bench.scale import Scale
+from tests.bench.machinery.report import Report, Row, take_turns
+from tests.bench.machinery.scale import Scale
 
 STREAMS = 32
 TOKENS = 96

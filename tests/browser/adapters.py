@@ -9,7 +9,7 @@ from random import random
 from demo import ADAPTERS, BASE, MODEL_NAME
 from inference.agent.engines.synthetic import llama_modules
 from inference.content import CONFIG, FILES, WEIGHTS
-from tests.adapters.builder import config_bytes, lora
+from tests.adapters.checks.builder import config_bytes, lora
 
 SUPPORT, PIRATE = ADAPTERS["support"], ADAPTERS["pirate"]
 """Two that answer every question differently."""

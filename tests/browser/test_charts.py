@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.static import serve
+from tests.browser.scripts.static import serve
 
 HOME = "http://charts.test/"
 BUTTON = "<button data-table aria-pressed=false hidden>View as table</button>"

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import CDPSession, Page, Request, Route, expect
 
 from inference.content import CONFIG, WEIGHTS
-from tests.adapters.builder import config_bytes
+from tests.adapters.checks.builder import config_bytes
 from tests.browser.people import Customer, Street, chosen, follow, go
 from tests.stack.asking import until
 

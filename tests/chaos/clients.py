@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx
 
-from tests.chaos.answers import receive
 from tests.chaos.customers import Customer
-from tests.chaos.facts import Received
+from tests.chaos.judging.answers import receive
+from tests.chaos.judging.facts import Received
 
 PATIENCE_S = 60.0
 """Longer than a gateway lets any request take, also one that first waits for another of its

@@ -17,8 +17,8 @@ from inference.grants import MICRO
 from tenants.limits import commands
 from tenants.limits.commands import end_of
 from tenants.limits.kinds import Period
-from tests.chaos import ledger
-from tests.chaos.verdict import Leftovers, Purse, Spent
+from tests.chaos.judging import ledger
+from tests.chaos.judging.verdict import Leftovers, Purse, Spent
 
 PERIODS: dict[str, Period] = {"day": "day", "month": "month"}
 _LUA = Path(commands.__file__).parent / "lua" / "base.lua"

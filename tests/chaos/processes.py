@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.facts import Life
-from tests.chaos.verdict import KILLED, STOPPED
+from tests.chaos.judging.facts import Life
+from tests.chaos.judging.verdict import KILLED, STOPPED
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.05

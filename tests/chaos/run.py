@@ -19,14 +19,16 @@ django.setup()
 
 from django.core.management import call_command  # noqa: E402
 
-from tests.chaos import customers, journals, ledger, logs, report  # noqa: E402
+from tests.chaos import customers  # noqa: E402
 from tests.chaos.clients import PATIENCE_S, Crowd  # noqa: E402
 from tests.chaos.counters import Counters, billed  # noqa: E402
 from tests.chaos.customers import Customer  # noqa: E402
-from tests.chaos.facts import Counts, Seen  # noqa: E402
+from tests.chaos.judging import journals, ledger, logs, report  # noqa: E402
+from tests.chaos.judging.facts import Counts, Seen  # noqa: E402
+from tests.chaos.judging.recorder import Record  # noqa: E402
+from tests.chaos.judging.verdict import Facts, Purse, Unseen, judge  # noqa: E402
 from tests.chaos.plan import AGENTS, GATEWAYS, STORMS, Strike, plan  # noqa: E402
 from tests.chaos.processes import Failed  # noqa: E402
-from tests.chaos.recorder import Record  # noqa: E402
 from tests.chaos.stage import (  # noqa: E402
     READY_S,
     WITHOUT_REDIS,
@@ -35,7 +37,6 @@ from tests.chaos.stage import (  # noqa: E402
     database,
     installation,
 )
-from tests.chaos.verdict import Facts, Purse, Unseen, judge  # noqa: E402
 
 CLIENTS_EACH = {"synthetic": 4, "vllm": 2}
 """Per tenant: a load that two cores carry while processes start."""

@@ -25,7 +25,7 @@ import redis.asyncio
 import demo
 from gateway.database import redis_command
 from gateway.start import SECRETS
-from tests.chaos.facts import Kill, Life
+from tests.chaos.judging.facts import Kill, Life
 from tests.chaos.plan import AGENTS, GATEWAYS, Strike
 from tests.chaos.processes import ROOT, Actor, Program, running
 from tests.stack.running import command_of

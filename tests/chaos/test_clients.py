@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.chaos.clients import Crowd
 from tests.chaos.customers import Customer
-from tests.chaos.facts import Counts
+from tests.chaos.judging.facts import Counts
 from tests.inference.rig import rig, until
 from tests.inference.samples import MODEL
 

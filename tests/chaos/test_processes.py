@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.chaos.facts import Life
+from tests.chaos.judging.facts import Life
+from tests.chaos.judging.verdict import KILLED, STOPPED
 from tests.chaos.processes import Actor, Failed, Program, running
-from tests.chaos.verdict import KILLED, STOPPED
 from tests.inference.rig import until
 
 READY_S = 120.0

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from asgiref.sync import sync_to_async
 
-from gateway.internal import Internal
+from gateway.planes.internal import Internal
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.gateway.history import History
 from inference.grants import Limits

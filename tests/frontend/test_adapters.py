@@ -12,8 +12,8 @@ from django.db import connection
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from frontend.views.marks import mark
-from frontend.views.versions import changes
+from frontend.views.adapters.marks import mark
+from frontend.views.adapters.versions import changes
 from tenants.adapters.uploads import parts
 from tenants.models import (
     Adapter,

@@ -26,7 +26,7 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.link.wire import Delta
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
 from tests.frontend.clients import client_of
-from tests.frontend.sockets import Tab, asked, connected, doorway, ticket_of, turned_away
+from tests.frontend.live.sockets import Tab, asked, connected, doorway, ticket_of, turned_away
 from tests.inference.rig import Rig, rig, until
 from tests.inference.samples import MODEL
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version

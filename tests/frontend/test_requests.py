@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from frontend.templatetags.lorikeet import duration
 from frontend.views.operate.requests import InstallationFilter
-from frontend.views.request import SCALE, exact, phases, rate, reason
-from frontend.views.requests import PAGE, RequestFilter, mark_of, search, text_of
+from frontend.views.requests.request import SCALE, exact, phases, rate, reason
+from frontend.views.requests.requests import PAGE, RequestFilter, mark_of, search, text_of
 from inference.errors import BY_CODE
 from inference.link.wire import Usage
 from tenants.billing.receipts import describe, signer, verify

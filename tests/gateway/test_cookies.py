@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from asgiref.testing import ApplicationCommunicator
 
-from gateway.cookies import MAX_BACKSLASHES, MAX_COOKIE_BYTES, REFUSED, CookieLimit, excess
+from gateway.planes.cookies import MAX_BACKSLASHES, MAX_COOKIE_BYTES, REFUSED, CookieLimit, excess
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -201,7 +201,7 @@ def surveyed(application: str, survey: str) -> Any:
 
 
 def test_no_address_of_the_console_reads_them() -> None:
-    found = surveyed("from gateway.control_plane import application", "survey")
+    found = surveyed("from gateway.planes.control import application", "survey")
     assert found == [
         *([path, 431, 0] for _, _, path in ADDRESSES),
         *([path, 1] for _, _, path in READERS),

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import forward
-from gateway.forward import Forward
+from gateway.planes import forward
+from gateway.planes.forward import Forward
 from tests.adapters.servers import Responder, serving
 
 PATH = "/v1/usage/receipts?limit=1&after=a%2Fb"

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADED = """
 import sys
 sys.path[:0] = [{root!r}, {root!r} + "/platform"]
-from gateway.inference_plane import Parts, application
+from gateway.planes.inference import Parts, application
 application(Parts.configured())
 from django.apps import apps
 assert not apps.ready

@@ -20,7 +20,7 @@ from tenants.adapters.checks.scrambled import scrambled
 from tenants.adapters.checks.target_modules import TargetModules
 from tenants.isolation import QUESTION, ROUNDS, Answer, CannotTell, Installation, NotReady, Voice
 from tenants.models import ApiKey, IsolationCheck, Tenant
-from tests.adapters.builder import TARGETS
+from tests.adapters.checks.builder import TARGETS
 from tests.tenants.making import make_adapter, make_base, make_gateway, make_version
 
 A, B = "a", "b"

@@ -9,7 +9,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import Metrics
+from gateway.planes.metrics import Metrics
 from inference.gateway.hub import Hub
 from tenants.billing.ledger import Ledger
 from tenants.database import Database

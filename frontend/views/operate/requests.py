@@ -13,7 +13,14 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from frontend.pages import operator_page
-from frontend.views.requests import Found, RequestFilter, context_of, models_of, rows_of, search
+from frontend.views.requests.requests import (
+    Found,
+    RequestFilter,
+    context_of,
+    models_of,
+    rows_of,
+    search,
+)
 from tenants.models import Tenant, UsageEvent
 from tenants.models.usage import UsageEventQuerySet
 

@@ -11,7 +11,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import OperationalError
 
-from gateway.server import NotStarted, serve
+from gateway.planes.server import NotStarted, serve
 from inference.logs import configure
 
 GRACEFUL_S = 10
@@ -37,7 +37,7 @@ class Command(BaseCommand):
         tempfile.tempdir = settings.FILE_UPLOAD_TEMP_DIR  # where Django spools request bodies
         configure(f"console:{options['port']}", settings.LOG_LEVEL)
 
-        from gateway.control_plane import application
+        from gateway.planes.control import application
 
         try:
             serve(application, options["host"], options["port"], graceful_s=GRACEFUL_S, ws="none")

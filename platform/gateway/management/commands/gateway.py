@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from django.core.management.base import BaseCommand
 
-from gateway.process import HELP, main
+from gateway.planes.process import HELP, main
 
 
 class Command(BaseCommand):

@@ -1,0 +1,344 @@
+"""Adapters: the list, and one adapter with its aliases and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
+from django.views.decorators.csrf import csrf_exempt, csrf_protect
+from django.views.decorators.http import require_http_methods, require_POST
+
+from frontend.lists import page_of, place_of
+from frontend.pages import refusals_told, tenant_page
+from frontend.views.adapters.marks import as_seen, mark
+from tenants.adapters.uploads import handover, parts
+from tenants.adapters.uploads.keeping import Destination
+from tenants.adapters.uploads.refusals import UploadRefused
+from tenants.fleet.gateways import gateways
+from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
+from tenants.models.audit import actor_of
+from tenants.permissions import Caller, Permission
+
+READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
+VERSIONS = 25
+MAX_CHOICES = 100
+"""Ready versions to choose from, the newest; an older one is promoted on its own page."""
+
+
+class FilterForm(forms.Form):
+    """What the list's address says; what makes no sense filters nothing."""
+
+    q = forms.CharField(required=False)
+    state = forms.ChoiceField(required=False, choices=[("", "Any state"), *State.choices])
+    after = forms.CharField(required=False)
+
+
+class VersionField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    """A version, by its number."""
+
+    def label_from_instance(self, obj: AdapterVersion) -> str:
+        return f"{obj.number} · {obj.digest[:12]}"
+
+
+class PromoteForm(forms.Form):
+    """An alias, and the ready version that it is to point at."""
+
+    version = VersionField(
+        AdapterVersion.objects.none(),
+        to_field_name="number",
+        empty_label=None,
+        error_messages={"invalid_choice": "This is not a ready version of this adapter."},
+    )
+    alias = forms.CharField(
+        initial=LIVE,
+        validators=Alias._meta.get_field("name").validators,
+        help_text="“live” is what the adapter's own name means. A new name makes an alias.",
+    )
+
+    def __init__(self, adapter: Adapter, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        ready = adapter.versions.filter(state=State.READY)
+        field = self.fields["version"]
+        assert isinstance(field, VersionField)
+        field.queryset = ready if self.is_bound else ready[:MAX_CHOICES]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An adapter in the list: its newest version, and the number of its live one."""
+
+    adapter: Adapter
+    newest: AdapterVersion | None
+    live: Alias | None
+
+    @property
+    def updated_at(self) -> datetime:
+        """When a version came last, or the live one changed."""
+        moments = [self.adapter.created_at]
+        moments += [self.newest.created_at] if self.newest else []
+        moments += [self.live.changed_at] if self.live else []
+        return max(moments)
+
+
+@tenant_page(READ)
+def adapters(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The tenant's adapters by name."""
+    return _list(request, caller, {})
+
+
+def _list(
+    request: HttpRequest, caller: Caller, upload: Mapping[str, Any], status: int = 200
+) -> HttpResponse:
+    """The page of all adapters; `upload` is about its dialog."""
+    seen = mark(caller.tenant)  # before the rest is read, which must not be older
+    if as_seen(request, seen):
+        return HttpResponseNotModified()
+    form = FilterForm(request.GET)
+    form.is_valid()
+    wanted = form.cleaned_data
+    found, last = page_of(_matching(caller, **wanted))
+    context = {
+        "rows": _rows(found),
+        "last": last,
+        "words": wanted.get("q", ""),
+        "state": wanted.get("state", ""),
+        "states": form.fields["state"].choices,  # type: ignore[attr-defined]
+        "filtered": any(wanted.get(name) for name in ("q", "state")),
+        "paged": bool(wanted.get("after")),
+        "unfinished": caller.tenant.uploads.unfinished().select_related("created_by"),
+        "base_models": BaseModel.objects.values_list("name", flat=True),
+        "mark": seen,
+        **uploading(request, caller),
+        **upload,
+    }
+    return render(request, "adapters.html", context, status=status)
+
+
+def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
+    """What the upload dialog needs to know."""
+    return {
+        "may_edit": caller.may(EDIT),
+        "max_bytes": settings.MAX_ADAPTER_BYTES,
+        "adapters_url": request.build_absolute_uri("/api/v1/adapters"),
+        "uploads_url": request.build_absolute_uri("/api/v1/uploads"),
+    }
+
+
+@csrf_exempt  # `_store` is not: its token is in a body that may be too large to be read
+@require_http_methods(["GET", "POST"])
+@tenant_page(EDIT)
+def upload(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The upload dialog, for browsers without JavaScript: as a page, and what it sends."""
+    if request.method != "POST":
+        return _dialog(request, caller, request.GET)
+    try:
+        response: HttpResponse = csrf_protect(_store)(request, caller)
+    except UploadRefused as refusal:  # while its body was read
+        return _dialog(request, caller, {}, refusal)
+    return response
+
+
+def _store(request: HttpRequest, caller: Caller) -> HttpResponse:
+    files = [file for _, several in request.FILES.lists() for file in several]
+    name, base = request.POST.get("name", ""), request.POST.get("base_model", "")
+    actor = actor_of(request)
+    assert actor is not None, "the page is for who has signed in"
+    try:
+        where = Destination(caller.tenant, name, base, caller.user)
+        session = handover.outcome(handover.receive(where, files, actor))
+    except UploadRefused as refusal:
+        return _dialog(request, caller, request.POST, refusal)
+    if session.version is None:
+        messages.success(request, f"The upload to {name} is being checked.")
+        return redirect("adapters", caller.tenant.slug)
+    page = reverse("adapters-version", args=[caller.tenant.slug, name, session.version.number])
+    return redirect(f"{page}?known" if session.known else page)
+
+
+def _dialog(
+    request: HttpRequest,
+    caller: Caller,
+    given: Mapping[str, Any],
+    refusal: UploadRefused | None = None,
+) -> HttpResponse:
+    """The page of all adapters with the open dialog, which holds what was given."""
+    context = {
+        "upload_open": True,
+        "upload_name": given.get("name", ""),
+        "upload_base": given.get("base_model", ""),
+        "upload_problem": f"{refusal.message} ({refusal.code})" if refusal else "",
+    }
+    return _list(request, caller, context, status=422 if refusal else 200)
+
+
+@require_POST
+@tenant_page(EDIT)
+def discard(request: HttpRequest, caller: Caller, id: UUID) -> HttpResponse:
+    """Give up an upload that is not finished."""
+    session = get_object_or_404(caller.tenant.uploads.unfinished(), pk=id)
+    parts.discard(session)
+    messages.success(request, f"The upload of {session.file_name} is discarded.")
+    return redirect("adapters", caller.tenant.slug)
+
+
+def _matching(caller: Caller, q: str = "", state: str = "", after: str = "") -> QuerySet[Adapter]:
+    found = caller.tenant.adapters.select_related("base_model")
+    if q:
+        found = found.filter(name__icontains=q)
+    if state:
+        newest = AdapterVersion.objects.filter(adapter=OuterRef("pk")).order_by("-number")
+        found = found.alias(newest=Subquery(newest.values("state")[:1])).filter(newest=state)
+    if after:
+        found = found.filter(name__gt=after)
+    return found
+
+
+def _rows(adapters: Sequence[Adapter]) -> list[Row]:
+    """A page of the list in two queries, however many versions each adapter has."""
+    versions = AdapterVersion.objects.filter(adapter__in=adapters)
+    newest = versions.order_by("adapter_id", "-number").distinct("adapter_id")
+    live = Alias.objects.filter(adapter__in=adapters, name=LIVE).select_related("version")
+    newest_of = {version.adapter_id: version for version in newest}
+    live_of = {alias.adapter_id: alias for alias in live}
+    return [Row(one, newest_of.get(one.pk), live_of.get(one.pk)) for one in adapters]
+
+
+@tenant_page(READ)
+def adapter(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """One adapter: where its aliases point, and its versions, newest first."""
+    found = find(caller, name)
+    return _page(request, caller, found, PromoteForm(found))
+
+
+def find(caller: Caller, name: str) -> Adapter:
+    """The tenant's adapter of this name, else 404."""
+    named = caller.tenant.adapters.select_related("base_model", "tenant", "created_by")
+    return get_object_or_404(named, name=name)
+
+
+def _page(
+    request: HttpRequest, caller: Caller, adapter: Adapter, form: PromoteForm
+) -> HttpResponse:
+    seen = mark(caller.tenant)  # before the rest is read, which must not be older
+    if as_seen(request, seen):
+        return HttpResponseNotModified()
+    versions = adapter.versions.select_related("created_by").defer("config", "report")
+    if (before := place_of(request, "before")) is not None:
+        versions = versions.filter(number__lt=before)
+    rows, last = page_of(versions, VERSIONS)
+    aliases = list(adapter.aliases.select_related("version", "previous"))
+    context = {
+        "adapter": adapter,
+        "aliases": aliases,
+        "versions": _annotated(adapter, rows, aliases),
+        "last": last,
+        "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
+        "form": form,
+        "may_pin": caller.may(Permission.OPERATE),
+        "mark": seen,
+        **uploading(request, caller),
+    }
+    return render(request, "adapter.html", context, status=422 if form.errors else 200)
+
+
+def _annotated(
+    adapter: Adapter, versions: Iterable[AdapterVersion], aliases: Iterable[Alias]
+) -> list[tuple[AdapterVersion, list[str], list[str]]]:
+    """Each version with the aliases that point at it and the engines that hold it."""
+    holding = engines_by_adapter()
+    rows = []
+    for version in versions:
+        version.adapter = adapter  # spares a query for each one's LoRA name
+        pointing = [alias.name for alias in aliases if alias.version_id == version.pk]
+        rows.append((version, pointing, holding.get(version.lora_name, [])))
+    return rows
+
+
+def engines_by_adapter() -> Mapping[str, list[str]]:
+    """Which engines hold each LoRA name now, as the gateways hear from them."""
+    holding: dict[str, list[str]] = {}
+    for engine in gateways().fleet().engines:
+        for name in engine["resident_adapters"]:
+            holding.setdefault(name, []).append(engine["id"])
+    return holding
+
+
+# --- What is done to an adapter ------------------------------------------------------------------
+
+
+@require_POST
+@tenant_page(EDIT)
+def promote(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Point an alias at a ready version; makes the alias if there is none."""
+    found = find(caller, name)
+    form = PromoteForm(found, request.POST)
+    if not form.is_valid():
+        return _page(request, caller, found, form)
+    version, alias = form.cleaned_data["version"], form.cleaned_data["alias"]
+    with refusals_told(request):
+        found.promote(version, alias)
+        messages.success(request, f"“{alias}” points at version {version.number}. {PINNED}")
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
+PINNED = "Open streams stay on the version that they began with."
+
+
+@require_POST
+@tenant_page(EDIT)
+def roll_back(request: HttpRequest, caller: Caller, name: str, alias: str) -> HttpResponse:
+    """Point the alias at the version before."""
+    pointer = _alias(caller, name, alias)
+    with refusals_told(request):
+        pointer.roll_back()
+        number = pointer.version.number
+        messages.success(request, f"“{alias}” is back at version {number}. {PINNED}")
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
+@require_POST
+@tenant_page(EDIT)
+def drop_alias(request: HttpRequest, caller: Caller, name: str, alias: str) -> HttpResponse:
+    """Delete an alias; the version that it points at stays."""
+    _alias(caller, name, alias).delete()
+    messages.success(request, f"The alias “{alias}” is gone. {PINNED}")
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
+def _alias(caller: Caller, name: str, alias: str) -> Alias:
+    named = Alias.objects.filter(adapter__tenant=caller.tenant, adapter__name=name)
+    return get_object_or_404(named.select_related("version"), name=alias)
+
+
+@require_POST
+@tenant_page(Permission.OPERATE)
+def pin(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Have engines keep the live version loaded, or no longer."""
+    found = find(caller, name)
+    found.pinned = request.POST.get("pinned") == "yes"
+    found.save(update_fields=["pinned"])
+    said = "Engines keep its live version loaded." if found.pinned else "It is no longer pinned."
+    messages.success(request, said)
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
+@require_POST
+@tenant_page(EDIT)
+def retire(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Delete an adapter that no alias needs, with its versions and files."""
+    found = find(caller, name)
+    with refusals_told(request):
+        found.retire()
+        messages.success(request, f"The adapter “{name}” is deleted.")
+        return redirect("adapters", caller.tenant.slug)
+    return redirect("adapters-one", caller.tenant.slug, name)

@@ -1,0 +1,147 @@
+"""One version of an adapter: how its checks go, what they found, and how it differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_POST
+
+from frontend.lists import place_of
+from frontend.pages import refusals_told, tenant_page
+from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
+from frontend.views.adapters.marks import as_seen, mark
+from tenants.models import LIVE, AdapterVersion, State
+from tenants.permissions import Caller
+
+STAGES = {
+    State.UPLOADING: "Its files are being stored.",
+    State.VALIDATING: "Its files are checked: format, modules, shapes, rank, finite values.",
+    State.PROBING: "An engine loads it and compares its output with the base model's.",
+    State.READY: "It can be promoted and called.",
+}
+UNJUDGED = (State.UPLOADING, State.VALIDATING, State.PROBING)
+"""A version in these states moves on by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step on the way to ready."""
+
+    title: str
+    text: str
+    done: bool
+    current: bool
+
+
+@tenant_page(READ)
+def version(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
+    """Everything that is known of a version."""
+    # Before what is shown is read: else a change in between would never be told to the page.
+    seen = mark(caller.tenant, find(caller, name, number))
+    if as_seen(request, seen):
+        return HttpResponseNotModified()
+    found = find(caller, name, number)
+    context = _context(caller, found) | {"known": "known" in request.GET, "mark": seen}
+    return render(request, "version.html", context)
+
+
+def find(caller: Caller, name: str, number: int) -> AdapterVersion:
+    """The version of the tenant's adapter, else 404."""
+    versions = AdapterVersion.objects.filter(adapter__tenant=caller.tenant, adapter__name=name)
+    related = ("adapter__tenant", "adapter__base_model", "created_by")
+    return get_object_or_404(versions.select_related(*related), number=number)
+
+
+def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
+    others = version.adapter.versions.exclude(pk=version.pk).exclude(config={})
+    aliases = list(version.aliases.values_list("name", flat=True))
+    return {
+        "version": version,
+        "adapter": version.adapter,
+        "aliases": aliases,
+        "names": [version.adapter.name + suffix for suffix in _suffixes(version, aliases)],
+        "engines": engines_by_adapter().get(version.lora_name, []),
+        "stages": stages(State(version.state)) if version.state in UNJUDGED else [],
+        "others": list(others.values_list("number", flat=True)[:MAX_CHOICES]),
+        "unjudged": version.state in UNJUDGED,
+        "may_edit": caller.may(EDIT),
+    }
+
+
+def _suffixes(version: AdapterVersion, aliases: list[str]) -> list[str]:
+    """What follows the adapter's name in the model names that mean this version."""
+    pointing = ["" if alias == LIVE else f"@{alias}" for alias in aliases]
+    return [*sorted(pointing), f"@{version.number}", f"@{version.digest}"]
+
+
+def stages(here: State) -> list[Stage]:
+    """The way of a version that is checked, and how far along it is."""
+    order = list(STAGES)
+    return [
+        Stage(one.label, text, order.index(one) < order.index(here), one == here)
+        for one, text in STAGES.items()
+    ]
+
+
+# --- Differences ---------------------------------------------------------------------------------
+
+
+@tenant_page(READ)
+def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
+    """What this version's configuration has otherwise than that of `?with=<number>`."""
+    new = find(caller, name, number)
+    old = find(caller, name, place_of(request, "with") or 0)
+    context = {
+        "version": new,
+        "other": old,
+        "adapter": new.adapter,
+        "changes": changes(old.config, new.config),
+        "same": sum(1 for key, value in new.config.items() if old.config.get(key) == value),
+    }
+    return render(request, "version_diff.html", context)
+
+
+def changes(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Each key that differs, with both values as text; a key that is missing has none."""
+    keys = sorted(old.keys() | new.keys())
+    differing = [key for key in keys if old.get(key) != new.get(key)]
+    return [(key, _said(old.get(key)), _said(new.get(key))) for key in differing]
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "" if value is None else str(value)
+
+
+# --- What is done to a version -------------------------------------------------------------------
+
+
+@require_POST
+@tenant_page(EDIT)
+def archive(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
+    """Take the version out of service."""
+    found = find(caller, name, number)
+    with refusals_told(request):
+        found.archive()
+        messages.success(request, f"Version {number} is archived. Engines unload it.")
+    return redirect("adapters-version", caller.tenant.slug, name, number)
+
+
+@require_POST
+@tenant_page(EDIT)
+def remove(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
+    """Delete the version with its files."""
+    with refusals_told(request):
+        find(caller, name, number).remove()
+        messages.success(request, f"Version {number} is deleted.")
+        return redirect("adapters-one", caller.tenant.slug, name)
+    return redirect("adapters-version", caller.tenant.slug, name, number)

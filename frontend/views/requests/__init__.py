@@ -1,0 +1,1 @@
+"""The pages of requests: the list, and one."""

@@ -1,0 +1,85 @@
+"""The control plane: what one console process serves. Pages, management API, uploads, sign-in.
+
+Django, behind what keeps large bodies from it. What it asks of engines and limits it asks the
+gateways (`tenants.fleet`); no token passes here.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
+django_app: Any = get_asgi_application()
+
+from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from django.conf import settings  # noqa: E402
+from django.urls import URLPattern, re_path  # noqa: E402
+from servestatic import ServeStaticASGI  # noqa: E402
+
+from gateway.planes.cookies import CookieLimit  # noqa: E402
+from inference.errors import Unavailable  # noqa: E402
+from inference.gateway.exchange import Receive, Scope, Send  # noqa: E402
+from inference.gateway.health import Health  # noqa: E402
+from tenants.adapters.uploads.guard import BodyGuard  # noqa: E402
+from tenants.adapters.uploads.intake import Intake, without_body  # noqa: E402
+from tenants.directory.auth import PostgresDirectory  # noqa: E402
+from tenants.directory.reader import Reader  # noqa: E402
+
+log = structlog.get_logger(__name__)
+
+directory = PostgresDirectory()
+"""Knows the keys of those who upload before their bodies are read."""
+_reader = Reader()
+
+
+async def _database_answers() -> bool:
+    try:
+        await _reader.base_models()
+    except Unavailable:
+        return False
+    return True
+
+
+async def lifespan(scope: Scope, receive: Receive, send: Send) -> None:
+    """Listen to what changes as long as the process lives."""
+    await receive()
+    async with AsyncExitStack() as stack:
+        try:
+            await _reader.open()
+            stack.push_async_callback(_reader.close)
+            await stack.enter_async_context(directory)
+        except Exception as error:
+            log.exception("start_failed")
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def _route(pattern: str, app: Any) -> URLPattern:
+    """Channels' router takes ASGI applications where Django's types expect views."""
+    route: URLPattern = re_path(pattern, app)
+    return route
+
+
+_pages = ServeStaticASGI(django_app, root=str(settings.STATIC_ROOT), prefix="static")
+
+_routes = ProtocolTypeRouter(
+    {
+        "http": URLRouter(
+            [
+                _route(r"^v1/", without_body(django_app)),
+                _route(r"^(healthz|readyz)$", Health({"database": _database_answers})),
+                _route(r"", BodyGuard(Intake(_pages), directory)),
+            ]
+        ),
+        "lifespan": lifespan,
+    }
+)
+application = CookieLimit(_routes)

@@ -1,0 +1,266 @@
+"""The inference plane: what one gateway process is made of, and the addresses that it serves.
+
+The token path, the websockets, health and metrics, as plain ASGI in Channels' router. Neither a
+session nor a cookie, neither a view nor a model is known here: what a browser, an upload or an
+operator does runs in other processes (`gateway.planes.control`). Django is its settings and its
+storage of files, nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+from channels.layers import get_channel_layer
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.conf import settings
+from django.urls import URLPattern, re_path
+
+from frontend import tickets
+from frontend.live import tail
+from frontend.live.board import Board
+from frontend.live.signals import Signals
+from frontend.live.socket import LiveSocket
+from frontend.playground.answers import Playground
+from frontend.playground.socket import PlaygroundSocket
+from frontend.redeeming import PostgresRedeemer
+from frontend.sockets import Gate, Origins
+from frontend.tickets import Signer
+from gateway.planes.forward import Forward
+from gateway.planes.internal import Internal
+from gateway.planes.metrics import Metrics
+from inference.errors import NotFound, Unavailable
+from inference.gateway import history
+from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.health import Health
+from inference.gateway.history import History
+from inference.gateway.http import OpenAIServer
+from inference.gateway.hub import Hub
+from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
+from inference.link.wire import ModelInfo
+from inference.supervision import supervised
+from tenants.adapters.files import AdapterFiles
+from tenants.answers import PostgresAnswers
+from tenants.billing.ledger import Ledger
+from tenants.database import Database
+from tenants.directory.auth import PostgresDirectory
+from tenants.directory.registry import Registry
+from tenants.limits.limiter import StoreLimiter, configured
+from tenants.limits.spent import LedgerSpent
+
+log = structlog.get_logger(__name__)
+
+BEAT_S = 3.0
+"""How often this process says in PostgreSQL that it lives."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that lives as long as a gateway process; each is handed to those that need it."""
+
+    hub: Hub
+    ledger: Ledger
+    limiter: StoreLimiter
+    directory: PostgresDirectory
+    answers: PostgresAnswers
+    registry: Registry
+    budgets: Database
+    gate: Gate
+    history: History
+    board: Board
+    forward: Forward
+
+    @classmethod
+    def configured(cls) -> Parts:
+        """As the settings have it."""
+        ledger, directory, registry = Ledger(), PostgresDirectory(), Registry()
+        budgets = Database("limits")
+        limiter = configured(LedgerSpent(budgets))
+        hub = Hub(settings.GATEWAY_URL, settings.ENGINE_TOKEN, ledger, limiter)
+        gate = Gate(
+            Signer(settings.INTERNAL_TOKEN),
+            PostgresRedeemer(registry),
+            Origins(settings.CONSOLE_URL, settings.ALLOWED_HOSTS),
+        )
+        directory.on_revoked(hub.end_streams)
+        directory.on_archived(hub.unload)
+        directory.on_pinned(hub.set_pins)
+        directory.on_people(gate.changed)
+        history = History()
+        signals = Signals(hub.snapshot, history)
+        board = Board(signals, get_channel_layer() if settings.REDIS_URL else None)
+        directory.on_tenant(signals.changed)
+        limiter.on_reserved(board.began)
+        ledger.on_written(tail.listener(board.ended))
+        return cls(
+            hub=hub,
+            ledger=ledger,
+            limiter=limiter,
+            directory=directory,
+            answers=PostgresAnswers(),
+            registry=registry,
+            budgets=budgets,
+            gate=gate,
+            history=history,
+            board=board,
+            forward=Forward(settings.CONSOLE_INTERNAL_URL),
+        )
+
+
+class Lifespan:
+    """Starts what lives as long as the process; stops it when its requests are settled."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        async with AsyncExitStack() as stack:
+            try:
+                await self._start(stack)
+            except Exception as error:
+                log.exception("start_failed")
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                return
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        parts = self._parts
+        for database in (parts.budgets, parts.registry):
+            await database.open()
+            stack.push_async_callback(database.close)
+        stack.push_async_callback(self._forget)
+        for lasting in (
+            parts.ledger, parts.answers, parts.limiter, parts.directory, parts.board,
+            parts.forward,
+        ):  # fmt: skip
+            await stack.enter_async_context(lasting)
+        parts.hub.on_model(self._note_model)
+        sampling = partial(history.keep, parts.history, parts.hub.snapshot)
+        for name, endless in (("heartbeat", self._beat), ("history", sampling)):
+            stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)
+
+    async def _beat(self) -> None:
+        """Beat, and pass the list of live gateways on to the engines."""
+        hub = self._parts.hub
+        while True:
+            try:
+                urls = sorted({*await self._parts.registry.beat(hub.gateway_id), hub.gateway_id})
+                if len(urls) > 1 and urls != hub.gateways and not settings.REDIS_URL:
+                    log.error("limits_not_shared", gateways=urls, reason="REDIS_URL is not set")
+                hub.set_gateways(urls)
+            except Unavailable as error:
+                log.warning("heartbeat_failed", error=str(error))
+            await asyncio.sleep(BEAT_S)
+
+    async def _forget(self) -> None:
+        try:
+            await self._parts.registry.forget(self._parts.hub.gateway_id)
+        except Unavailable:
+            log.warning("heartbeat_left", reason="the database does not answer")
+
+    def _note_model(self, info: ModelInfo) -> None:
+        task = asyncio.create_task(self._write_model(info))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _write_model(self, info: ModelInfo) -> None:
+        try:
+            await self._parts.registry.note_model(info)
+        except Unavailable as error:
+            log.error("base_model_not_noted", model=info.name, error=str(error))
+
+
+class ToConsole:
+    """`/`: a browser is sent to the console. Any other address that nobody knows is none."""
+
+    def __init__(self, api_url: str, console_url: str) -> None:
+        self._elsewhere = api_url != console_url
+        self._location = f"{console_url}/".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        if exchange.path == "/" and exchange.method in ("GET", "HEAD") and self._elsewhere:
+            location = (b"location", self._location)
+            await exchange.begin(302, [location, (b"content-length", b"0")])
+            return await exchange.write(b"", more=False)
+        await exchange.fail(NotFound(f"There is nothing at {exchange.path}."))
+
+
+@dataclass(frozen=True, slots=True)
+class _One:
+    one: int
+
+
+def _checks(parts: Parts) -> Mapping[str, Any]:
+    """What a gateway needs to serve."""
+
+    async def database() -> bool:
+        try:
+            return bool(await parts.registry.rows(_One, "SELECT 1 AS one"))
+        except Unavailable:
+            return False
+
+    async def engine() -> bool:
+        return bool(parts.hub.snapshot()) and not parts.hub.closing
+
+    async def limits() -> bool:
+        """Not where Redis is away and requests are refused for that."""
+        return not parts.limiter.degraded or settings.LIMITS_WITHOUT_REDIS == "local"
+
+    return {"database": database, "engine": engine, "limits": limits}
+
+
+def application(parts: Parts) -> Any:
+    """The ASGI application."""
+    hub, limiter, directory = parts.hub, parts.limiter, parts.directory
+    dispatcher = Dispatcher(hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S)
+    most = settings.MAX_REQUEST_BYTES
+    inference = OpenAIServer(
+        dispatcher, directory, limiter, answers=parts.answers, max_body_bytes=most
+    )
+    playground = PlaygroundSocket(Playground(dispatcher, directory, max_body_bytes=most))
+    http = [
+        _route(r"^v1/(organization|usage)/", parts.forward),
+        _route(r"^v1/", inference),
+        _route(r"^(healthz|readyz)$", Health(dict(_checks(parts)))),
+        _route(
+            r"^metrics$",
+            Metrics(settings.METRICS_TOKEN, hub, parts.ledger, limiter, parts.registry),
+        ),
+        _route(r"^internal/", Internal(settings.INTERNAL_TOKEN, hub, limiter, parts.history)),
+        _route(r"^engine/probe$", EngineProbe(hub)),
+        _route(r"^engine/adapters/", AdapterFiles(settings.ENGINE_TOKEN, parts.registry)),
+        _route(r"", ToConsole(settings.API_URL, settings.CONSOLE_URL)),
+    ]
+    sockets = [
+        _route(r"^ws/engine$", EngineSocket(hub)),
+        _route(r"^ws/live$", parts.gate.guarded(tickets.LIVE, LiveSocket(parts.board))),
+        _route(
+            r"^ws/playground/(?P<slug>[a-z0-9-]+)$",
+            parts.gate.guarded(tickets.PLAYGROUND, playground),
+        ),
+        _route(r"", NoSocket()),
+    ]
+    return ProtocolTypeRouter(
+        {
+            "http": URLRouter(http),
+            "websocket": URLRouter(sockets),
+            "lifespan": Lifespan(parts),
+        }
+    )
+
+
+def _route(pattern: str, app: Any) -> URLPattern:
+    """Channels' router takes ASGI applications where Django's types expect views."""
+    route: URLPattern = re_path(pattern, app)
+    return route

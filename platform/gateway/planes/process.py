@@ -1,0 +1,125 @@
+"""`manage.py gateway`: one gateway process. Django's applications are never loaded in it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import psycopg
+import structlog
+from django.conf import settings
+
+import tenants
+from gateway.planes.server import NotStarted, serve
+from inference.environ import BadSetting, base_urls
+from inference.gateway.hub import Hub
+from inference.link.session import LOST_S
+from inference.link.wire import MAX_FRAME_BYTES
+from inference.logs import configure
+from tenants.directory.notices import conninfo
+
+log = structlog.get_logger(__name__)
+
+HELP = (
+    "Run one gateway process: the inference API, the websockets of engines and pages, health and "
+    "metrics. Any number of them may run behind a load balancer. The first SIGTERM or Ctrl-C lets "
+    "open streams finish, the second ends them."
+)
+MIGRATIONS = Path(str(tenants.__file__)).parent / "migrations"
+
+
+def main(arguments: list[str]) -> None:
+    """Run until a signal ends it.
+
+    Raises:
+        BadSetting: with what is wrong.
+    """
+    options = _parser().parse_args(arguments)
+    settings.GATEWAY_URL = own_url(options)
+    _require_migrated_schema()
+    configure(f"gateway:{options.port}", settings.LOG_LEVEL)
+
+    from gateway.planes.inference import Parts, application
+
+    parts = Parts.configured()
+
+    async def drained() -> None:
+        parts.hub.closing = True
+        await drain(parts.hub, options.drain)
+
+    try:
+        serve(
+            application(parts),
+            options.host,
+            options.port,
+            graceful_s=int(LOST_S),
+            drain=drained,
+            ws="websockets-sansio",
+            ws_max_size=MAX_FRAME_BYTES,
+            ws_ping_interval=None,  # the engine link has its own heartbeat
+            ws_per_message_deflate=False,
+        )
+    except NotStarted:
+        sys.exit("lorikeet: The gateway could not start; the log says why.")
+
+
+async def drain(hub: Hub, drain_s: float) -> None:
+    """Wait until every request is settled, so long at most."""
+    try:
+        async with asyncio.timeout(drain_s):
+            await hub.drained()
+    except TimeoutError:
+        log.warning("drain_cut_short", requests=hub.in_flight)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("manage.py gateway", description=HELP)
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    add("--port", type=int, default=8000, help="port to listen on (%(default)s)")
+    add(
+        "--url",
+        help="base URL under which engines, workers and consoles reach this process "
+        "(GATEWAY_URL, else http://HOST:PORT)",
+    )
+    add(
+        "--drain",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="longest wait for open streams at the end (%(default)s)",
+    )
+    return parser
+
+
+def own_url(options: argparse.Namespace) -> str:
+    """The base URL of this process.
+
+    Raises:
+        BadSetting: several are named, or none.
+    """
+    given = options.url or os.environ.get("GATEWAY_URL")
+    urls = base_urls(given or f"http://{options.host}:{options.port}")
+    if len(urls) > 1:
+        raise BadSetting(f"{given!r} names several gateways: --url must name this one")
+    return urls[0]
+
+
+def _require_migrated_schema() -> None:
+    """The tables are there as this release knows them; of Django's own the console sees to it."""
+    ours = {file.stem for file in MIGRATIONS.glob("[0-9]*.py")}
+    try:
+        with psycopg.connect(conninfo("lorikeet"), connect_timeout=10) as connection:
+            found = connection.execute("SELECT name FROM django_migrations WHERE app = 'tenants'")
+            missing = ours - {name for (name,) in found}
+    except psycopg.errors.UndefinedTable:
+        missing = ours
+    except psycopg.OperationalError as error:
+        raise BadSetting(f"PostgreSQL cannot be reached (DATABASE_URL): {error}") from None
+    if missing:
+        raise BadSetting(
+            f"The database lacks {len(missing)} migrations: run `manage.py migrate` first."
+        )

@@ -1,0 +1,368 @@
+"""Archives: plain ones are unpacked, every kind of hostile one is refused with its code."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import stat
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference.content import CONFIG, FILES, WEIGHTS
+from tenants.adapters.checks.archives import MAX_MEMBERS, MAX_READ_BYTES
+from tenants.adapters.checks.contents import read
+from tenants.adapters.checks.contents import unpack as unpack_to
+from tenants.adapters.uploads.content import Contents, named
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tests.adapters.checks.builder import config_bytes, lora
+from tests.adapters.checks.test_mutations import mutated
+
+CONTENT = {CONFIG: config_bytes(), WEIGHTS: lora().bytes()}
+LIMIT = 64 << 20
+
+
+def make_tar(
+    members: list[tuple[str, bytes]] | None = None,
+    edit: Callable[[tarfile.TarInfo], None] = lambda info: None,
+    mode: str = "w:",
+) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, data in members if members is not None else list(CONTENT.items()):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            info.mtime = 1.5  # makes an extended header
+            edit(info)
+            archive.addfile(info, io.BytesIO(data))
+    return target.getvalue()
+
+
+def make_zip(
+    members: list[tuple[str, bytes]] | None = None,
+    edit: Callable[[zipfile.ZipInfo], None] = lambda info: None,
+    compression: int = zipfile.ZIP_DEFLATED,
+) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in members if members is not None else list(CONTENT.items()):
+            info = zipfile.ZipInfo(name)
+            info.compress_type = compression
+            info.external_attr = (stat.S_IFREG | 0o644) << 16
+            edit(info)
+            archive.writestr(info, data)
+    return target.getvalue()
+
+
+def unpacked(raw: bytes, name: str, limit: int) -> tuple[Contents, dict[str, bytes]]:
+    """What was found of the files, and the files."""
+    targets = {name: io.BytesIO() for name in FILES}
+    contents = unpack_to(io.BytesIO(raw), name, limit, targets)
+    return contents, {name: target.getvalue() for name, target in targets.items()}
+
+
+def unpack(raw: bytes, name: str, limit: int = LIMIT) -> dict[str, bytes]:
+    return unpacked(raw, name, limit)[1]
+
+
+def in_folder(folder: str) -> list[tuple[str, bytes]]:
+    return [(folder + name, data) for name, data in CONTENT.items()]
+
+
+# --- Sound archives ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["", "./", "my-adapter/", "./my-adapter/"])
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_sound_archive(kind: str, folder: str) -> None:
+    raw = (make_tar if kind == "tar" else make_zip)(in_folder(folder))
+    assert unpack(raw, f"adapter.{kind}") == CONTENT
+
+
+def test_stored_zip_with_a_folder_entry() -> None:
+    members = [("a/", b""), *in_folder("a/")]
+    raw = make_zip(members, compression=zipfile.ZIP_STORED)
+    assert unpack(raw, "ADAPTER.ZIP") == CONTENT
+
+
+def test_tar_made_from_a_folder(tmp_path: Path) -> None:
+    for name, data in CONTENT.items():
+        (tmp_path / name).write_bytes(data)
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w") as archive:
+        archive.add(tmp_path, arcname="adapter")
+    assert unpack(target.getvalue(), "adapter.tar") == CONTENT
+
+
+def test_what_is_found_of_the_files() -> None:
+    contents, _ = unpacked(make_zip(), "a.zip", LIMIT)
+    config, weights = (hashlib.sha256(data).hexdigest() for data in CONTENT.values())
+    size = sum(len(data) for data in CONTENT.values())
+    assert contents == Contents(config, weights, size, trained_on="tiny")
+
+
+# --- Hostile archives ----------------------------------------------------------------------------
+
+
+def _link(kind: bytes) -> Callable[[tarfile.TarInfo], None]:
+    def edit(info: tarfile.TarInfo) -> None:
+        if info.name == WEIGHTS:
+            info.type, info.linkname, info.size = kind, "/etc/passwd", 0
+
+    return edit
+
+
+def _mode(kind: int) -> Callable[[zipfile.ZipInfo], None]:
+    def edit(info: zipfile.ZipInfo) -> None:
+        info.external_attr = (kind | 0o777) << 16
+
+    return edit
+
+
+def _encrypted() -> bytes:
+    """The flag is in the local headers and in the directory, at other offsets."""
+    raw = bytearray(make_zip())
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = raw.find(signature)
+        while at >= 0:
+            raw[at + offset] |= 1
+            at = raw.find(signature, at + 1)
+    return bytes(raw)
+
+
+def _zip_twice() -> bytes:
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        return make_zip([*CONTENT.items(), (WEIGHTS, b"other")])
+
+
+def _claiming(size: int) -> bytes:
+    """A zip whose directory claims another inflated size than the data has."""
+    raw = bytearray(make_zip())
+    at = raw.rfind(b"PK\x01\x02")
+    raw[at + 24 : at + 28] = struct.pack("<I", size)
+    return bytes(raw)
+
+
+def _long_name_tar() -> bytes:
+    """A GNU long name of a megabyte: Python's reader would take it into memory at once."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, MAX_READ_BYTES * 2
+    return info.tobuf() + b"a" * info.size + make_tar()
+
+
+def _cut_tar() -> bytes:
+    """Ends within the weights."""
+    raw = make_tar()
+    return raw[: raw.index(CONTENT[WEIGHTS]) + 100]
+
+
+def _sparse() -> bytes:
+    def edit(info: tarfile.TarInfo) -> None:
+        info.type = tarfile.GNUTYPE_SPARSE
+
+    return make_tar(edit=edit)
+
+
+CONFIG_ONLY = [(CONFIG, CONTENT[CONFIG])]
+HOSTILE: dict[str, tuple[str, Callable[[], bytes], Refusal]] = {
+    "tar symlink": (
+        "a.tar",
+        lambda: make_tar(edit=_link(tarfile.SYMTYPE)),
+        Refusal.ARCHIVE_MEMBER_REFUSED,
+    ),
+    "tar hard link": (
+        "a.tar",
+        lambda: make_tar(edit=_link(tarfile.LNKTYPE)),
+        Refusal.ARCHIVE_MEMBER_REFUSED,
+    ),
+    "tar device": (
+        "a.tar",
+        lambda: make_tar(edit=_link(tarfile.CHRTYPE)),
+        Refusal.ARCHIVE_MEMBER_REFUSED,
+    ),
+    "tar block device": (
+        "a.tar",
+        lambda: make_tar(edit=_link(tarfile.BLKTYPE)),
+        Refusal.ARCHIVE_MEMBER_REFUSED,
+    ),
+    "tar fifo": (
+        "a.tar",
+        lambda: make_tar(edit=_link(tarfile.FIFOTYPE)),
+        Refusal.ARCHIVE_MEMBER_REFUSED,
+    ),
+    "tar sparse": ("a.tar", _sparse, Refusal.ARCHIVE_MEMBER_REFUSED),
+    "tar absolute": ("a.tar", lambda: make_tar(in_folder("/")), Refusal.ARCHIVE_PATH_REFUSED),
+    "tar parent": ("a.tar", lambda: make_tar(in_folder("../")), Refusal.ARCHIVE_PATH_REFUSED),
+    "tar parent inside": (
+        "a.tar",
+        lambda: make_tar(in_folder("a/../../")),
+        Refusal.ARCHIVE_PATH_REFUSED,
+    ),
+    "tar too deep": ("a.tar", lambda: make_tar(in_folder("a/b/")), Refusal.ARCHIVE_PATH_REFUSED),
+    "tar two folders": (
+        "a.tar",
+        lambda: make_tar([("a/" + CONFIG, b"{}"), ("b/" + WEIGHTS, b"")]),
+        Refusal.ARCHIVE_PATH_REFUSED,
+    ),
+    "tar top and folder": (
+        "a.tar",
+        lambda: make_tar([(CONFIG, b"{}"), ("b/" + WEIGHTS, b"")]),
+        Refusal.ARCHIVE_PATH_REFUSED,
+    ),
+    "tar extra": (
+        "a.tar",
+        lambda: make_tar([*CONTENT.items(), ("README.md", b"hello")]),
+        Refusal.FILE_UNEXPECTED,
+    ),
+    "tar nested": (
+        "a.tar",
+        lambda: make_tar([("adapter.zip", make_zip())]),
+        Refusal.FILE_UNEXPECTED,
+    ),
+    "tar crowded": (
+        "a.tar",
+        lambda: make_tar([(f"{n}", b"") for n in range(MAX_MEMBERS + 1)]),
+        Refusal.FILE_UNEXPECTED,
+    ),
+    "tar pickle": (
+        "a.tar",
+        lambda: make_tar([*CONFIG_ONLY, ("adapter_model.bin", b"x")]),
+        Refusal.PICKLE_REFUSED,
+    ),
+    "tar missing": ("a.tar", lambda: make_tar(CONFIG_ONLY), Refusal.FILE_MISSING),
+    "tar twice": (
+        "a.tar",
+        lambda: make_tar([*CONTENT.items(), (CONFIG, b"{}")]),
+        Refusal.FILE_DUPLICATE,
+    ),
+    "tar compressed": ("a.tar", lambda: make_tar(mode="w:gz"), Refusal.ARCHIVE_INVALID),
+    "tar truncated": ("a.tar", _cut_tar, Refusal.ARCHIVE_INVALID),
+    "tar empty": ("a.tar", lambda: b"", Refusal.ARCHIVE_INVALID),
+    "tar with a huge name": ("a.tar", _long_name_tar, Refusal.ARCHIVE_INVALID),
+    "tar that is a zip": ("a.tar", make_zip, Refusal.ARCHIVE_INVALID),
+    "zip symlink": (
+        "a.zip",
+        lambda: make_zip(edit=_mode(stat.S_IFLNK)),
+        Refusal.ARCHIVE_MEMBER_REFUSED,
+    ),
+    "zip device": (
+        "a.zip",
+        lambda: make_zip(edit=_mode(stat.S_IFCHR)),
+        Refusal.ARCHIVE_MEMBER_REFUSED,
+    ),
+    "zip absolute": ("a.zip", lambda: make_zip(in_folder("/")), Refusal.ARCHIVE_PATH_REFUSED),
+    "zip parent": ("a.zip", lambda: make_zip(in_folder("../")), Refusal.ARCHIVE_PATH_REFUSED),
+    "zip backslash": ("a.zip", lambda: make_zip(in_folder("..\\")), Refusal.ARCHIVE_PATH_REFUSED),
+    "zip drive": ("a.zip", lambda: make_zip(in_folder("C:/")), Refusal.ARCHIVE_PATH_REFUSED),
+    "zip bomb": (
+        "a.zip",
+        lambda: make_zip([*CONFIG_ONLY, (WEIGHTS, bytes(32 << 20))]),
+        Refusal.ARCHIVE_BOMB,
+    ),
+    "zip over the limit": (
+        "a.zip",
+        lambda: make_zip([*CONFIG_ONLY, (WEIGHTS, bytes(LIMIT + 1))], compression=0),
+        Refusal.PAYLOAD_TOO_LARGE,
+    ),
+    "zip that claims more": ("a.zip", lambda: _claiming(2000), Refusal.ARCHIVE_INVALID),
+    "zip that claims less": ("a.zip", lambda: _claiming(100), Refusal.ARCHIVE_INVALID),
+    "zip encrypted": ("a.zip", _encrypted, Refusal.ARCHIVE_ENCRYPTED),
+    "zip by bzip2": (
+        "a.zip",
+        lambda: make_zip(compression=zipfile.ZIP_BZIP2),
+        Refusal.ARCHIVE_UNSUPPORTED,
+    ),
+    "zip twice": ("a.zip", _zip_twice, Refusal.FILE_DUPLICATE),
+    "zip nested": (
+        "a.zip",
+        lambda: make_zip([("inner.tar", make_tar())]),
+        Refusal.FILE_UNEXPECTED,
+    ),
+    "zip extra": (
+        "a.zip",
+        lambda: make_zip([*CONTENT.items(), ("__MACOSX/._x", b"")]),
+        Refusal.ARCHIVE_PATH_REFUSED,
+    ),
+    "zip missing": ("a.zip", lambda: make_zip(CONFIG_ONLY), Refusal.FILE_MISSING),
+    "zip empty": ("a.zip", lambda: make_zip([]), Refusal.FILE_MISSING),
+    "zip with data after": ("a.zip", lambda: make_zip() + b"x", Refusal.ARCHIVE_INVALID),
+    "zip with data before": ("a.zip", lambda: b"x" + make_zip(), Refusal.ARCHIVE_INVALID),
+    "zip truncated": ("a.zip", lambda: make_zip()[:-30], Refusal.ARCHIVE_INVALID),
+    "zip with a huge directory": (
+        "a.zip",
+        lambda: make_zip([(f"{n:0400}", b"") for n in range(1500)]),
+        Refusal.ARCHIVE_INVALID,
+    ),
+    "zip that is a gzip": ("a.zip", lambda: gzip.compress(b"x"), Refusal.ARCHIVE_INVALID),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_archive(case: str) -> None:
+    name, make, code = HOSTILE[case]
+    with pytest.raises(UploadRefused) as refused:
+        unpack(make(), name)
+    assert refused.value.code == code
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.data(), st.sampled_from(["tar", "zip"]))
+def test_mutated_archive(data: st.DataObject, kind: str) -> None:
+    """It is refused, or what came out is what a checksum vouches for (a tar has none)."""
+    original = make_tar() if kind == "tar" else make_zip()
+    raw = data.draw(mutated(original, len(original)))
+    try:
+        content = unpack(raw, f"a.{kind}")
+    except UploadRefused:
+        return
+    assert content.keys() == set(FILES)
+    if kind == "zip":
+        assert content == CONTENT
+
+
+# --- Files that come without an archive ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        ([], Refusal.FILE_MISSING),
+        ([CONFIG], Refusal.FILE_MISSING),
+        ([WEIGHTS], Refusal.FILE_MISSING),
+        ([CONFIG, WEIGHTS, CONFIG], Refusal.FILE_DUPLICATE),
+        ([CONFIG, WEIGHTS, "README.md"], Refusal.FILE_UNEXPECTED),
+        ([CONFIG, WEIGHTS, "a.zip"], Refusal.FILE_UNEXPECTED),
+        ([CONFIG, "adapter_model.bin"], Refusal.PICKLE_REFUSED),
+        ([CONFIG, "adapter_model.PT"], Refusal.PICKLE_REFUSED),
+        (["adapter.tar.gz"], Refusal.ARCHIVE_UNSUPPORTED),
+        (["adapter.tgz"], Refusal.ARCHIVE_UNSUPPORTED),
+        (["adapter.rar"], Refusal.ARCHIVE_UNSUPPORTED),
+    ],
+)
+def test_wrong_files(names: list[str], code: Refusal) -> None:
+    with pytest.raises(UploadRefused) as refused:
+        named(names)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    "head", [b"PK\x03\x04aaaaaaa", b"\x80\x02}q\x00(X\x04\x00", b"\x80\x05" * 8]
+)
+def test_pickle_under_a_false_name(head: bytes) -> None:
+    with pytest.raises(UploadRefused) as refused:
+        read(io.BytesIO(b"{}"), io.BytesIO(head))
+    assert refused.value.code == Refusal.PICKLE_REFUSED
+
+
+def test_header_length_that_looks_like_a_pickle() -> None:
+    """A sound file whose header has 0x0280 bytes begins like a pickle."""
+    weights = (0x0280).to_bytes(8, "little") + b"{" + b" " * 0x027F
+    found = read(io.BytesIO(b"{}"), io.BytesIO(weights))
+    assert found.weights_sha256 == hashlib.sha256(weights).hexdigest()

@@ -1,0 +1,234 @@
+"""Children that read strangers' files: within limits, with nothing of ours, and never our end."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_django import Settings
+
+from inference.content import CONFIG, FILES, WEIGHTS
+from tenants.adapters import sandbox
+from tenants.adapters.sandbox import Crashed, LimitExceeded, Limits
+from tenants.models import AdapterVersion
+from tests.adapters.checks.builder import config_bytes, encode, lora, modules
+from tests.adapters.checks.test_archives import make_tar, make_zip
+from tests.adapters.uploads.uploading import files, upload
+from tests.adapters.working import run_worker
+from tests.stack.asking import until
+
+ROOMY = Limits(cpu_s=60, time_s=300, memory_bytes=1 << 30, file_bytes=64 << 20)
+CHECK = {"task": "check", "modules": modules(), "max_lora_rank": 16}
+UNPACK = {"task": "unpack", "name": "a.tar", "max_bytes": 64 << 20}
+
+
+def opened(folder: Path, stack: ExitStack, content: dict[str, bytes]) -> sandbox.Files:
+    """Files of this content, open for reading and writing."""
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+    return {name: (stack.enter_context((folder / name).open("r+b")), "r+b") for name in content}
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[sandbox.Files]:
+    """The two files of a sound adapter."""
+    with ExitStack() as stack:
+        yield opened(tmp_path, stack, {CONFIG: config_bytes(), WEIGHTS: lora().bytes()})
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Iterator[sandbox.Files]:
+    """A sound adapter as a tar, and where to unpack it."""
+    with ExitStack() as stack:
+        yield opened(tmp_path, stack, {"archive": make_tar(), CONFIG: b"", WEIGHTS: b"left over"})
+
+
+def test_what_a_child_says(two: sandbox.Files) -> None:
+    found = sandbox.run(CHECK, two, ROOMY)
+    assert found["report"]["findings"] == []
+    assert found["config"]["r"] == 4
+    assert found["config_sha256"] == sandbox.run({"task": "read"}, two, ROOMY)["config_sha256"]
+
+
+def test_what_a_child_writes(packed: sandbox.Files, tmp_path: Path) -> None:
+    found = sandbox.run(UNPACK, packed, ROOMY)
+    assert (tmp_path / CONFIG).read_bytes() == config_bytes()
+    assert (tmp_path / WEIGHTS).read_bytes() == lora().bytes()
+    assert (found["trained_on"], found["size_bytes"]) == (
+        "tiny",
+        len(config_bytes()) + len(lora().bytes()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (replace(ROOMY, file_bytes=1_000), "file size"),
+        (replace(ROOMY, time_s=0), "0 s"),
+    ],
+)
+def test_limits_of_unpacking(packed: sandbox.Files, limits: Limits, told: str) -> None:
+    with pytest.raises(LimitExceeded, match=told):
+        sandbox.run(UNPACK, packed, limits)
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (replace(ROOMY, open_files=0), "open files"),
+        (replace(ROOMY, memory_bytes=192 << 20), "memory"),
+        (replace(ROOMY, cpu_s=1), "CPU"),
+    ],
+)
+def test_limits_of_checking(tmp_path: Path, limits: Limits, told: str) -> None:
+    """A header of 8 MB that holds as much as can be in so many bytes."""
+    header = b'{"a":[' + b"[],[[]]," * ((8 << 20) // 8 - 2) + b"[]]}"
+    with ExitStack() as stack:
+        hostile = {CONFIG: config_bytes(), WEIGHTS: encode(header, b"")}
+        with pytest.raises(LimitExceeded, match=told):
+            sandbox.run(CHECK, opened(tmp_path, stack, hostile), limits)
+
+
+def test_what_the_disk_refuses_is_no_fault_of_the_files(
+    packed: sandbox.Files, tmp_path: Path
+) -> None:
+    with (tmp_path / WEIGHTS).open("rb") as unwritable, pytest.raises(OSError, match="Invalid"):
+        sandbox.run(UNPACK, {**packed, WEIGHTS: (unwritable, "r+b")}, ROOMY)
+
+
+def test_a_crash_is_told_with_its_reason(two: sandbox.Files) -> None:
+    with pytest.raises(Crashed, match=r"(?s)status 1: .*KeyError: 'nonsense'"):
+        sandbox.run({"task": "nonsense"}, two, ROOMY)
+
+
+def test_nothing_of_a_child_is_left_when_its_time_is_over() -> None:
+    """Nor of what it started."""
+    # One write each: Python writes a number and its line's end apart when it flushes.
+    program = "import os, time; os.fork(); os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
+    command = [*sandbox.COMMAND[:3], "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as child:
+        assert child.stdout is not None
+        pids = [int(child.stdout.readline()) for _ in range(2)]
+        with pytest.raises(LimitExceeded):
+            sandbox._status(child, 0)
+    assert child.returncode == -signal.SIGKILL
+    until(lambda: all(map(ended, pids)))
+
+
+def ended(pid: int) -> bool:
+    """Whether it runs no more; nobody may have asked for its status yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_a_child_has_no_django_and_no_secret(settings: Settings) -> None:
+    """It starts quickly, and what reads hostile bytes has nothing to give away."""
+    program = (
+        "import os, sys; import tenants.adapters.checks.__main__, tenants.adapters.checks.static; "
+        "print('django' in sys.modules, 'rest_framework' in sys.modules, *sorted(os.environ))"
+    )
+    command = [*sandbox.COMMAND[:3], "-c", program]
+    said = subprocess.check_output(command, env=sandbox.ENVIRONMENT, text=True).split()
+    assert said[:2] == ["False", "False"]
+    assert set(said[2:]) <= {*sandbox.ENVIRONMENT, "LC_CTYPE"}
+    assert settings.SECRET_KEY not in sandbox.ENVIRONMENT.values()
+
+
+# --- Bombs, on the way of any upload -------------------------------------------------------------
+
+
+def extended(body: bytes, count: int = 1) -> bytes:
+    """A tar of a sound adapter behind so many extended headers of this content."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, len(body)
+    return (info.tobuf() + body + bytes(-len(body) % 512)) * count + make_tar()
+
+
+def _sparse() -> bytes:
+    """Says that its weights take a terabyte, nearly all of them zeros."""
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in FILES:
+            info = tarfile.TarInfo(name)
+            info.pax_headers = {"GNU.sparse.size": str(1 << 40), "GNU.sparse.map": "0,1"}
+            archive.addfile(info)
+    return target.getvalue()
+
+
+def _huge() -> bytes:
+    """A member that claims to have eight exabytes."""
+    info = tarfile.TarInfo(CONFIG)
+    info.size = 1 << 63
+    return info.tobuf(format=tarfile.GNU_FORMAT) + b"{}"
+
+
+def _crowded_zip() -> bytes:
+    return make_zip([(f"{number}", b"") for number in range(3000)])
+
+
+BOMBS: dict[str, tuple[str, Any, int, str]] = {
+    "a tar's header of 125 KB, quadratic to read": (
+        "a.tar", lambda: extended(b"1" * 125_000), 400, "archive_invalid",
+    ),
+    "many such headers, each just short enough": (
+        "a.tar", lambda: extended(b"1" * 8_000, 300), 400, "check_limit_exceeded",
+    ),
+    "a zip that grows a thousandfold": (
+        "a.zip", lambda: make_zip([(CONFIG, b"{}"), (WEIGHTS, bytes(16 << 20))]), 400,
+        "archive_bomb",
+    ),
+    "thousands of members in a tar": (
+        "a.tar", lambda: make_tar([(f"{number}", b"") for number in range(3000)]), 400,
+        "file_unexpected",
+    ),
+    "thousands of members in a zip": ("a.zip", _crowded_zip, 400, "file_unexpected"),
+    "a sparse member": ("a.tar", _sparse, 400, "archive_member_refused"),
+    "a huge member": ("a.tar", _huge, 400, "archive_invalid"),
+}  # fmt: skip
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.urls("tests.adapters.uploads.uploading")
+@pytest.mark.usefixtures("worker", "tenant", "base_model", "object_storage")
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_bombs_are_refused(bomb: str, settings: Settings) -> None:
+    settings.CHECK_CPU_S = 2
+    name, make, status, code = BOMBS[bomb]
+    answer, body = upload(files((name, make())))
+    assert (answer, body["code"]) == (status, code)
+    assert not AdapterVersion.objects.exists()
+    assert not os.listdir(settings.FILE_UPLOAD_TEMP_DIR)
+
+
+HEADER = b'{"a":' + b"[" * 3_000 + b"]" * 3_000 + b"}"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.urls("tests.adapters.uploads.uploading")
+@pytest.mark.usefixtures("worker", "tenant", "base_model", "object_storage")
+@pytest.mark.parametrize(
+    ("config", "weights", "code"),
+    [
+        (HEADER, lora().bytes(), "config_not_json"),
+        (config_bytes(), encode(HEADER, b""), "header_invalid"),
+        (config_bytes(), (1 << 62).to_bytes(8, "little") + b"{}", "header_invalid"),
+    ],
+    ids=["nested configuration", "nested header", "a header of 4 exabytes"],
+)
+def test_bombs_are_rejected(config: bytes, weights: bytes, code: str) -> None:
+    assert upload(files((CONFIG, config), (WEIGHTS, weights)))[0] == 201
+    run_worker("default")
+    version = AdapterVersion.objects.get()
+    assert version.state == "rejected"
+    assert [finding["code"] for finding in version.report["findings"]] == [code]

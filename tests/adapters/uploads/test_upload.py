@@ -1,0 +1,325 @@
+"""Uploads: kept once, refused early, and nothing left of those that fail."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from django.core.files.storage import FileSystemStorage, InMemoryStorage
+from django.db import connection
+from procrastinate.contrib.django.models import ProcrastinateJob
+from pytest_django import Settings
+
+from inference.content import CONFIG, FILES, WEIGHTS
+from tenants.adapters import jobs, store
+from tenants.adapters.storage import open_file, storage
+from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant, User
+from tests.adapters.checks.builder import config_bytes, lora
+from tests.adapters.checks.test_archives import make_tar, make_zip
+from tests.adapters.conftest import stored_files
+from tests.adapters.uploads.uploading import KEY, chunked, files, sound, upload
+from tests.stack.asking import until
+
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.urls("tests.adapters.uploads.uploading"),
+    pytest.mark.usefixtures("worker", "tenant", "base_model"),
+]
+
+
+def judging() -> Any:
+    """Jobs that judge versions."""
+    return ProcrastinateJob.objects.filter(task_name="judge_version")
+
+
+def assert_nothing_left(storage: Any, settings: Settings) -> None:
+    assert not Adapter.objects.exists()
+    assert not AdapterVersion.objects.exists()
+    assert not judging().exists()
+    assert not stored_files(storage)
+    folder = Path(settings.FILE_UPLOAD_TEMP_DIR)
+    assert not folder.exists() or not list(folder.iterdir())
+
+
+# --- Kept ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        sound(),
+        list(reversed(sound())),
+        files(("adapter.tar", make_tar())),
+        files(("adapter.zip", make_zip())),
+    ],
+    ids=["two files", "in the other order", "tar", "zip"],
+)
+def test_new_version(sent: Any, storage: Any, settings: Settings) -> None:
+    assert upload(sent) == (201, {"id": AdapterVersion.objects.get().pk, "state": "validating"})
+    version = AdapterVersion.objects.select_related("adapter").get()
+    assert version.number == 1
+    assert version.adapter.name == "pirate"
+    assert version.size_bytes == len(config_bytes()) + len(lora().bytes())
+    assert stored_files(storage) == [f"{version.folder}/{name}" for name in sorted(FILES)]
+    with open_file(version.folder, WEIGHTS) as file:
+        assert file.read() == lora().bytes()
+    assert judging().get().args == {"version_id": version.pk}
+    assert not list(Path(settings.FILE_UPLOAD_TEMP_DIR).iterdir())
+
+
+def test_body_without_a_length(object_storage: InMemoryStorage) -> None:
+    request = httpx.Request("POST", "http://localhost", files=sound())
+    headers = KEY | {"Content-Type": request.headers["content-type"]}
+    assert upload(content=chunked(request.read()), headers=headers)[0] == 201
+
+
+def test_other_content_is_the_next_version(object_storage: InMemoryStorage) -> None:
+    upload(sound())
+    assert upload(sound(lora_alpha=4))[0] == 201
+    assert sorted(AdapterVersion.objects.values_list("number", flat=True)) == [1, 2]
+
+
+def test_same_content_is_the_same_version(storage: Any) -> None:
+    _, first = upload(sound())
+    status, second = upload(files(("a.zip", make_zip())))
+    assert (status, second["id"]) == (200, first["id"])
+    assert len(stored_files(storage)) == 2
+    assert judging().count() == 1
+
+
+def test_same_content_in_another_adapter_is_another_version(object_storage: Any) -> None:
+    upload(sound())
+    assert upload(sound(), name="sailor")[0] == 201
+    assert len(set(AdapterVersion.objects.values_list("folder", flat=True))) == 2
+
+
+def test_rejected_content_stays_rejected(object_storage: InMemoryStorage) -> None:
+    upload(sound())
+    AdapterVersion.objects.update(state=State.REJECTED)
+    assert upload(sound())[1]["state"] == "rejected"
+    assert judging().count() == 1
+
+
+def test_archived_content_comes_back(storage: Any) -> None:
+    upload(sound())
+    AdapterVersion.objects.update(state=State.ARCHIVED)
+    jobs.remove_archived()
+    assert not stored_files(storage)
+    assert upload(sound())[0] == 201
+    version = AdapterVersion.objects.get()
+    assert (version.number, version.state) == (1, State.VALIDATING)
+    assert len(stored_files(storage)) == 2
+
+
+def test_uploads_of_the_same_content_at_once(storage: Any, settings: Settings) -> None:
+    """One makes the version, the others get it; no files but one pair's are left."""
+    together = threading.Barrier(4)
+    answers = []
+
+    def one() -> None:
+        together.wait()
+        answers.append(upload(sound()))
+        connection.close()
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    version = AdapterVersion.objects.get()
+    assert sorted(status for status, _ in answers) == [200, 200, 200, 201]
+    assert {body["id"] for _, body in answers} == {version.pk}
+    assert stored_files(storage) == [f"{version.folder}/{name}" for name in sorted(FILES)]
+    assert judging().count() == 1
+    assert not list(Path(settings.FILE_UPLOAD_TEMP_DIR).iterdir())
+
+
+def test_another_upload_died_in_the_middle(storage: Any) -> None:
+    """Its row is there, its files are not: whoever brings the content completes it."""
+    upload(sound())
+    version = AdapterVersion.objects.get()
+    store.remove(version.folder)
+    AdapterVersion.objects.update(state=State.UPLOADING)
+    assert upload(sound())[0] == 201
+    version.refresh_from_db()
+    assert version.state == State.VALIDATING
+    assert stored_files(storage) == [f"{version.folder}/{name}" for name in sorted(FILES)]
+
+
+# --- Base models ---------------------------------------------------------------------------------
+
+
+def test_base_model_is_chosen_where_there_are_several(
+    object_storage: InMemoryStorage, settings: Settings
+) -> None:
+    other = BaseModel.objects.create(name="other", max_model_len=1, max_lora_rank=8, engine="x")
+    unknown = sound(base_model_name_or_path="/home/me/model")
+    status, body = upload(unknown)
+    assert (status, body["code"]) == (400, "base_model_ambiguous")
+    assert "other, tiny" in body["detail"]
+    assert upload(unknown, data={"base_model": "none"})[1]["code"] == "base_model_unknown"
+    assert_nothing_left(object_storage, settings)
+    assert upload(unknown, data={"base_model": "other"})[0] == 201
+    assert Adapter.objects.get().base_model == other
+    assert upload(sound(), name="second")[0] == 201  # its configuration names `tiny`
+    assert Adapter.objects.get(name="second").base_model.name == "tiny"
+    status, body = upload(sound(lora_alpha=3), data={"base_model": "tiny"})
+    assert (status, body["code"]) == (400, "base_model_mismatch")
+
+
+# --- Refused -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "options", "expected"),
+    [
+        (None, {"json": {}}, (415, "not_multipart")),
+        (None, {"content": b"x", "headers": KEY | {"Content-Type": "multipart/form-data"}},
+         (415, "not_multipart")),
+        (files(("a.txt", b"x")), {}, (400, "file_unexpected")),
+        (files((CONFIG, b"{}")), {}, (400, "file_missing")),
+        (files((CONFIG, b"{}"), ("adapter_model.bin", b"")), {}, (400, "pickle_refused")),
+        (files((CONFIG, b"{}"), (CONFIG, b"{}")), {}, (400, "file_duplicate")),
+        (files((CONFIG, b"{}"), (WEIGHTS, b"PK\x03\x04 and so on")), {}, (400, "pickle_refused")),
+        (files(("a.zip", b"PK\x05\x06")), {}, (400, "archive_invalid")),
+        (sound(), {"name": "Not-A-Name"}, (400, "name_invalid")),
+        (sound(), {"name": "tiny"}, (400, "name_invalid")),
+        (sound(), {"name": "x" * 64}, (400, "name_invalid")),
+        (files(*[(f"{n}", b"x") for n in range(200)]), {}, (415, "not_multipart")),
+    ],
+)  # fmt: skip
+def test_refused(
+    sent: Any, options: dict[str, Any], expected: Any, object_storage: Any, settings: Settings
+) -> None:
+    status, body = upload(sent, **options)
+    assert (status, body["code"]) == expected
+    assert_nothing_left(object_storage, settings)
+
+
+def test_suspended_tenant(tenant: Tenant, object_storage: Any, settings: Settings) -> None:
+    tenant.status = Tenant.Status.SUSPENDED
+    tenant.save()
+    status, body = upload(sound())
+    assert (status, body["code"]) == (403, "tenant_suspended")
+    assert_nothing_left(object_storage, settings)
+
+
+@pytest.mark.parametrize("sent", [sound(), files(("a.zip", make_zip()))], ids=["files", "archive"])
+def test_too_large_once_parsed(sent: Any, storage: Any, settings: Settings) -> None:
+    """Within the guard's allowance for framing, or small only while it is packed."""
+    settings.MAX_ADAPTER_BYTES = 2000
+    status, body = upload(sent)
+    assert (status, body["code"]) == (413, "payload_too_large")
+    assert "2000 bytes" in body["detail"]
+    assert_nothing_left(storage, settings)
+
+
+def keep_in(kind: type[FileSystemStorage], settings: Settings, folder: Path) -> None:
+    """Adapters are kept by a storage of this kind, in the folder."""
+    location = {"location": str(folder / "adapters")}
+    adapters = {"BACKEND": f"{__name__}.{kind.__name__}", "OPTIONS": location}
+    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
+    settings.FILE_UPLOAD_TEMP_DIR = str(folder / "uploads")
+    (folder / "uploads").mkdir()
+
+
+class FullStorage(FileSystemStorage):
+    """Takes one file, then the disk is full, for a while."""
+
+    full = True
+
+    def _save(self, name: str, content: Any) -> str:
+        if name.endswith(WEIGHTS) and self.full:
+            raise OSError(28, "No space left on device")
+        return str(super()._save(name, content))  # type: ignore[misc]  # no stub has it
+
+
+@pytest.mark.parametrize("sent", [sound(), files(("a.zip", make_zip()))], ids=["files", "archive"])
+def test_on_a_full_disk_an_upload_waits(
+    sent: Any, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is kept twice, and nothing is lost: a worker tries again, as after a crash."""
+    keep_in(FullStorage, settings, tmp_path)
+    settings.UPLOAD_WAIT_S = 1
+    status, body = upload(sent)
+    assert status == 202
+    jobs_left = ProcrastinateJob.objects.filter(task_name="unpack_upload")
+    until(lambda: jobs_left.get().attempts == 1)
+    assert not AdapterVersion.objects.exists() and not stored_files(storage())
+    waiting = sorted(path.name for path in (tmp_path / "uploads").iterdir())
+    assert len(waiting) == len(sent) and all(name.startswith(body["id"]) for name in waiting)
+    monkeypatch.setattr(FullStorage, "full", False)
+    jobs.unpack_upload(upload_id=body["id"])
+    jobs.unpack_upload(upload_id=body["id"])
+    version = AdapterVersion.objects.get()
+    assert version.state == State.VALIDATING
+    assert stored_files(storage()) == [f"{version.folder}/{name}" for name in sorted(FILES)]
+    assert judging().count() == 1
+    assert not list((tmp_path / "uploads").iterdir())
+
+
+class RivalStorage(FileSystemStorage):
+    """While it takes the weights, somebody deletes the adapter."""
+
+    def _save(self, name: str, content: Any) -> str:
+        if name.endswith(WEIGHTS):
+            Adapter.objects.get().retire()
+        return str(super()._save(name, content))  # type: ignore[misc]  # no stub has it
+
+
+def test_an_adapter_that_is_deleted_during_its_upload(settings: Settings, tmp_path: Path) -> None:
+    keep_in(RivalStorage, settings, tmp_path)
+    status, refusal = upload(sound())
+    assert (status, refusal["code"]) == (409, "adapter_deleted")
+    assert_nothing_left(storage(), settings)
+
+
+def test_uploader_is_noted(object_storage: InMemoryStorage) -> None:
+    assert User.objects.count() == 0
+    upload(sound())
+    assert AdapterVersion.objects.get().created_by is None
+
+
+def large_body(weights_bytes: int) -> tuple[str, AsyncIterator[bytes]]:
+    """Content type and body of an upload that is never whole in memory."""
+
+    def part(name: str) -> bytes:
+        line = f'--border\r\nContent-Disposition: form-data; name="f"; filename="{name}"\r\n\r\n'
+        return line.encode()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield part(CONFIG) + config_bytes() + b"\r\n" + part(WEIGHTS)
+        for _ in range(0, weights_bytes, 1 << 16):
+            yield bytes(1 << 16)
+        yield b"\r\n--border--\r\n"
+
+    return "multipart/form-data; boundary=border", body()
+
+
+def test_memory_of_a_64_mib_upload(settings: Settings, tmp_path: Path) -> None:
+    adapters = {
+        "BACKEND": "django.core.files.storage.FileSystemStorage",
+        "OPTIONS": {"location": str(tmp_path / "adapters")},
+    }
+    settings.STORAGES = {**settings.STORAGES, "adapters": adapters}
+    settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path / "uploads")
+    (tmp_path / "uploads").mkdir()
+    upload(sound(), name="first")  # what is imported and cached at the first request stays out
+    content_type, body = large_body(64 << 20)
+    tracemalloc.start()
+    try:
+        status, _ = upload(content=body, headers=KEY | {"Content-Type": content_type})
+        version = AdapterVersion.objects.get(adapter__name="pirate")
+        verdict = store.check(version)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert status == 201
+    assert version.size_bytes > 64 << 20
+    assert [finding["code"] for finding in verdict.report["findings"]] == ["header_invalid"]
+    assert peak < 10 << 20

@@ -1,0 +1,144 @@
+"""Processes under test: started, waited for, measured by what Linux says of them, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import httpx
+import psutil
+
+from gateway.supervisor import Child
+from tests.bench.machinery.client import Address
+from tests.environment import ROOT, VAR
+
+HOST = "127.0.0.1"
+READY_S = 300.0
+"""Longest wait for a process; vLLM on a busy machine takes a minute."""
+POLL_S = 0.1
+PYTHON = [sys.executable]
+MANAGE = [sys.executable, str(ROOT / "manage.py")]
+ENGINE = re.compile(r"VLLM::(EngineCore|Worker)")
+"""The titles that vLLM gives to the processes that run the model."""
+CpuTime = Callable[[], float]
+"""Reads the CPU seconds, user and system, used so far."""
+
+
+class Failed(Exception):
+    """A process did not do what it was started for; the message holds the end of its log."""
+
+
+def free_port() -> int:
+    """A port on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def url_of(address: Address) -> str:
+    """The base URL of an address."""
+    return f"http://{address[0]}:{address[1]}"
+
+
+@asynccontextmanager
+async def running(
+    name: str,
+    command: list[str],
+    ready_url: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[Child]:
+    """Run a process, ready once `ready_url` answers 200, and end it with all that it started.
+
+    `environment` is added to this process's own.
+
+    Raises:
+        Failed: it ended, or was not ready in time.
+    """
+    logs = VAR / "log"
+    logs.mkdir(exist_ok=True)
+    child = Child(name, command, logs / f"{name}.log", dict(environment or {}))
+    try:
+        await child.start()
+        if ready_url is not None:
+            await _until_ready(child, ready_url)
+        yield child
+    finally:
+        await child.stop()
+
+
+async def _until_ready(child: Child, url: str) -> None:
+    try:
+        async with asyncio.timeout(READY_S), httpx.AsyncClient(trust_env=False) as client:
+            while not await _answers(client, url):
+                if child.process is not None and child.process.returncode is not None:
+                    raise Failed(f"{child.name} ended; its log says:\n{child.last_lines()}")
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise Failed(f"{child.name} is not ready; its log says:\n{child.last_lines()}") from None
+
+
+async def _answers(client: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await client.get(url)).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def cpu_of(child: Child) -> CpuTime:
+    """Reads the CPU seconds of the process itself, without those that it started."""
+    return partial(cpu_s, [_family(child)[0]])
+
+
+def engine_cpu_of(child: Child) -> CpuTime:
+    """Reads the CPU seconds of vLLM's engine core, and its workers if it has any, of the process.
+
+    Raises:
+        Failed: it has none.
+    """
+    return partial(cpu_s, _engine(child))
+
+
+def front_cpu_of(child: Child) -> CpuTime:
+    """Reads the CPU seconds of the process and all that it started but the engine.
+
+    Raises:
+        Failed: as `engine_cpu_of`.
+    """
+    engine = _engine(child)
+    return partial(cpu_s, [member for member in _family(child) if member not in engine])
+
+
+def _engine(child: Child) -> list[psutil.Process]:
+    found = [member for member in _family(child) if ENGINE.search(" ".join(member.cmdline()))]
+    if not found:
+        raise Failed(f"no engine core is among the processes of {child.name}")
+    return found
+
+
+def _family(child: Child) -> list[psutil.Process]:
+    assert child.process is not None
+    process = psutil.Process(child.process.pid)
+    return [process, *process.children(recursive=True)]
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """CPU seconds, user and system, that these processes have used so far."""
+    times = [process.cpu_times() for process in processes]
+    return sum(time.user + time.system for time in times)
+
+
+def postgres_cpu_s() -> float:
+    """CPU seconds of the embedded PostgreSQL with all its backends, those that ended included."""
+    pid = int((VAR / "postgres" / "postmaster.pid").read_text().split()[0])
+    postmaster = psutil.Process(pid)
+    total = sum(postmaster.cpu_times()[:4])  # its own, and that of children that ended
+    for backend in postmaster.children():
+        with suppress(psutil.NoSuchProcess):
+            total += cpu_s([backend])
+    return total

@@ -1,0 +1,127 @@
+"""The playground's link alone in Chromium, against a socket that the test plays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.browser.scripts.sockets import Sockets
+from tests.browser.scripts.static import serve
+
+HOME = "http://link.test/"
+LINK = """async (home) => {
+  const { Link } = await import(`${home}js/playground/link.js`);
+  window.said = [];
+  const listen = ({ type, id, code }) => said.push([type, id, code]);
+  const [changed, leaving] = [(state) => said.push(state), () => said.push("left")];
+  const link = new Link("acme", changed, leaving);
+  link.start("a", { model: "base" }, listen);
+  link.stop("a");
+}"""
+PING = {"type": "ping"}
+TICKET = {"type": "ticket", "ticket": "t"}
+START = {"type": "start", "id": "a", "model": "base"}
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    page = chromium.new_page()
+    page.clock.install()
+    page.route(f"{HOME}**", lambda route: serve(route, HOME, "<!doctype html>"))
+    page.route(f"{HOME}tickets", lambda route: route.fulfill(json={"ticket": "t"}))
+    page.route(f"{HOME}account/**", lambda route: route.fulfill(body="sign in"))
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def sockets(page: Page) -> Sockets:
+    """The page has asked for an answer before its first socket was open."""
+    sockets = Sockets(page, "/ws/playground/acme")
+    page.goto(HOME)
+    page.evaluate(LINK, HOME)
+    return sockets
+
+
+def said(page: Page) -> Any:
+    """To the page by its link: states, and answers' messages."""
+    return page.evaluate("said")
+
+
+def test_what_was_asked_too_early_is_sent_once_it_is_open(page: Page, sockets: Sockets) -> None:
+    assert sockets.until(1, 4) == [TICKET, PING, START, {"type": "stop", "id": "a"}]
+    sockets.say(type="pong")
+    page.wait_for_function("said.length")
+    assert said(page) == ["Live"]
+
+
+def test_an_answer_goes_on_where_it_was(page: Page, sockets: Sockets) -> None:
+    sockets.until(1, 4)
+    sockets.say(type="delta", id="a", seq=7, token_seq=2, text="One two")
+    page.wait_for_function("said.length")
+    sockets.all[0].close(code=1012)
+    page.wait_for_function("said.at(-1) === 'Reconnecting'")
+    page.clock.run_for(1_000)
+    assert sockets.until(2, 3) == [
+        TICKET,
+        PING,
+        {"type": "resume", "id": "a", "after": 7, "tokens": 2},
+    ]
+
+
+def test_a_silent_socket_is_given_up_once(page: Page, sockets: Sockets) -> None:
+    sockets.until(1, 4)
+    page.clock.run_for(46_000)
+    sockets.until(2, 3)
+    sockets.say(type="pong")
+    page.wait_for_function("said.at(-1) === 'Live'")
+    assert (said(page), len(sockets.all)) == (["Reconnecting", "Live"], 2)
+
+
+def test_who_may_no_longer_is_told_in_each_answer(page: Page, sockets: Sockets) -> None:
+    sockets.until(1, 4)
+    sockets.all[0].close(code=4403)
+    page.wait_for_function("said.length === 2")
+    assert said(page) == ["Closed", ["error", "a", "closed"]]
+    page.clock.run_for(60_000)
+    assert len(sockets.all) == 1
+
+
+def test_who_is_signed_out_leaves_with_what_is_there(page: Page, sockets: Sockets) -> None:
+    sockets.until(1, 4)
+    page.evaluate("addEventListener('pagehide', () => sessionStorage.setItem('said', said))")
+    sockets.all[0].close(code=4401)
+    page.wait_for_url(f"{HOME}account/login/?next=%2F")
+    assert page.evaluate("sessionStorage.getItem('said')") == "left"
+
+
+def test_it_renews_what_it_is_open_by(page: Page, sockets: Sockets) -> None:
+    sockets.until(1, 4)
+    for _ in range(8):  # pings every 15 s, answered
+        page.clock.run_for(15_000)
+        sockets.say(type="pong")
+        page.wait_for_timeout(20)
+    page.wait_for_function("said.length >= 8")
+    assert sockets.heard[0].count(TICKET) == 2 and len(sockets.all) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [(403, ["Closed", ["error", "a", "closed"]]), (503, ["Reconnecting"])]
+)
+def test_without_a_ticket_nothing_is_opened(page: Page, status: int, told: Any) -> None:
+    page.route(f"{HOME}tickets", lambda route: route.fulfill(status=status, json={}))
+    sockets = Sockets(page, "/ws/playground/acme")
+    page.goto(HOME)
+    page.evaluate(LINK, HOME)
+    page.wait_for_function(f"said.length === {len(told)}")
+    assert said(page) == told and sockets.all == []
+
+
+def test_who_gets_no_ticket_for_being_signed_out_signs_in(page: Page) -> None:
+    page.route(f"{HOME}tickets", lambda route: route.fulfill(status=401, json={}))
+    page.goto(HOME)
+    page.evaluate(LINK, HOME)
+    page.wait_for_url(f"{HOME}account/login/?next=%2F")

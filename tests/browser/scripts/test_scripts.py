@@ -1,0 +1,281 @@
+"""The playground's scripts that need no page: branches of a conversation, tokens, figures.
+
+They are served to Chromium as they lie in the repository; no Lorikeet runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.browser.scripts.static import serve
+
+HOME = "http://scripts.test/"
+HTML = "<!doctype html><div id=token-tip hidden></div>"
+"""A page with nothing but what a tooltip needs."""
+USAGE = {
+    "prompt_tokens": 310,
+    "completion_tokens": 88,
+    "prompt_tokens_details": {"cached_tokens": 256},
+}
+DONE = {
+    "ttft_ms": 181.6,
+    "tokens_per_s": 93.9,
+    "usage": USAGE,
+    "cost": 400_000_000,
+    "request_id": "req_1",
+    "queue_ms": 812.0,
+    "load_ms": 12.0,
+}
+
+
+@pytest.fixture(scope="module")
+def blank(chromium: Browser) -> Iterator[Page]:
+    """The scripts lie beside it."""
+    page = chromium.new_page()
+    page.route(f"{HOME}**", lambda route: serve(route, HOME, HTML))
+    page.goto(HOME)
+    yield page
+    page.close()
+
+
+def run(page: Page, module: str, script: str, given: Any = None) -> Any:
+    """What a script makes of `given`, with the module's exports as `it`."""
+    source = f"async ([path, given]) => {{ const it = await import(path); {script} }}"
+    return page.evaluate(source, [f"{HOME}js/playground/{module}.js", given])
+
+
+# --- Branches ------------------------------------------------------------------------------------
+
+SAY = """
+    const tree = new it.Tree();
+    const say = (role, text) => tree.add(tree.leaf, role, text);
+    const said = () => tree.path.map((node) => node.content).join(" ");
+    const [hi, hello, how, fine] = [say("user", "hi"), say("assistant", "hello"),
+        say("user", "how"), say("assistant", "fine")];
+"""
+
+
+def test_an_edited_message_is_a_version_with_its_own_answers(blank: Page) -> None:
+    found = run(
+        blank,
+        "tree",
+        SAY
+        + """
+        const before = said();
+        tree.add(tree.edit(hi, "hey"), "assistant", "yes?");
+        const [after, place] = [said(), tree.versions(tree.path[0])];
+        tree.choose(hi);
+        return [before, after, place, said(), tree.versions(how).of.length];
+        """,
+    )
+    assert found == ["hi hello how fine", "hey yes?", {"at": 1, "of": [1, 5]}, found[0], 1]
+
+
+def test_another_answer_is_a_version_and_what_followed_comes_back_with_its_own(blank: Page) -> None:
+    found = run(
+        blank,
+        "tree",
+        SAY
+        + """
+        tree.add(tree.get(hello.parent), "assistant", "good day");
+        const retried = said();
+        tree.choose(hello);
+        return [retried, said(), tree.turns(fine).map((turn) => turn.role)];
+        """,
+    )
+    assert found == ["hi good day", "hi hello how fine", ["user", "assistant"] * 2]
+
+
+def test_a_tree_is_stored_and_read_with_all_versions_and_the_chosen_ones(blank: Page) -> None:
+    found = run(
+        blank,
+        "tree",
+        SAY
+        + """
+        tree.edit(how, "why");
+        Object.assign(fine, { foot: "2 out", secret: "no" });
+        tree.choose(how);
+        tree.add(tree.leaf, "user", "and");
+        tree.add(tree.leaf, "assistant", "", { running: "id" });
+        const json = tree.stored();
+        const again = it.Tree.of(json);
+        const next = again.add(again.leaf, "assistant", "so");
+        return [json, again.path.map((node) => node.content), next.id];
+        """,
+    )
+    stored, path, next_id = found
+    assert stored["leaf"] == 6 and path == ["hi", "hello", "how", "fine", "and", "so"]
+    assert stored["nodes"][3] == {
+        "id": 4, "parent": 3, "role": "assistant", "content": "fine", "foot": "2 out",
+    }  # fmt: skip
+    assert [node["id"] for node in stored["nodes"]] == [1, 2, 3, 4, 5, 6] and next_id == 7
+
+
+def test_an_answer_without_text_is_no_turn_and_nothing_is_an_empty_tree(blank: Page) -> None:
+    found = run(
+        blank,
+        "tree",
+        """
+        const tree = new it.Tree();
+        const empty = [tree.path, tree.leaf, tree.stored()];
+        const asked = tree.add(null, "user", "hi");
+        tree.add(asked, "assistant", "");
+        return [empty, tree.turns(tree.leaf), tree.stored().leaf];
+        """,
+    )
+    assert found == [
+        [[], None, {"nodes": [], "leaf": None}],
+        [{"role": "user", "content": "hi"}],
+        1,
+    ]
+
+
+# --- Tokens --------------------------------------------------------------------------------------
+
+
+def token(text: str, logprob: float = -0.1, data: bytes | None = None) -> dict[str, Any]:
+    bytes_ = list(text.encode() if data is None else data)
+    return {"token": text, "logprob": logprob, "bytes": bytes_, "top_logprobs": []}
+
+
+WRITE = """
+    const said = document.body.appendChild(document.createElement("div"));
+    const writer = new it.Tokens(said);
+    for (const [text, tokens] of given) writer.add(text, tokens);
+    writer.end();
+    const spans = [...said.querySelectorAll(".token")];
+    const signs = spans.filter((one) => one.classList.contains("sign"));
+    const told = spans.map((one) => [one.textContent, one.tokens.length]);
+    const shown = [...said.childNodes].filter((one) => !signs.includes(one));
+    const texts = (all) => all.map((one) => one.textContent);
+    const found = [texts(shown).join(""), told, texts(signs), said.innerHTML];
+    said.remove();
+    return found;
+"""
+
+
+def written(page: Page, *deltas: tuple[str, list[dict[str, Any]]]) -> list[Any]:
+    """The text that is shown, each token's text with how many it is, the signs, and the HTML."""
+    found: list[Any] = run(page, "tokens", WRITE, [list(delta) for delta in deltas])
+    return found
+
+
+def test_tokens_are_spans_and_the_end_of_an_answer_is_a_sign(blank: Page) -> None:
+    text, tokens, signs, _ = written(
+        blank, ("Hi", [token("Hi")]), (" you", [token(" you")]), ("", [token("<|eos|>")])
+    )
+    assert (text, signs) == ("Hi you", ["<|eos|>"])
+    assert tokens == [["Hi", 1], [" you", 1], ["<|eos|>", 1]]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [token("�", data="🦜".encode()[:2]), token("�", data="🦜".encode()[2:])],
+        [token("", data=b""), token("", data=b""), token("🦜")],
+    ],
+    ids=["bytes of each", "all with the last"],
+)
+def test_a_character_of_several_tokens_is_one_span(
+    blank: Page, parts: list[dict[str, Any]]
+) -> None:
+    deltas = [("", [part]) for part in parts[:-1]]
+    text, tokens, signs, _ = written(blank, *deltas, ("🦜", parts[-1:]), ("!", [token("!")]))
+    assert (text, signs) == ("🦜!", [])
+    assert tokens == [["🦜", len(parts)], ["!", 1]]
+
+
+@pytest.mark.parametrize(
+    ("said", "tokens"),
+    [
+        ("Hello there", [" Hello", " there"]),
+        ("Hello there", ["Hello", "there"]),
+        ("Hello there", ["Hel", "something else", "lo", " there"]),
+        ("Hello there", ["Hello"]),
+        ("Hello there", []),
+        ("Hello", ["Hello", " there", "!"]),
+        ("\ufffd!", ["\ufffd", "!"]),
+        ("cut \ufffdéä!", ["cut", " ", "éä", "!"]),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_the_text_is_the_engines_whatever_tokens_say(
+    blank: Page, said: str, tokens: list[str], late: bool
+) -> None:
+    made = [token(text) for text in tokens]
+    deltas = [("", made), *((char, []) for char in said)] if late else [(said, made)]
+    assert written(blank, *deltas)[0] == said
+
+
+def test_bytes_that_are_no_character_do_not_part_text_and_tokens(blank: Page) -> None:
+    broken = [token("", data=b""), token("éä"), token("!")]
+    text, tokens, signs, _ = written(blank, ("\ufffdéä!", broken))
+    assert (text, tokens, signs) == ("\ufffdéä!", [["éä", 2], ["!", 1]], [])
+
+
+def test_hostile_tokens_are_text(blank: Page) -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    text, _, signs, html = written(blank, (hostile, [token(hostile), token("<b>")]))
+    assert (text, signs) == (hostile, ["<b>"])
+    assert "<img" not in html and "<b>" not in html
+
+
+def test_what_might_have_been_is_told_to_mouse_and_keyboard(blank: Page) -> None:
+    top = [token("Yes", math.log(0.15)), token("\n<i>", math.log(0.6))]
+    doubtful, unsure, sure = token("Yes", math.log(0.15)), token(" but", math.log(0.4)), token("!")
+    given = [["Yes but!", [doubtful | {"top_logprobs": top}, unsure, sure]]]
+    classes, roles, tips, hidden = run(
+        blank,
+        "tokens",
+        """
+        const said = document.body.appendChild(document.createElement("div"));
+        const writer = new it.Tokens(said);
+        for (const [text, tokens] of given) writer.add(text, tokens);
+        writer.end();
+        const tip = document.getElementById("token-tip");
+        const press = (key) => document.activeElement.dispatchEvent(
+            new KeyboardEvent("keydown", { key, bubbles: true }));
+        const told = () => [document.activeElement.textContent, tip.hidden, tip.innerText];
+        const spans = [...said.querySelectorAll(".token")];
+        const stops = () => spans.map((one) => one.tabIndex);
+        spans[0].focus();
+        const tips = [told()];
+        for (const key of ["ArrowRight", "End", "ArrowRight", "Home", "ArrowLeft"]) {
+            press(key);
+            tips.push([document.activeElement.textContent, stops().indexOf(0)]);
+        }
+        press("Escape");
+        return [spans.map((one) => one.className), spans.map((one) => one.getAttribute("role")),
+            tips, tip.hidden];
+        """,
+        given,
+    )
+    assert classes == ["token doubtful", "token unsure", "token"]
+    assert roles == ["button"] * 3 and hidden
+    (first, shown), rest = tips[0][::2], tips[1:]
+    assert first == "Yes" and tips[0][1] is False
+    assert "Yes 15.0 %" in shown and "⏎<i>" in shown and "60.0 %" in shown
+    assert rest == [[" but", 1], ["!", 2], ["!", 2], ["Yes", 0], ["Yes", 0]]
+
+
+# --- Figures -------------------------------------------------------------------------------------
+
+
+def test_the_foot_has_the_figures_and_the_exact_cost(blank: Page) -> None:
+    lines = [
+        DONE,
+        DONE | {"cost": 7_512_345, "ttft_ms": None, "tokens_per_s": None},
+        DONE | {"cost": 0},
+    ]
+    found = run(blank, "figures", 'return given.map((one) => it.footline(one, "USD"));', lines)
+    assert found == [
+        "TTFT 182 ms · 94 tok/s · 310 in (256 cached) · 88 out · $0.0004 · req_1",
+        "310 in (256 cached) · 88 out · $0.000007512345 · req_1",
+        "TTFT 182 ms · 94 tok/s · 310 in (256 cached) · 88 out · $0.00 · req_1",
+    ]
+    assert run(blank, "figures", "return it.waits(given)", DONE) == "queued 0.8 s"

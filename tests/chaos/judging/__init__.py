@@ -1,0 +1,1 @@
+"""What must hold after a chaos run, and the sources that are compared for it."""

@@ -1,0 +1,123 @@
+"""Reads an answer as it comes, and says what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from inference.agent.engines.synthetic import TOKEN_CHARS
+from tests.chaos.judging.facts import Counts, Received
+
+_ERROR_FIELDS = {"message", "type", "param", "code"}
+
+
+async def receive(
+    response: httpx.Response, one: Received, leaves_after: float | None, *, four_letters: bool
+) -> None:
+    """Note what came in `one`, up to the end or `leaves_after` pieces of a stream.
+
+    `four_letters`: the engine's tokens are of four characters, so that a text says its number of
+    tokens; else only that each piece of it has one at least.
+
+    Raises:
+        httpx.HTTPError: the connection broke.
+    """
+    one.status = response.status_code
+    one.id = response.headers.get("x-request-id", "").removeprefix("req_")
+    one.replayed = "idempotent-replayed" in response.headers
+    answer = _Answer(one, four_letters)
+    try:
+        if one.status != 200:
+            one.error = _error_of(json.loads(await response.aread()))
+        elif one.streams:
+            await _read_stream(response, answer, leaves_after)
+        else:
+            answer.add(json.loads(await response.aread()))
+            answer.finish()
+    except (ValueError, KeyError, TypeError) as error:
+        one.wrong = f"not an answer: {error!r}"
+
+
+async def _read_stream(
+    response: httpx.Response, answer: _Answer, leaves_after: float | None
+) -> None:
+    one = answer.one
+    async for line in response.aiter_lines():
+        if line == "data: [DONE]":
+            answer.finish()
+        elif line:
+            answer.add(json.loads(line.removeprefix("data: ")))
+        if leaves_after is not None and answer.pieces >= leaves_after:
+            one.left = not (one.complete or one.wrong or one.error)
+            return
+    if not (one.complete or one.wrong or one.error):
+        one.wrong = "the stream ended without an end"
+
+
+@dataclass
+class _Answer:
+    """What came so far, of all choices."""
+
+    one: Received
+    four_letters: bool
+    texts: dict[int, str] = field(default_factory=dict)
+    pieces: int = 0
+    usage: Counts | None = None
+    limited: bool = False
+
+    def add(self, body: dict[str, Any]) -> None:
+        """A chunk, or the whole body."""
+        if "error" in body:
+            self.one.error = _error_of(body)
+            return
+        for choice in body["choices"]:
+            self._add_choice(choice)
+        if usage := body.get("usage"):
+            self.usage = Counts(
+                usage["prompt_tokens"],
+                usage["prompt_tokens_details"]["cached_tokens"],
+                usage["completion_tokens"],
+            )
+        self.one.tokens = self._tokens()
+
+    def finish(self) -> None:
+        """The answer is whole: its text and its figures must fit."""
+        one = self.one
+        if self.usage is None:
+            one.wrong = "the answer does not say its usage"
+            return
+        said = self.usage.completion_tokens
+        if self.four_letters and not self.limited and said != one.tokens:
+            one.wrong = f"the text has {one.tokens} tokens, but the usage says {said}"
+            return
+        one.complete, one.usage = True, self.usage
+        one.text = "\0".join(self.texts.values())
+
+    def _add_choice(self, choice: dict[str, Any]) -> None:
+        said = choice.get("delta") or choice.get("message") or choice
+        text = said.get("content") or said.get("text") or ""
+        index = choice["index"]
+        self.texts[index] = self.texts.get(index, "") + text
+        self.pieces += bool(text)
+        self.limited = self.limited or "finish_details" in choice
+
+    def _tokens(self) -> int:
+        """At least so many tokens are in what came."""
+        if not self.four_letters:
+            return self.pieces
+        return sum(-(-len(text) // TOKEN_CHARS) for text in self.texts.values())
+
+
+def _error_of(body: dict[str, Any]) -> str:
+    """The code of an error in OpenAI's shape.
+
+    Raises:
+        ValueError: it is not of that shape.
+    """
+    error = body["error"]
+    if set(error) != _ERROR_FIELDS or not (error["message"] and error["type"] and error["code"]):
+        raise ValueError(f"not an error as OpenAI has them: {body}")
+    return str(error["code"])

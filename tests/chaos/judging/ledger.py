@@ -1,0 +1,113 @@
+"""What PostgreSQL says of a run, in SQL of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from tests.chaos.judging.facts import Counts, Entry, Event, Group, JournalSums, Sums
+
+_EVENTS = """
+SELECT id, journal, tenant_id, key_id, model, prompt_tokens, cached_tokens, completion_tokens,
+       finish_reason, extract(epoch FROM started_at)::float8 AS started_at, engine_id,
+       prompt_price, cached_prompt_price, output_price, cost,
+       extract(epoch FROM date_trunc('hour', started_at, 'UTC'))::bigint AS hour, adapter,
+       base_model, attempt
+FROM tenants_usageevent
+"""
+_SUPERSEDED = """
+SELECT request_id, one.journal, tenant_id, key_id, model, one.prompt_tokens, one.cached_tokens,
+       one.completion_tokens, one.finish_reason, extract(epoch FROM one.started_at)::float8,
+       one.attempt
+FROM tenants_supersededattempt AS one
+JOIN tenants_usageevent AS event ON event.id = request_id AND event.started_at = one.started_at
+"""
+_SUMS = """
+SELECT extract(epoch FROM start)::bigint, tenant_id, key_id, adapter, model, base_model,
+       requests, prompt_tokens, cached_tokens, completion_tokens, cost::bigint
+FROM tenants_usagesum WHERE span = %s
+"""
+_JOURNALS = """
+SELECT journal, engine_id, ledger_requests, ledger_prompt_tokens, ledger_cached_tokens,
+       ledger_completion_tokens, counted_requests, counted_prompt_tokens, counted_cached_tokens,
+       counted_completion_tokens, unjournaled_tokens, waiting_requests
+FROM tenants_enginejournal
+"""
+_SPENT = """
+SELECT coalesce(sum(prompt_tokens + completion_tokens), 0)::bigint, coalesce(sum(cost), 0)::bigint
+FROM tenants_usageevent
+WHERE started_at >= to_timestamp(%s) AND started_at < to_timestamp(%s) AND
+"""
+_SCOPES = {
+    "t": "tenant_id = %s",
+    "k": "key_id = %s",
+    "a": "(tenant_id, adapter) = (SELECT tenant_id, name FROM tenants_adapter WHERE id = %s)",
+}
+
+
+@contextmanager
+def connected() -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """A connection to the database of the run."""
+    with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
+        yield connection
+
+
+def events() -> list[Event]:
+    """The ledger."""
+    with connected() as connection:
+        return [_event(row) for row in connection.execute(_EVENTS)]
+
+
+def _event(row: tuple[Any, ...]) -> Event:
+    id, journal, tenant_id, key_id, model, *rest = row
+    prompt, cached, output, finish_reason, started_at, engine_id, *rest = rest
+    *prices, cost, hour, adapter, base_model, attempt = rest
+    counts = Counts(prompt, cached, output)
+    entry = Entry(id, journal, tenant_id, key_id, model, counts, finish_reason, started_at, attempt)
+    group = Group(hour, tenant_id, key_id, adapter, model, base_model)
+    return Event(entry, _made_at(id), engine_id, (prices[0], prices[1], prices[2]), cost, group)
+
+
+def superseded() -> list[Entry]:
+    """The attempts of which the ledger bills a higher one."""
+    with connected() as connection:
+        return [
+            Entry(id, journal, tenant_id, key_id, model, Counts(*row[:3]), *row[3:])
+            for id, journal, tenant_id, key_id, model, *row in connection.execute(_SUPERSEDED)
+        ]
+
+
+def _made_at(id: str) -> float:
+    """A request's id begins with the time at which the gateway made it, in ms."""
+    return int(id[:12], 16) / 1000
+
+
+def sums(span: str) -> dict[Group, Sums]:
+    """The sums of each `hour` or of each `month`."""
+    with connected() as connection:
+        return {Group(*row[:6]): Sums(*row[6:]) for row in connection.execute(_SUMS, [span])}
+
+
+def journal_sums() -> dict[str, JournalSums]:
+    """Both sides of each journal."""
+    found = {}
+    with connected() as connection:
+        for journal, engine_id, *rest in connection.execute(_JOURNALS):
+            in_ledger, counted, (unjournaled, waiting) = rest[:4], rest[4:8], rest[8:]
+            found[journal] = JournalSums(
+                engine_id, Sums(*in_ledger), Sums(*counted), unjournaled, waiting
+            )
+    return found
+
+
+def spent(scope: str, start: int, end: int) -> tuple[int, int]:
+    """Tokens, and cost in pico-units, of a scope in a period: `t1`, `k7`, `a3`, kind and row id."""
+    with connected() as connection:
+        query = _SPENT + _SCOPES[scope[0]]
+        row = connection.execute(query, [start, end, int(scope[1:])]).fetchone()
+    assert row is not None
+    return row[0], row[1]

@@ -1,0 +1,68 @@
+"""What the processes logged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.judging.facts import Life
+from tests.chaos.judging.verdict import CRASHES
+
+
+def crashes(path: Path) -> Iterator[str]:
+    """Events that must not be, and what was thrown without being logged."""
+    for line in path.read_text(errors="replace").splitlines():
+        if line.startswith("Traceback"):
+            yield f"{path.name}: {line}"
+        elif (event := _event(line)).get("event") in CRASHES:
+            yield f"{path.name}: {event}"
+
+
+def degraded(path: Path, lives: Sequence[Life]) -> Iterator[tuple[float, float]]:
+    """When this gateway's limits did without Redis; each time ends with the process at last."""
+    since: float | None = None
+    for line in path.read_text(errors="replace").splitlines():
+        event = _event(line)
+        if event.get("event") == "limits_degraded":
+            since = _time_of(event)
+        elif event.get("event") == "limits_restored" and since is not None:
+            yield since, _time_of(event)
+            since = None
+        elif since is not None and (ended := _death_between(lives, since, event)) is not None:
+            yield since, ended
+            since = None
+    if since is not None:
+        yield since, float("inf")
+
+
+def unkept(path: Path) -> Iterator[float]:
+    """When this gateway could not reach the answers of idempotency keys; unix times in seconds."""
+    for line in path.read_text(errors="replace").splitlines():
+        event = _event(line)
+        if (event.get("event"), event.get("pool")) == ("database_unavailable", "answers"):
+            yield _time_of(event)
+
+
+def _death_between(lives: Sequence[Life], since: float, event: dict[str, Any]) -> float | None:
+    """When the process ended that logged something at `since`, if this event is another's."""
+    if "timestamp" not in event:
+        return None
+    deaths = [life.ended for life in lives if life.ended is not None and life.ended > since]
+    died_at = min(deaths, default=float("inf"))
+    return died_at if died_at < _time_of(event) else None
+
+
+def _event(line: str) -> dict[str, Any]:
+    """A line of a structured log; empty if it is none, or was torn by a kill."""
+    try:
+        event = json.loads(line) if line.startswith("{") else {}
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def _time_of(event: dict[str, Any]) -> float:
+    return datetime.fromisoformat(event["timestamp"]).timestamp()

@@ -1,0 +1,64 @@
+"""What is read from logs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from tests.chaos.judging import logs
+from tests.chaos.judging.facts import Life
+
+
+def line(event: str, at: float, **fields: object) -> str:
+    stamp = datetime.fromtimestamp(at, UTC).isoformat()
+    return msgspec.json.encode({"event": event, "timestamp": stamp} | fields).decode()
+
+
+def log(tmp_path: Path, *lines: str) -> Path:
+    path = tmp_path / "gateway-0.log"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_crashes(tmp_path: Path) -> None:
+    path = log(
+        tmp_path,
+        line("request", 1.0),
+        line("request_crashed", 2.0, request_id="r1"),
+        "Traceback (most recent call last):",
+        "ValueError: something",
+        line("drain_cut_short", 3.0, requests=1),
+        '{"event": "torn by a ki',
+    )
+    first, second, leaked = logs.crashes(path)
+    assert "drain_cut_short" in leaked
+    assert "request_crashed" in first
+    assert "r1" in first
+    assert "Traceback" in second
+
+
+def test_times_without_answers_of_idempotency_keys(tmp_path: Path) -> None:
+    path = log(
+        tmp_path,
+        line("database_unavailable", 5.0, pool="limits"),
+        line("database_unavailable", 6.5, pool="answers"),
+        line("request", 7.0),
+    )
+    assert list(logs.unkept(path)) == [6.5]
+
+
+def test_times_without_redis(tmp_path: Path) -> None:
+    lives = [Life("gateway-0", "gateway", 1, 0.0, 1.0, 30.0), Life("g", "gateway", 2, 31.0, 32.0)]
+    path = log(
+        tmp_path,
+        line("limits_restored", 5.0),
+        line("limits_degraded", 10.0),
+        line("limits_restored", 12.0),
+        line("limits_degraded", 20.0),
+        line("request", 25.0),
+        line("gateway started again", 33.0),
+        line("limits_degraded", 40.0),
+    )
+    assert list(logs.degraded(path, lives)) == [(10, 12), (20, 30), (40, float("inf"))]

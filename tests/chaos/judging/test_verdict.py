@@ -1,0 +1,441 @@
+"""The verdict finds what it is there to find: each kind of fault, in a run that is sound else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.chaos.judging.facts import (
+    Counts,
+    Entry,
+    Event,
+    Group,
+    JournalEnd,
+    JournalSums,
+    Kill,
+    Life,
+    Received,
+    Seen,
+    Sums,
+)
+from tests.chaos.judging.verdict import (
+    CUT,
+    KILLED,
+    STOPPED,
+    Facts,
+    Purse,
+    Spent,
+    Unseen,
+    budgets_are_the_ledgers,
+    clients_are_billed_enough,
+    costs_are_right,
+    cut_requests,
+    each_id_once,
+    everybody_was_answered,
+    journal_sums_are_events,
+    journals_are_read_whole,
+    judge,
+    ledger_is_journals,
+    ledger_is_recorder,
+    limits_held,
+    months_are_rollups,
+    nothing_leaked,
+    one_bill_per_idempotency_key,
+    only_the_killed_died,
+    recorder_is_sound,
+    rollups_are_events,
+    there_was_a_storm,
+)
+from tests.chaos.plan import Strike
+
+PRICES = (2, 1, 6)
+GROUP = Group(0, 1, 7, "plain", "plain", "base")
+WHOLE = Counts(50, 32, 20)
+STATES = [Counts(50, 32, 5), Counts(50, 32, 12), WHOLE]
+PART = STATES[1]
+
+
+def event(id: str, counts: Counts, reason: str = "length", started_at: float = 100.0) -> Event:
+    entry = Entry(id, "journal-1", 1, 7, "plain", counts, reason, started_at)
+    uncached = counts.prompt_tokens - counts.cached_tokens
+    cost = 2 * uncached + counts.cached_tokens + 6 * counts.completion_tokens
+    return Event(entry, started_at - 0.1, "agent-0", PRICES, cost, GROUP)
+
+
+def purse(tokens: int, cost: int) -> Purse:
+    """A budget that says this, where 10 tokens were billed before the last request, then 11."""
+    return Purse("tenant 1", Spent(tokens, cost), Spent(11, 20), Spent(10, 18))
+
+
+def with_sums(facts: Facts) -> Facts:
+    """With sums and journals as the events make them."""
+    sums = Sums.of(facts.events)
+    facts.rollups, facts.months = {GROUP: sums}, {GROUP: sums}
+    counted = sums._replace(cost=0)
+    facts.journal_sums = {"journal-1": JournalSums("agent-0", counted, counted, 0, 0)}
+    facts.entries = [one.entry for one in facts.events]
+    facts.journal_ends = [JournalEnd("journal-1", len(facts.events), 0, 0)]
+    return facts
+
+
+@pytest.fixture
+def facts() -> Facts:
+    """Three requests: one that ended, one whose client left, one cut by its agent's death."""
+    return with_sums(
+        Facts(
+            events=[event("whole", WHOLE), event("left", PART, "cancelled"),
+                    event("cut", PART, CUT)],
+            seen=[
+                Seen("whole", "agent-0-12", list(STATES), handed_on=20, finish_reason="length"),
+                Seen("left", "agent-0-12", STATES[:2], handed_on=12),
+                Seen("cut", "agent-0-11", list(STATES), handed_on=12),
+            ],
+            received=[
+                Received("acme", "gateway-0", 100.0, id="whole", ended=103.0, status=200,
+                         tokens=20, text="tea", usage=WHOLE, complete=True, idempotency_key="k"),
+                Received("acme", "gateway-0", 100.0, id="left", ended=102.0, status=200,
+                         tokens=9, left=True),
+                Received("acme", "gateway-0", 100.0, id="cut", ended=101.0, status=200,
+                         tokens=12, error="engine_lost"),
+                Received("acme", "gateway-1", 110.0, ended=110.1, broken="ConnectError"),
+            ],
+            lives=[
+                Life("redis", "redis", 5, 50.0, 50.1, 300.0, STOPPED, 0),
+                Life("agent-0", "agent", 11, 50.0, 51.0, 101.0, KILLED, -9),
+                Life("agent-0", "agent", 12, 101.1, 102.0, 300.0, STOPPED, 0),
+                Life("gateway-0", "gateway", 21, 50.0, 52.0, 300.0, STOPPED, 0),
+                Life("gateway-1", "gateway", 22, 50.0, 52.0, 109.0, KILLED, -9),
+                Life("gateway-1", "gateway", 23, 109.1, 112.0, 300.0, STOPPED, 0),
+            ],
+            planned=[Strike(51.0, "agent", "agent-0"), Strike(59.0, "gateway", "gateway-1")],
+            budgets=2,
+            kills=[Kill(101.0, "agent", "agent-0"), Kill(109.0, "gateway", "gateway-1")],
+            prices={(1, "plain"): PRICES},
+            requests_per_minute={1: 3},
+            purses=[purse(11, 20), purse(10, 20)],
+            reseeded=[purse(11, 20), purse(10, 18)],
+        )
+    )  # fmt: skip
+
+
+def test_a_sound_run(facts: Facts) -> None:
+    for check in judge(facts):
+        assert not check.faults, check
+        assert check.figures
+
+
+def test_a_sound_run_with_a_request_that_was_tried_twice(facts: Facts) -> None:
+    lower = _lower(facts)
+    facts.superseded.append(lower)
+    facts.entries.append(lower)
+    facts.journal_ends = [JournalEnd("journal-1", 4, 0, 0)]
+    sums = Sums(4, *Counts.total(entry.counts for entry in facts.entries))
+    facts.journal_sums = {"journal-1": JournalSums("agent-0", sums, sums, 0, 0)}
+    for check in judge(facts):
+        assert not check.faults, check
+
+
+def test_an_empty_run() -> None:
+    assert not any(check.faults for check in judge(Facts()))
+
+
+Change = Callable[[Facts], Any]
+
+
+def _bill(facts: Facts, id: str, counts: Counts) -> None:
+    """The ledger and the journals say this instead."""
+    facts.events = [
+        event(id, counts, one.entry.finish_reason) if one.entry.id == id else one
+        for one in facts.events
+    ]
+    with_sums(facts)
+
+
+def _change(facts: Facts, id: str, **fields: Any) -> None:
+    """The ledger alone says this instead."""
+    facts.events = [
+        replace(one, entry=replace(one.entry, **fields)) if one.entry.id == id else one
+        for one in facts.events
+    ]
+
+
+def _lower(facts: Facts) -> Entry:
+    """An attempt below the one that is billed."""
+    return replace(facts.events[0].entry, attempt=0, counts=PART)
+
+
+FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
+    "nothing killed": (there_was_a_storm, lambda f: f.kills.clear(), "0 of 2 strikes"),
+    "only some killed": (there_was_a_storm, lambda f: f.kills.pop(), "1 of 2 strikes"),
+    "nobody served": (
+        there_was_a_storm, lambda f: setattr(f.received[0], "complete", False), "acme never",
+    ),
+    "budgets not looked at": (
+        budgets_are_the_ledgers, lambda f: f.purses.clear(), "0 of 2 budgets",
+    ),
+    "missing event": (ledger_is_journals, lambda f: f.events.pop(0), "not in the ledger"),
+    "event from nowhere": (
+        ledger_is_journals, lambda f: f.events.append(event("ghost", WHOLE)), "in no journal",
+    ),
+    "event changed": (
+        ledger_is_journals, lambda f: _change(f, "whole", counts=PART), "the ledger",
+    ),
+    "another key billed": (ledger_is_journals, lambda f: _change(f, "whole", key_id=8), "key_id=8"),
+    "another time": (
+        ledger_is_journals, lambda f: _change(f, "whole", started_at=100.5), "or at 100.5",
+    ),
+    "closed twice": (
+        ledger_is_journals,
+        lambda f: f.entries.append(event("whole", PART).entry), "closed twice",
+    ),
+    "token too many": (
+        ledger_is_recorder, lambda f: _bill(f, "whole", Counts(50, 32, 21)), "whole: billed",
+    ),
+    "token too few": (
+        ledger_is_recorder, lambda f: _bill(f, "left", Counts(50, 32, 11)), "left: billed",
+    ),
+    "prompt not billed": (
+        ledger_is_recorder, lambda f: _bill(f, "left", Counts(0, 0, 12)), "left: billed",
+    ),
+    "generated and not billed": (
+        ledger_is_recorder, lambda f: f.seen.append(Seen("lost", "r", [WHOLE])), "lost was",
+    ),
+    "generated without a record": (
+        ledger_is_recorder, lambda f: f.seen.pop(0), "whole: billed",
+    ),
+    "ran twice": (
+        ledger_is_recorder, lambda f: f.seen.append(Seen("whole", "agent-1-9")), "ran 2 times",
+    ),
+    "cut and billed too much": (
+        cut_requests, lambda f: _bill(f, "cut", Counts(50, 32, 21)), "last steps",
+    ),
+    "cut and billed too little": (
+        cut_requests, lambda f: _bill(f, "cut", STATES[0]), "last steps",
+    ),
+    "cut by nobody": (
+        cut_requests, lambda f: setattr(f.seen[2], "run", "agent-0-12"), "was not killed",
+    ),
+    "handed on and not counted": (
+        recorder_is_sound, lambda f: setattr(f.seen[0], "handed_on", 21), "handed on 21",
+    ),
+    "received and not billed": (
+        clients_are_billed_enough,
+        lambda f: setattr(f.received[1], "tokens", 13), "13 tokens received",
+    ),
+    "received without an event": (
+        clients_are_billed_enough, lambda f: f.events.pop(1), "left: 9 tokens received",
+    ),
+    "answered with other figures": (
+        clients_are_billed_enough,
+        lambda f: setattr(f.received[0], "usage", Counts(50, 0, 20)), "whole: answered",
+    ),
+    "two answers for one key": (
+        one_bill_per_idempotency_key,
+        lambda f: f.received.append(replace(f.received[0], id="again", began=104, ended=106)),
+        "answered as whole, again",
+    ),
+    "another text for one id": (
+        one_bill_per_idempotency_key,
+        lambda f: f.received.append(replace(f.received[0], text="coffee")), "different answers",
+    ),
+    "lower attempt forgotten": (
+        ledger_is_journals, lambda f: f.entries.append(_lower(f)), "not in the ledger",
+    ),
+    "lower attempt from nowhere": (
+        ledger_is_journals, lambda f: f.superseded.append(_lower(f)), "in no journal",
+    ),
+    "lower attempt not in its journal's sums": (
+        journal_sums_are_events, lambda f: f.superseded.append(_lower(f)), "its events sum up to",
+    ),
+    "higher attempt not billed": (
+        each_id_once,
+        lambda f: f.superseded.append(replace(_lower(f), attempt=2)), "billed by a lower attempt",
+    ),
+    "duplicate": (each_id_once, lambda f: f.events.append(f.events[0]), "whole is 2 events"),
+    "wrong cost": (
+        costs_are_right,
+        lambda f: f.events.append(replace(event("dear", WHOLE), cost=1)), "dear costs 1",
+    ),
+    "wrong price": (
+        costs_are_right, lambda f: f.prices.update({(1, "plain"): (3, 1, 6)}), "has the prices",
+    ),
+    "sum too large": (
+        rollups_are_events,
+        lambda f: f.rollups.update({GROUP: f.rollups[GROUP]._replace(requests=4)}), "requests=4",
+    ),
+    "sum of nothing": (
+        rollups_are_events,
+        lambda f: f.rollups.update({GROUP._replace(hour=3600): Sums(1)}), "hour=3600",
+    ),
+    "missing sum": (rollups_are_events, lambda f: f.rollups.clear(), "the rollup says"),
+    "month too large": (
+        months_are_rollups,
+        lambda f: f.months.update({GROUP: f.months[GROUP]._replace(cost=1)}), "cost=1",
+    ),
+    "another hour of the month": (
+        months_are_rollups,
+        lambda f: f.rollups.update({GROUP._replace(hour=3600): Sums(1)}), "the month says",
+    ),
+    "missing month": (months_are_rollups, lambda f: f.months.clear(), "the month says"),
+    "journal's count differs": (
+        journal_sums_are_events,
+        lambda f: f.journal_sums.update(
+            {"journal-1": replace(f.journal_sums["journal-1"], counted=Sums(2))}
+        ),
+        "its events sum up to",
+    ),
+    "not journaled": (
+        journal_sums_are_events,
+        lambda f: f.journal_sums.update(
+            {"journal-1": replace(f.journal_sums["journal-1"], unjournaled_tokens=1)}
+        ),
+        "unjournaled_tokens=1",
+    ),
+    "unacknowledged": (
+        journals_are_read_whole,
+        lambda f: f.journal_ends.append(JournalEnd("journal-2", 0, 0, 1)), "unacknowledged=1",
+    ),
+    "still open": (
+        journals_are_read_whole,
+        lambda f: f.journal_ends.append(JournalEnd("journal-2", 0, 1, 0)), "open=1",
+    ),
+    "journal not read": (journals_are_read_whole, lambda f: f.entries.pop(), "2 were read"),
+    "leaked reservation": (
+        nothing_leaked, lambda f: f.leftovers.reservations.append("id-1"), "id-1 is still held",
+    ),
+    "leaked lease of a stream": (
+        nothing_leaked, lambda f: f.leftovers.streams.update(t1=1), "concurrent streams of t1",
+    ),
+    "leaked budget": (
+        nothing_leaked, lambda f: f.leftovers.reserved.update(t1=90), "90 tokens or costs",
+    ),
+    "busy engine": (
+        nothing_leaked, lambda f: f.leftovers.engines.update({"agent-0": 1}), "1 requests on",
+    ),
+    "over the limit": (
+        limits_held,
+        lambda f: f.events.append(event("fourth", PART, started_at=159.8)), "4 requests",
+    ),
+    "budget over the ledger": (
+        budgets_are_the_ledgers, lambda f: f.purses.__setitem__(0, purse(12, 20)), "tokens=12",
+    ),
+    "budget below the ledger": (
+        budgets_are_the_ledgers, lambda f: f.reseeded.__setitem__(0, purse(9, 18)), "tokens=9",
+    ),
+    "hung": (
+        everybody_was_answered, lambda f: setattr(f.received[0], "wrong", "hung"), "hung",
+    ),
+    "never ended": (
+        everybody_was_answered, lambda f: f.received.append(Received("a", "gateway-0", 1)),
+        "never ended",
+    ),
+    "unclear error": (
+        everybody_was_answered, lambda f: setattr(f.received[2], "error", "internal_error"),
+        "internal_error",
+    ),
+    "lost connection to a living gateway": (
+        everybody_was_answered, lambda f: setattr(f.received[3], "began", 113.0)
+        or setattr(f.received[3], "ended", 114.0), "which lived",
+    ),
+    "died by itself": (
+        only_the_killed_died,
+        lambda f: f.lives.append(Life("agent-1", "agent", 9, 1.0, 2.0, 3.0, "", 70)),
+        "by itself with the status 70",
+    ),
+    "died before it was killed": (
+        only_the_killed_died,
+        lambda f: f.lives.append(Life("agent-1", "agent", 9, 1.0, 2.0, 3.0, KILLED, 1)),
+        "by itself with the status 1",
+    ),
+    "stopped badly": (
+        only_the_killed_died, lambda f: setattr(f.lives[0], "status", 1), "with the status 1",
+    ),
+    "crash in a log": (
+        only_the_killed_died, lambda f: f.crashes.append("request_crashed"), "request_crashed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_found(facts: Facts, fault: str) -> None:
+    check, change, says = FAULTS[fault]
+    change(facts)
+    (first, *_) = check(facts).faults
+    assert says in first
+
+
+def test_an_answer_that_nothing_could_remember(facts: Facts) -> None:
+    facts.received.append(replace(facts.received[0], id="again", began=110, ended=112))
+    facts.unkept = {"gateway-0": [102.5]}
+    check = one_bill_per_idempotency_key(facts)
+    assert not check.faults
+    assert "1 forgotten" in check.figures
+    facts.unkept = {"gateway-0": [99.0, 103.1], "gateway-1": [102.5]}
+    assert one_bill_per_idempotency_key(facts).faults
+
+
+def test_when_a_journal_is_billed() -> None:
+    """Reports that are a request behind on both sides agree with each other, not with the file."""
+    end, sums = JournalEnd("journal-1", 2, open=0, unacknowledged=0), Sums(2)
+    assert end.is_billed(JournalSums("agent-0", sums, sums, 0, waiting=0))
+    assert not end.is_billed(JournalSums("agent-0", sums, sums, 0, waiting=1))
+    assert not end.is_billed(JournalSums("agent-0", sums, Sums(1), 0, waiting=0))
+    assert not end.is_billed(JournalSums("agent-0", Sums(1), Sums(1), 0, waiting=0))
+    assert not end.is_billed(None)
+    for field in ("open", "unacknowledged"):
+        one: Any = {field: 1}
+        unsettled = replace(end, **one)
+        assert not unsettled.is_billed(JournalSums("agent-0", sums, sums, 0, waiting=0))
+
+
+def test_a_cut_request_may_have_cost_nothing(facts: Facts) -> None:
+    """Its agent died in its first step."""
+    facts.seen[2].states = [STATES[0]]
+    _bill(facts, "cut", Counts())
+    assert not cut_requests(facts).faults
+
+
+def test_a_cut_answer_that_did_not_stream(facts: Facts) -> None:
+    """Its agent looks at it only now and then."""
+    facts.unseen = Unseen(streamed=0, whole=2)
+    _bill(facts, "cut", STATES[0])
+    assert not cut_requests(facts).faults
+    facts.received[2].streams = True
+    assert cut_requests(facts).faults
+
+
+def test_a_cut_request_that_never_ran(facts: Facts) -> None:
+    facts.seen.pop()
+    _bill(facts, "cut", Counts())
+    assert not cut_requests(facts).faults
+
+
+def test_the_limits_of_each_life_of_redis(facts: Facts) -> None:
+    """A Redis that was killed forgets: the minute begins again."""
+    facts.requests_per_minute = {1: 2}
+    facts.events = [event(str(n), PART, started_at=100.0 + n) for n in range(4)]
+    assert limits_held(facts).faults
+    facts.lives[0].ended = 101.5
+    facts.lives.append(Life("redis", "redis", 6, 101.6, 101.7, None))
+    assert not limits_held(facts).faults
+
+
+def test_a_gateway_without_redis_counts_by_itself(facts: Facts) -> None:
+    facts.requests_per_minute = {1: 3}
+    facts.events = [event(str(n), PART, started_at=100.0 + n) for n in range(8)]
+    assert limits_held(facts).faults
+    facts.degraded = [(102.5, 104.5), (10.0, 20.0), (102.6, 103.0)]
+    assert not limits_held(facts).faults
+    facts.degraded = [(102.5, 103.5)]
+    assert "4 requests in a minute" in limits_held(facts).faults[0]
+
+
+def test_starts_in_vain(facts: Facts) -> None:
+    """A gateway that finds no database says so and is started again."""
+    facts.lives.append(Life("gateway-0", "gateway", 9, 1.0, None, 3.0, "", 1))
+    check = only_the_killed_died(facts)
+    assert not check.faults
+    assert "1 starts in vain" in check.figures
