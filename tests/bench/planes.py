@@ -138,7 +138,7 @@ async def _streams(gateway: lorikeet.Gateway, scale: Scale) -> AsyncIterator[dic
         await asyncio.sleep(SETTLE_S)
         yield found
     finally:
-        said, _ = await process.communicate()
+        said, _ = await process.communicate(b"")  # without input Python 3.11 leaves it open
     if process.returncode:
         raise Failed("the streams broke")
     found |= json.loads(said)
