@@ -30,9 +30,10 @@ def main() -> None:
         with up(Path(folder) / "var") as stack:
             began = time.monotonic()
             tally = run(stack, options.count, options.seed)
+            took_s = time.monotonic() - began
     console.print(_table(tally))
     console.print(
-        f"{sum(tally.ends.values())} mutants in {time.monotonic() - began:.0f} s, "
+        f"{sum(tally.ends.values())} mutants in {took_s:.0f} s, "
         f"{tally.by_end()['ready']} of them ready; meanwhile {tally.answers} answers of neighbours"
     )
     for one in tally.wrong:
