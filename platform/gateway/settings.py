@@ -126,6 +126,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "gateway.middleware.RequestId",
+    "gateway.middleware.NotStored",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -134,6 +135,7 @@ MIDDLEWARE = [
     "gateway.middleware.Audited",
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "frontend.second_factor.SecondFactorRequired",
     "gateway.middleware.ContentPolicy",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -165,10 +167,10 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
-AUTHENTICATION_BACKENDS = [
-    "django.contrib.auth.backends.ModelBackend",
-    "allauth.account.auth_backends.AuthenticationBackend",
-]
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+SESSION_ENGINE = "frontend.sessions"
+MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"  # never the database
+CSRF_FAILURE_VIEW = "gateway.failures.csrf_failure"
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "console"
 ACCOUNT_ADAPTER = "frontend.accounts.AccountAdapter"
@@ -176,6 +178,15 @@ ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*", "password2*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"  # an invitation came by a way that its sender trusts
 ACCOUNT_USERNAME_MIN_LENGTH = 2
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False  # no mail to whatever address a stranger types
+ACCOUNT_FORMS = {"reset_password": "frontend.accounts.ResetPasswordForm"}
+# What `frontend.throttling` slows down is not counted twice; the rest has allauth's limits.
+ACCOUNT_RATE_LIMITS = {"login_failed": None, "reset_password": None}
+MFA_FORMS = {
+    "authenticate": "frontend.accounts.AuthenticateForm",
+    "reauthenticate": "frontend.accounts.ReauthenticateForm",
+}
+MFA_ALLOW_UNVERIFIED_EMAIL = True  # accounts are made by invitation, not by mail address
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Lorikeet"
 SOCIALACCOUNT_ADAPTER = "frontend.accounts.SocialAccountAdapter"
@@ -198,20 +209,35 @@ SOCIALACCOUNT_PROVIDERS = {
         else [],
     }
 }
-# Counts of failed sign-ins, for all gateways where there is a Redis.
+# Counts of failed sign-ins, for all consoles where there is a Redis. Django keeps 300 entries in
+# memory by default: a few hundred failures elsewhere would make an account's count forgotten.
 CACHES = {
-    "default": {"BACKEND": "gateway.cache.FailoverCache", "LOCATION": REDIS_URL}
-    if REDIS_URL
-    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    "default": {
+        **(
+            {"BACKEND": "gateway.cache.FailoverCache", "LOCATION": REDIS_URL}
+            if REDIS_URL
+            else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+        ),
+        "OPTIONS": {"MAX_ENTRIES": 50_000},
+    }
 }
 EMAIL_HOST = environ.text("EMAIL_HOST", "")
-EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if EMAIL_HOST else 'console'}.EmailBackend"
+# Mails have links that set passwords: without a mail server they become private files, never lines
+# of a log.
+EMAIL_BACKEND = (
+    "django.core.mail.backends.smtp.EmailBackend" if EMAIL_HOST else "gateway.mail.PrivateFiles"
+)
+EMAIL_FILE_PATH = str(VAR / "mail")
 EMAIL_PORT = environ.integer("EMAIL_PORT", 25, low=1, high=65535)
 EMAIL_HOST_USER = environ.text("EMAIL_HOST_USER", "")
 EMAIL_HOST_PASSWORD = environ.text("EMAIL_HOST_PASSWORD", "")
 EMAIL_USE_TLS = environ.boolean("EMAIL_USE_TLS", False)
 DEFAULT_FROM_EMAIL = environ.text("EMAIL_FROM", "lorikeet@localhost")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = environ.boolean("SECURE_COOKIES", False)
+OPERATOR_SECOND_FACTOR = environ.choice(
+    "OPERATOR_SECOND_FACTOR", ["ask", "require"], "require" if SESSION_COOKIE_SECURE else "ask"
+)
+"""Whether operators with nothing but a password are asked for more, or can do nothing till then."""
 # The redirect URI of single sign-on and links in mails, where a proxy ends TLS.
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if SESSION_COOKIE_SECURE else "http"
 SECURE_CONTENT_TYPE_NOSNIFF = True

@@ -23,6 +23,7 @@ from tenants.models import (
     Alias,
     ApiKey,
     BaseModel,
+    Invitation,
     Membership,
     Price,
     Role,
@@ -98,11 +99,9 @@ class OneTenantSerializer(TenantSerializer):
 
 
 class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
-    username = serializers.SlugRelatedField(
-        slug_field="username",
-        source="user",
-        queryset=User.objects.filter(is_active=True),
-        error_messages={"does_not_exist": "There is no user `{value}`."},
+    # Never looked up: a caller must not learn which names other tenants' people have.
+    username = serializers.SlugRelatedField[User](
+        slug_field="username", source="user", read_only=True
     )
 
     class Meta:
@@ -112,13 +111,25 @@ class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
     def validate_role(self, role: str) -> Role:
         return Role(role)
 
-    def validate_username(self, user: User) -> User:
-        if self.instance is not None and user != self.instance.user:
-            raise ValidationError("A membership keeps its user.")
-        tenant = self.context["caller"].tenant
-        if self.instance is None and tenant.memberships.filter(user=user).exists():
-            raise ValidationError(f"`{user}` is a member already.")
-        return user
+
+class InvitationSerializer(StrictMixin, serializers.ModelSerializer[Invitation]):
+    """An invitation without its link, which nobody can find out later."""
+
+    created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
+
+    class Meta:
+        model = Invitation
+        fields = ["id", "role", "note", "created_by", "created_at", "expires_at"]
+        read_only_fields = ["created_at", "expires_at"]
+
+
+class NewInvitationSerializer(InvitationSerializer):
+    """An invitation with its link, shown this once."""
+
+    url = serializers.URLField(read_only=True, help_text="The link to send: keep it now.")
+
+    class Meta(InvitationSerializer.Meta):
+        fields = [*InvitationSerializer.Meta.fields, "url"]
 
 
 class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]):

@@ -67,19 +67,18 @@ class OneTenant(
 class Members(
     TenantView,
     mixins.ListModelMixin,
-    mixins.CreateModelMixin,
     mixins.RetrieveModelMixin,
     mixins.UpdateModelMixin,
     mixins.DestroyModelMixin,
     GenericViewSet[Membership],
 ):
-    """Who belongs to the tenant, and as what. Owners are made and removed by owners."""
+    """Who belongs to the tenant, and as what. New members join by invitation; owners are made and
+    removed by owners."""
 
     schema = Schema()
     needs = {
         "list": Permission.READ_MEMBERS,
         "retrieve": Permission.READ_MEMBERS,
-        "create": Permission.EDIT_MEMBERS,
         "partial_update": Permission.EDIT_MEMBERS,
         "destroy": Permission.EDIT_MEMBERS,
     }
@@ -89,13 +88,6 @@ class Members(
 
     def get_queryset(self) -> models.QuerySet[Membership]:
         return self.caller.tenant.memberships.select_related("user")
-
-    def get_serializer_context(self) -> dict[str, Any]:
-        return {**super().get_serializer_context(), "caller": getattr(self, "caller", None)}
-
-    def perform_create(self, serializer: BaseSerializer[Membership]) -> None:
-        self._require_may_touch(serializer.validated_data["role"])
-        serializer.save(tenant=self.caller.tenant)
 
     def perform_update(self, serializer: BaseSerializer[Membership]) -> None:
         member = serializer.instance
