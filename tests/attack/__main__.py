@@ -19,11 +19,13 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from demo import MODEL_NAME
 from tests.attack.attacks import STRANGERS, TENANTS, Attack
 from tests.attack.raw import Target
 from tests.bench.machinery.client import Address
-from tests.stack.running import ROOT, Stack, command_of, gone, up
+from tests.chaos.processes import ROOT
+
+sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+from tests.stack.running import Stack, command_of, gone, up  # noqa: E402
 
 SERVING = ("gateway", "console", "worker", "engine")
 SETTLE_S = 2.0
@@ -109,8 +111,8 @@ async def _rounds(
                 _address(stack.url),
                 _address(stack.console_url),
                 attacker["api_key"],
-                MODEL_NAME,
-                attacker["model"],
+                attacker["models"][-1],
+                attacker["models"][0],
             )
             with suppress(TimeoutError):
                 async with asyncio.timeout(options.seconds):
@@ -128,7 +130,7 @@ async def _watching(stack: Stack, victim: dict[str, Any]) -> AsyncIterator[Any]:
     host, port = _address(stack.url)
     command = [sys.executable, "-m", "tests.attack.victim", "--host", host, "--port", str(port)]
     process = await asyncio.create_subprocess_exec(
-        *command, "--model", victim["model"], cwd=ROOT,
+        *command, "--model", victim["models"][0], cwd=ROOT,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "VICTIM_KEY": victim["api_key"]},
     )  # fmt: skip
