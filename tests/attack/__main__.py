@@ -58,7 +58,8 @@ class Round:
 
     @property
     def longest_ms(self) -> float:
-        return max(self.beside["first_max"], self.beside["gap_max"])
+        longest: float = max(self.beside["first_max"], self.beside["gap_max"])
+        return longest
 
     @property
     def met(self) -> bool:

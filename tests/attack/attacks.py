@@ -11,6 +11,7 @@ import tarfile
 import zipfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tests.attack.raw import PAUSE_S, Target, at_once, connected, request, send
@@ -43,7 +44,7 @@ async def _both(target: Target, data: bytes, *, each: int = 4) -> None:
     """The same bytes at a gateway and at the console."""
     async with asyncio.TaskGroup() as tasks:
         for address in (target.gateway, target.console):
-            tasks.create_task(at_once(each, lambda to=address: send(target, to, data)))
+            tasks.create_task(at_once(each, partial(send, target, address, data)))
 
 
 @stranger
@@ -95,13 +96,13 @@ async def slow_headers(target: Target) -> None:
     start = b"GET /v1/models HTTP/1.1\r\nHost: a\r\nX: "
     async with asyncio.TaskGroup() as tasks:
         for address in (target.gateway, target.console):
-            tasks.create_task(at_once(200, lambda to=address: _dripping(to, start)))
+            tasks.create_task(at_once(200, partial(_dripping, address, start)))
 
 
 @stranger
 async def slow_bodies(target: Target) -> None:
     start = b"POST /account/login/ HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n"
-    await at_once(200, lambda: _dripping(target.console, start))
+    await at_once(200, partial(_dripping, target.console, start))
 
 
 @stranger
@@ -150,7 +151,7 @@ async def sockets_without_a_ticket(target: Target) -> None:
 
     async with asyncio.TaskGroup() as tasks:
         for path in ("/ws/playground", "/ws/live", "/ws/engine"):
-            tasks.create_task(at_once(3, lambda to=path: shout(to)))
+            tasks.create_task(at_once(3, partial(shout, path)))
 
 
 @stranger
@@ -189,7 +190,7 @@ def _post(target: Target, path: str, body: bytes | dict[str, Any]) -> bytes:
 
 
 async def _flood(target: Target, data: bytes, *, clients: int = 8) -> None:
-    await at_once(clients, lambda: send(target, target.gateway, data, whole=True))
+    await at_once(clients, partial(send, target, target.gateway, data, whole=True))
 
 
 @tenant
