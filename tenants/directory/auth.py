@@ -12,7 +12,7 @@ from tenants.directory.reader import Reader
 
 
 class PostgresDirectory(CachedDirectory):
-    """Use as an async context manager: it listens for changes meanwhile."""
+    """Use as an async context manager, which listens for changes."""
 
     def __init__(self) -> None:
         self._database = Reader()
