@@ -45,6 +45,7 @@ OPERATOR = (
     ("operate_limits", "Default limits"),
     ("operate_prices", "Prices"),
     ("operate_engines", "Engines"),
+    ("operate_quarantine", "Quarantine"),
     ("operate_audit", "Audit log"),
 )
 """The installation's pages, by URL name; for operators."""
@@ -67,6 +68,7 @@ GO = {
     "operate_limits": "d",
     "operate_prices": "c",
     "operate_engines": "f",
+    "operate_quarantine": "x",
     "operate_audit": "j",
 }
 """The key that goes there after `g`, by URL name."""

@@ -20,8 +20,14 @@ dotenv.load_dotenv(VAR / "secrets.env")  # made by `manage.py up`; the environme
 SECRET_KEY = environ.secret("SECRET_KEY")
 KEY_PEPPER = environ.secret("KEY_PEPPER")
 """HMAC key under which API keys are stored. Changing it makes every key invalid."""
-ENGINE_TOKEN = environ.secret("ENGINE_TOKEN")
-"""What engine agents and workers show to gateways."""
+DISPATCH_KEY = environ.secret("DISPATCH_KEY")
+"""Under which gateways sign what they dispatch to engines, and so believe what these report."""
+WORKER_TOKEN = environ.secret("WORKER_TOKEN")
+"""What workers show to gateways, to have an engine try an adapter."""
+ENGINE_TOKEN = environ.text("ENGINE_TOKEN", "")
+ENGINE_TOKEN_UNTIL = environ.day("ENGINE_TOKEN_UNTIL")
+"""Until then engines are taken that share this token, and usage that no gateway has signed, as in
+releases before engines had credentials."""
 INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
 """What consoles show to gateways, and what tickets of sockets are signed with."""
 METRICS_TOKEN = environ.text("METRICS_TOKEN", "")

@@ -33,14 +33,14 @@ class Notice(msgspec.Struct, frozen=True):
     """One change.
 
     `digest` is that of an adapter version which left service; `limits` without a tenant are the
-    platform's default, so everybody's. By `member`, `user` and `session` what a person may do has
-    changed: `ended` says that the membership or the account is no more, `session` is the digest of
-    the key of one that is.
+    platform's default, so everybody's; `engine` is the credential of one. By `member`, `user` and
+    `session` what a person may do has changed: `ended` says that the membership or the account is
+    no more, `session` is the digest of the key of one that is.
     """
 
     kind: Literal[
         "key", "tenant", "adapters", "base_models", "archived", "limits",
-        "member", "user", "session",
+        "member", "user", "session", "engine",
     ]  # fmt: skip
     tenant_id: int | None = None
     key_id: int | None = None
