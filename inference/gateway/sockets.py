@@ -8,6 +8,8 @@ database.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -104,7 +106,7 @@ class EngineProbe:
         return await self._hub.probe(wanted.base_model, adapter)
 
 
-def bearer(scope: Scope) -> str:
+def bearer(scope: Mapping[str, Any]) -> str:
     """What the caller shows; empty if nothing."""
     value: bytes = dict(scope["headers"]).get(b"authorization", b"")
     return value.decode("latin-1").removeprefix("Bearer ").strip()

@@ -295,7 +295,7 @@ async def test_what_is_not_kept_is_not_acknowledged(
     assert (written, ledger.waiting, ledger.written) == ([], 0, 0)
 
 
-STRANGE = [
+STRANGE: list[dict[str, Any]] = [
     {"id": "a\0b"},
     {"id": "x" * 10_000},
     {"id": "", "model": "\ud800"},
@@ -305,7 +305,7 @@ STRANGE = [
     {"usage": Usage(1, 0, 1, 0, float("nan"), float("inf"))},
     {"attempt": -(1 << 63)},
     {"attempt": (1 << 64) - 1},
-    {"account": Account(1 << 63, -1, float("nan"), "b\0", price=(1 << 64) - 1)},  # type: ignore[arg-type]
+    {"account": Account(1 << 63, -1, float("nan"), "b\0", price=(1 << 64) - 1)},
 ]
 
 
