@@ -305,7 +305,7 @@ STRANGE: list[dict[str, Any]] = [
     {"usage": Usage(1, 0, 1, 0, float("nan"), float("inf"))},
     {"attempt": -(1 << 63)},
     {"attempt": (1 << 64) - 1},
-    {"account": Account(1 << 63, -1, float("nan"), "b\0", price=(1 << 64) - 1)},
+    {"account": Account(1 << 63, -1, float("nan"), "b\0", price=((1 << 64) - 1, 0, 0))},
 ]
 
 
