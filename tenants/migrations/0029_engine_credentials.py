@@ -35,7 +35,7 @@ DROP TRIGGER zz_audit_changed ON tenants_enginecredential;
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0024_uploads_are_received'),
+        ('tenants', '0026_storage_quota'),
     ]
 
     operations = [

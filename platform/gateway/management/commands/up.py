@@ -23,8 +23,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
 import demo
-from gateway import seed, start
+from gateway import seed
 from gateway.database import redis_command, redis_socket
+from gateway.process_secrets import environment_of
 from gateway.supervisor import Child, Supervisor
 from inference import environ
 
@@ -143,9 +144,9 @@ class _Up:
         known = seed.Facts.read(self.facts_file)
         names = [f"engine-{i + 1}" for i in range(self.options["engines"])]
         credentials = await sync_to_async(seed.engines)(known, names)
-        for name in names:  # first, because they take longest
+        for i, name in enumerate(names):  # first, because they take longest
             credential = {"ENGINE_CREDENTIAL": credentials[name]}
-            await self._start(name, self._engine_command(name), credential)
+            await self._start("engine", self._engine_command(name), credential, number=i + 1)
         with self._step("static files"):
             await sync_to_async(call_command)("collectstatic", interactive=False, verbosity=0)
         with self._step("operator and tenants"):
@@ -190,11 +191,11 @@ class _Up:
         host, port = self.options["host"], self.options["port"]
         for i, url in enumerate(self.urls):
             command = [*MANAGE, "gateway", "--host", host, "--port", str(port + i), "--url", url]
-            await self._start(f"gateway-{i + 1}", command, redis)
+            await self._start("gateway", command, redis, number=i + 1)
         command = [*MANAGE, "console", "--host", host, "--port", str(self._console_port)]
         await self._start("console", command, redis)
         for i in range(self.options["workers"]):
-            await self._start(f"worker-{i + 1}", [*MANAGE, "worker"])
+            await self._start("worker", [*MANAGE, "worker"], number=i + 1)
         for url in (*self.urls, self.console_address):
             await self._until(client, f"{url}/healthz")
 
@@ -218,12 +219,20 @@ class _Up:
         return command + shlex.split(self.options["engine_options"])
 
     async def _start(
-        self, name: str, command: list[str], environment: dict[str, str] | None = None
+        self,
+        process: str,
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        *,
+        number: int | None = None,
     ) -> None:
-        secrets = {name: getattr(settings, name) for name in start.SECRETS}
+        """Start a process, the one of this number where there may be several; `environment` is what
+        it gets beside ours."""
+        name = process if number is None else f"{process}-{number}"
         inside = {"CONSOLE_INTERNAL_URL": self.console_address}
-        environment = secrets | inside | self.addresses | (environment or {})
-        await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", environment))
+        whole = os.environ | inside | self.addresses | (environment or {})
+        own = environment_of(process, whole)
+        await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", own))
 
     async def _until(self, client: httpx.AsyncClient, url: str) -> None:
         """Wait until the address answers 200."""
