@@ -31,7 +31,7 @@ from tenants.directory import catalogue
 from tenants.directory.catalogue import BaseRow, Catalogue
 from tenants.directory.invalidating_cache import InvalidatingCache, Tag
 from tenants.directory.notices import Notice
-from tenants.directory.reader import KeyRow, Reader
+from tenants.directory.reader import EngineRow, KeyRow, Reader
 from tenants.naming import INFERENCE, TOUCH_INTERVAL, hmac_of, playground_prefix, prefix_of
 
 log = structlog.get_logger(__name__)
@@ -126,7 +126,10 @@ class CachedDirectory:
         self._on_pinned: list[Callable[[Pins], None]] = []
         self._on_people: list[Callable[[Notice | None], None]] = []
         self._on_tenant: list[Callable[[int | None], None]] = []
+        self._on_engines: list[Callable[[list[EngineRow]], None]] = []
         self._pins: Pins | None = None
+        self._engines_due = asyncio.Event()
+        self._engines_due.set()
         self._pins_due = asyncio.Event()
         self._pins_due.set()
         self._due = asyncio.Event()
@@ -207,6 +210,11 @@ class CachedDirectory:
     def on_pinned(self, callback: Callable[[Pins], None]) -> None:
         """Call `callback(adapters by base model)` at the start and whenever pins change."""
         self._on_pinned.append(callback)
+
+    def on_engines(self, callback: Callable[[list[EngineRow]], None]) -> None:
+        """Call `callback(credentials)` with those of engines that hold, at the start and whenever
+        one was made, changed or revoked."""
+        self._on_engines.append(callback)
 
     def on_people(self, callback: Callable[[Notice | None], None]) -> None:
         """Call `callback(notice)` when a session, an account or a membership ended or changed;
@@ -295,11 +303,15 @@ class CachedDirectory:
             cache.clear()
         self._due.set()
         self._pins_due.set()
+        self._engines_due.set()
         self._tell_people(None)
         self._tell_tenant(None)
 
     def changed(self, notice: Notice | None) -> None:
         """Handle a change notice; None for one that was not understood."""
+        if notice is not None and notice.kind == "engine":
+            self._engines_due.set()
+            return
         self._forget(notice)
         match notice:
             case Notice(kind="member" | "user" | "session" | "archived"):
@@ -399,6 +411,20 @@ class CachedDirectory:
                 log.error("pins_not_told", error=str(error))
                 self._pins_due.set()
             await asyncio.sleep(PINS_S)
+
+    async def tell_engines(self) -> None:
+        """Tell `on_engines` which credentials hold, at first and after changes, until cancelled."""
+        while True:
+            await self._engines_due.wait()
+            self._engines_due.clear()
+            try:
+                rows = await self._reader.engine_credentials()
+                for told in self._on_engines:
+                    told(rows)
+            except Exception as error:  # what was revoked would go on: try until it works
+                log.error("engines_not_told", error=str(error))
+                await asyncio.sleep(RETRY_S)
+                self._engines_due.set()
 
     def _tell(self, pins: Pins) -> None:
         if pins == self._pins:
