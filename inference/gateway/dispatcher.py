@@ -55,6 +55,7 @@ class Dispatcher:
         estimate = operation.estimate(call, usual, target.max_model_len)
         resolved = Tick()
         reservation = await self._limiter.reserve(id, grant, target, estimate.ask)
+        bound = operation.bound(call, reservation.output_tokens)
         try:
             if resolved.over:  # nothing awaited may lie between it and the submit
                 target = await self._directory.resolve(grant, call.model)
@@ -68,7 +69,10 @@ class Dispatcher:
                     lane="batch" if call.flex else grant.lane,
                     timeout_s=self.timeout_s,
                     prompt_tokens=estimate.prompt_tokens,
-                    max_tokens=operation.bound(call, reservation.output_tokens),
+                    max_tokens=bound,
+                    choices=call.choices,
+                    most_tokens=bound if call.max_tokens is None else call.max_tokens,
+                    logprobs=call.logprobs,
                     grows=estimate.grows,
                     watch=watch,
                     parsers=call.parsers,

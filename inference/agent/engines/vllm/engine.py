@@ -136,6 +136,10 @@ class VLLMEngine:
             loaded.load_s, loaded.weight_bytes, delta, finite, base_text, adapter_text
         )
 
+    async def ping(self) -> None:
+        """As the contract says, by a question that costs the core nothing."""
+        await self._llm.is_sleeping()
+
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """As the contract says."""
         try:
