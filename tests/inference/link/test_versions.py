@@ -249,7 +249,8 @@ async def test_an_old_gateway_reads_the_hello(tmp_path: Path) -> None:
         assert (tag, oldest, newest, id) == ("hello", 1, wire.PROTOCOL_VERSION, "engine-1")
         assert run
         msgspec.convert(model[:7], version_1.ModelInfo)
-        msgspec.convert(stats, version_1.EngineStats)
+        known = len(version_1.EngineStats.__struct_fields__)
+        msgspec.convert(stats[:known], version_1.EngineStats)
 
 
 async def test_an_old_gateways_requests_run_and_are_acknowledged(tmp_path: Path) -> None:
