@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 VOCABULARY = 400
 CONTEXT = 512
@@ -39,7 +39,7 @@ SCHEMAS: tuple[Any, ...] = (
 REGEXES = ("[a-z]{1,8}", "(yes|no)", r"\d{3}-\d{4}", "", "(", "(a*)*b", ".", "\\p{L}+", "a{1000}")
 GRAMMARS = ('root ::= "yes" | "no"', 'root ::= "a" root | "b"', "root ::= root", "root ::= ", "?")
 STOPS = ("a", "the", " ", "\n", "\u00e9", "<|eos|>", "x" * 500, "")
-IDS = (0, 1, 5, 77, VOCABULARY - 1, VOCABULARY, 99_999, -1)
+IDS = (0, 1, 5, 77, VOCABULARY - 1)
 TOOL = {
     "type": "function",
     "function": {"name": "get_weather", "description": "Weather.", "parameters": SCHEMA},
@@ -58,7 +58,7 @@ def some_of(values: tuple[Any, ...], most: int) -> Draw:
 
 
 def _bias(draw: random.Random) -> dict[str, Any]:
-    values = (-100, -1.5, 0, 1, 100, 101, 1e30)
+    values = (-100, -1.5, 0, 1, 100)
     return {str(draw.choice(IDS)): draw.choice(values) for _ in range(draw.randint(0, 4))}
 
 
@@ -68,8 +68,7 @@ def _structured(draw: random.Random) -> dict[str, Any]:
         "regex": lambda: {"regex": draw.choice(REGEXES)},
         "choice": lambda: {"choice": draw.choices(("a", "bb", "\u00e9", ""), k=draw.randint(0, 3))},
         "grammar": lambda: {"grammar": draw.choice(GRAMMARS)},
-        "two": lambda: {"regex": "a", "choice": ["a"]},
-    }[draw.choice(("json", "regex", "choice", "grammar", "two"))]()
+    }[draw.choice(("json", "regex", "choice", "grammar"))]()
 
 
 def _format(draw: random.Random) -> dict[str, Any]:
@@ -84,50 +83,59 @@ def _format(draw: random.Random) -> dict[str, Any]:
     )
 
 
-SAMPLING: Mapping[str, tuple[float, Draw]] = {
-    "temperature": (0.8, one_of(0, 0, 1e-9, 0.3, 0.7, 1.0, 1.0, 2.0, 100.0, -1)),
-    "seed": (0.5, one_of(0, 1, 7, -1, 2**31, 2**63 - 1, -(2**63), 2**64)),
-    "top_p": (0.3, one_of(1e-9, 0.1, 0.5, 0.9, 1, 0, 1.1)),
-    "top_k": (0.3, one_of(-1, 0, 1, 5, VOCABULARY - 1, VOCABULARY, VOCABULARY + 1, 10**9, -2)),
-    "min_p": (0.2, one_of(0, 0.01, 0.5, 1, 1.1)),
-    "frequency_penalty": (0.2, one_of(-2, -0.5, 0, 0.5, 2, 3)),
-    "presence_penalty": (0.2, one_of(-2, 0.5, 2, -3)),
-    "repetition_penalty": (0.2, one_of(0.5, 1, 1.2, 100, 0, -1)),
-    "n": (0.25, one_of(1, 2, 3, 5, 8, 0)),
-    "stop": (0.25, lambda draw: draw.choice((draw.choice(STOPS), some_of(STOPS, 4)(draw)))),
-    "stop_token_ids": (0.2, some_of(IDS, 4)),
-    "include_stop_str_in_output": (0.1, one_of(True, False)),
-    "min_tokens": (0.2, one_of(0, 1, 5, 20, 100, -1)),
-    "ignore_eos": (0.3, one_of(True, False)),
-    "logit_bias": (0.2, _bias),
-    "allowed_token_ids": (0.1, some_of(IDS, 4)),
-    "bad_words": (0.1, some_of(("a", "the", " ", "quick brown", "\u00e9"), 3)),
-    "skip_special_tokens": (0.1, one_of(True, False)),
-    "spaces_between_special_tokens": (0.1, one_of(True, False)),
-    "structured_outputs": (0.12, _structured),
-    "response_format": (0.15, _format),
-    "max_tokens": (0.95, one_of(1, 1, 2, 5, 8, 16, 24, 40, 0, 10**6)),
-    "stream": (0.5, one_of(True, True, False)),
+class Field(NamedTuple):
+    """A field that is there in this share of the requests; some have `wrong` values."""
+
+    share: float
+    right: Draw
+    wrong: tuple[Any, ...] = ()
+
+
+SAMPLING: Mapping[str, Field] = {
+    "temperature": Field(0.8, one_of(0, 0, 1e-9, 0.3, 0.7, 1.0, 1.0, 2.0, 100.0), (-1,)),
+    "seed": Field(0.5, one_of(0, 1, 7, -1, 2**31, 2**63 - 1, -(2**63)), (2**64,)),
+    "top_p": Field(0.3, one_of(1e-9, 0.1, 0.5, 0.9, 1), (0, 1.1)),
+    "top_k": Field(0.3, one_of(-1, 0, 1, 5, VOCABULARY - 1, VOCABULARY, 10**9), (-2,)),
+    "min_p": Field(0.2, one_of(0, 0.01, 0.5, 1), (1.1,)),
+    "frequency_penalty": Field(0.2, one_of(-2, -0.5, 0, 0.5, 2), (3,)),
+    "presence_penalty": Field(0.2, one_of(-2, 0.5, 2), (-3,)),
+    "repetition_penalty": Field(0.2, one_of(0.5, 1, 1.2, 100), (0, -1)),
+    "n": Field(0.25, one_of(1, 2, 3, 5, 8), (0, 100)),
+    "stop": Field(0.25, lambda draw: draw.choice((draw.choice(STOPS), some_of(STOPS, 4)(draw)))),
+    "stop_token_ids": Field(0.2, some_of(IDS, 4), ([2**40],)),
+    "include_stop_str_in_output": Field(0.1, one_of(True, False)),
+    "min_tokens": Field(0.2, one_of(0, 1), (100, -1)),
+    "ignore_eos": Field(0.3, one_of(True, False)),
+    "logit_bias": Field(0.2, _bias, ({"99999": 1}, {"-1": 1}, {"5": 1e30})),
+    "allowed_token_ids": Field(0.1, lambda draw: draw.choices(IDS, k=draw.randint(1, 4)), ([],)),
+    "bad_words": Field(0.1, some_of(("a", "the", " ", "quick brown", "\u00e9"), 3), ([""],)),
+    "skip_special_tokens": Field(0.1, one_of(True, False)),
+    "spaces_between_special_tokens": Field(0.1, one_of(True, False)),
+    "structured_outputs": Field(0.12, _structured, ({"regex": "a", "choice": ["a"]}, {})),
+    "response_format": Field(0.15, _format, ({"type": "poem"},)),
+    "max_tokens": Field(0.95, one_of(1, 1, 2, 5, 8, 16, 24, 40), (0, 10**6)),
+    "stream": Field(0.5, one_of(True, True, False)),
 }
-"""Each field with how often it is there, and what it may be."""
-CHAT: Mapping[str, tuple[float, Draw]] = {
-    "logprobs": (0.3, one_of(True, True, False)),
-    "top_logprobs": (0.2, one_of(0, 1, 5, 20, 21)),
-    "tools": (0.15, one_of([TOOL], [TOOL, BARE_TOOL], [BARE_TOOL])),
-    "tool_choice": (
+CHAT: Mapping[str, Field] = {
+    "logprobs": Field(0.3, one_of(True, True, False)),
+    "top_logprobs": Field(0.2, one_of(0, 1, 5, 20), (21,)),
+    "tools": Field(0.15, one_of([TOOL], [TOOL, BARE_TOOL], [BARE_TOOL]), ([{}],)),
+    "tool_choice": Field(
         0.15,
         one_of("auto", "none", "required", {"type": "function", "function": {"name": "now"}}),
     ),
-    "parallel_tool_calls": (0.05, one_of(True, False)),
-    "add_generation_prompt": (0.1, one_of(True, False)),
-    "continue_final_message": (0.05, one_of(True, False)),
+    "parallel_tool_calls": Field(0.05, one_of(True, False)),
+    "add_generation_prompt": Field(0.1, one_of(True, False)),
+    "continue_final_message": Field(0.02, one_of(True, False)),
 }
-COMPLETION: Mapping[str, tuple[float, Draw]] = {
-    "logprobs": (0.3, one_of(0, 1, 5, 20, 21, -1)),
-    "echo": (0.15, one_of(True, False)),
-    "add_special_tokens": (0.1, one_of(True, False)),
-    "suffix": (0.03, one_of("the end")),
+COMPLETION: Mapping[str, Field] = {
+    "logprobs": Field(0.3, one_of(0, 1, 5, 20), (21, -1)),
+    "echo": Field(0.15, one_of(True, False)),
+    "add_special_tokens": Field(0.1, one_of(True, False)),
+    "suffix": Field(0.0, one_of("the end"), ("the end",)),
 }
+SPOILED = 0.15
+"""Of the requests, those that have a wrong value."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +155,15 @@ def made(seed: int, number: int, adapters: int) -> Fuzz:
     draw = random.Random(f"{seed}-{number}")
     kind = draw.choice(("chat", "completion", "completion"))
     body = _prompt(draw, kind)
-    for fields in (SAMPLING, CHAT if kind == "chat" else COMPLETION):
-        for name, (share, value) in fields.items():
-            if draw.random() < share:
-                body[name] = value(draw)
+    fields = {**SAMPLING, **(CHAT if kind == "chat" else COMPLETION)}
+    body |= {
+        name: field.right(draw) for name, field in fields.items() if draw.random() < field.share
+    }
+    if draw.random() < SPOILED:
+        name = draw.choice([name for name, field in fields.items() if field.wrong])
+        body[name] = draw.choice(fields[name].wrong)
+    elif kind == "chat":
+        _agree(body)
     return Fuzz(
         kind,
         body,
@@ -158,6 +171,19 @@ def made(seed: int, number: int, adapters: int) -> Fuzz:
         draw.choice(("shared", f"own-{number}")),
         draw.choice((None, None, None, 0, 1, 5)),
     )
+
+
+def _agree(body: dict[str, Any]) -> None:
+    """Leave out what makes sense only beside another field, or not beside it."""
+    if not body.get("logprobs"):
+        body.pop("top_logprobs", None)
+    named = {tool["function"]["name"] for tool in body.get("tools", ())}
+    choice = body.get("tool_choice")
+    if not named or (isinstance(choice, dict) and "now" not in named):
+        body.pop("tool_choice", None)
+    elif choice not in (None, "none", "auto"):
+        body.pop("structured_outputs", None)
+        body.pop("response_format", None)
 
 
 def _prompt(draw: random.Random, kind: str) -> dict[str, Any]:

@@ -262,7 +262,7 @@ class VLLMEngine:
         )
         streams = bool(request.stream)
         del request, prompt  # large, and of no more use
-        counter = Counter(work.meter, self._totals)
+        counter = Counter(work.meter, self._totals, params)
         held, held_tokens, held_ids, first = "", 0, list[int](), True
         async with aclosing(deltas):
             async for delta in deltas:

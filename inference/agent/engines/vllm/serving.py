@@ -18,6 +18,7 @@ from starlette.datastructures import State
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
+from vllm.logprobs import PromptLogprobs
 from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -53,8 +54,13 @@ MAX_LOGPROBS_AT_ONCE = 10_000
 """Of which vLLM makes objects in one go, and everybody's streams stand still meanwhile: those of
 prompts, and of a whole answer that can't be put together of chunks (`Assembly`)."""
 
-GIVEN_UP = ("abort", "error")
+ABORTED, FAILED = "abort", "error"
 """Finish reasons that no client asked for: the engine is closing, or failed on the request."""
+
+NO_TOKEN_FITS = (
+    "The answer cannot go on: what it is held to (`response_format`, `structured_outputs` or a "
+    "tool's parameters) cannot be compiled, or allows no token that the other fields allow."
+)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -63,10 +69,12 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class Counter:
     """Counts one request's tokens into its meter and into the engine's lifetime totals."""
 
-    __slots__ = ("_meter", "_prompt_counted", "_totals")
+    __slots__ = ("_held", "_meter", "_prompt_counted", "_totals")
 
-    def __init__(self, meter: Meter, totals: Meter) -> None:
+    def __init__(self, meter: Meter, totals: Meter, params: SamplingParams) -> None:
         self._meter, self._totals = meter, totals
+        self._held = params.structured_outputs is not None
+        """To a schema or a grammar."""
         self._prompt_counted = False
 
     def count(self, output: RequestOutput) -> int:
@@ -76,6 +84,7 @@ class Counter:
 
         Raises:
             EngineFailed: the engine gave the request up.
+            InvalidRequest: it did, because no token may come next.
         """
         if not self._prompt_counted and output.prompt_token_ids is not None:
             self._prompt_counted = True
@@ -85,8 +94,11 @@ class Counter:
         tokens = sum(len(completion.token_ids) for completion in output.outputs)
         self._meter.completion_tokens += tokens
         self._totals.completion_tokens += tokens
-        if any(completion.finish_reason in GIVEN_UP for completion in output.outputs):
-            raise EngineFailed
+        for completion in output.outputs:
+            if completion.finish_reason == FAILED and self._held:
+                raise InvalidRequest(NO_TOKEN_FITS, param="response_format")
+            if completion.finish_reason in (ABORTED, FAILED):
+                raise EngineFailed
         return tokens
 
 
@@ -126,7 +138,8 @@ class RequestClient:
         sampling_params.output_kind = RequestOutputKind.DELTA
         kwargs |= {"lora_request": self._lora, "priority": priority}
         deltas = self._llm.generate(prompt, sampling_params, request_id, **kwargs)
-        counter = Counter(self.work.meter, self._totals)
+        counter = Counter(self.work.meter, self._totals, sampling_params)
+        of_prompt: PromptLogprobs | None = None
         whole: RequestOutput | None = None
         try:
             async for delta in deltas:
@@ -134,6 +147,8 @@ class RequestClient:
                 if self.work.wants_ids:
                     self._note_ids(delta, choices_before)
                 self._count_logprobs(delta, at_once=not streams)
+                # vLLM gives them to the first choice alone, and its stream misses them in others.
+                of_prompt = delta.prompt_logprobs = delta.prompt_logprobs or of_prompt
                 if streams:
                     yield delta
                 elif whole is None:
@@ -166,7 +181,8 @@ class RequestClient:
         """
         if params.prompt_logprobs is None:
             return
-        self._prompt_logprobs += len(prompt["prompt_token_ids"]) * (1 + params.prompt_logprobs)
+        of_each = len(prompt["prompt_token_ids"]) * (1 + params.prompt_logprobs)
+        self._prompt_logprobs += of_each * (params.n or 1)
         if self._prompt_logprobs > MAX_LOGPROBS_AT_ONCE:
             raise InvalidRequest(
                 f"The prompt has more than {MAX_LOGPROBS_AT_ONCE} log-probabilities: ask for fewer "
