@@ -4,7 +4,8 @@ PY := .venv/bin/python
 
 # Settings without meaning, for tools that import the code but serve nobody.
 LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-for-linters-only-for-linters-only \
-	ENGINE_TOKEN=only-for-linters-only-for-linters-only INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
+	DISPATCH_KEY=only-for-linters-only-for-linters-only WORKER_TOKEN=only-for-linters-only-for-linters-only \
+	INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
 # The files of the tests marked as pure, which run once, with coverage.

@@ -55,10 +55,10 @@ class Dispatcher:
         estimate = operation.estimate(call, usual, target.max_model_len)
         resolved = Tick()
         reservation = await self._limiter.reserve(id, grant, target, estimate.ask)
-        bound = operation.bound(call, reservation.output_tokens)
         try:
             if resolved.over:  # nothing awaited may lie between it and the submit
                 target = await self._directory.resolve(grant, call.model)
+            bound = operation.bound(call, reservation.output_tokens)
             return self._hub.submit(
                 Order(
                     grant=grant,
@@ -70,13 +70,14 @@ class Dispatcher:
                     timeout_s=self.timeout_s,
                     prompt_tokens=estimate.prompt_tokens,
                     max_tokens=bound,
-                    choices=call.choices,
-                    most_tokens=bound if call.max_tokens is None else call.max_tokens,
-                    logprobs=call.logprobs,
                     grows=estimate.grows,
                     watch=watch,
                     parsers=call.parsers,
                     tokens=estimate.prompt_tokens + (call.max_tokens or 0),
+                    prompts=call.prompts,
+                    choices=call.choices,
+                    most_tokens=bound if call.max_tokens is None else call.max_tokens,
+                    logprobs=call.logprobs,
                 )
             )
         except BaseException:

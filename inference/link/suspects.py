@@ -68,7 +68,7 @@ class Suspects:
     def all(self, now: float) -> list[Suspect]:
         """What others should know; what is older than FORGET_S is forgotten."""
         for suspect in list(self._known.values()):
-            if max(suspect.deaths.values(), default=0.0) <= now - FORGET_S:
+            if not _lately(suspect, now - FORGET_S, now):
                 del self._known[suspect.digest]
         return list(self._known.values())
 
@@ -114,5 +114,9 @@ class Suspects:
 
 def _counting(suspect: Suspect, now: float) -> list[str]:
     """The runs whose failure counts against it."""
-    since = max(suspect.ended_well_at, now - FORGET_S)
-    return [run for run, at in suspect.deaths.items() if at > since]
+    return _lately(suspect, max(suspect.ended_well_at, now - FORGET_S), now)
+
+
+def _lately(suspect: Suspect, since: float, now: float) -> list[str]:
+    """Of the runs, those that ended since then; one whose clock is hours ahead is not believed."""
+    return [run for run, at in suspect.deaths.items() if since < at < now + FORGET_S]

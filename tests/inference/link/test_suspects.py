@@ -62,6 +62,14 @@ def test_a_failure_is_forgotten_after_a_while() -> None:
     assert suspects.all(NOW + FORGET_S + 61) == []
 
 
+def test_a_clock_that_is_hours_ahead_is_not_believed() -> None:
+    suspects = Suspects()
+    for run in ("one", "two"):
+        failed(suspects, run, NOW + FORGET_S + 1)
+    assert suspects.failures("d", NOW) == 0
+    assert suspects.all(NOW) == []
+
+
 def test_a_request_that_ended_well_is_no_suspect() -> None:
     suspects = Suspects()
     assert suspects.ended_well("d", NOW) is None

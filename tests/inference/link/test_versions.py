@@ -1,4 +1,4 @@
-"""Version 2 of the link beside version 1: old peers, played with what their code wrote."""
+"""The link beside version 1 of it: old peers, played with what their code wrote."""
 
 from __future__ import annotations
 
@@ -134,6 +134,7 @@ def test_a_frame_that_a_peer_does_not_know_is_not_sent() -> None:
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
     async with benched() as bench:
+        bench.unsigned = True
         yield bench
 
 
