@@ -127,6 +127,13 @@ class IdempotencyKeyReused(RequestError):
     http_status = 409
 
 
+class RequestQuarantined(RequestError):
+    """Engines failed twice while they ran exactly this request: it is refused for an hour."""
+
+    code = "request_quarantined"
+    http_status = 422
+
+
 class RateLimitExceeded(InferenceError):
     """A rate limit is reached."""
 

@@ -8,7 +8,7 @@ import msgspec
 
 from inference.errors import InvalidRequest
 from inference.operations.fields import SAMPLING
-from inference.operations.openai import ARRAY, Fields, OpenAIOperation
+from inference.operations.openai import ARRAY, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
@@ -19,6 +19,8 @@ class _ChatFields(Fields):
     messages: msgspec.Raw = msgspec.Raw(b"[]")
     max_completion_tokens: int | None = None
     tools: msgspec.Raw = msgspec.Raw(b"null")
+    logprobs: msgspec.Raw = msgspec.Raw(b"null")
+    top_logprobs: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Chat(OpenAIOperation[_ChatFields]):
@@ -63,6 +65,11 @@ class Chat(OpenAIOperation[_ChatFields]):
         """One of tool calls, where there are tools."""
         tools = ARRAY.match(fields.tools)
         return () if tools is None or tools[1] == b"]" else ("tool",)
+
+    def logprobs(self, fields: _ChatFields) -> int:
+        """Of the token itself, and of `top_logprobs` others."""
+        wanted = bytes(fields.logprobs).strip() not in (b"null", b"false")
+        return 1 + top_of(fields.top_logprobs) if wanted else 0
 
     def opening(self) -> dict[str, Any]:
         """Who speaks."""

@@ -8,7 +8,7 @@ import msgspec
 
 from inference.errors import InvalidRequest
 from inference.operations.fields import SAMPLING
-from inference.operations.openai import ARRAY, Fields, OpenAIOperation
+from inference.operations.openai import ARRAY, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 
 COMPLETION_TOKENS = 16
@@ -17,6 +17,7 @@ COMPLETION_TOKENS = 16
 
 class _CompletionFields(Fields):
     prompt: msgspec.Raw = msgspec.Raw(b"null")
+    logprobs: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Completion(OpenAIOperation[_CompletionFields]):
@@ -47,6 +48,10 @@ class Completion(OpenAIOperation[_CompletionFields]):
             return len(msgspec.json.decode(array.string, type=list[msgspec.Raw])), 0
         parts = bytes(array.string)
         return max(1, parts.count(b"[") - 1), parts.count(b",") + 1
+
+    def logprobs(self, fields: _CompletionFields) -> int:
+        """Of the token itself, and of `logprobs` others."""
+        return 0 if bytes(fields.logprobs).strip() == b"null" else 1 + top_of(fields.logprobs)
 
     def opening(self) -> None:
         """A stream begins with its first text."""
