@@ -7,9 +7,11 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.operations.constraints import check_tools, with_parameters
 from inference.operations.fields import SAMPLING
-from inference.operations.openai import ARRAY, Fields, OpenAIOperation
+from inference.operations.openai import ARRAY, NULL, Fields, OpenAIOperation
 from inference.operations.operation import PlainPrompt
+from inference.operations.shape import Shape
 
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 """What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""
@@ -18,7 +20,8 @@ TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 class _ChatFields(Fields):
     messages: msgspec.Raw = msgspec.Raw(b"[]")
     max_completion_tokens: int | None = None
-    tools: msgspec.Raw = msgspec.Raw(b"null")
+    tool_choice: msgspec.Raw = NULL
+    tools: msgspec.Raw = NULL
 
 
 class Chat(OpenAIOperation[_ChatFields]):
@@ -60,9 +63,11 @@ class Chat(OpenAIOperation[_ChatFields]):
         return most
 
     def parsers(self, fields: _ChatFields) -> tuple[str, ...]:
-        """One of tool calls, where there are tools."""
-        tools = ARRAY.match(fields.tools)
-        return () if tools is None or tools[1] == b"]" else ("tool",)
+        """One of tool calls, where there are tools that may be called."""
+        choice = bytes(fields.tool_choice)
+        must_use = choice not in (b"null", b'"none"', b'"auto"')
+        are_tools = check_tools(fields.tools, must_use=must_use)
+        return ("tool",) if are_tools and choice != b'"none"' else ()
 
     def opening(self) -> dict[str, Any]:
         """Who speaks."""
@@ -84,6 +89,8 @@ class Chat(OpenAIOperation[_ChatFields]):
         """Messages of text, and of the template's arguments only switches."""
         kept = super().allowed(body)
         _check_messages(body.get("messages"))
+        if isinstance(tools := kept.get("tools"), list):
+            kept["tools"] = [with_parameters(tool) for tool in tools]
         if switches := _switches(body.get("chat_template_kwargs")):
             kept["chat_template_kwargs"] = switches
         return kept
@@ -101,6 +108,7 @@ def _check_messages(messages: Any) -> None:
         raise InvalidRequest("`messages` must be an array of messages.", param="messages")
     if not messages:
         raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+    arguments = Shape()
     for i, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise InvalidRequest(
@@ -110,6 +118,7 @@ def _check_messages(messages: Any) -> None:
         if message.get("content") is None and message["role"] != "assistant":
             raise InvalidRequest(f"`{param}` is missing.", param=param)
         _check_content(message.get("content"), param)
+        _check_calls(message.get("tool_calls"), f"messages[{i}].tool_calls", arguments)
 
 
 def _check_content(content: Any, param: str) -> None:
@@ -122,6 +131,31 @@ def _check_content(content: Any, param: str) -> None:
         type_ = part.get("type") if isinstance(part, dict) else None
         if type_ not in ("text", "refusal"):
             raise InvalidRequest(f"`{param}`: only parts of type `text` are served.", param=param)
+
+
+def _check_calls(calls: Any, param: str, shape: Shape) -> None:
+    """Of tools that the assistant is said to have called. Their arguments are JSON within JSON, all
+    of which `shape` counts."""
+    if calls is None:
+        return
+    if not isinstance(calls, list):
+        raise InvalidRequest(f"`{param}` must be an array of tool calls.", param=param)
+    for i, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            missing = f"{param}[{i}].function.name"
+            raise InvalidRequest(f"`{missing}` is missing.", param=missing)
+        if isinstance(arguments := function.get("arguments"), str):
+            _count(arguments, shape, f"{param}[{i}].function.arguments")
+
+
+def _count(arguments: str, shape: Shape, param: str) -> None:
+    """vLLM reads them. What is no JSON it takes for none: else the conversation could not go on."""
+    shape.begin()
+    try:
+        shape.feed(arguments.encode())
+    except InvalidRequest as error:
+        raise InvalidRequest(f"`{param}`: {error.message}", param=param) from None
 
 
 def _switches(given: Any) -> dict[str, bool]:

@@ -155,7 +155,7 @@ async def test_its_header_tells_what_is_left(clock: Clock) -> None:
     headers = dict(sent[0]["headers"])
     assert headers[b"x-ratelimit-limit-images"] == b"5"
     assert headers[b"x-ratelimit-remaining-images"] == b"2"
-    assert headers[b"x-ratelimit-reset-images"] == b"1m1s"
+    assert headers[b"x-ratelimit-reset-images"] == b"1m0s"
 
 
 # --- setting -------------------------------------------------------------------------------------

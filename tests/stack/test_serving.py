@@ -182,7 +182,7 @@ def _token(text: str) -> str:
         ({"logprobs": True, "top_logprobs": 500}, 400, None),
         ({"stop": 5}, 400, "stop"),
         ({"response_format": {"type": "sql"}}, 400, None),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools"),
+        ({"tools": [{"type": "function", "function": {}}]}, 400, "tools[0].function.name"),
         ({"messages": [{"role": "user", "content": "word " * 5000}]}, 400, None),
         ({"model": 5}, 400, "model"),
         ({"model": "x" * 5000}, 404, "model"),

@@ -62,6 +62,16 @@ def chat(**fields: Any) -> bytes:
         (chat(messages="hi"), "messages", "must be an array"),
         (chat(max_completion_tokens=0), "max_completion_tokens", "at least 1"),
         (chat(stream="yes"), "stream", "expected `bool"),
+        (chat(logit_bias={"5": "NaN"}), "logit_bias", "expected `float`, got `str`"),
+        (chat(logit_bias=[5]), "logit_bias", "expected `object"),
+        (chat(temperature="NaN"), "temperature", "expected `float"),
+        (chat(top_p=True), "top_p", "expected `float"),
+        (chat(stop=["a", 5]), "stop[1]", "expected `str`"),
+        (chat(allowed_token_ids=[1, "2"]), "allowed_token_ids[1]", "expected `int`"),
+        (chat(seed=1.5), "seed", "expected `int"),
+        (chat()[:-1] + b',"min_p":1e999}', "min_p", "out of range"),
+        (chat()[:-1] + b',"x":"\\ud800"}', None, "`\\ud800` is half of a surrogate pair"),
+        (chat()[:-1] + b',"x":"\\uDC0a."}', None, "`\\uDC0a` is half of a surrogate pair"),
         (chat(stream_options={}), "stream_options", "only allowed when `stream`"),
         (chat(stream=True, stream_options=5), "stream_options", "expected `object"),
         (
@@ -136,14 +146,6 @@ def test_what_a_chat_may_use_is_read(
     body = json.dumps({"model": "m", "messages": [{}], **fields}).encode()
     call = CHAT.parse(body)
     assert (call.choices, call.max_tokens, call.flex) == (choices, max_tokens, flex)
-
-
-@pytest.mark.parametrize(
-    ("tools", "parsers"), [([{"type": "function"}], ("tool",)), ([], ()), (None, ()), ("x", ())]
-)
-def test_tools_need_an_engine_with_a_parser(tools: object, parsers: tuple[str, ...]) -> None:
-    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": tools}
-    assert CHAT.parse(json.dumps(body).encode()).parsers == parsers
 
 
 @pytest.mark.parametrize(

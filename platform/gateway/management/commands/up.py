@@ -209,6 +209,7 @@ class _Up:
     def _engine_command(self, number: int) -> list[str]:
         command = [*MANAGE, "engine", "--id", f"engine-{number}"]
         command += ["--model", self.model, "--served-name", self.model_name]
+        command += ["--tool-parser", demo.TOOL_PARSER] if self.is_demo else []
         command += ["--gateway", ",".join(self.urls)]
         command += ["--cache-dir", str(settings.VAR / "cache" / f"engine-{number}")]
         command += ["--journal-dir", str(settings.VAR / "journal" / f"engine-{number}")]
