@@ -78,13 +78,12 @@ class Callers:
         self._pacing.note(grant.tenant_id, time.monotonic(), refused=True)
         if exchange.reservation is None:
             try:
-                reservation = await self._limiter.reserve(exchange.id, grant, NO_MODEL, NOTHING)
+                await self._limiter.reserve(exchange.id, grant, NO_MODEL, NOTHING)
+                self._limiter.settle(exchange.id, Usage())
             except RateLimitExceeded:
                 raise
             except InferenceError:  # what is wrong with the request is worth more to its sender
                 return
-            self._limiter.settle(exchange.id, Usage())
-            exchange.reservation = reservation
 
     async def note_limits(self, exchange: Exchange) -> None:
         """For the headers: what is left of the limits, where nothing was reserved of them."""

@@ -148,7 +148,8 @@ class Exchange:
 
     async def _body(self, limit_bytes: int, shape: Shape | None) -> bytes:
         parts: list[bytes] = []
-        size, more, refusal = 0, True, None
+        size, more = 0, True
+        refusal: InferenceError | None = None
         while more and size <= limit_bytes * DISCARD_FACTOR:
             message = await self._receive()
             if message["type"] == "http.disconnect":
