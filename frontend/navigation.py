@@ -9,6 +9,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.urls import reverse
 
+from frontend import second_factor
 from tenants.models import Tenant, User
 from tenants.permissions import Caller, Permission
 
@@ -94,6 +95,7 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     return {
         "api_url": settings.API_URL,  # where its sockets lead
         "caller": caller,
+        "lacks_second_factor": second_factor.is_missing(request),
         "tenant_links": list(tenant_links(caller, here)) if caller else [],
         "operator_links": list(operator_links(here)) if user.is_staff else [],
         "tenant_choices": list(Tenant.objects.visible_to(user)[:MAX_CHOICES]),

@@ -12,9 +12,11 @@ from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 
+from frontend.throttling import TooManyAttempts
 from tenants.errors import Refused
 from tenants.models import AuditEntry, User
 from tenants.models.audit import actor_of
@@ -81,6 +83,13 @@ def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRe
         return view(request, **kwargs)
 
     return guarded
+
+
+def too_many_attempts(request: HttpRequest, refused: TooManyAttempts) -> HttpResponse:
+    """The page that says when to try again."""
+    answer = render(request, "429.html", {"message": refused.message}, status=429)
+    answer["Retry-After"] = str(refused.retry_after_s)
+    return answer
 
 
 @contextmanager

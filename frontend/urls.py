@@ -90,6 +90,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(
         "account/oidc/<str:provider_id>/login/callback/", callback, name="openid_connect_callback"
     ),  # before allauth's own
+    path("account/second-factor", home.ask_for_second_factor, name="second-factor"),
     path("account/", include("allauth.urls")),
     path("join", home.join, name="join"),
     path("find", find.anywhere, name="find"),

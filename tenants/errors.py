@@ -76,6 +76,12 @@ class InvitationOver(Refused):
     code = "invitation_over"
 
 
+class TooManyInvitations(Refused):
+    """There are as many open invitations as a tenant may have: withdraw some first."""
+
+    code = "too_many_invitations"
+
+
 class ConversationChanged(Refused):
     """This conversation was changed elsewhere, perhaps in another tab: load it again."""
 

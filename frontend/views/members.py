@@ -17,8 +17,6 @@ from frontend.pages import refusals_told, tenant_page
 from tenants.models import Invitation, Membership, Role, User
 from tenants.permissions import Caller, Permission
 
-MAX_INVITATIONS = 50
-"""Open invitations that are shown; they expire by themselves."""
 ROLES = {
     Role.VIEWER: "Viewer: sees everything but the audit log",
     Role.DEVELOPER: "Developer: also makes keys and uploads adapters",
@@ -54,7 +52,8 @@ def members(request: HttpRequest, caller: Caller) -> HttpResponse:
         caller.require(Permission.EDIT_MEMBERS)
         form = InviteForm(caller, request.POST)
         if form.is_valid():
-            link, form = _invite(request, caller, form), InviteForm(caller)
+            with refusals_told(request):
+                link, form = _invite(request, caller, form), InviteForm(caller)
     return _list(request, caller, form, link)
 
 
@@ -142,8 +141,7 @@ def _list(request: HttpRequest, caller: Caller, form: InviteForm, link: str) -> 
 def _invitations(caller: Caller) -> list[tuple[Invitation, bool]]:
     """Those that can still be accepted, and whether the caller may withdraw each."""
     found = Invitation.objects.open().filter(tenant=caller.tenant).select_related("created_by")
-    rows = found[:MAX_INVITATIONS]
-    return [(row, _may_touch(caller, row.role)) for row in rows]
+    return [(row, _may_touch(caller, row.role)) for row in found]
 
 
 def _roles_of(caller: Caller) -> list[tuple[str, str]]:

@@ -22,6 +22,10 @@ class MemberFilter(FilterSet):
     username = filters.CharFilter("user__username", lookup_expr="icontains")
 
 
+class InvitationFilter(FilterSet):
+    role = filters.ChoiceFilter(choices=Role.choices)
+
+
 class KeyFilter(FilterSet):
     name = filters.CharFilter(lookup_expr="icontains")
     scope = filters.ChoiceFilter(method="having_scope", choices=Scope.choices)

@@ -13,6 +13,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from tenants.api.endpoints.adapters import Adapters, Aliases, Versions
 from tenants.api.endpoints.engines import BaseModels, Engines
+from tenants.api.endpoints.invitations import Invitations
 from tenants.api.endpoints.keys import Keys
 from tenants.api.endpoints.limits import AdapterLimits, DefaultLimits, KeyLimits, Limits
 from tenants.api.endpoints.prices import Prices
@@ -32,8 +33,10 @@ DELETE: Actions = {"delete": "destroy"}
 urlpatterns: list[URLPattern | URLResolver] = [
     path("tenants", Tenants.as_view(LIST | CREATE)),
     path("tenants/<str:slug>", OneTenant.as_view(READ | EDIT)),
-    path("members", Members.as_view(LIST | CREATE)),
+    path("members", Members.as_view(LIST)),
     path("members/<int:pk>", Members.as_view(READ | EDIT | DELETE)),
+    path("invitations", Invitations.as_view(LIST | CREATE)),
+    path("invitations/<int:pk>", Invitations.as_view(READ | DELETE)),
     path("keys", Keys.as_view(LIST | CREATE)),
     path("keys/<int:pk>", Keys.as_view(READ | EDIT | DELETE)),
     path("keys/<int:pk>/limits", KeyLimits.as_view(READ | REPLACE | EDIT)),

@@ -14,7 +14,16 @@ from django.db import transaction
 from django.utils import timezone
 
 from tenants.api.urls import urlpatterns
-from tenants.models import AdapterVersion, Alias, ApiKey, Membership, Price, Tenant
+from tenants.models import (
+    AdapterVersion,
+    Alias,
+    ApiKey,
+    Invitation,
+    Membership,
+    Price,
+    Role,
+    Tenant,
+)
 from tests.tenants.callers import EVERYBODY, KEYS, ROLES, STRANGERS, Api, everybody
 from tests.tenants.making import make_key, make_member, make_user, make_version
 
@@ -56,10 +65,13 @@ ROWS = [
     Row("GET tenants/<slug>", {*READERS, *KEYS}),
     Row("PATCH tenants/<slug>", ADMINS, body={"name": "Renamed"}),
     Row("GET members", {*READERS, "admin key"}),
-    Row("POST members", ADMINS, 201, {"username": "joiner", "role": "viewer"}),
     Row("GET members/<pk>", {*READERS, "admin key"}),
     Row("PATCH members/<pk>", ADMINS, body={"role": "developer"}),
     Row("DELETE members/<pk>", ADMINS, 204),
+    Row("GET invitations", ADMINS),
+    Row("POST invitations", ADMINS, 201, {"role": "viewer", "note": "Bo"}),
+    Row("GET invitations/<pk>", ADMINS),
+    Row("DELETE invitations/<pk>", ADMINS, 204),
     Row("GET keys", {*READERS, "admin key"}),
     # An admin key has no inference to give: 400, but it may make keys.
     Row("POST keys", {"owner", "admin", "developer", *STAFF}, 201, NEW_KEY),
@@ -115,7 +127,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     """What stands in the placeholders of the paths."""
     acme = live.adapter.tenant
     make_version(live.adapter)
-    make_user("joiner")
+    invited, _ = Invitation.objects.invite(acme, role=Role.VIEWER, note="", by=None)
     member = Membership.objects.get(user=make_member(acme, "viewer"))
     key = make_key(acme, "inference")[0]
     tomorrow = timezone.now() + timedelta(days=1)
@@ -125,6 +137,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "GET base-models/<name>": "base",
         "<slug>": "acme",
         "members/<pk>": f"members/{member.pk}",
+        "invitations/<pk>": f"invitations/{invited.pk}",
         "keys/<pk>": f"keys/{key.pk}",
         "prices/<pk>": f"prices/{price.pk}",
         "<name>": "support",
@@ -188,6 +201,7 @@ def test_without_naming_a_tenant_a_stranger_sees_his_own(
     ask.tenant = None
     key = make_key(acme)[0]
     member = Membership.objects.get(user=make_member(acme, "viewer"))
+    invited, _ = Invitation.objects.invite(acme, role=Role.VIEWER, note="", by=None)
     for path in ("adapters", "keys", "members", "usage", "costs", "prices", "tenants"):
         text = ask("GET", path).content.decode()
         assert "acme" not in text and "support" not in text, path
@@ -204,6 +218,8 @@ def test_without_naming_a_tenant_a_stranger_sees_his_own(
         ("GET", "adapters/support/limits", "adapters/nothing/limits"),
         ("PATCH", "adapters/support/limits", "adapters/nothing/limits"),
         ("PATCH", f"members/{member.pk}", "members/99999999"),
+        ("GET", f"invitations/{invited.pk}", "invitations/99999999"),
+        ("DELETE", f"invitations/{invited.pk}", "invitations/99999999"),
         ("GET", "tenants/acme", "tenants/nothing"),
         ("PATCH", "tenants/acme", "tenants/nothing"),
     ]
