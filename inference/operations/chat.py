@@ -9,16 +9,47 @@ import msgspec
 from inference.errors import InvalidRequest
 from inference.operations.constraints import check_tools, with_parameters
 from inference.operations.fields import SAMPLING
-from inference.operations.openai import ARRAY, NULL, Fields, OpenAIOperation
+from inference.operations.openai import NULL, Fields, OpenAIOperation
 from inference.operations.operation import PlainPrompt
+from inference.operations.reading import check_inner
 from inference.operations.shape import Shape
 
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 """What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""
 
 
+class _CalledFunction(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _ToolCall(msgspec.Struct):
+    id: str
+    function: _CalledFunction
+    type: str | None = None
+
+
+class _Part(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Message(msgspec.Struct):
+    """Of some thousands with a wrong field vLLM's reader took ten seconds to say so."""
+
+    role: str | None = None
+    content: str | list[_Part] | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
 class _ChatFields(Fields):
-    messages: msgspec.Raw = msgspec.Raw(b"[]")
+    messages: list[_Message] = []
     max_completion_tokens: int | None = None
     tool_choice: msgspec.Raw = NULL
     tools: msgspec.Raw = NULL
@@ -46,12 +77,14 @@ class Chat(OpenAIOperation[_ChatFields]):
     }
 
     def check_prompt(self, fields: _ChatFields) -> None:
-        """There must be an array of messages with something in it."""
-        array = ARRAY.match(fields.messages)
-        if array is None:
-            raise InvalidRequest("`messages` must be an array of messages.", param="messages")
-        if array[1] == b"]":
+        """There must be a message; what the assistant is said to have called must be bearable."""
+        if not fields.messages:
             raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+        shape = Shape()
+        for i, message in enumerate(fields.messages):
+            for j, call in enumerate(message.tool_calls or ()):
+                param = f"messages[{i}].tool_calls[{j}].function.arguments"
+                check_inner(call.function.arguments, shape, param)
 
     def wanted_tokens(self, fields: _ChatFields) -> int | None:
         """`max_completion_tokens`, or else the older `max_tokens`."""
@@ -108,7 +141,6 @@ def _check_messages(messages: Any) -> None:
         raise InvalidRequest("`messages` must be an array of messages.", param="messages")
     if not messages:
         raise InvalidRequest("`messages` must hold at least one message.", param="messages")
-    arguments = Shape()
     for i, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise InvalidRequest(
@@ -118,7 +150,6 @@ def _check_messages(messages: Any) -> None:
         if message.get("content") is None and message["role"] != "assistant":
             raise InvalidRequest(f"`{param}` is missing.", param=param)
         _check_content(message.get("content"), param)
-        _check_calls(message.get("tool_calls"), f"messages[{i}].tool_calls", arguments)
 
 
 def _check_content(content: Any, param: str) -> None:
@@ -127,35 +158,13 @@ def _check_content(content: Any, param: str) -> None:
         return
     if not isinstance(content, list):
         raise InvalidRequest(f"`{param}` must be a string or an array of parts.", param=param)
-    for part in content:
+    for i, part in enumerate(content):
         type_ = part.get("type") if isinstance(part, dict) else None
         if type_ not in ("text", "refusal"):
             raise InvalidRequest(f"`{param}`: only parts of type `text` are served.", param=param)
-
-
-def _check_calls(calls: Any, param: str, shape: Shape) -> None:
-    """Of tools that the assistant is said to have called. Their arguments are JSON within JSON, all
-    of which `shape` counts."""
-    if calls is None:
-        return
-    if not isinstance(calls, list):
-        raise InvalidRequest(f"`{param}` must be an array of tool calls.", param=param)
-    for i, call in enumerate(calls):
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            missing = f"{param}[{i}].function.name"
+        if part.get(type_) is None:
+            missing = f"{param}[{i}].{type_}"
             raise InvalidRequest(f"`{missing}` is missing.", param=missing)
-        if isinstance(arguments := function.get("arguments"), str):
-            _count(arguments, shape, f"{param}[{i}].function.arguments")
-
-
-def _count(arguments: str, shape: Shape, param: str) -> None:
-    """vLLM reads them. What is no JSON it takes for none: else the conversation could not go on."""
-    shape.begin()
-    try:
-        shape.feed(arguments.encode())
-    except InvalidRequest as error:
-        raise InvalidRequest(f"`{param}`: {error.message}", param=param) from None
 
 
 def _switches(given: Any) -> dict[str, bool]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.operations.shape import Shape
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `\$(.*)`)?")
 _AT = re.compile(r"(.*) - at `(?:key in )?\$(.*?)`+")
@@ -37,9 +38,7 @@ def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     except msgspec.ValidationError as error:
         raise _invalid_field(str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
-        half = _HALF_PAIR.search(body, 0, SEARCHED_BYTES)
-        what = f"`{half[0].decode()}` is half of a surrogate pair" if half else error
-        raise InvalidRequest(f"The body is not valid JSON: {what}.") from None
+        raise InvalidRequest(f"The body is not valid JSON: {_half_pair(body) or error}.") from None
 
 
 def decode_part(decoder: msgspec.json.Decoder[Any], part: bytes | msgspec.Raw, at: str) -> Any:
@@ -54,6 +53,28 @@ def decode_part(decoder: msgspec.json.Decoder[Any], part: bytes | msgspec.Raw, a
         raise _invalid_field(str(error), at) from None
     except msgspec.DecodeError as error:  # a text that nobody has read yet
         raise InvalidRequest(f"`{at}` is not valid JSON: {error}.", param=at) from None
+
+
+def check_inner(text: str, shape: Shape, param: str) -> None:
+    """See that a text within the body, which is JSON to whoever reads it, is bearable as such;
+    `shape` counts it. Whether it is JSON at all is left to its reader.
+
+    Raises:
+        InvalidRequest: it isn't.
+    """
+    shape.begin()
+    try:
+        shape.feed(text.encode())
+    except InvalidRequest as error:
+        raise InvalidRequest(f"`{param}`: {error.message}", param=param) from None
+    if half := _half_pair(text.encode()):
+        raise InvalidRequest(f"`{param}`: {half}.", param=param)
+
+
+def _half_pair(body: bytes) -> str:
+    """What is wrong with it, if half of a character is; else empty."""
+    found = _HALF_PAIR.search(body, 0, SEARCHED_BYTES)
+    return f"`{found[0].decode()}` is half of a surrogate pair" if found else ""
 
 
 def _invalid_field(message: str, at: str = "") -> InvalidRequest:

@@ -16,12 +16,7 @@ from inference.operations.registry import OPERATIONS, Registry
 pytestmark = pytest.mark.pure
 
 HELLO = [{"role": "user", "content": "Hello"}]
-CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
-
-
-def called(calls: Any) -> dict[str, Any]:
-    """A chat in which the assistant is said to have called tools."""
-    return {"messages": [{"role": "assistant", "tool_calls": calls}, *HELLO]}
+TEXT = {"type": "text", "text": "Hello"}
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b'{"a":' + b"[" * 100_000])
@@ -104,16 +99,9 @@ def test_engines_see_listed_fields_alone() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content"),
         ({"best_of": 2}, "best_of"),
         ({"modalities": ["audio"]}, "modalities"),
-        (called("f"), "messages[0].tool_calls"),
-        (called(["f"]), "messages[0].tool_calls[0].function.name"),
-        (called([{"function": {}}]), "messages[0].tool_calls[0].function.name"),
         (
-            called([CALL, {"function": {"name": "f", "arguments": "[" * 3000}}]),
-            "messages[0].tool_calls[1].function.arguments",
-        ),
-        (
-            called([{"function": {"name": "f", "arguments": "[1" + ",1" * 30_000}}] * 2),
-            "messages[0].tool_calls[1].function.arguments",
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text",
         ),
     ],
 )
@@ -128,10 +116,7 @@ def test_no_engine_takes_such_a_chat(fields: dict[str, Any], param: str | None) 
     "fields",
     [
         {"best_of": 1, "modalities": ["text"], "functions": None},
-        called([CALL, {"function": {"name": "f"}}]),
-        called([{"function": {"name": "f", "arguments": "no JSON"}}]),
-        called(None),
-        {"messages": [{"role": "assistant"}, {"role": "user", "content": [{"type": "text"}]}]},
+        {"messages": [{"role": "assistant"}, {"role": "user", "content": [TEXT]}]},
     ],
 )
 def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
