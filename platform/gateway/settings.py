@@ -24,9 +24,17 @@ if "SECRET_KEY" in _OWN:
 if "KEY_PEPPER" in _OWN:
     KEY_PEPPER = environ.secret("KEY_PEPPER")
     """HMAC key under which API keys are stored. Changing it makes every key invalid."""
+if "DISPATCH_KEY" in _OWN:
+    DISPATCH_KEY = environ.secret("DISPATCH_KEY")
+    """Under which gateways sign what they dispatch to engines, and so believe what these report."""
+if "WORKER_TOKEN" in _OWN:
+    WORKER_TOKEN = environ.secret("WORKER_TOKEN")
+    """What workers show to gateways, to have an engine try an adapter."""
 if "ENGINE_TOKEN" in _OWN:
-    ENGINE_TOKEN = environ.secret("ENGINE_TOKEN")
-    """What engine agents and workers show to gateways."""
+    ENGINE_TOKEN = environ.text("ENGINE_TOKEN", "")
+    ENGINE_TOKEN_UNTIL = environ.day("ENGINE_TOKEN_UNTIL")
+    """Until then engines are taken that share this token, and usage that no gateway has signed, as
+    in releases before engines had credentials."""
 if "INTERNAL_TOKEN" in _OWN:
     INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
     """What consoles show to gateways, and what tickets of sockets are signed with."""

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0024_uploads_are_received'),
+        ('tenants', '0025_expired_sessions'),
     ]
 
     operations = [
