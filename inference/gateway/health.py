@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz`."""
+"""`/healthz`, which load generators call `/health`, and `/readyz`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from inference.errors import MethodNotAllowed
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 
 
@@ -18,7 +19,11 @@ class Health:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
-        if exchange.path == "/healthz":
+        try:
+            exchange.require_method("GET", "HEAD")
+        except MethodNotAllowed as error:
+            return await exchange.fail(error)
+        if exchange.path in ("/healthz", "/health"):
             return await exchange.reply(200, b'{"status":"ok"}')
         found = {name: await check() for name, check in self._checks.items()}
         ready = all(found.values())

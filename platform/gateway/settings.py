@@ -10,6 +10,7 @@ from gateway.database import parse_url
 from gateway.process_secrets import secrets_of
 from gateway.start import ROOT
 from inference import environ
+from inference.link.wire import MAX_BODY_BYTES
 
 start.load_settings(ROOT / ".env")
 VAR = start.var_folder()
@@ -56,7 +57,12 @@ CONSOLE_INTERNAL_URL = environ.base_url("CONSOLE_INTERNAL_URL", CONSOLE_URL)
 """Under which gateways reach a console, for what it answers under the API's address."""
 GATEWAY_URL = environ.text("GATEWAY_URL", "http://127.0.0.1:8000")
 """The base URL under which agents, workers and consoles reach this gateway process."""
-MAX_REQUEST_BYTES = environ.size("MAX_REQUEST_BYTES", 8 << 20)
+MAX_REQUEST_BYTES = environ.size(
+    "MAX_REQUEST_BYTES",
+    8 << 20,
+    high=MAX_BODY_BYTES,
+    why="a frame to an engine holds no longer body",
+)
 REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
 
 # --- Limits and bills ----------------------------------------------------------------------------
