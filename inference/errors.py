@@ -106,6 +106,13 @@ class PayloadTooLarge(RequestError):
     http_status = 413
 
 
+class UriTooLong(RequestError):
+    """The request's address is longer than this server takes."""
+
+    code = "uri_too_long"
+    http_status = 414
+
+
 class HeadersTooLarge(RequestError):
     """The request's headers are larger than this server takes."""
 

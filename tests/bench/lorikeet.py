@@ -88,7 +88,7 @@ async def engine(
         "--journal-dir": str(VAR / "journal" / name),
     }
     given = [part for place in places.items() for part in place]
-    async with running(name, [*command, *given, *options], f"{gateway.url}/readyz") as child:
+    async with running(name, [*command, *given, *options], f"{gateway.url}/fleetz") as child:
         yield child
 
 

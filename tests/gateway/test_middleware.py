@@ -6,6 +6,7 @@ import pytest
 import structlog
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
+from pytest_django.fixtures import SettingsWrapper
 
 from gateway.middleware import RequestId
 
@@ -27,3 +28,24 @@ def test_the_console_redirects_to_a_login() -> None:
     response = Client().get("/")
     assert response.status_code == 302
     assert response["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize("path", ["/account/login/", "/api/v1/keys", "/nowhere"])
+def test_the_page_for_a_wrong_host_has_the_policy_too(path: str) -> None:
+    """It is made by a middleware: those with the policy stand around it."""
+    answer = Client(HTTP_HOST="evil.example").get(path)
+    assert answer.status_code == 400
+    assert "default-src 'none'" in answer["Content-Security-Policy"]
+    assert answer["X-Frame-Options"] == "DENY"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("host", ["localhost", "evil.example"])
+def test_browsers_come_by_https_alone_where_it_is_served_by_it(
+    settings: SettingsWrapper, host: str
+) -> None:
+    client = Client(HTTP_HOST=host)
+    assert "Strict-Transport-Security" not in client.get("/account/login/")
+    settings.SESSION_COOKIE_SECURE = True
+    answer = client.get("/account/login/")
+    assert answer["Strict-Transport-Security"] == "max-age=31536000"

@@ -188,7 +188,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     http = URLRouter(
         [
             re_path(r"^v1/", server),  # type: ignore[arg-type]
-            re_path(r"^(healthz|readyz)$", Health({"engine": connected})),  # type: ignore[arg-type]
+            re_path(r"^(healthz|readyz|fleetz)$", Health({}, {"engine": connected})),  # type: ignore[arg-type]
             path("engine/probe", EngineProbe(hub)),  # type: ignore[arg-type]
         ]
     )
