@@ -39,7 +39,8 @@ class Seen:
 
 class Application:
     """`/`: says what it was asked. `/hold`: answers nothing. `/stream/<n>/<bytes>`: so many parts,
-    one after the other. `/early`: answers before it reads. Sockets echo."""
+    one after the other. `/early`: answers before it reads. Sockets say how long each message
+    is; `/ws/pour` says more than anybody wants to hear."""
 
     def __init__(self) -> None:
         self.seen = Seen()
@@ -95,6 +96,8 @@ class Application:
         if self.trust is not None:
             most, paced = self.trust
             scope["extensions"]["lorikeet.trust"]["trust"](most, paced=paced)
+        while scope["path"] == "/ws/pour":
+            await send({"type": "websocket.send", "bytes": bytes(1 << 20)})
         while (event := await receive())["type"] == "websocket.receive":
             message = event.get("bytes") or event.get("text")
             self.seen.messages.append(message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,8 +80,7 @@ def test_the_one_that_has_waited_longest_goes() -> None:
     evicted: list[int] = []
     census = Census(3, 3)
     first, second, third = [
-        census.enter(f"10.0.0.{n}", lambda n=n: evicted.append(n))
-        for n in range(3)  # type: ignore[misc]
+        census.enter(f"10.0.0.{n}", partial(evicted.append, n)) for n in range(3)
     ]
     first.works()
     second.waits()
@@ -89,7 +90,7 @@ def test_the_one_that_has_waited_longest_goes() -> None:
     third.waits()  # it has ended: it waits for nobody
     first.waits()
     for n in range(3):
-        census.enter("10.0.1.1", lambda n=n: evicted.append(10 + n))  # type: ignore[misc]
+        census.enter("10.0.1.1", partial(evicted.append, 10 + n))
     assert evicted == [2, 1, 9, 0] and len(census) == 3
 
 
@@ -187,7 +188,7 @@ def test_the_scheme_is_what_the_nearest_proxy_says(said: list[str], https: bool 
     assert TRUSTED.is_https([(b"x-forwarded-proto", one.encode()) for one in said]) is https
 
 
-@pytest.mark.parametrize("wrong", ["proxy", "10.0.0.1/8", "10.0.0.0/33", "*", "fe80::%eth0/64"])
+@pytest.mark.parametrize("wrong", ["proxy", "10.0.0.1/8", "10.0.0.0/33", "*"])
 def test_what_is_no_network_stops_the_start(wrong: str) -> None:
     with pytest.raises(BadSetting, match="TRUSTED_PROXIES"):
         Proxies([wrong])

@@ -42,7 +42,7 @@ def test_bytes_win_no_time_for_a_head() -> None:
 def test_blank_lines_win_no_time_either() -> None:
     with serving(bounds=replace(LONG, header_s=SOON)) as served, served.dial() as client:
         client.ask()
-        assert client.pour_slowly(b"\r\n", SOON / 20) == b""
+        assert error_of(client.pour_slowly(b"\r\n", SOON / 20)) == (408, "request_timeout")
 
 
 def test_a_connection_that_says_nothing() -> None:

@@ -6,7 +6,7 @@ import pytest
 import structlog
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
-from pytest_django.fixtures import SettingsWrapper
+from pytest_django import Settings
 
 from gateway.middleware import RequestId
 
@@ -42,10 +42,10 @@ def test_the_page_for_a_wrong_host_has_the_policy_too(path: str) -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize("host", ["localhost", "evil.example"])
 def test_browsers_come_by_https_alone_where_it_is_served_by_it(
-    settings: SettingsWrapper, host: str
+    settings: Settings, host: str
 ) -> None:
     client = Client(HTTP_HOST=host)
-    assert "Strict-Transport-Security" not in client.get("/account/login/")
+    assert "Strict-Transport-Security" not in client.get("/api/v1/keys")
     settings.SESSION_COOKIE_SECURE = True
-    answer = client.get("/account/login/")
+    answer = client.get("/api/v1/keys")
     assert answer["Strict-Transport-Security"] == "max-age=31536000"

@@ -19,7 +19,9 @@ read can hold 40,000 of one byte."""
 LINGER_S = 2.0
 """How long a refused client is read from without being heard: closed at once, the connection is
 reset, and many clients lose the answer."""
-MAX_TICK_S = 5.0
+LINGER_BYTES = 1 << 20
+"""And how much of it."""
+MAX_TICK_S = 2.0
 """How often a connection is looked at."""
 
 

@@ -31,10 +31,12 @@ class Cors:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         origin = headers.get(b"origin")
         if origin is None or not (self._any or origin.lower() in self._origins):
-            return await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
+            return
         asked = b"access-control-request-method" in headers
         if scope["method"] == "OPTIONS" and asked:
-            return await self._preflight(origin, headers, send)
+            await self._preflight(origin, headers, send)
+            return
         allowed = [*self._allowed(origin), (b"access-control-expose-headers", b"*")]
 
         async def sending(message: dict[str, Any]) -> None:

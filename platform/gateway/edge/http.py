@@ -8,6 +8,9 @@ and asked after each how far it is. What a client owes, and for how long, is `pa
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import sys
+import termios
 from functools import partial
 from typing import Any
 
@@ -22,6 +25,7 @@ from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from gateway.edge.bounds import (
+    LINGER_BYTES,
     MAX_HEADERS,
     MAX_PIPELINED,
     MAX_URL_BYTES,
@@ -77,7 +81,7 @@ class HttpConnection(HttpToolsProtocol):
         """Whether the parser has found anything in the present piece."""
         self._unparsed_bytes = 0
         """What it was fed since it last found something."""
-        self._chunks = self._body_bytes = 0
+        self._chunks = self._body_bytes = self._discarded_bytes = 0
 
     # --- The connection --------------------------------------------------------------------------
 
@@ -113,7 +117,7 @@ class HttpConnection(HttpToolsProtocol):
             self._expect(Owed.BODY)
         closing = self.transport.is_closing()
         awaited = closing or self.flow.write_paused
-        unsent = self.transport.get_write_buffer_size() if awaited else 0
+        unsent = unsent_bytes(self.transport) if awaited else 0
         if self._unread.over(unsent, now):
             log.info("client_reads_nothing", bytes=unsent)
             self.transport.abort()
@@ -148,8 +152,14 @@ class HttpConnection(HttpToolsProtocol):
             self._expect(Owed.HEAD)
         for at in range(0, len(data), PIECE_BYTES):
             if self._deaf:
-                return
+                return self._discard(len(data) - at)
             self._feed(data[at : at + PIECE_BYTES])
+        return None
+
+    def _discard(self, size: int) -> None:
+        self._discarded_bytes += size
+        if self._discarded_bytes > LINGER_BYTES:
+            self.transport.abort()
 
     def _feed(self, piece: bytes) -> None:
         self._event = False
@@ -231,9 +241,9 @@ class HttpConnection(HttpToolsProtocol):
             return self._refuse(InvalidRequest("A websocket cannot be opened behind a request."))
         headers = [(name, value) for name, value in self.scope["headers"] if name != b"cookie"]
         self.scope["headers"] = headers
-        self.ws_protocol_class = partial(  # type: ignore[assignment]
-            self.config.ws_protocol_class, bounds=self._bounds, visit=self._visit
-        )
+        protocol: Any = self.config.ws_protocol_class
+        taking_over: Any = partial(protocol, bounds=self._bounds, visit=self._visit)
+        self.ws_protocol_class = taking_over
         assert self._visit is not None
         self._visit.works()
         self._deaf = True
@@ -270,6 +280,13 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.write(answer_of(error))
         self.transport.write_eof()
         return None
+
+
+def unsent_bytes(transport: asyncio.WriteTransport) -> int:
+    """What was written and the client's side has not received. The kernel holds some megabytes of
+    it, and takes more only when a good part of them is free: slow readers read on meanwhile."""
+    held = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    return transport.get_write_buffer_size() + int.from_bytes(held, sys.byteorder)
 
 
 class UntilClose(RequestResponseCycle):

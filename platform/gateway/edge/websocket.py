@@ -20,7 +20,7 @@ from websockets.http11 import Request
 
 from gateway.edge.bounds import Bounds
 from gateway.edge.census import Visit
-from gateway.edge.http import answer_of
+from gateway.edge.http import answer_of, unsent_bytes
 from gateway.edge.patience import Unread
 from inference.errors import InvalidRequest
 from inference.gateway.sockets import TRUST
@@ -81,7 +81,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         """Regularly: does its client read what is written?"""
         self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
         awaited = self.transport.is_closing() or not self.writable.is_set()
-        unsent = self.transport.get_write_buffer_size() if awaited else 0
+        unsent = unsent_bytes(self.transport) if awaited else 0
         if self._unread.over(unsent, self.loop.time()):
             log.info("client_reads_nothing", bytes=unsent)
             self.transport.abort()

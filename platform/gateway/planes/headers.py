@@ -42,7 +42,7 @@ MAX_PARSED_BYTES = {
     b"if-modified-since": 64,
     b"if-unmodified-since": 64,
 }
-"""Of each header that is more than taken as it is, all of one name together. The worst takes 1 ms."""
+"""Of each header that is parsed, all of one name together. The worst takes 1 ms."""
 REFUSED = 1008
 """Websocket close code; a socket that was never open is refused with HTTP's 403 instead."""
 
