@@ -111,6 +111,7 @@ def configured(
         TrueAddress(application, proxies, census),
         http=http,
         proxy_headers=False,
+        backlog=bounds.connections,
         log_config=None,
         access_log=False,
         server_header=False,
