@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import structlog
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
+from django.test import Client, RequestFactory
 from pytest_django import Settings
 
-from gateway.middleware import RequestId
+from gateway.middleware import NotStored, RequestId
 
 
 def test_the_id_is_on_the_answer_and_on_every_line_between() -> None:
@@ -49,3 +49,13 @@ def test_browsers_come_by_https_alone_where_it_is_served_by_it(
     settings.SESSION_COOKIE_SECURE = True
     answer = client.get("/api/v1/keys")
     assert answer["Strict-Transport-Security"] == "max-age=31536000"
+
+
+def test_answers_are_not_stored_unless_they_say_otherwise() -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(headers=dict(request.GET.items()))
+
+    factory = RequestFactory()
+    assert NotStored(view)(factory.get("/"))["Cache-Control"] == "no-store"
+    said = {"Cache-Control": "public, max-age=60"}
+    assert NotStored(view)(factory.get("/", said))["Cache-Control"] == "public, max-age=60"
