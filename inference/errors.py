@@ -147,6 +147,13 @@ class UnsupportedMediaType(RequestError):
     http_status = 415
 
 
+class UriTooLong(RequestError):
+    """The request's address is longer than this server takes."""
+
+    code = "uri_too_long"
+    http_status = 414
+
+
 class HeadersTooLarge(RequestError):
     """The request's headers are larger than this server takes."""
 
