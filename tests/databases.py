@@ -89,6 +89,7 @@ def _make_template(server: Server) -> None:
         for name in CARELESS:
             server.execute(SQL("ALTER SYSTEM SET {} = off").format(Identifier(name)))
         server.execute("SELECT pg_reload_conf()")
+    _drop(server, DRAFT)  # a process that failed may have left it
     _create(server, DRAFT, "template1")
     _use(DRAFT)
     call_command("migrate", verbosity=0, interactive=False, run_syncdb=True)
@@ -115,4 +116,4 @@ def _create(server: Server, name: str, template: str) -> None:
 
 
 def _drop(server: Server, name: str) -> None:
-    server.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+    server.execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(Identifier(name)))
