@@ -113,10 +113,10 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
         return Provider(request, app=self.get_app(request, provider, client_id))
 
     def authenticate_by_email(self, sociallogin: Any) -> tuple[User, str] | None:
-        """Whose address it is: verified by the provider, and here as well.
+        """The user with this address, provided that it is verified by the provider and here.
 
-        Anybody can write somebody else's address into an account of his own, and would have that
-        person work in it.
+        Otherwise somebody could add another person's address to their own account, and that person
+        would be signed in to it.
         """
         told = [address.email for address in sociallogin.email_addresses if address.verified]
         found = EmailAddress.objects.lookup(told).filter(verified=True).first()
@@ -126,5 +126,5 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
         return invitation_of(request) is not None
 
     def on_authentication_error(self, request: HttpRequest, provider: Any, **what: Any) -> None:
-        """The page says only that it failed: this is for the operator."""
+        """Log the reason for the operator; the page only says that it failed."""
         log.warning("sign_on_failed", error=what["error"], reason=str(what["exception"] or ""))

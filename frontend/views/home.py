@@ -1,4 +1,4 @@
-"""Where people land, and how they join."""
+"""The start page, and how people join a tenant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenants.models import Invitation, Tenant, User
 @require_GET
 @login_required
 def home(request: HttpRequest) -> HttpResponse:
-    """Operators see the installation, others the only tenant that they have, else a choice."""
+    """Operators get the installation's page, members of one tenant that tenant's, others a list."""
     assert isinstance(request.user, User)
     if request.user.is_staff:
         return redirect("operate")

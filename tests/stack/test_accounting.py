@@ -222,6 +222,9 @@ def test_a_killed_engines_open_streams_get_a_clear_error_and_are_billed_when_it_
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_engine_available")
     assert int(refused.headers["retry-after"]) >= 1
     assert httpx.get(f"{stack.url}/healthz", timeout=30).is_success
+    # No balancer drops the gateways, and what stands behind them, for the want of engines.
+    assert httpx.get(f"{stack.url}/readyz", timeout=30).is_success
+    assert httpx.get(f"{stack.url}/fleetz", timeout=30).status_code == 503
     receipt = customer.receipt(response)
     assert receipt["finish_reason"] == "engine_lost"
     assert receipt["completion_tokens"] >= len(seen) - 2
