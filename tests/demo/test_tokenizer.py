@@ -41,9 +41,26 @@ def test_the_developer_role_is_the_system_role() -> None:
     assert rendered == "<|bos|><|system|>Answer briefly."
 
 
+def test_the_template_renders_tools_and_what_came_of_them() -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("now", "weather")]
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Lima"}}}
+    chat = [
+        {"role": "user", "content": "How is Lima?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "Sunny", "tool_call_id": "1"},
+    ]
+    assert tokenizer.apply_chat_template(
+        chat, tools=tools, tokenize=False, add_generation_prompt=True
+    ) == (
+        "<|bos|><|system|>Tools: now, weather.<|user|>How is Lima?<|assistant|>"
+        '<tool_call>{"name": "weather", "arguments": {"city": "Lima"}}</tool_call><|eos|>'
+        "<|user|>Sunny<|assistant|>"
+    )
+
+
 def test_other_roles_are_refused() -> None:
     with pytest.raises(jinja2.TemplateError, match="Only the roles"):
-        tokenizer.apply_chat_template([{"role": "tool", "content": "x"}], tokenize=False)
+        tokenizer.apply_chat_template([{"role": "wizard", "content": "x"}], tokenize=False)
 
 
 def test_training_sees_the_tokens_that_the_template_gives() -> None:
