@@ -5,29 +5,36 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-import dotenv
-
+from gateway import start
 from gateway.database import parse_url
-from gateway.start import ROOT, var_folder
+from gateway.process_secrets import secrets_of
+from gateway.start import ROOT
 from inference import environ
 
-dotenv.load_dotenv(ROOT / ".env")
-VAR = var_folder()
+start.load_settings(ROOT / ".env")
+VAR = start.var_folder()
 """Everything that this installation writes: database, adapters, logs, secrets."""
-dotenv.load_dotenv(VAR / "secrets.env")  # made by `manage.py up`; the environment wins
+start.load_settings(VAR / "secrets.env")  # made by `manage.py up`; the environment wins
 
-# --- Secrets -------------------------------------------------------------------------------------
-SECRET_KEY = environ.secret("SECRET_KEY")
-KEY_PEPPER = environ.secret("KEY_PEPPER")
-"""HMAC key under which API keys are stored. Changing it makes every key invalid."""
-ENGINE_TOKEN = environ.secret("ENGINE_TOKEN")
-"""What engine agents and workers show to gateways."""
-INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
-"""What consoles show to gateways, and what tickets of sockets are signed with."""
-METRICS_TOKEN = environ.text("METRICS_TOKEN", "")
-"""What Prometheus shows to read /metrics; nobody may where it is not set."""
-RECEIPT_KEY = environ.secret("RECEIPT_KEY")
-"""Seed of the Ed25519 key that signs usage receipts."""
+# --- Secrets: those of this process alone; to the others' names there is no setting here ----------
+_OWN = secrets_of(start.process)
+if "SECRET_KEY" in _OWN:
+    SECRET_KEY = environ.secret("SECRET_KEY")
+if "KEY_PEPPER" in _OWN:
+    KEY_PEPPER = environ.secret("KEY_PEPPER")
+    """HMAC key under which API keys are stored. Changing it makes every key invalid."""
+if "ENGINE_TOKEN" in _OWN:
+    ENGINE_TOKEN = environ.secret("ENGINE_TOKEN")
+    """What engine agents and workers show to gateways."""
+if "INTERNAL_TOKEN" in _OWN:
+    INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
+    """What consoles show to gateways, and what tickets of sockets are signed with."""
+if "METRICS_TOKEN" in _OWN:
+    METRICS_TOKEN = environ.text("METRICS_TOKEN", "")
+    """What Prometheus shows to read /metrics; nobody may where it is not set."""
+if "RECEIPT_KEY" in _OWN:
+    RECEIPT_KEY = environ.secret("RECEIPT_KEY")
+    """Seed of the Ed25519 key that signs usage receipts."""
 
 # --- Serving -------------------------------------------------------------------------------------
 DEBUG = environ.boolean("DEBUG", False)
@@ -55,6 +62,11 @@ MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
 MAX_TENANT_UPLOADS = environ.integer("MAX_TENANT_UPLOADS", 16, low=1)
 MAX_TENANT_UPLOAD_BYTES = environ.size("MAX_TENANT_UPLOAD_BYTES", 8 << 30)
 """What a tenant may have under way in uploads that are not versions yet."""
+TENANT_STORED_BYTES = environ.size("TENANT_STORED_BYTES", 50 << 30)
+TENANT_VERSIONS = environ.integer("TENANT_VERSIONS", 5000, low=1)
+"""What a tenant may keep, where the operator sets nothing else for it."""
+OTHER_BASE_MODEL = environ.choice("OTHER_BASE_MODEL", ["confirm", "refuse"], "confirm")
+"""An adapter that names another base model than its own is taken once that is confirmed, or not."""
 UPLOAD_WAIT_S = environ.integer("UPLOAD_WAIT_S", 30)
 """How long a request waits for what a worker says of its upload, before it is answered 202."""
 CHECK_CPU_S = environ.integer("CHECK_CPU_S", 20, low=1)
@@ -62,7 +74,8 @@ CHECK_TIME_S = environ.integer("CHECK_TIME_S", 120, low=1)
 """What reading an upload, and checking it, may take each, for every GiB that was begun."""
 CHECK_MEMORY_BYTES = environ.size("CHECK_MEMORY_BYTES", 1 << 30)
 FILE_UPLOAD_TEMP_DIR = environ.text("UPLOAD_DIR", str(VAR / "uploads"))
-os.makedirs(FILE_UPLOAD_TEMP_DIR, exist_ok=True)
+os.makedirs(FILE_UPLOAD_TEMP_DIR, mode=0o700, exist_ok=True)
+FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 FILE_UPLOAD_HANDLERS = ["tenants.adapters.uploads.receiving.BoundedUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 _S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
@@ -192,7 +205,7 @@ SOCIALACCOUNT_PROVIDERS = {
                 "settings": {"server_url": _OIDC_ISSUER.rstrip("/")},
             }
         ]
-        if _OIDC_ISSUER
+        if _OIDC_ISSUER and "OIDC_CLIENT_SECRET" in _OWN
         else [],
     }
 }

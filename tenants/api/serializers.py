@@ -16,6 +16,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.fields import get_error_detail
 
+from tenants.adapters.quota import Storage
 from tenants.models import (
     Adapter,
     AdapterVersion,
@@ -65,12 +66,36 @@ class PatchMixin:
 class TenantSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Tenant]):
     class Meta:
         model = Tenant
-        fields = ["slug", "name", "status", "weight", "created_at"]
+        fields = [
+            "slug", "name", "status", "weight", "max_stored_bytes", "max_versions", "created_at",
+        ]  # fmt: skip
 
     def validate_slug(self, slug: str) -> str:
         if self.instance is not None and slug != self.instance.slug:
             raise ValidationError("A tenant keeps its slug: adapters are named by it.")
         return slug
+
+
+class StorageSerializer(serializers.Serializer[Storage]):
+    """What a tenant keeps, and the most that it may."""
+
+    stored_bytes = serializers.IntegerField(help_text="Of adapter files.")
+    max_stored_bytes = serializers.IntegerField()
+    versions = serializers.IntegerField(help_text="In every state.")
+    max_versions = serializers.IntegerField()
+
+
+class OneTenantSerializer(TenantSerializer):
+    """A tenant with what it keeps."""
+
+    storage = serializers.SerializerMethodField()
+
+    class Meta(TenantSerializer.Meta):
+        fields = [*TenantSerializer.Meta.fields, "storage"]
+
+    @extend_schema_field(StorageSerializer)
+    def get_storage(self, tenant: Tenant) -> dict[str, int]:
+        return StorageSerializer(Storage.of(tenant)).data
 
 
 class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
@@ -218,6 +243,9 @@ class AdapterSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Ada
 class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     adapter = serializers.SlugRelatedField[Adapter](slug_field="name", read_only=True)
     aliases = serializers.SerializerMethodField()
+    trained_on = serializers.CharField(
+        help_text="What its adapter_config.json names as its base model."
+    )
     config = serializers.DictField(help_text="Its adapter_config.json.")
     report = serializers.DictField(help_text="What validation and the probe found.")
     created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
@@ -225,8 +253,8 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     class Meta:
         model = AdapterVersion
         fields = [
-            "adapter", "number", "digest", "state", "aliases", "size_bytes", "config", "report",
-            "created_by", "created_at",
+            "adapter", "number", "digest", "state", "aliases", "size_bytes", "trained_on", "config",
+            "report", "created_by", "created_at",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))

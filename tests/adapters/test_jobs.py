@@ -129,6 +129,9 @@ def test_rejected_by_its_files(
     assert version.state == State.REJECTED
     assert [finding["code"] for finding in version.report["findings"]] == [code]
     assert not gateway.asked, "a bad adapter reaches no engine"
+    assert version.folder == ""
+    run_worker()
+    assert stored_files(storage) == []
     assert not adapter.aliases.exists()
 
 

@@ -248,7 +248,7 @@ class AdapterStore:
         grave = self._folder / _INCOMING / f"evicted-{uuid4().hex}"
         home = self._folder / digest
         with contextlib.suppress(FileNotFoundError):
-            home.chmod(0o755)  # a folder that is moved elsewhere must be writable
+            home.chmod(0o700)  # a folder that is moved elsewhere must be writable
             home.rename(grave)
         return grave
 
@@ -325,7 +325,7 @@ async def _write(path: Path, download: Download) -> str:
 
 def _seal(descriptor: int, flush: Callable[[], None]) -> None:
     flush()
-    os.fchmod(descriptor, 0o444)
+    os.fchmod(descriptor, 0o400)
     os.fsync(descriptor)
 
 
@@ -333,7 +333,7 @@ def _put_in_place(incoming: Path, home: Path) -> None:
     """Rename the finished folder; a damaged one that is in its place goes first."""
     _remove(home)
     incoming.rename(home)
-    home.chmod(0o555)
+    home.chmod(0o500)
     for folder in (home, home.parent):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -346,7 +346,7 @@ def _remove(folder: Path) -> None:
     """Delete the folder; no error if it is gone. Read-only folders are made writable first."""
     for path in [folder, *folder.glob("*")]:
         if path.is_dir() and not path.is_symlink():
-            path.chmod(0o755)
+            path.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -16,11 +16,11 @@ from tenants.api.authentication import KeyHolder
 from tenants.api.filters import MemberFilter, TenantFilter
 from tenants.api.permissions import TenantView
 from tenants.api.schema import Schema
-from tenants.api.serializers import MemberSerializer, TenantSerializer
+from tenants.api.serializers import MemberSerializer, OneTenantSerializer, TenantSerializer
 from tenants.models import Membership, Role, Tenant
 from tenants.permissions import Permission
 
-OPERATORS_FIELDS = {"status", "weight"}
+OPERATORS_FIELDS = {"status", "weight", "max_stored_bytes", "max_versions"}
 
 
 class Tenants(mixins.ListModelMixin, mixins.CreateModelMixin, GenericViewSet[Tenant]):
@@ -47,12 +47,12 @@ class Tenants(mixins.ListModelMixin, mixins.CreateModelMixin, GenericViewSet[Ten
 class OneTenant(
     TenantView, mixins.RetrieveModelMixin, mixins.UpdateModelMixin, GenericViewSet[Tenant]
 ):
-    """One tenant. Its status and weight are the operator's to change."""
+    """One tenant. Its status, weight and quota are the operator's to change."""
 
     schema = Schema()
     needs = {"retrieve": Permission.READ_TENANT, "partial_update": Permission.EDIT_TENANT}
     queryset = Tenant.objects.none()
-    serializer_class = TenantSerializer
+    serializer_class = OneTenantSerializer
     lookup_field = "slug"
 
     def get_object(self) -> Tenant:

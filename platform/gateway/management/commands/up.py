@@ -23,8 +23,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
 import demo
-from gateway import seed, start
+from gateway import seed
 from gateway.database import redis_command, redis_socket
+from gateway.process_secrets import environment_of
 from gateway.supervisor import Child, Supervisor
 from inference import environ
 
@@ -141,7 +142,7 @@ class _Up:
         with self._step("database"):
             await sync_to_async(call_command)("migrate", verbosity=0)
         for i in range(self.options["engines"]):  # first, because they take longest
-            await self._start(f"engine-{i + 1}", self._engine_command(i + 1))
+            await self._start("engine", self._engine_command(i + 1), number=i + 1)
         with self._step("static files"):
             await sync_to_async(call_command)("collectstatic", interactive=False, verbosity=0)
         known = seed.Facts.read(self.facts_file)
@@ -187,11 +188,11 @@ class _Up:
         host, port = self.options["host"], self.options["port"]
         for i, url in enumerate(self.urls):
             command = [*MANAGE, "gateway", "--host", host, "--port", str(port + i), "--url", url]
-            await self._start(f"gateway-{i + 1}", command, redis)
+            await self._start("gateway", command, redis, number=i + 1)
         command = [*MANAGE, "console", "--host", host, "--port", str(self._console_port)]
         await self._start("console", command, redis)
         for i in range(self.options["workers"]):
-            await self._start(f"worker-{i + 1}", [*MANAGE, "worker"])
+            await self._start("worker", [*MANAGE, "worker"], number=i + 1)
         for url in (*self.urls, self.console_address):
             await self._until(client, f"{url}/healthz")
 
@@ -215,12 +216,20 @@ class _Up:
         return command + shlex.split(self.options["engine_options"])
 
     async def _start(
-        self, name: str, command: list[str], environment: dict[str, str] | None = None
+        self,
+        process: str,
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        *,
+        number: int | None = None,
     ) -> None:
-        secrets = {name: getattr(settings, name) for name in start.SECRETS}
+        """Start a process, the one of this number where there may be several; `environment` is what
+        it gets beside ours."""
+        name = process if number is None else f"{process}-{number}"
         inside = {"CONSOLE_INTERNAL_URL": self.console_address}
-        environment = secrets | inside | self.addresses | (environment or {})
-        await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", environment))
+        whole = os.environ | inside | self.addresses | (environment or {})
+        own = environment_of(process, whole)
+        await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", own))
 
     async def _until(self, client: httpx.AsyncClient, url: str) -> None:
         """Wait until the address answers 200."""
