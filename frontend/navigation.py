@@ -46,6 +46,7 @@ OPERATOR = (
     ("operate_limits", "Default limits"),
     ("operate_prices", "Prices"),
     ("operate_engines", "Engines"),
+    ("operate_quarantine", "Quarantine"),
     ("operate_audit", "Audit log"),
 )
 """The installation's pages, by URL name; for operators."""
@@ -68,6 +69,7 @@ GO = {
     "operate_limits": "d",
     "operate_prices": "c",
     "operate_engines": "f",
+    "operate_quarantine": "x",
     "operate_audit": "j",
 }
 """Keyboard shortcuts: the key to press after `g`, by URL name."""

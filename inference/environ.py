@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -79,6 +80,15 @@ def integer(name: str, default: int | None = None, *, low: int = 0, high: int | 
     return _read(name, default, parse, allowed)
 
 
+def day(name: str) -> float:
+    """The unix time at which a day of UTC begins; 0 where it is not set."""
+
+    def parse(raw: str) -> float:
+        return datetime.combine(date.fromisoformat(raw), time.min, UTC).timestamp()
+
+    return _read(name, 0.0, parse, "a day such as 2026-12-24")
+
+
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -94,9 +104,20 @@ def parse_size(raw: str) -> int:
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
-def size(name: str, default: int) -> int:
-    """A size in bytes: a whole number, or one with K, M, G or T (powers of 1,024)."""
-    return _read(name, default, parse_size, "a size such as 1048576, 512M or 2G")
+def size(name: str, default: int, *, high: int | None = None, why: str = "") -> int:
+    """A size in bytes: a whole number, or one with K, M, G or T (powers of 1,024); up to `high`,
+    for the reason `why`."""
+    allowed = "a size such as 1048576, 512M or 2G"
+    if high is not None:
+        allowed += f", up to {high >> 20}M: {why}"
+
+    def parse(raw: str) -> int:
+        value = parse_size(raw)
+        if high is not None and value > high:
+            raise ValueError
+        return value
+
+    return _read(name, default, parse, allowed)
 
 
 def base_urls(raw: str) -> list[str]:

@@ -83,12 +83,12 @@ class DialledSocket:
 class Link:
     """One gateway, by its base URL."""
 
-    def __init__(self, owner: Owner, url: str, token: str) -> None:
+    def __init__(self, owner: Owner, url: str, credential: str) -> None:
         self.url = url
         self.draining = False
         self.served_mark = 0
         """Up to where the gateway was told who was served (`Queue.served_since`)."""
-        self._owner, self._token = owner, token
+        self._owner, self._credential = owner, credential
         self._outbox = Outbox()
         self._waiting = asyncio.Event()
         self._flushed = asyncio.Event()
@@ -157,7 +157,7 @@ class Link:
         scheme = {"http": "ws", "https": "wss"}[parts.scheme]
         return connect(
             urlunsplit((scheme, parts.netloc, f"{parts.path.rstrip('/')}/ws/engine", "", "")),
-            additional_headers={"Authorization": f"Bearer {self._token}"},
+            additional_headers={"Authorization": f"Bearer {self._credential}"},
             max_size=wire.MAX_FRAME_BYTES,
             compression=None,  # small frames on a fast network
             ping_interval=None,  # the session has its own heartbeat
@@ -201,14 +201,17 @@ class Link:
         assert self._shell is not None
         session, now = self._shell.session, time.monotonic()
         frames = self._outbox.take()
-        if frames and isinstance(stats := frames[-1], wire.Stats) and session.version != 1:
-            frames[-1] = self._as_change(stats)
+        if session.version != 1:
+            frames = [self._as_change(frame) for frame in frames]
         for frame in frames:
             session.sent(frame, now)
         return frames
 
-    def _as_change(self, frame: wire.Stats) -> wire.Stats:
-        """With what changed on the engine since this gateway was told, not all that is there."""
+    def _as_change(self, frame: Frame) -> Frame:
+        """Statistics with what changed on the engine since this gateway was told, not all that is
+        there."""
+        if not isinstance(frame, wire.Stats):
+            return frame
         resident = frame.stats.resident
         loaded, evicted = residency_change(self._told_resident, resident)
         self._told_resident = resident

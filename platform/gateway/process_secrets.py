@@ -27,6 +27,8 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
         "DATABASE_URL",
         "REDIS_URL",
         "KEY_PEPPER",
+        "DISPATCH_KEY",
+        "WORKER_TOKEN",
         "ENGINE_TOKEN",
         "INTERNAL_TOKEN",
         "METRICS_TOKEN",
@@ -43,8 +45,8 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
             "EMAIL_HOST_PASSWORD",
         }
     ),
-    "worker": STORAGE | {"DATABASE_URL", "KEY_PEPPER", "ENGINE_TOKEN"},
-    "engine": frozenset({"ENGINE_TOKEN", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}),
+    "worker": STORAGE | {"DATABASE_URL", "KEY_PEPPER", "WORKER_TOKEN"},
+    "engine": frozenset({"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}),
     "redis": frozenset(),
 }
 """By the command of `manage.py`; `docs/operate.md` has this as a table."""

@@ -10,6 +10,7 @@ from gateway.database import parse_url
 from gateway.process_secrets import secrets_of
 from gateway.start import ROOT
 from inference import environ
+from inference.link.wire import MAX_BODY_BYTES
 
 start.load_settings(ROOT / ".env")
 VAR = start.var_folder()
@@ -23,9 +24,17 @@ if "SECRET_KEY" in _OWN:
 if "KEY_PEPPER" in _OWN:
     KEY_PEPPER = environ.secret("KEY_PEPPER")
     """HMAC key under which API keys are stored. Changing it makes every key invalid."""
+if "DISPATCH_KEY" in _OWN:
+    DISPATCH_KEY = environ.secret("DISPATCH_KEY")
+    """Under which gateways sign what they dispatch to engines, and so believe what these report."""
+if "WORKER_TOKEN" in _OWN:
+    WORKER_TOKEN = environ.secret("WORKER_TOKEN")
+    """What workers show to gateways, to have an engine try an adapter."""
 if "ENGINE_TOKEN" in _OWN:
-    ENGINE_TOKEN = environ.secret("ENGINE_TOKEN")
-    """What engine agents and workers show to gateways."""
+    ENGINE_TOKEN = environ.text("ENGINE_TOKEN", "")
+    ENGINE_TOKEN_UNTIL = environ.day("ENGINE_TOKEN_UNTIL")
+    """Until then engines are taken that share this token, and usage that no gateway has signed, as
+    in releases before engines had credentials."""
 if "INTERNAL_TOKEN" in _OWN:
     INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
     """What consoles show to gateways, and what tickets of sockets are signed with."""
@@ -48,8 +57,34 @@ CONSOLE_INTERNAL_URL = environ.base_url("CONSOLE_INTERNAL_URL", CONSOLE_URL)
 """Under which gateways reach a console, for what it answers under the API's address."""
 GATEWAY_URL = environ.text("GATEWAY_URL", "http://127.0.0.1:8000")
 """The base URL under which agents, workers and consoles reach this gateway process."""
-MAX_REQUEST_BYTES = environ.size("MAX_REQUEST_BYTES", 8 << 20)
+CORS_ORIGINS = environ.words("CORS_ORIGINS")
+"""Whose pages, besides the console's, may read what the API answers."""
+MAX_REQUEST_BYTES = environ.size(
+    "MAX_REQUEST_BYTES",
+    8 << 20,
+    high=MAX_BODY_BYTES,
+    why="a frame to an engine holds no longer body",
+)
 REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
+KEYS_WITHOUT_DATABASE_S = environ.integer("KEYS_WITHOUT_DATABASE_S", 300)
+"""While PostgreSQL is away, so long after it was last heard of: a gateway goes on with the keys and
+models that it knows. A key that is revoked where the gateway can't hear it works that long."""
+
+# --- Connections ---------------------------------------------------------------------------------
+TRUSTED_PROXIES = environ.words("TRUSTED_PROXIES")
+"""Addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+MAX_CONNECTIONS = environ.integer("MAX_CONNECTIONS", 8192, low=16)
+MAX_CONNECTIONS_PER_ADDRESS = environ.integer("MAX_CONNECTIONS_PER_ADDRESS", 2048, low=1)
+"""Both of each process."""
+MAX_HEADER_BYTES = environ.size("MAX_HEADER_BYTES", 32 << 10)
+HEADER_TIMEOUT_S = environ.integer("HEADER_TIMEOUT_S", 20, low=1)
+"""For all headers of a request, from the first byte or the opening of the connection on."""
+KEEP_ALIVE_S = environ.integer("KEEP_ALIVE_S", 75, low=1)
+"""Between two requests."""
+BODY_IDLE_S = environ.integer("BODY_IDLE_S", 30, low=1)
+"""Between two parts of a body."""
+WRITE_IDLE_S = environ.integer("WRITE_IDLE_S", 60, low=1)
+"""How long a client may read nothing of what waits for it."""
 
 # --- Limits and bills ----------------------------------------------------------------------------
 REDIS_URL = environ.text("REDIS_URL", "")
@@ -126,7 +161,11 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "gateway.middleware.RequestId",
+    # Around everything that may refuse a request, so that those pages have the policy too.
+    "gateway.middleware.ContentPolicy",
+    "gateway.middleware.StrictTransport",
     "gateway.middleware.NotStored",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -136,8 +175,6 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "frontend.second_factor.SecondFactorRequired",
-    "gateway.middleware.ContentPolicy",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "gateway.urls"
 ASGI_APPLICATION = "gateway.planes.control.application"

@@ -12,7 +12,9 @@ from gateway.process_secrets import environment_of
 from inference.environ import BadSetting
 
 ROOT = Path(__file__).resolve().parents[2]
-SECRETS = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "INTERNAL_TOKEN", "RECEIPT_KEY")
+SECRETS = (
+    "SECRET_KEY", "KEY_PEPPER", "DISPATCH_KEY", "WORKER_TOKEN", "INTERNAL_TOKEN", "RECEIPT_KEY",
+)  # fmt: skip
 PRODUCTION = {"gateway", "console", "worker"}
 """Commands that production runs: they are given their secrets, never make them."""
 process = ""

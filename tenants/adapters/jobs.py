@@ -164,7 +164,7 @@ def _probe(version: AdapterVersion) -> None:
     try:
         found = probe.ask(
             list(GatewayProcess.objects.alive().values_list("url", flat=True)),
-            settings.ENGINE_TOKEN,
+            settings.WORKER_TOKEN,
             base_model=version.adapter.base_model.name,
             adapter=version.ref,
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django_filters import rest_framework as filters
 
-from tenants.models import ApiKey, Lane, Role, Scope, State, Tenant
+from tenants.models import ApiKey, Lane, QuarantinedEntry, Role, Scope, State, Tenant
+from tenants.models.quarantine import Decision
 
 
 class FilterSet(filters.FilterSet):  # type: ignore[misc]
@@ -47,6 +48,18 @@ class AdapterFilter(FilterSet):
 class VersionFilter(FilterSet):
     state = filters.ChoiceFilter(choices=State.choices)
     digest = filters.CharFilter(lookup_expr="startswith")
+
+
+class CredentialFilter(FilterSet):
+    name = filters.CharFilter(lookup_expr="icontains")
+    revoked = filters.BooleanFilter("revoked_at", lookup_expr="isnull", exclude=True)
+
+
+class QuarantineFilter(FilterSet):
+    status = filters.ChoiceFilter(choices=Decision.choices)
+    reason = filters.ChoiceFilter(choices=list(QuarantinedEntry.REASONS.items()))
+    engine_id = filters.CharFilter()
+    request_id = filters.CharFilter()
 
 
 class UsageFilter(FilterSet):

@@ -9,6 +9,7 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter
 
 from tenants.api.authentication import ApiKeyAuthentication
+from tenants.api.permissions import Operating
 from tenants.api.problems import MEDIA_TYPE, ProblemSerializer
 
 TENANT = OpenApiParameter(
@@ -22,7 +23,7 @@ class Schema(AutoSchema):
     """Adds `?tenant=` and the body of errors."""
 
     def get_override_parameters(self) -> list[Any]:
-        of_no_tenant = self.path.endswith(("/tenants", "/limits/default"))
+        of_no_tenant = self.path.endswith("/tenants") or Operating in self.view.permission_classes
         return [] if "{slug}" in self.path or of_no_tenant else [TENANT]
 
     def _get_response_bodies(self, *args: Any, **options: Any) -> dict[str, Any]:

@@ -17,15 +17,18 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.fields import get_error_detail
 
 from tenants.adapters.quota import Storage
+from tenants.billing import decisions
 from tenants.models import (
     Adapter,
     AdapterVersion,
     Alias,
     ApiKey,
     BaseModel,
+    EngineCredential,
     Invitation,
     Membership,
     Price,
+    QuarantinedEntry,
     Role,
     Scope,
     Tenant,
@@ -206,6 +209,75 @@ class NewKeySerializer(KeySerializer):
         fields = [*KeySerializer.Meta.fields, "secret"]
 
 
+class CredentialSerializer(StrictMixin, serializers.ModelSerializer[EngineCredential]):
+    """An engine's credential without its text, which nobody can find out later."""
+
+    pools = serializers.ListField(
+        child=serializers.RegexField(rf"^{MODEL_NAME.pattern}\Z"),
+        allow_null=True,
+        allow_empty=False,
+        max_length=1000,
+        required=False,
+        help_text="The base models that its engine may serve; null: all.",
+    )
+    created_by = serializers.SlugRelatedField[User](
+        slug_field="username", read_only=True, allow_null=True
+    )
+
+    class Meta:
+        model = EngineCredential
+        fields = [
+            "id", "name", "prefix", "pools", "created_by", "created_at", "last_seen_at",
+            "revoked_at",
+        ]  # fmt: skip
+        read_only_fields = ["prefix", "created_at", "last_seen_at", "revoked_at"]
+        validators: list[Any] = []  # the database's word counts
+
+
+class NewCredentialSerializer(CredentialSerializer):
+    """A credential with its text, shown this once."""
+
+    secret = serializers.CharField(read_only=True, help_text="ENGINE_CREDENTIAL: keep it now.")
+
+    class Meta(CredentialSerializer.Meta):
+        fields = [*CredentialSerializer.Meta.fields, "secret"]
+
+
+class QuarantinedSerializer(serializers.ModelSerializer[QuarantinedEntry]):
+    """What an engine reported, as far as a column holds it; nothing in it is to be trusted."""
+
+    credential = serializers.CharField(
+        source="credential.name",
+        default=None,
+        allow_null=True,
+        read_only=True,
+        help_text="Of the engine that reported it; null: it has none of its own.",
+    )
+    why = serializers.CharField(read_only=True, help_text="The reason in words.")
+    tenant_id = serializers.SerializerMethodField(help_text="As the entry says.")
+    key_id = serializers.SerializerMethodField(help_text="As the entry says.")
+    decided_by = serializers.SlugRelatedField[User](
+        slug_field="username", read_only=True, allow_null=True
+    )
+
+    class Meta:
+        model = QuarantinedEntry
+        fields = [
+            "id", "received_at", "credential", "engine_id", "journal", "request_id", "attempt",
+            "tenant_id", "key_id", "prompt_tokens", "completion_tokens", "reason", "why", "detail",
+            "status", "decided_at", "decided_by",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    def get_tenant_id(self, entry: QuarantinedEntry) -> int | None:
+        said = decisions.said(entry)
+        return said.account.tenant_id if said else None
+
+    def get_key_id(self, entry: QuarantinedEntry) -> int | None:
+        said = decisions.said(entry)
+        return said.account.key_id if said else None
+
+
 class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
     modules = serializers.DictField(
         child=serializers.ListField(child=serializers.IntegerField()),
@@ -273,6 +345,7 @@ class EngineSerializer(serializers.Serializer[Any]):
     """
 
     id = serializers.CharField()
+    credential = serializers.CharField(required=False, help_text="By which it is connected.")
     kind = serializers.CharField(help_text="The implementation: `vllm` or `synthetic`.")
     base_model = serializers.CharField()
     max_model_len = serializers.IntegerField()
@@ -301,6 +374,16 @@ class EngineSerializer(serializers.Serializer[Any]):
     prompt_tokens = serializers.IntegerField(required=False)
     cached_tokens = serializers.IntegerField(required=False)
     completion_tokens = serializers.IntegerField(required=False)
+    failures = serializers.IntegerField(
+        required=False, help_text="Times that its core died or hung, over restarts."
+    )
+    last_failure = serializers.CharField(
+        required=False, help_text="How it failed last: `died` or `hung`; empty if it never did."
+    )
+    refused_suspects = serializers.IntegerField(
+        required=False,
+        help_text="Requests refused since its start because engines had failed with them twice.",
+    )
 
 
 class OwnAdapter(serializers.SlugRelatedField[Adapter]):

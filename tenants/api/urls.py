@@ -12,6 +12,7 @@ from django.urls import URLPattern, URLResolver, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from tenants.api.endpoints.adapters import Adapters, Aliases, Versions
+from tenants.api.endpoints.credentials import EngineCredentials, Quarantine
 from tenants.api.endpoints.engines import BaseModels, Engines
 from tenants.api.endpoints.invitations import Invitations
 from tenants.api.endpoints.keys import Keys
@@ -66,6 +67,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("base-models", BaseModels.as_view(LIST)),
     path("base-models/<path:name>", BaseModels.as_view(READ)),
     path("engines", Engines.as_view()),
+    path("engine-credentials", EngineCredentials.as_view(LIST | CREATE)),
+    path("engine-credentials/<int:pk>", EngineCredentials.as_view(READ | DELETE)),
+    path("engine-credentials/<int:pk>/rotate", EngineCredentials.as_view({"post": "rotate"})),
+    path("quarantine", Quarantine.as_view(LIST)),
+    path("quarantine/<int:pk>", Quarantine.as_view(READ)),
+    path("quarantine/<int:pk>/bill", Quarantine.as_view({"post": "bill"})),
+    path("quarantine/<int:pk>/dismiss", Quarantine.as_view({"post": "dismiss"})),
     path("usage", Usage.as_view()),
     path("costs", Costs.as_view()),
     path("prices", Prices.as_view(LIST | CREATE)),

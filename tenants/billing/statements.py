@@ -272,10 +272,7 @@ async def write(connection: Connection, lines: Sequence[Line]) -> None:
         REFUSED: at least one of them will never be taken.
         psycopg.Error: they can't be written now.
     """
-    for line in lines:
-        started_at = line.entry.account.started_at
-        if not EARLIEST <= started_at < LATEST:
-            raise psycopg.DataError(f"{started_at} is not a time that requests come at")
+    _require_times(lines)
     sent = _json(lines)
     priced = all(line.entry.account.price is not None for line in lines)
     try:
@@ -287,6 +284,22 @@ async def write(connection: Connection, lines: Sequence[Line]) -> None:
         async with connection.transaction():
             await connection.execute(_LOCK, [sent])
             await connection.execute(_WRITE_AGAIN[priced], [sent])
+
+
+async def make_months(connection: Connection, lines: Sequence[Line]) -> None:
+    """Make the tables of the lines' months, as far as they are missing.
+
+    Raises: as `write`.
+    """
+    _require_times(lines)
+    await connection.execute(_PARTITIONS, [_json(lines)])
+
+
+def _require_times(lines: Sequence[Line]) -> None:
+    for line in lines:
+        started_at = line.entry.account.started_at
+        if not EARLIEST <= started_at < LATEST:
+            raise psycopg.DataError(f"{started_at} is not a time that requests come at")
 
 
 async def _count(connection: Connection, statement: str, sent: Jsonb) -> int:

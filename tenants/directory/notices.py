@@ -33,14 +33,15 @@ class Notice(msgspec.Struct, frozen=True):
     """One change.
 
     `digest` is that of an adapter version that was archived; `limits` without a tenant are the
-    platform's defaults, so they concern all tenants. `member`, `user` and `session` say that the
+    platform's defaults, so they concern all tenants;
+    `engine` is the credential of an engine. `member`, `user` and `session` say that the
     permissions of a person have changed: `ended` that the membership or the account has ended,
     `session` is the digest of the key of a session that has.
     """
 
     kind: Literal[
         "key", "tenant", "adapters", "base_models", "archived", "limits",
-        "member", "user", "session",
+        "member", "user", "session", "engine",
     ]  # fmt: skip
     tenant_id: int | None = None
     key_id: int | None = None

@@ -65,6 +65,9 @@ JOIN tenants_adapterversion v ON v.id = l.version_id
 WHERE a.pinned AND t.status = 'active'
 ORDER BY a.id
 """
+ENGINE_CREDENTIALS = """
+SELECT id, name, prefix, secret_hmac, pools FROM tenants_enginecredential WHERE revoked_at IS NULL
+"""
 TOUCH = """
 UPDATE tenants_apikey SET last_used_at = now()
 WHERE id = ANY(%s) AND (last_used_at IS NULL OR last_used_at <= now() - %s)
@@ -121,6 +124,17 @@ class KeyRow:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """An engine's credential, as stored."""
+
+    id: int
+    name: str
+    prefix: str
+    secret_hmac: bytes
+    pools: list[str] | None
+
+
 class Reader(Database):
     """Each query raises `Unavailable` if the database does not answer in time."""
 
@@ -145,6 +159,10 @@ class Reader(Database):
     async def pinned(self) -> list[PinRow]:
         """The live versions of pinned adapters, over all active tenants."""
         return await self.rows(PinRow, PINNED)
+
+    async def engine_credentials(self) -> list[EngineRow]:
+        """Those that were not revoked; a few for each engine at most."""
+        return await self.rows(EngineRow, ENGINE_CREDENTIALS)
 
     async def touch(self, ids: Collection[int]) -> None:
         """Store that these keys were used now, at most once a minute each."""

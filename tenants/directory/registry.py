@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from inference.link.wire import ModelInfo
 from tenants.database import ANSWER_S, Database
 from tenants.directory import pools
+from tenants.naming import TOUCH_INTERVAL
 
 ALIVE_S = 10
 """How long after its last heartbeat, by the database's clock, a gateway counts as alive."""
@@ -25,6 +27,12 @@ SELECT url FROM tenants_gatewayprocess
 WHERE heartbeat_at > now() - make_interval(secs => %s) ORDER BY url
 """
 FORGET = "DELETE FROM tenants_gatewayprocess WHERE url = %s"
+
+
+SAW_ENGINES = """
+UPDATE tenants_enginecredential SET last_seen_at = now()
+WHERE id = ANY(%s) AND (last_seen_at IS NULL OR last_seen_at <= now() - %s)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,11 @@ class Registry(Database):
     async def forget(self, url: str) -> None:
         """Record that the gateway at this base URL has stopped."""
         await self.execute(FORGET, [url])
+
+    async def saw_engines(self, credentials: Collection[int]) -> None:
+        """Engines with these credentials are connected; noted at most once a minute."""
+        if credentials:
+            await self.execute(SAW_ENGINES, [list(credentials), TOUCH_INTERVAL])
 
     async def note_model(self, info: ModelInfo) -> None:
         """Record an engine that is connected: its kind if it is new, and when it was last seen."""

@@ -91,7 +91,7 @@ def test_ready(version: AdapterVersion, gateway: FakeGateway, settings: Settings
     }
     path, token, asked = gateway.asked[0]
     assert path == "/engine/probe"
-    assert token == f"Bearer {settings.ENGINE_TOKEN}"
+    assert token == f"Bearer {settings.WORKER_TOKEN}"
     assert asked == {
         "base_model": "tiny",
         "name": f"acme/pirate@{version.digest}",

@@ -91,6 +91,8 @@ class Stage:
     places: Places
     actors: dict[str, Actor] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
+    credentials: dict[str, str] = field(default_factory=dict)
+    """Of each agent."""
     kills: list[Kill] = field(default_factory=list)
     drains_s: dict[str, float] = field(default_factory=dict)
 
@@ -275,7 +277,9 @@ def _agent(stage: Stage, name: str, engine: str) -> Program:
         """Its engine has started: the recorder has begun a file."""
         return (places.records / f"{name}-{stage.actors[name].pid}.jsonl").exists()
 
-    return Program(name, "agent", [*command, *ENGINES[engine]], places.log(name), generates)
+    credential = {"ENGINE_CREDENTIAL": stage.credentials[name]}
+    command = [*command, *ENGINES[engine]]
+    return Program(name, "agent", command, places.log(name), generates, credential)
 
 
 def _url(port: int) -> str:

@@ -169,4 +169,4 @@ def test_an_engine_needs_its_token_and_a_model() -> None:
         env=settings_free(), capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.strip().startswith("lorikeet engine: ENGINE_TOKEN is not set")
+    assert done.stderr.strip().startswith("lorikeet engine: ENGINE_CREDENTIAL is not set")

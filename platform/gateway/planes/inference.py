@@ -9,7 +9,6 @@ storage of files, nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,12 +30,14 @@ from frontend.playground.socket import PlaygroundSocket
 from frontend.redeeming import PostgresRedeemer
 from frontend.sockets import Gate, Origins
 from frontend.tickets import Signer
+from gateway.edge.cors import Cors
 from gateway.planes.forward import Forward
 from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
-from inference.errors import NotFound, Unavailable
+from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway import history
 from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.dispatches import Dispatches
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.health import Health
 from inference.gateway.history import History
@@ -50,6 +51,7 @@ from tenants.answers import PostgresAnswers
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
 from tenants.directory.auth import PostgresDirectory
+from tenants.directory.engines import KnownEngines
 from tenants.directory.registry import Registry
 from tenants.limits.limiter import StoreLimiter, configured
 from tenants.limits.spent import LedgerSpent
@@ -65,6 +67,8 @@ class Parts:
     """Everything that lives as long as a gateway process; each is handed to those that need it."""
 
     hub: Hub
+    engines: KnownEngines
+    dispatches: Dispatches
     ledger: Ledger
     limiter: StoreLimiter
     directory: PostgresDirectory
@@ -82,13 +86,19 @@ class Parts:
         ledger, directory, registry = Ledger(), PostgresDirectory(), Registry()
         budgets = Database("limits")
         limiter = configured(LedgerSpent(budgets))
-        hub = Hub(settings.GATEWAY_URL, settings.ENGINE_TOKEN, ledger, limiter)
+        engines = KnownEngines(settings.ENGINE_TOKEN, settings.ENGINE_TOKEN_UNTIL)
+        dispatches = Dispatches(settings.DISPATCH_KEY, takes_unsigned=engines.takes_shared)
+        hub = Hub(settings.GATEWAY_URL, ledger, limiter, engines=engines, dispatches=dispatches)
         gate = Gate(
             Signer(settings.INTERNAL_TOKEN),
             PostgresRedeemer(registry),
-            Origins(settings.CONSOLE_URL, settings.ALLOWED_HOSTS),
+            Origins(settings.CONSOLE_URL, settings.ALLOWED_HOSTS, settings.CSRF_TRUSTED_ORIGINS),
+            # Twice what a request may have, so that one above it hears so by its own message.
+            max_message_bytes=2 * settings.MAX_REQUEST_BYTES,
         )
         directory.on_revoked(hub.end_streams)
+        directory.on_engines(engines.learn)
+        engines.on_change(hub.check_credentials)
         directory.on_archived(hub.unload)
         directory.on_pinned(hub.set_pins)
         directory.on_people(gate.changed)
@@ -100,6 +110,8 @@ class Parts:
         ledger.on_written(tail.listener(board.ended))
         return cls(
             hub=hub,
+            engines=engines,
+            dispatches=dispatches,
             ledger=ledger,
             limiter=limiter,
             directory=directory,
@@ -158,8 +170,10 @@ class Lifespan:
                 if len(urls) > 1 and urls != hub.gateways and not settings.REDIS_URL:
                     log.error("limits_not_shared", gateways=urls, reason="REDIS_URL is not set")
                 hub.set_gateways(urls)
+                await self._parts.registry.saw_engines(hub.credentials)
             except Unavailable as error:
                 log.warning("heartbeat_failed", error=str(error))
+            hub.check_credentials()  # the shared token's time ends without a notice
             await asyncio.sleep(BEAT_S)
 
     async def _forget(self) -> None:
@@ -189,35 +203,34 @@ class ToConsole:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
-        if exchange.path == "/" and exchange.method in ("GET", "HEAD") and self._elsewhere:
-            location = (b"location", self._location)
-            await exchange.begin(302, [location, (b"content-length", b"0")])
-            return await exchange.write(b"", more=False)
-        await exchange.fail(NotFound(f"There is nothing at {exchange.path}."))
-
-
-@dataclass(frozen=True, slots=True)
-class _One:
-    one: int
-
-
-def _checks(parts: Parts) -> Mapping[str, Any]:
-    """What a gateway needs to serve."""
-
-    async def database() -> bool:
         try:
-            return bool(await parts.registry.rows(_One, "SELECT 1 AS one"))
-        except Unavailable:
-            return False
+            if exchange.path != "/" or not self._elsewhere:
+                raise NotFound(f"There is nothing at {exchange.path}: the API is under /v1.")
+            exchange.require_method("GET", "HEAD")
+        except InferenceError as error:
+            return await exchange.fail(error)
+        location = (b"location", self._location)
+        await exchange.begin(302, [location, (b"content-length", b"0")])
+        await exchange.write(b"", more=False)
 
-    async def engine() -> bool:
-        return bool(parts.hub.snapshot()) and not parts.hub.closing
+
+def _health(parts: Parts) -> Health:
+    async def open_() -> bool:
+        """Not while it ends."""
+        return not parts.hub.closing
+
+    async def keys() -> bool:
+        """Those seen lately are good for a while without the database."""
+        return parts.directory.serves()
 
     async def limits() -> bool:
         """Not where Redis is away and requests are refused for that."""
         return not parts.limiter.degraded or settings.LIMITS_WITHOUT_REDIS == "local"
 
-    return {"database": database, "engine": engine, "limits": limits}
+    async def engine() -> bool:
+        return bool(parts.hub.snapshot())
+
+    return Health({"open": open_, "keys": keys, "limits": limits}, {"engine": engine})
 
 
 def application(parts: Parts) -> Any:
@@ -230,20 +243,20 @@ def application(parts: Parts) -> Any:
     )
     playground = PlaygroundSocket(Playground(dispatcher, directory, max_body_bytes=most))
     http = [
-        _route(r"^v1/(organization|usage)/", parts.forward),
-        _route(r"^v1/", inference),
-        _route(r"^(healthz|readyz)$", Health(dict(_checks(parts)))),
+        _route(r"^v1/(organization|usage)/", Cors(parts.forward, settings.CORS_ORIGINS)),
+        _route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),
+        _route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
         _route(
             r"^metrics$",
             Metrics(settings.METRICS_TOKEN, hub, parts.ledger, limiter, parts.registry),
         ),
         _route(r"^internal/", Internal(settings.INTERNAL_TOKEN, hub, limiter, parts.history)),
-        _route(r"^engine/probe$", EngineProbe(hub)),
-        _route(r"^engine/adapters/", AdapterFiles(settings.ENGINE_TOKEN, parts.registry)),
+        _route(r"^engine/probe$", EngineProbe(hub, settings.WORKER_TOKEN)),
+        _route(r"^engine/adapters/", AdapterFiles(parts.engines, parts.dispatches, parts.registry)),
         _route(r"", ToConsole(settings.API_URL, settings.CONSOLE_URL)),
     ]
     sockets = [
-        _route(r"^ws/engine$", EngineSocket(hub)),
+        _route(r"^ws/engine$", EngineSocket(hub, parts.engines)),
         _route(r"^ws/live$", parts.gate.guarded(tickets.LIVE, LiveSocket(parts.board))),
         _route(
             r"^ws/playground/(?P<slug>[a-z0-9-]+)$",

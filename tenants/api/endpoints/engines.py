@@ -19,8 +19,8 @@ from tenants.models import BaseModel, Tenant
 from tenants.permissions import TABLE, Permission
 
 OPERATORS_FIELDS = {
-    "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
-    "completion_tokens",
+    "credential", "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
+    "completion_tokens", "failures", "last_failure", "refused_suspects",
 }  # fmt: skip
 
 

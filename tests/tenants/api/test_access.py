@@ -18,9 +18,11 @@ from tenants.models import (
     AdapterVersion,
     Alias,
     ApiKey,
+    EngineCredential,
     Invitation,
     Membership,
     Price,
+    QuarantinedEntry,
     Role,
     Tenant,
 )
@@ -112,6 +114,16 @@ ROWS = [
     Row("GET base-models", ANYBODY - {"usage key"}),
     Row("GET base-models/<name>", ANYBODY - {"usage key"}),
     Row("GET engines", ANYBODY - {"usage key"}),
+    Row("GET engine-credentials", STAFF, strangers=403),
+    Row("POST engine-credentials", STAFF, 201, {"name": "gpu-2"}, strangers=403),
+    Row("GET engine-credentials/<pk>", STAFF, strangers=403),
+    Row("DELETE engine-credentials/<pk>", STAFF, 204, strangers=403),
+    Row("POST engine-credentials/<pk>/rotate", STAFF, strangers=403),
+    Row("GET quarantine", STAFF, strangers=403),
+    Row("GET quarantine/<pk>", STAFF, strangers=403),
+    # By a connection of its own, which does not see what this test has not committed.
+    Row("POST quarantine/<pk>/bill", STAFF, 409, strangers=403),
+    Row("POST quarantine/<pk>/dismiss", STAFF, strangers=403),
     Row("GET usage", SEE_USAGE),
     Row("GET costs", SEE_USAGE),
     Row("GET prices", SEE_USAGE),
@@ -132,6 +144,10 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     key = make_key(acme, "inference")[0]
     tomorrow = timezone.now() + timedelta(days=1)
     price = Price.objects.create(adapter=live.adapter, starts_at=tomorrow, **PRICE)
+    credential, _ = EngineCredential.objects.issue(name="gpu-1")
+    entry = QuarantinedEntry.objects.create(
+        key="k", attempt=1, reason="unsigned", prompt_tokens=1, completion_tokens=1
+    )
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=1)
     return {
         "GET base-models/<name>": "base",
@@ -140,6 +156,8 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "invitations/<pk>": f"invitations/{invited.pk}",
         "keys/<pk>": f"keys/{key.pk}",
         "prices/<pk>": f"prices/{price.pk}",
+        "engine-credentials/<pk>": f"engine-credentials/{credential.pk}",
+        "quarantine/<pk>": f"quarantine/{entry.pk}",
         "<name>": "support",
         "<number>": "2",
         "<alias>": "live",

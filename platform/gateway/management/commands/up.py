@@ -32,6 +32,9 @@ from inference import environ
 READY_S = 900.0
 """Longest wait for the engine: a big model takes minutes to load."""
 MANAGE = [sys.executable, str(settings.ROOT / "manage.py")]
+MENDED_PYTHON = (3, 11, 10)
+"""Those before hang on some cookies and archives. Lorikeet never lets them have such, but it is not
+all that runs on this machine."""
 QUESTION = "What is the capital of Peru?"
 
 
@@ -137,15 +140,19 @@ class _Up:
                 await self.supervisor.stop()
 
     async def _work(self) -> None:
+        self._warn_of_python()
         self.logs.mkdir(parents=True, exist_ok=True)
         self._require_free_ports()
         with self._step("database"):
             await sync_to_async(call_command)("migrate", verbosity=0)
-        for i in range(self.options["engines"]):  # first, because they take longest
-            await self._start("engine", self._engine_command(i + 1), number=i + 1)
+        known = seed.Facts.read(self.facts_file)
+        names = [f"engine-{i + 1}" for i in range(self.options["engines"])]
+        credentials = await sync_to_async(seed.engines)(known, names)
+        for i, name in enumerate(names):  # first, because they take longest
+            credential = {"ENGINE_CREDENTIAL": credentials[name]}
+            await self._start("engine", self._engine_command(name), credential, number=i + 1)
         with self._step("static files"):
             await sync_to_async(call_command)("collectstatic", interactive=False, verbosity=0)
-        known = seed.Facts.read(self.facts_file)
         with self._step("operator and tenants"):
             operator = await sync_to_async(seed.operator)(known)
             keys = await sync_to_async(seed.tenants)(known)
@@ -155,9 +162,18 @@ class _Up:
                 await self._start_gateways_and_workers(client)
             if self.options["engines"]:
                 await self._await_engines(client, keys)
-        facts = self._facts(operator, keys)
+        facts = self._facts(operator, keys, credentials)
         facts.write(self.facts_file)
         self._tell(facts)
+
+    def _warn_of_python(self) -> None:
+        if sys.version_info < MENDED_PYTHON:
+            self.console.print(
+                f"This Python is {sys.version.split()[0]}, with holes that 3.11.10 has mended "
+                "(CVE-2024-7592, CVE-2024-6232): update it.",
+                style="yellow",
+                markup=False,
+            )
 
     def _require_free_ports(self) -> None:
         for url in (*self.urls, self.console_address):
@@ -199,7 +215,7 @@ class _Up:
     async def _await_engines(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
         with self._step(f"{self.options['engines']} engine(s) with {self.model_name}"):
             for url in self.urls:
-                await self._until(client, f"{url}/readyz")
+                await self._until(client, f"{url}/fleetz")
         if self.is_demo:
             with self._step("demo adapters: upload, validation, probe"):
                 await seed.adapters(self.console_address, self.model_name, keys)
@@ -207,12 +223,13 @@ class _Up:
         with self._step("a first completion"):
             await self._complete(client, keys)
 
-    def _engine_command(self, number: int) -> list[str]:
-        command = [*MANAGE, "engine", "--id", f"engine-{number}"]
+    def _engine_command(self, name: str) -> list[str]:
+        command = [*MANAGE, "engine", "--id", name]
         command += ["--model", self.model, "--served-name", self.model_name]
+        command += ["--tool-parser", demo.TOOL_PARSER] if self.is_demo else []
         command += ["--gateway", ",".join(self.urls)]
-        command += ["--cache-dir", str(settings.VAR / "cache" / f"engine-{number}")]
-        command += ["--journal-dir", str(settings.VAR / "journal" / f"engine-{number}")]
+        command += ["--cache-dir", str(settings.VAR / "cache" / name)]
+        command += ["--journal-dir", str(settings.VAR / "journal" / name)]
         return command + shlex.split(self.options["engine_options"])
 
     async def _start(
@@ -262,7 +279,9 @@ class _Up:
         text = answer.json()["choices"][0]["message"]["content"]
         self.console.print(f"    {QUESTION} -> {text}", style="dim", markup=False, soft_wrap=True)
 
-    def _facts(self, operator: dict[str, str], keys: dict[str, str]) -> seed.Facts:
+    def _facts(
+        self, operator: dict[str, str], keys: dict[str, str], credentials: dict[str, str]
+    ) -> seed.Facts:
         def models(tenant: demo.Tenant) -> list[str]:
             return [tenant.adapter, self.model_name] if self.is_demo else [self.model_name]
 
@@ -274,6 +293,7 @@ class _Up:
                 {"slug": one.slug, "api_key": keys[one.slug], "models": models(one)}
                 for one in demo.TENANTS
             ],
+            engines=credentials,
         )
 
     def _tell(self, facts: seed.Facts) -> None:
