@@ -2,6 +2,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 
+# What was imported once is kept compiled: else each of the many processes of a start or of the tests
+# compiles Django, vLLM and the rest anew, which is more than half of what its start costs.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Settings without meaning, for tools that import the code but serve nobody.
 LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-for-linters-only-for-linters-only \
 	DISPATCH_KEY=only-for-linters-only-for-linters-only WORKER_TOKEN=only-for-linters-only-for-linters-only \

@@ -18,7 +18,9 @@ PROTOCOL_VERSION = 3
 OLDEST_VERSION = 1
 
 MAX_FRAME_BYTES = 32 << 20
-"""A submit frame holds one request body, 16 MiB at most. Answers may be longer: `Done.sendable`."""
+MAX_BODY_BYTES = MAX_FRAME_BYTES - (1 << 20)
+"""Of the one request body in a submit frame: the rest of that is names and numbers. A longer frame
+would break the link, and with it the streams of everybody else. Of answers see `Done.sendable`."""
 
 
 class Value(msgspec.Struct, array_like=True, frozen=True):

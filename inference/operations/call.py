@@ -35,6 +35,6 @@ class Call:
 
     def take_body(self) -> bytes:
         """The body, which is not kept here any longer: a call lives as long as its answer, and the
-        body may be as large as 16 MiB."""
+        body may have many megabytes."""
         body, self.body = self.body, b""
         return body

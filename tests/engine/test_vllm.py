@@ -15,11 +15,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from transformers import AutoTokenizer
 
 from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.errors import EngineFailed, InvalidRequest, RequestError
-from inference.operations.fields import MAX_CONSTRAINT_BYTES
 from tests.engine.driving import QUESTION, ask, run, running_after_a_step, work_of
 from tests.engine.factory import AdapterFactory
 
@@ -65,6 +63,8 @@ async def test_log_probabilities_of_a_chat(vllm: Engine) -> None:
 async def test_token_ids_are_those_of_the_text_by_choice_over_all_prompts(
     vllm: Engine, base: Path, stream: bool
 ) -> None:
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(base)
     asked = {"prompt": ["Who are you?", "The quick"], "n": 2, "temperature": 0.9, "seed": 3}
     answer = await ask(vllm, "completion", stream=stream, wants_ids=True, **asked)
@@ -162,13 +162,6 @@ async def test_an_answer_that_nothing_can_be_is_the_requests_fault(
     with pytest.raises(InvalidRequest):
         await ask(vllm, n=n, temperature=1.0, **held)
     assert vllm.alive
-
-
-async def test_tools_that_answers_are_held_to_are_bounded(vllm: Engine) -> None:
-    long = WEATHER | {"function": {"name": "f", "description": "x" * MAX_CONSTRAINT_BYTES}}
-    with pytest.raises(InvalidRequest, match="bytes") as refused:
-        await ask(vllm, tools=[long], tool_choice="required")
-    assert refused.value.param == "tools"
 
 
 async def test_what_is_wrong_is_said_of_the_type_that_was_given(vllm: Engine) -> None:

@@ -53,6 +53,7 @@ class Metrics:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
         try:
+            exchange.require_method("GET", "HEAD")
             self._require_token(exchange)
         except InferenceError as error:
             return await exchange.fail(error)
@@ -67,7 +68,7 @@ class Metrics:
     def _require_token(self, exchange: Exchange) -> None:
         if not self._token:
             raise NotFound("Metrics are shown where METRICS_TOKEN is set.")
-        if not hmac.compare_digest(exchange.bearer().encode(), self._token):
+        if not hmac.compare_digest(exchange.api_key().encode(), self._token):
             raise InvalidApiKey("This is not the METRICS_TOKEN.")
 
     def _engines(self) -> Iterator[Metric]:

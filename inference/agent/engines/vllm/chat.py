@@ -39,5 +39,5 @@ class ChatRunner(Runner):
         return bool(request.logprobs)
 
     def uses_tools(self, request: Any) -> bool:
-        """If it names any."""
-        return bool(request.tools)
+        """If it names any that may be called."""
+        return bool(request.tools) and request.tool_choice != "none"
