@@ -147,6 +147,13 @@ class UnsupportedMediaType(RequestError):
     http_status = 415
 
 
+class UriTooLong(RequestError):
+    """The request's address is longer than this server takes."""
+
+    code = "uri_too_long"
+    http_status = 414
+
+
 class HeadersTooLarge(RequestError):
     """The request's headers are larger than this server takes."""
 
@@ -166,6 +173,13 @@ class IdempotencyKeyReused(RequestError):
 
     code = "idempotency_key_reused"
     http_status = 409
+
+
+class RequestQuarantined(RequestError):
+    """Engines failed twice while they ran exactly this request: it is refused for an hour."""
+
+    code = "request_quarantined"
+    http_status = 422
 
 
 class RateLimitExceeded(InferenceError):

@@ -9,7 +9,7 @@ import msgspec
 from inference.errors import InvalidRequest
 from inference.operations.constraints import check_tools, with_parameters
 from inference.operations.fields import SAMPLING
-from inference.operations.openai import NULL, Fields, OpenAIOperation
+from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 from inference.operations.reading import check_inner
 from inference.operations.shape import Shape
@@ -53,6 +53,8 @@ class _ChatFields(Fields):
     max_completion_tokens: int | None = None
     tool_choice: msgspec.Raw = NULL
     tools: msgspec.Raw = NULL
+    logprobs: msgspec.Raw = NULL
+    top_logprobs: msgspec.Raw = NULL
 
 
 class Chat(OpenAIOperation[_ChatFields]):
@@ -101,6 +103,11 @@ class Chat(OpenAIOperation[_ChatFields]):
         must_use = choice not in (b"null", b'"none"', b'"auto"')
         are_tools = check_tools(fields.tools, must_use=must_use)
         return ("tool",) if are_tools and choice != b'"none"' else ()
+
+    def logprobs(self, fields: _ChatFields) -> int:
+        """Of the token itself, and of `top_logprobs` others."""
+        wanted = bytes(fields.logprobs).strip() not in (b"null", b"false")
+        return 1 + top_of(fields.top_logprobs) if wanted else 0
 
     def opening(self) -> dict[str, Any]:
         """Who speaks."""

@@ -9,7 +9,7 @@ import msgspec
 from inference.errors import InvalidRequest
 from inference.operations.estimate import MAX_TOKENS
 from inference.operations.fields import SAMPLING
-from inference.operations.openai import ARRAY, NULL, Fields, OpenAIOperation
+from inference.operations.openai import ARRAY, NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 
 COMPLETION_TOKENS = 16
@@ -18,6 +18,7 @@ COMPLETION_TOKENS = 16
 
 class _CompletionFields(Fields):
     prompt: msgspec.Raw = NULL
+    logprobs: msgspec.Raw = NULL
 
 
 class Completion(OpenAIOperation[_CompletionFields]):
@@ -49,6 +50,10 @@ class Completion(OpenAIOperation[_CompletionFields]):
             return len(msgspec.json.decode(array.string, type=list[msgspec.Raw])), 0
         parts = bytes(array.string)
         return max(1, parts.count(b"[") - 1), parts.count(b",") + 1
+
+    def logprobs(self, fields: _CompletionFields) -> int:
+        """Of the token itself, and of `logprobs` others."""
+        return 0 if bytes(fields.logprobs).strip() == b"null" else 1 + top_of(fields.logprobs)
 
     def opening(self) -> None:
         """A stream begins with its first text."""

@@ -29,6 +29,9 @@ MAX_CHOICES = 1024
 ARRAY = re.compile(rb"\s*\[\s*(.)", re.DOTALL)
 """With what its first part begins. Megabytes of small parts are not taken apart on this loop."""
 
+MAX_TOP = 1000
+"""Log-probabilities of one token; engines take fewer."""
+
 _json = msgspec.json.Encoder().encode
 
 
@@ -73,6 +76,13 @@ class Fields(msgspec.Struct):
 Read = TypeVar("Read", bound=Fields)
 
 
+def top_of(given: msgspec.Raw) -> int:
+    """The number of a field that asks for the likeliest tokens; 0 if it is none, which engines then
+    find fault with."""
+    digits = bytes(given).strip()
+    return min(MAX_TOP, int(digits[:4])) if digits.isdigit() else 0
+
+
 class OpenAIOperation(Operation, Generic[Read]):
     """An operation whose answer is choices of text, in chunks or as a whole.
 
@@ -108,6 +118,10 @@ class OpenAIOperation(Operation, Generic[Read]):
             InvalidRequest: what they would read is wrong.
         """
         return ()
+
+    def logprobs(self, fields: Read) -> int:
+        """How many log-probabilities come with each token of each choice."""
+        return 0
 
     @abstractmethod
     def opening(self) -> dict[str, Any] | None:
@@ -157,6 +171,7 @@ class OpenAIOperation(Operation, Generic[Read]):
             prompts=prompts,
             tokens=tokens,
             parsers=self.parsers(fields),
+            logprobs=self.logprobs(fields),
             body=body,
         )
 

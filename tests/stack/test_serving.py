@@ -322,4 +322,6 @@ def test_a_browser_at_the_apis_address_is_sent_to_the_console(stack: Stack) -> N
 def test_health(stack: Stack) -> None:
     ready = httpx.get(f"{stack.url}/readyz", timeout=30)
     assert ready.status_code == 200
-    assert ready.json()["checks"] == {"database": True, "engine": True, "limits": True}
+    assert ready.json()["checks"] == {"open": True, "keys": True, "limits": True}
+    fleet = httpx.get(f"{stack.url}/fleetz", timeout=30)
+    assert (fleet.status_code, fleet.json()["checks"]) == (200, {"engine": True})

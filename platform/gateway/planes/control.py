@@ -21,7 +21,7 @@ from django.conf import settings  # noqa: E402
 from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
-from gateway.planes.cookies import CookieLimit  # noqa: E402
+from gateway.planes.headers import HeaderLimit  # noqa: E402
 from inference.errors import Unavailable  # noqa: E402
 from inference.gateway.exchange import Receive, Scope, Send  # noqa: E402
 from inference.gateway.health import Health  # noqa: E402
@@ -83,4 +83,4 @@ _routes = ProtocolTypeRouter(
         "lifespan": lifespan,
     }
 )
-application = CookieLimit(_routes)
+application = HeaderLimit(_routes)

@@ -34,6 +34,8 @@ ENGINE_COUNTERS = {
     "prompt_tokens": "Prompt tokens since the engine started.",
     "cached_tokens": "Prompt tokens that the prefix cache held.",
     "completion_tokens": "Output tokens since the engine started.",
+    "failures": "Times that the engine's core died or hung, over restarts.",
+    "refused_suspects": "Requests refused because engines had failed with them twice.",
 }
 
 
@@ -83,6 +85,11 @@ class Metrics:
         ledger, limiter = self._ledger, self._limiter
         yield GaugeMetricFamily(
             "lorikeet_streams", "Requests in flight.", value=self._hub.in_flight
+        )
+        yield GaugeMetricFamily(
+            "lorikeet_refused_suspects",
+            "Requests that are refused because engines failed with them twice.",
+            value=len(self._hub.refused_suspects),
         )
         yield CounterMetricFamily(
             "lorikeet_link_unknown_frames",

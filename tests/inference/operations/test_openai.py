@@ -275,6 +275,29 @@ def test_unknown_fields_are_ignored_and_nulls_mean_absent() -> None:
     assert CHAT.parse(body) == Call(CHAT, "m", body=body)
 
 
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({}, 0),
+        ({"logprobs": None, "top_logprobs": 5}, 0),
+        ({"logprobs": False, "top_logprobs": 5}, 0),
+        ({"logprobs": True}, 1),
+        ({"logprobs": True, "top_logprobs": 20}, 21),
+    ],
+)
+def test_a_chat_asks_for_log_probabilities_of_each_token(
+    fields: dict[str, Any], count: int
+) -> None:
+    assert CHAT.parse(chat(**fields)).logprobs == count
+
+
+@pytest.mark.parametrize(("logprobs", "count"), [(None, 0), (0, 1), (5, 6), (-1, 1)])
+def test_a_completion_asks_for_the_tokens_own_and_others(logprobs: int | None, count: int) -> None:
+    body = json.dumps({"model": "m", "prompt": "hi", "logprobs": logprobs}).encode()
+    assert COMPLETION.parse(body).logprobs == count
+    assert COMPLETION.parse(b'{"model":"m","prompt":"hi"}').logprobs == 0
+
+
 def test_a_call_gives_its_body_away() -> None:
     call = CHAT.parse(chat())
     assert call.take_body() == chat()
