@@ -29,6 +29,7 @@ from inference.gateway.hub import Hub
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.grants import Grant, Limits, ModelCard, Recorder, Target, Written
 from inference.link.wire import AdapterRef, EngineStats, LedgerEntry
+from tests.document import conforming
 from tests.inference.answers import MemoryAnswers
 from tests.inference.limits import Counted
 from tests.inference.samples import MODEL
@@ -166,7 +167,13 @@ class Gateway:
     def client(self, key: str = "acme") -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # Not https: to read all authorities takes longer than a whole request.
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=120, verify=False)
+        return httpx.AsyncClient(
+            base_url=self.url,
+            headers=headers,
+            timeout=120,
+            verify=False,
+            event_hooks={"response": [conforming.seen_later]},
+        )
 
 
 @asynccontextmanager

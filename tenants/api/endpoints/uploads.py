@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 from django.core.exceptions import SuspiciousOperation
 from django.core.files.uploadedfile import UploadedFile
 from rest_framework import status
@@ -16,6 +14,7 @@ from tenants.adapters.uploads import handover
 from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.api.endpoints.sessions import UploadSerializer, actor_behind, address_of
+from tenants.api.parsing import measure
 from tenants.api.serializers import VersionSerializer
 from tenants.models import Tenant, UploadSession, User
 from tenants.models.audit import Actor
@@ -59,17 +58,9 @@ def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], str]:
             Refusal.NOT_MULTIPART,
             f"The content type is {shown(request.content_type)}, but must be multipart/form-data.",
         )
-    _measure(request)
+    measure(request._request)
     try:
         files, base_name = request.FILES, request.POST.get("base_model", "")
     except (ParseError, SuspiciousOperation) as error:
         raise UploadRefused(Refusal.NOT_MULTIPART, told(error)) from error
     return [file for _, several in files.lists() for file in several], base_name
-
-
-def _measure(request: Request) -> None:
-    """Note the length of a chunked body: neither Django nor DRF parses one that has none."""
-    body = getattr(request._request, "_stream", None)
-    if not request.META.get("CONTENT_LENGTH") and body is not None and body.seekable():
-        request.META["CONTENT_LENGTH"] = str(body.seek(0, io.SEEK_END))
-        body.seek(0)
