@@ -77,7 +77,7 @@ class InProcess(BaseAdapter):
 
 @contextmanager
 def _connection_kept() -> Iterator[None]:
-    """Django closes a connection in mid-transaction at requests; its own test clients do this too."""
+    """Django closes a connection in mid-transaction at a request; its test clients keep it too."""
     signals = (request_started, request_finished)
     for signal in signals:
         signal.disconnect(close_old_connections)

@@ -22,6 +22,7 @@ from drf_spectacular.utils import (
     extend_schema_field,
 )
 from rest_framework import mixins, serializers, status
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
@@ -107,6 +108,7 @@ class Uploads(
     pagination_class = None
     lookup_field = "id"
     bodiless = SPOKEN
+    parser_classes = [MultiPartParser]  # no body comes here; CSRF's check looks for a form's token
     further_errors = [412, 429, 507]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
