@@ -4,13 +4,14 @@ PY := .venv/bin/python
 
 # Settings without meaning, for tools that import the code but serve nobody.
 LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-for-linters-only-for-linters-only \
-	ENGINE_TOKEN=only-for-linters-only-for-linters-only INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
+	DISPATCH_KEY=only-for-linters-only-for-linters-only WORKER_TOKEN=only-for-linters-only-for-linters-only \
+	INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
 # The files of the tests marked as pure, which run once, with coverage.
 PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
-.PHONY: up test fuzz clients coverage check types lint format bench chaos screenshots lock clean
+.PHONY: up test fuzz clients coverage check types lint format bench chaos attack mutate screenshots lock sbom clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
@@ -19,8 +20,8 @@ test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
 	$(if $(ARGS),,$(MAKE) --no-print-directory coverage)
 	$(PY) -m pytest $(or $(ARGS),-n 2 -m "not pure")
 
-fuzz: .venv/.ready-dev ## ask every operation of the API whatever comes to mind (EXAMPLES=500 ARGS="-k keys")
-	FUZZ_EXAMPLES=$(or $(EXAMPLES),500) $(PY) -m pytest -q -n 2 tests/document $(ARGS)
+fuzz: .venv/.ready-dev ## ask every operation of the API whatever comes to mind (EXAMPLES=10 ARGS="-k keys")
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),10) $(PY) -m pytest -q -n 2 tests/document/fuzz_*.py $(ARGS)
 
 clients: .venv/.ready-dev ## generated clients in Python and TypeScript read what tests were answered (ANSWERS=folder)
 	$(PY) -m tests.clients $(ANSWERS)
@@ -52,28 +53,41 @@ bench: .venv/.ready-dev ## benchmarks, as ratios in one run
 chaos: .venv/.ready-dev ## kill everything at random, compare all that was counted (SECONDS=60 SEED= ENGINE=)
 	$(PY) -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE))
 
+attack: .venv/.ready-dev ## attack a running stack, and measure what another tenant notices (SECONDS=10 of each, ONLY=name)
+	$(PY) -m tests.attack --seconds $(or $(SECONDS),10) $(if $(ONLY),--only "$(ONLY)") $(ARGS)
+
+mutate: .venv/.ready-dev ## mutated adapters through a whole Lorikeet; its neighbours notice nothing (COUNT=500 SEED=)
+	$(PY) -m tests.mutations --count $(or $(COUNT),500) $(if $(SEED),--seed $(SEED))
+
 screenshots: .venv/.ready-dev ## photograph every page (OUT=folder ONLY=name ENGINE=vllm; DOCS=1 renews docs/images)
 	$(PY) -m tests.screenshots $(if $(OUT),--out $(OUT)) $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(DOCS),--docs)
 
-# The locks: exact versions of everything, for --no-deps installs. torchvision, torchaudio and
-# torchcodec stay out: on a CPU machine their builds are CUDA ones and break the import.
+# The locks: exact versions of everything with their hashes, for --no-deps installs. torchvision,
+# torchaudio and torchcodec stay out: on a CPU machine their builds are CUDA ones and break the
+# import. torch's CPU build alone comes from PyTorch's own index (`tool.uv.sources`), or from pip's
+# find-links where there are some.
 NOT_WANTED := --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec
-COMPILE := .venv/bin/uv pip compile --quiet --no-header --no-annotate --python-version 3.11 $(NOT_WANTED)
+COMPILE := .venv/bin/uv pip compile --quiet --no-header --no-annotate --generate-hashes --python-version 3.11
 FOUND := $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
-FIND_LINKS = $(if $(FOUND),$(addprefix --find-links ,$(FOUND)),--extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match)
-lock: ## make requirements/*.txt anew (ARGS=--upgrade for newer versions)
-	$(COMPILE) $(ARGS) pyproject.toml --extra cpu --extra demo $(FIND_LINKS) --no-emit-package triton -o requirements/cpu.txt
-	$(COMPILE) $(ARGS) pyproject.toml --extra gpu --extra demo --python-platform x86_64-manylinux_2_28 -o requirements/gpu.txt
-	$(COMPILE) $(ARGS) pyproject.toml --extra cpu --extra demo --extra dev $(FIND_LINKS) --no-emit-package triton -c requirements/cpu.txt -o requirements/.all.txt
-	sort requirements/cpu.txt > requirements/.cpu.txt
-	sort requirements/.all.txt | comm -13 requirements/.cpu.txt - > requirements/dev.txt
-	rm requirements/.all.txt requirements/.cpu.txt
+SOURCES = $(if $(FOUND),--no-sources $(addprefix --find-links ,$(FOUND)))
+CPU = --extra cpu --extra demo $(SOURCES) $(NOT_WANTED) --no-emit-package triton
+lock: .venv/.ready-dev ## make requirements/*.txt anew (ARGS=--upgrade for newer versions)
+	echo uv | $(COMPILE) $(ARGS) - -o requirements/install.txt
+	$(COMPILE) $(ARGS) pyproject.toml $(CPU) -o requirements/cpu.txt
+	$(COMPILE) $(ARGS) pyproject.toml --extra gpu --extra demo $(NOT_WANTED) --python-platform x86_64-manylinux_2_28 -o requirements/gpu.txt
+	$(COMPILE) $(ARGS) pyproject.toml $(CPU) --extra dev -c requirements/cpu.txt \
+		$$(sed -nE 's/^([a-z0-9._-]+)==.*/--no-emit-package \1/p' requirements/cpu.txt) -o requirements/dev.txt
 
-.venv/.ready: requirements/cpu.txt requirements/gpu.txt tools/install.py
+sbom: .venv/.ready-dev ## write what Lorikeet is made of to dist/ (CycloneDX)
+	$(PY) tools/sbom.py
+
+INSTALLER := requirements/install.txt requirements/cpu.txt requirements/gpu.txt tools/install.py
+
+.venv/.ready: $(INSTALLER)
 	@$(PYTHON) tools/install.py
 	@touch $@
 
-.venv/.ready-dev: requirements/cpu.txt requirements/gpu.txt requirements/dev.txt tools/install.py
+.venv/.ready-dev: $(INSTALLER) requirements/dev.txt
 	@$(PYTHON) tools/install.py --dev
 	@touch $@ .venv/.ready
 

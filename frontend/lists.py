@@ -1,7 +1,7 @@
-"""What lists have in common: the words that filter them, and their pages.
+"""Filtering and keyset pagination, shared by all lists.
 
-An address names a place in a list by the last row before it: however far down it is, a page costs
-the same.
+A URL names a position in a list by the last row before it, so every page costs the same, however
+far down it is.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 PAGE = 50
-"""Rows."""
+"""Rows per page."""
 MAX_DIGITS = 18
-"""Of a row's number in an address: a bigint holds them all."""
+"""Digits of a row id in a URL; a bigint holds every such number."""
 
 Row = TypeVar("Row", bound=Model)
 
 
 def words_of(request: HttpRequest, name: str = "q") -> str:
-    """What the address filters by; no text in PostgreSQL has a NUL."""
+    """The search words in the URL; NUL characters are dropped, as PostgreSQL text has none."""
     return request.GET.get(name, "").replace("\0", "").strip()
 
 
 def place_of(request: HttpRequest, name: str) -> int | None:
-    """The number of the row that a page begins behind; None on the first page."""
+    """The id of the row after which a page begins; None on the first page."""
     text = request.GET.get(name, "")
     return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else None
 
 
 def page_of(found: QuerySet[Row], rows: int = PAGE) -> tuple[list[Row], Row | None]:
-    """The first rows, and the last of these if others follow."""
+    """The first `rows` rows, and the last of them if more follow."""
     page = list(found[: rows + 1])
     return page[:rows], page[rows - 1] if len(page) > rows else None

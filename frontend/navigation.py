@@ -1,4 +1,4 @@
-"""The sidebar: only what the caller may see."""
+"""The sidebar, with only those pages that the caller may see."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.conf import settings
 from django.http import HttpRequest
 from django.urls import reverse
 
+from frontend import second_factor
 from tenants.models import Tenant, User
 from tenants.permissions import Caller, Permission
 
@@ -45,6 +46,7 @@ OPERATOR = (
     ("operate_limits", "Default limits"),
     ("operate_prices", "Prices"),
     ("operate_engines", "Engines"),
+    ("operate_quarantine", "Quarantine"),
     ("operate_audit", "Audit log"),
 )
 """The installation's pages, by URL name; for operators."""
@@ -67,11 +69,12 @@ GO = {
     "operate_limits": "d",
     "operate_prices": "c",
     "operate_engines": "f",
+    "operate_quarantine": "x",
     "operate_audit": "j",
 }
-"""The key that goes there after `g`, by URL name."""
+"""Keyboard shortcuts: the key to press after `g`, by URL name."""
 MAX_CHOICES = 100
-"""Tenants in the switcher; an operator with more finds them on their page."""
+"""Tenants in the switcher; operators find the others on the tenants page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Link:
 
 
 def navigation(request: HttpRequest) -> dict[str, object]:
-    """A context processor: what the shell of every page shows."""
+    """Context processor for the layout of every page."""
     user = getattr(request, "user", None)
     if not isinstance(user, User):
         return {}
@@ -92,8 +95,9 @@ def navigation(request: HttpRequest) -> dict[str, object]:
     slug = match.kwargs.get("slug") if match else None
     caller = getattr(request, "caller", None) or (Caller.of_user(user, slug) if slug else None)
     return {
-        "api_url": settings.API_URL,  # where its sockets lead
+        "api_url": settings.API_URL,  # to which pages open their sockets
         "caller": caller,
+        "lacks_second_factor": second_factor.is_missing(request),
         "tenant_links": list(tenant_links(caller, here)) if caller else [],
         "operator_links": list(operator_links(here)) if user.is_staff else [],
         "tenant_choices": list(Tenant.objects.visible_to(user)[:MAX_CHOICES]),

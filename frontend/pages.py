@@ -1,4 +1,4 @@
-"""What every page of the console goes through: who looks, at which tenant, and may he."""
+"""Access control of the console's pages: who asks, about which tenant, and with what rights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 
+from frontend.throttling import TooManyAttempts
 from tenants.errors import Refused
 from tenants.models import AuditEntry, User
 from tenants.models.audit import actor_of
@@ -22,15 +24,16 @@ from tenants.permissions import Caller, Permission
 
 LOGIN = "account_login"
 LOOK_NOTED_FOR = timedelta(hours=1)
-"""An operator who looks into a tenant is noted once in this time."""
+"""An operator's visits to a tenant are logged once in this time."""
 
 
 View = Callable[Concatenate[HttpRequest, Caller, ...], HttpResponseBase]
-"""A view of one tenant's page; further arguments come from its address."""
+"""A view of one tenant's page; further arguments come from the URL."""
 
 
 def signed_in(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """Sends others to the sign-in page: the whole page, where htmx asked for a part of it."""
+    """Redirects anonymous requests to the sign-in page; if htmx asks for part of a page, the whole
+    page is redirected."""
 
     @wraps(view)
     def guarded(request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
@@ -44,10 +47,11 @@ def signed_in(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespon
 
 
 def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpResponseBase]]:
-    """For views under `/t/<slug>/`: signed in, the tenant is visible to him, he may do this.
+    """For views under `/t/<slug>/`: takes a sign-in, a tenant the user can see, and a permission.
 
-    A tenant that isn't his is not found; a page that his role may not see is forbidden. Changes
-    need more: the view asks `caller.require` for them. A suspended tenant is only read.
+    A tenant that the user does not belong to is 404, a page that their role may not see is 403. For
+    changes the view requires further permissions with `caller.require`. A suspended tenant is
+    read-only.
     """
 
     def decorate(view: View) -> Callable[..., HttpResponseBase]:
@@ -58,7 +62,7 @@ def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpRe
             caller = Caller.of_user(request.user, slug)
             if caller is None:
                 raise Http404
-            request.caller = caller  # type: ignore[attr-defined] # for the shell of the page
+            request.caller = caller  # type: ignore[attr-defined] # for the page's sidebar
             caller.require(permission)
             if request.method == "POST" and not caller.tenant.active and not caller.operator:
                 raise PermissionDenied("The tenant is suspended.")
@@ -71,7 +75,7 @@ def tenant_page(permission: Permission) -> Callable[[View], Callable[..., HttpRe
 
 
 def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """For views of the whole installation: operators only; nobody else hears of them."""
+    """For views of the whole installation: operators only; others get 404."""
 
     @signed_in
     @wraps(view)
@@ -83,10 +87,17 @@ def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRe
     return guarded
 
 
+def too_many_attempts(request: HttpRequest, refused: TooManyAttempts) -> HttpResponse:
+    """The page that says when to try again."""
+    answer = render(request, "429.html", {"message": refused.message}, status=429)
+    answer["Retry-After"] = str(refused.retry_after_s)
+    return answer
+
+
 @contextmanager
 def refusals_told(request: HttpRequest) -> Iterator[None]:
-    """What is refused in this block is told at the head of the next page; the rest of the block is
-    left out."""
+    """Shows a refusal raised in this block as a message on the next page; the rest of the block is
+    skipped."""
     try:
         yield
     except Refused as refused:
@@ -94,7 +105,7 @@ def refusals_told(request: HttpRequest) -> Iterator[None]:
 
 
 def _note_look(request: HttpRequest, caller: Caller) -> None:
-    """Operators see everything, and every tenant sees that they did."""
+    """Log that an operator looked into a tenant, so that the tenant can see it."""
     if caller.role is not None or not caller.operator:
         return
     looks: dict[str, str] = request.session.get("looks", {})

@@ -1,12 +1,12 @@
-"""Takes tickets once, over all gateways: one statement in PostgreSQL, without the ORM."""
+"""Accepts each ticket once over all gateways: one statement in PostgreSQL, without the ORM."""
 
 from __future__ import annotations
 
 from frontend.tickets import BadTicket, Ticket
 from tenants.database import Database
 
-# The rights are looked at in the same statement: what a person lost after his ticket was issued,
-# and before it is taken, nobody would tell of again.
+# Permissions are checked in the same statement: no further notice would come for a change between
+# the ticket's issue and its use.
 REDEEM = """
 INSERT INTO tenants_usedticket (id)
 SELECT %(id)s FROM tenants_user u
@@ -24,7 +24,7 @@ class PostgresRedeemer:
         self._database = database
 
     async def redeem(self, ticket: Ticket) -> None:
-        """Take it; see `frontend.tickets.Redeemer`."""
+        """See `frontend.tickets.Redeemer`."""
         values = {
             "id": ticket.id,
             "user_id": ticket.user_id,

@@ -1,8 +1,8 @@
-"""Single sign-on by OpenID Connect, held to more than allauth holds it.
+"""Single sign-on by OpenID Connect, with checks that allauth does not make.
 
-allauth trusts TLS for who made an ID token. Here its signature is checked, a nonce ties it to the
-browser that asked, and the user info must be about the same person (OpenID Connect Core 1.0,
-sections 3.1.3.7 and 5.3.2). What a provider answers, or does not, is never this gateway's failure.
+allauth relies on TLS for the origin of an ID token. Here its signature is verified, a nonce ties it
+to the browser that asked, and the user info must be about the same person (OpenID Connect Core 1.0,
+sections 3.1.3.7 and 5.3.2). Whatever a provider answers, or fails to, must not cause a 500.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from django.utils.crypto import salted_hmac
 from requests import RequestException
 
 UNUSABLE = (AttributeError, KeyError, TypeError, ValueError, RequestException, ImproperlyConfigured)
-"""What comes of reading answers that are not as the standard has them; the last one is allauth's
-word for a subject that is too long."""
+"""Exceptions that malformed answers of a provider cause; allauth raises the last one for a subject
+that is too long."""
 NEEDED = frozenset({"issuer", "authorization_endpoint", "token_endpoint", "jwks_uri"})
-"""What a provider's description of itself must have (OpenID Connect Discovery 1.0, section 3)."""
+"""Fields that a provider's metadata must have (OpenID Connect Discovery 1.0, section 3)."""
 
 
 def nonce_of(state: str) -> str:
-    """What the ID token that answers this state must repeat.
+    """The nonce that the ID token for this state must contain.
 
-    A state is made at random, kept in one session and good for one answer; so is its nonce."""
+    A state is random, stored in one session and valid for one answer, and so is its nonce."""
     return salted_hmac("single sign-on", state).hexdigest()
 
 
 @contextmanager
 def _answers() -> Iterator[None]:
-    """An answer that is missing or not as the standard has it.
+    """Turns whatever a missing or malformed answer raises into one error.
 
     Raises:
-        OAuth2Error: it is.
+        OAuth2Error: the answer cannot be used.
     """
     try:
         yield
@@ -52,7 +52,7 @@ def _answers() -> Iterator[None]:
 
 
 class Client(OAuth2Client):  # type: ignore[misc]
-    """Sends a nonce along."""
+    """Adds a nonce to the authorization request."""
 
     def get_redirect_url(
         self, authorization_url: str, scope: list[str], extra_params: dict[str, str]
@@ -63,7 +63,7 @@ class Client(OAuth2Client):  # type: ignore[misc]
 
 
 class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
-    """Turns a code into a person."""
+    """Exchanges an authorization code for a user's identity."""
 
     client_class = Client
 
@@ -78,22 +78,22 @@ class Exchange(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]
     def get_access_token_data(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         with _answers():
             found: dict[str, Any] = super().get_access_token_data(*args, **kwargs)
-        self.did_fetch_access_token = False  # allauth checks no signature of what it fetched itself
+        self.did_fetch_access_token = False  # else allauth would not verify the signature
         return found
 
     def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
         with _answers():
             login = super().complete_login(request, app, token, **kwargs)
             check(login.account.extra_data, nonce=nonce_of(request.GET["state"]))
-        request.told = login  # type: ignore[attr-defined] # for the page of who has no account
+        request.told = login  # type: ignore[attr-defined] # for the page that says there is no account
         return login
 
 
 def check(told: Mapping[str, Mapping[str, Any]], *, nonce: str) -> None:
-    """What allauth does not look at in an ID token (`told["id_token"]`).
+    """Check what allauth does not in an ID token (`told["id_token"]`).
 
     Raises:
-        ValueError: it never expires, answers another request, or the user info is somebody else's.
+        ValueError: it never expires, is for another request, or the user info is somebody else's.
         KeyError: a claim is missing.
     """
     claims = told["id_token"]
@@ -106,15 +106,15 @@ def check(told: Mapping[str, Mapping[str, Any]], *, nonce: str) -> None:
 
 
 class Provider(OpenIDConnectProvider):  # type: ignore[misc]
-    """The identity provider that OIDC_* names."""
+    """The identity provider configured by OIDC_*."""
 
     oauth2_adapter_class = Exchange
 
     def redirect(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        """A page that goes to the provider by itself.
+        """A page that takes the browser to the provider.
 
-        Not a redirect: that would answer a form, and browsers hold it, and every further one,
-        against the policy `form-action 'self'`.
+        Not a redirect: as the response to a form it would violate the policy `form-action 'self'`,
+        which browsers apply to all redirects after a form.
         """
         try:
             answer: HttpResponse = super().redirect(request, *args, **kwargs)
@@ -126,7 +126,7 @@ class Provider(OpenIDConnectProvider):  # type: ignore[misc]
         return render(request, "socialaccount/login_redirect.html", where)
 
     def extract_email_addresses(self, data: dict[str, Any]) -> list[Any]:
-        """Some providers say "false" in a text, which is as good as true to allauth."""
+        """Some providers send "false" as a string, which allauth would take for true."""
         found: list[Any] = super().extract_email_addresses(data)
         for address in found:
             address.verified = address.verified in (True, "true")
@@ -134,7 +134,7 @@ class Provider(OpenIDConnectProvider):  # type: ignore[misc]
 
 
 def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """Where the provider sends people back to."""
+    """The redirect URI, to which the provider sends people back."""
     exchange = Exchange(request, provider_id)
     try:
         answer: HttpResponse = OAuth2CallbackView.adapter_view(exchange)(request)

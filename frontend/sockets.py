@@ -1,9 +1,10 @@
 """What the pages' websockets have in common: who may open one, for how long, how it is closed.
 
-Plain ASGI applications, for Channels' consumers cost a thread hop a message. The processes that
-serve them know no sessions and no cookies: a page shows a ticket (`frontend.tickets`), which leases
-the socket for LEASE_S, and a fresh one before that is over. Who loses his rights or signs out
-meanwhile loses his sockets at once: the database tells (`tenants.directory.notices`).
+Plain ASGI applications, since Channels' consumers cost a thread hop per message. The processes that
+serve them know no sessions and no cookies: a page sends a ticket (`frontend.tickets`), which leases
+the socket for LEASE_S, and a fresh one before that time is over. The sockets of somebody who loses
+permissions or signs out are closed at once, on a notice from the database
+(`tenants.directory.notices`).
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ log = structlog.get_logger(__name__)
 NOT_SIGNED_IN = 4401
 NOT_ALLOWED = 4403
 GONE = 4408
-"""The page was not heard of, or what it may do has changed; it may come back with a new ticket."""
+"""The page was silent, or its permissions have changed; it may reconnect with a new ticket."""
 IDLE_S = 60.0
-"""Pages say something every 15 s."""
+"""Longest silence of a page; pages send something every 15 s."""
 OPENING_S = 5.0
-"""Longest wait for the ticket of a socket that was opened."""
+"""Longest wait for the ticket after a socket was opened."""
 MAX_OPENING = 1000
-"""Sockets of a process that wait for their tickets; more are turned away."""
+"""Sockets per process that may wait for their tickets; more are refused."""
 LEASE_S = 300.0
-"""Pages renew it every 100 s, so a console that does not answer for a while ends nothing."""
+"""Pages renew every 100 s, so sockets survive a console that is down for a while."""
 MAX_ENDED = 10_000
-"""Ended sessions that are remembered as long as a ticket of theirs may be shown."""
+"""Ended sessions to remember, each until its tickets have expired."""
 
 V = TypeVar("V")
 Serve = Callable[[Ticket, Scope, Receive, Send], Awaitable[None]]
@@ -60,11 +61,11 @@ class Message(msgspec.Struct, tag_field="type"):
 
 
 class Ping(Message, tag="ping"):
-    """Page to socket: is anybody there?"""
+    """Page to socket: heartbeat."""
 
 
 class Pong(Message, tag="pong"):
-    """Socket to page, answers ping."""
+    """Socket to page: answer to a ping."""
 
 
 class Refused(Exception):
@@ -104,12 +105,12 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 class Lease:
-    """A socket that is open until somebody ends it, or its time is over."""
+    """Keeps a socket open until somebody ends it, or it expires."""
 
     def __init__(self, ticket: Ticket, lease_s: float) -> None:
         self.ticket = ticket
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """The code to close it with."""
+        """Resolves to the close code."""
         self._lease_s = lease_s
         self._timer = self._expiry()
 
@@ -130,7 +131,7 @@ class Lease:
 
 
 class Gate:
-    """The door of all pages' sockets of this process, on its event loop."""
+    """Admits all pages' sockets of this process; belongs to its event loop."""
 
     def __init__(
         self, signer: Signer, redeemer: Redeemer, origins: Origins, *, lease_s: float = LEASE_S
@@ -140,13 +141,13 @@ class Gate:
         self._leases: set[Lease] = set()
         self._opening = 0
         self._ended: OrderedDict[str, float] = OrderedDict()
-        """Sessions, and by the monotonic clock when they ended."""
+        """Digests of ended sessions, with the monotonic time at which they ended."""
 
     def guarded(self, purpose: str, serve: Serve) -> Application:
         """The ASGI application for sockets of this purpose.
 
         `serve(ticket, scope, receive, send)` runs with an open socket and raises Refused to close
-        it with a code. It never hears of renewals.
+        it with a code. Renewals are handled here and not passed on.
         """
 
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,12 +155,12 @@ class Gate:
             if self._opening >= MAX_OPENING or not self._origins.allow(scope):
                 await send({"type": "websocket.close", "code": NOT_ALLOWED})
                 return
-            # Accepted first: a browser is told no code of a socket that was never open.
+            # Accepted first: browsers do not see the close code of a socket that was never open.
             await send({"type": "websocket.accept"})
             try:
                 await self._admit(purpose, serve, scope, receive, send)
             except Refused as refused:
-                with suppress(RuntimeError):  # it has gone by itself
+                with suppress(RuntimeError):  # closed by the page already
                     await send({"type": "websocket.close", "code": refused.code})
 
         return application
@@ -171,7 +172,7 @@ class Gate:
             return
         ticket = self._read(text, purpose)
         lease = Lease(ticket, self._lease_s)
-        # Before the rights are looked up: what changes after that finds the lease.
+        # Before permissions are checked, so that a change after the check finds the lease.
         self._leases.add(lease)
         try:
             await self._redeem(ticket)
@@ -181,7 +182,7 @@ class Gate:
             lease.forget()
 
     async def _first(self, receive: Receive) -> str | None:
-        """The ticket, which is the first message; None where the page has gone."""
+        """The ticket, which is the first message; None if the page has disconnected."""
         self._opening += 1
         try:
             async with asyncio.timeout(OPENING_S):
@@ -217,7 +218,7 @@ class Gate:
             raise Refused(GONE) from None
 
     def _renewing(self, lease: Lease, receive: Receive) -> Receive:
-        """Takes the tickets out of what the page says."""
+        """Wraps `receive`: handles tickets, passes on all other messages."""
 
         async def heard() -> dict[str, object]:
             while True:
@@ -230,7 +231,7 @@ class Gate:
         return heard
 
     async def _renew(self, lease: Lease, text: str) -> None:
-        """A ticket that is no good leaves the lease as it is."""
+        """Renew the lease; an invalid ticket leaves it as it is."""
         with suppress(Refused):
             ticket = self._read(text, lease.ticket.purpose)
             await self._redeem(ticket)
@@ -242,7 +243,7 @@ class Gate:
     async def _hold(
         self, lease: Lease, serve: Serve, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Serve the socket as long as it is leased."""
+        """Serve the socket until it ends or its lease does."""
         serving: asyncio.Future[Any] = asyncio.ensure_future(
             serve(lease.ticket, scope, receive, send)
         )
@@ -256,10 +257,10 @@ class Gate:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
 
-    # --- What the database tells -----------------------------------------------------------------
+    # --- Notices from the database ---------------------------------------------------------------
 
     def changed(self, notice: Notice | None) -> None:
-        """Somebody's session or rights have changed; None: perhaps, of anybody."""
+        """A session or permissions changed; None: changes of anybody may have been missed."""
         now = time.monotonic()
         if notice is not None and notice.session is not None:
             self._remember(notice.session, now)
@@ -277,7 +278,7 @@ class Gate:
 
 
 def _verdict(ticket: Ticket, notice: Notice | None) -> int | None:
-    """The code by which the socket of this ticket is closed; None where it goes on."""
+    """The code with which to close this ticket's socket; None to leave it open."""
     match notice:
         case None:
             return GONE
@@ -293,7 +294,7 @@ def _verdict(ticket: Ticket, notice: Notice | None) -> int | None:
 
 
 async def hear(receive: Receive) -> str | bytes | None:
-    """The next message; None where the page has gone.
+    """The next message; None if the page has disconnected.
 
     Raises:
         Refused: the page was silent for too long.
@@ -309,15 +310,15 @@ async def hear(receive: Receive) -> str | bytes | None:
 
 
 async def say(send: Send, message: Message) -> None:
-    """Write one message as JSON; waits while the page is slow."""
+    """Send one message as JSON; waits while the page reads slowly."""
     await send({"type": "websocket.send", "text": msgspec.json.encode(message).decode()})
 
 
 async def tell_always(
     news: asyncio.Event, views: Mapping[str, V], tell: Callable[[V], Awaitable[None]]
 ) -> None:
-    """Whenever there is news, `tell` it of each view; until cancelled or the socket is closed."""
-    with suppress(RuntimeError):  # closed, which the reader hears as well
+    """Call `tell` for each view whenever `news` is set, until cancelled or the socket closes."""
+    with suppress(RuntimeError):  # closed, which the reader notices as well
         while True:
             await news.wait()
             news.clear()

@@ -1,9 +1,9 @@
-"""Tickets: what a signed-in page shows to open a websocket, on a server that knows no sessions.
+"""Tickets: with one, a signed-in page opens a websocket on a server that knows no sessions.
 
-The console gives a ticket to a page whose session and rights it has looked at (`POST /tickets`).
-The page sends it as the first message of its socket, never in the address, which would be logged;
-before the socket's lease ends it sends another one. A ticket is signed, holds for TICKET_S, and is
-taken once. Free of Django: both planes import it.
+The console issues a ticket to a page after checking its session and permissions (`POST /tickets`).
+The page sends it as the first message of its socket, never in the URL, which would be logged;
+before the socket's lease ends it sends another one. A ticket is signed, valid for TICKET_S, and can
+be used once. Free of Django: both planes import it.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from typing import Any, Protocol
 import msgspec
 
 TICKET_S = 60.0
-"""How long a ticket can be shown."""
+"""How long a ticket is valid."""
 CLOCK_SKEW_S = 30.0
 """How far the clock of the machine that issued it may be ahead."""
 MAX_TICKET_CHARS = 4096
 PLAYGROUND, LIVE = "playground", "live"
-"""The purposes: each kind of socket takes its own."""
+"""Purposes: each kind of socket accepts only its own."""
 WHOLE = 0
-"""Instead of a tenant: the whole installation."""
+"""In place of a tenant id: the whole installation."""
 
 
 class BadTicket(Exception):
-    """It opens nothing; the message says why."""
+    """The ticket is not accepted; the message says why."""
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may open which socket, and what he had the right to when it was issued."""
+    """Who may open which socket, and the permissions they had when it was issued."""
 
     purpose: str
     user_id: int
     tenant_id: int = WHOLE
     slug: str = ""
-    """The tenant's."""
+    """The tenant's slug."""
     audience: str = ""
-    """Those with the same one see the same of a tenant."""
+    """Holders with the same audience see the same of a tenant."""
     claims: dict[str, Any] = {}
     """What else the socket needs to know, as JSON."""
     staff: bool = False
-    """Whether he operates the installation."""
+    """Whether the holder is an operator."""
     role: str = ""
-    """In the tenant; none for an operator who is no member."""
+    """The holder's role in the tenant; empty for an operator who is not a member."""
     session: str = ""
-    """Digest of his session's key: signing out ends what the session has opened."""
+    """Digest of the session key: signing out closes the sockets that the session has opened."""
     id: str = msgspec.field(default_factory=lambda: secrets.token_urlsafe(16))
     issued_at: float = 0.0
     """Unix time, set by `Signer.issue`."""
 
     def renews(self, other: Ticket) -> bool:
-        """Whether a socket that was opened with the other one goes on with this one."""
+        """Whether this ticket may renew a socket that was opened with the other one."""
         return self._rights() == other._rights()
 
     def _rights(self) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opening(msgspec.Struct, tag_field="type", tag="ticket"):
-    """Page to socket: the first message of each, and again to renew the lease."""
+    """Page to socket: the first message, and again to renew the lease."""
 
     ticket: str
 
@@ -81,16 +81,16 @@ class Signer:
         self._key = hmac.digest(secret.encode(), b"lorikeet: tickets of sockets", "sha256")
 
     def issue(self, ticket: Ticket, now: float) -> str:
-        """The ticket as a page is given it, from the unix time `now` on."""
+        """Sign a ticket that is valid from the unix time `now`."""
         body = msgspec.json.encode(msgspec.structs.replace(ticket, issued_at=now))
         return f"{_encode(body)}.{_encode(self._signature(body))}"
 
     def read(self, text: str, purpose: str, now: float) -> Ticket:
-        """The ticket that a page has shown at the unix time `now`; whether it was taken before
-        is the Redeemer's to say.
+        """Verify a ticket at the unix time `now`; whether it was used before is for the Redeemer to
+        say.
 
         Raises:
-            BadTicket: it is none of ours, for something else, or too old.
+            BadTicket: it was not issued here, is for another purpose, or is too old.
         """
         if len(text) > MAX_TICKET_CHARS:
             raise BadTicket("it is too long")
@@ -113,20 +113,20 @@ class Signer:
 
 
 class Redeemer(Protocol):
-    """Takes each ticket once, over all gateways; see `tenants.redeeming`."""
+    """Accepts each ticket once, over all gateways; see `frontend.redeeming`."""
 
     async def redeem(self, ticket: Ticket) -> None:
-        """Take it.
+        """Mark the ticket as used.
 
         Raises:
-            BadTicket: it was taken before, or its holder's rights have changed since.
-            inference.errors.Unavailable: nobody can say now.
+            BadTicket: it was used before, or its holder's permissions have changed since.
+            inference.errors.Unavailable: the database does not answer.
         """
         ...
 
 
 def opening_of(text: str | bytes) -> str | None:
-    """The ticket in a message; None where the message is another one."""
+    """The ticket in a message; None if it is some other message."""
     try:
         return _openings.decode(text).ticket
     except (msgspec.DecodeError, RecursionError):
@@ -134,7 +134,7 @@ def opening_of(text: str | bytes) -> str | None:
 
 
 def session_digest(key: str) -> str:
-    """How tickets and notices name a session: whoever reads one cannot use it."""
+    """Names a session in tickets and notices without revealing its key."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 

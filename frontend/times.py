@@ -1,5 +1,5 @@
-"""Days and moments of UTC, as forms take them: of the centuries that have any usage, so that what
-lies some days before or after is a time as well."""
+"""Form fields for days and times in UTC, limited to 2000-2200, so that adding or subtracting some
+days never overflows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tenants.api.v1 import EARLIEST, LATEST
 
 
 class Day(forms.DateField):
-    """A day of UTC; cleaned to a date."""
+    """A day in UTC; cleaned to a date."""
 
     default_validators = [MinValueValidator(EARLIEST.date()), MaxValueValidator(LATEST.date())]
 
@@ -22,7 +22,7 @@ class Day(forms.DateField):
 
 
 class Moment(forms.DateTimeField):
-    """A date and time of UTC, to the minute."""
+    """A date and time in UTC, to the minute."""
 
     default_validators = [MinValueValidator(EARLIEST), MaxValueValidator(LATEST)]
 

@@ -22,9 +22,9 @@ from frontend.views import (
 )
 from frontend.views.adapters import adapters, versions
 from frontend.views.operate import audit as whole_log
+from frontend.views.operate import credentials, models, prices, quarantine, users
 from frontend.views.operate import engines as fleet
 from frontend.views.operate import limits as defaults
-from frontend.views.operate import models, prices, users
 from frontend.views.operate import overview as installation
 from frontend.views.operate import requests as all_requests
 from frontend.views.operate import tenants as all_tenants
@@ -69,6 +69,12 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("prices/<int:pk>/withdraw", prices.withdraw, name="operate_prices-withdraw"),
     path("engines", fleet.engines, name="operate_engines"),
     path("engines/drain", fleet.drain, name="operate_engines-drain"),
+    path("engines/credentials", credentials.credentials, name="operate_engines-credentials"),
+    path("engines/credentials/<int:pk>/rotate", credentials.rotate, name="operate_engines-rotate"),
+    path("engines/credentials/<int:pk>/revoke", credentials.revoke, name="operate_engines-revoke"),
+    path("quarantine", quarantine.quarantine, name="operate_quarantine"),
+    path("quarantine/<int:pk>/bill", quarantine.bill, name="operate_quarantine-bill"),
+    path("quarantine/<int:pk>/dismiss", quarantine.dismiss, name="operate_quarantine-dismiss"),
     path("audit", whole_log.audit, name="operate_audit"),
 ]
 KEPT = [
@@ -90,6 +96,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(
         "account/oidc/<str:provider_id>/login/callback/", callback, name="openid_connect_callback"
     ),  # before allauth's own
+    path("account/second-factor", home.ask_for_second_factor, name="second-factor"),
     path("account/", include("allauth.urls")),
     path("join", home.join, name="join"),
     path("find", find.anywhere, name="find"),

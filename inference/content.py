@@ -8,6 +8,8 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 FILES = (CONFIG, WEIGHTS)
 """The files of an adapter version: these two and no other."""
+TICKET_HEADER = "x-adapter-ticket"
+"""In which an engine shows a gateway that it may fetch them (`AdapterRef.ticket`)."""
 
 
 def digest_of(config_sha256: str, weights_sha256: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -77,6 +78,15 @@ def integer(name: str, default: int | None = None, *, low: int = 0, high: int | 
         return value
 
     return _read(name, default, parse, allowed)
+
+
+def day(name: str) -> float:
+    """The unix time at which a day of UTC begins; 0 where it is not set."""
+
+    def parse(raw: str) -> float:
+        return datetime.combine(date.fromisoformat(raw), time.min, UTC).timestamp()
+
+    return _read(name, 0.0, parse, "a day such as 2026-12-24")
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

@@ -213,6 +213,12 @@ class EngineIdInUse(InferenceError):
     code = "engine_id_in_use"
 
 
+class EngineRefused(InferenceError):
+    """This engine's credential does not allow it to serve here."""
+
+    code = "engine_refused"
+
+
 class LinkMisuse(InferenceError):
     """Our own end of an engine link tried something that the protocol forbids."""
 

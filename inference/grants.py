@@ -217,8 +217,51 @@ class Limiter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class EngineCredential:
+    """Who an engine is. Compare by value.
+
+    `id` is its row, 0 where engines share a token; `pools` the base models that it may serve, None
+    for all; `prefix` is that of its secret, so it is another one once it was rotated.
+    """
+
+    id: int
+    name: str
+    pools: frozenset[str] | None = None
+    prefix: str = ""
+
+    def may_serve(self, base_model: str) -> bool:
+        return self.pools is None or base_model in self.pools
+
+
+class Engines(Protocol):
+    """The credentials of engines, answered from memory."""
+
+    def identify(self, secret: str) -> EngineCredential:
+        """Whose secret this is; compared in constant time.
+
+        Raises:
+            InvalidApiKey: nobody's, or it was revoked.
+            Unavailable: they are not known yet.
+        """
+        ...
+
+    def holds(self, credential: EngineCredential) -> bool:
+        """Whether it is still as it was when it was identified."""
+        ...
+
+
 Written = Callable[[Sequence[tuple[str, int]]], None]
 """Called on the event loop with entries that are in the ledger for good: request id and attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who reports usage: an engine, with the id of its credential, from its journal."""
+
+    engine_id: str
+    credential: int
+    journal: str
 
 
 class Recorder(Protocol):
@@ -231,6 +274,14 @@ class Recorder(Protocol):
 
         An entry that was written before counts as written. `written` is not called for entries
         that this process could not write before it ended: the engine sends them again.
+        """
+        ...
+
+    def quarantine(
+        self, source: Source, suspects: Sequence[tuple[LedgerEntry, str]], written: Written
+    ) -> None:
+        """Keep entries that are not to be billed, each with why, for an operator's decision; then
+        call `written` with those that are kept. Returns at once, never blocks, never raises.
         """
         ...
 

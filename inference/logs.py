@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import logging.config
+import re
 import sys
+from typing import Any
 
 import structlog
 
@@ -24,10 +26,11 @@ _QUIET = (
 )
 
 
-def configure(process: str, level: str = "info") -> None:
+def configure(process: str, level: str = "info", *, secret: re.Pattern[str] | None = None) -> None:
     """Set up logging for this process; lines go to standard error. Call once, at the start.
 
-    `process` names it in each line; `level` is one of debug, info, warning, error.
+    `process` names it in each line; `level` is one of debug, info, warning, error. What `secret`
+    matches is left out of every line, whoever writes it.
     """
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -49,6 +52,7 @@ def configure(process: str, level: str = "info") -> None:
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
                 structlog.processors.JSONRenderer(),
+                *([_without(secret)] if secret else []),
             ],
         )
     )
@@ -66,3 +70,10 @@ def _named(process: str) -> structlog.types.Processor:
         return event
 
     return add
+
+
+def _without(secret: re.Pattern[str]) -> structlog.types.Processor:
+    def cut(logger: object, method: str, line: Any) -> str:
+        return secret.sub("[secret]", line)
+
+    return cut

@@ -64,6 +64,30 @@ class KeyRevoked(Refused):
     code = "key_revoked"
 
 
+class CredentialRevoked(Refused):
+    """A revoked credential stays as it was: make another one."""
+
+    code = "credential_revoked"
+
+
+class CredentialExists(Refused):
+    """Another engine's credential has this name."""
+
+    code = "credential_exists"
+
+
+class AlreadyDecided(Refused):
+    """This entry was billed or dismissed already."""
+
+    code = "already_decided"
+
+
+class NotBillable(Refused):
+    """The ledger cannot take this entry: dismiss it."""
+
+    code = "not_billable"
+
+
 class PriceInForce(Refused):
     """A price that has come into force stays, for the bills made with it: set a later one."""
 
@@ -74,6 +98,12 @@ class InvitationOver(Refused):
     """This invitation was accepted or withdrawn, or has expired: ask for a new one."""
 
     code = "invitation_over"
+
+
+class TooManyInvitations(Refused):
+    """There are as many open invitations as a tenant may have: withdraw some first."""
+
+    code = "too_many_invitations"
 
 
 class ConversationChanged(Refused):

@@ -1,14 +1,15 @@
-"""Background jobs that keep the ledger's tables in shape."""
+"""The hourly background job that keeps tables in shape."""
 
 from __future__ import annotations
 
 import procrastinate
+from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 
 from tenants.answers import KEPT_TIME
-from tenants.models import IdempotentAnswer
+from tenants.models import IdempotentAnswer, Invitation
 
 app: procrastinate.App = django_app
 
@@ -16,11 +17,12 @@ app: procrastinate.App = django_app
 @app.periodic(cron="23 * * * *")
 @app.task(name="keep_house", queueing_lock="keep_house")
 def keep_house(timestamp: int) -> None:
-    """Each hour: make the ledger's next month, forget answers that nobody may ask for again, and
-    tickets that nobody may show again."""
+    """Each hour: create the ledger's next partition, and delete rows that have expired."""
     make_partitions()
     forget_answers()
     forget_tickets()
+    forget_sessions()
+    forget_invitations()
 
 
 def make_partitions() -> None:
@@ -44,3 +46,13 @@ def forget_tickets() -> None:
     """Those taken an hour ago: their time is over long since."""
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM tenants_usedticket WHERE used_at < now() - interval '1 hour'")
+
+
+def forget_sessions() -> None:
+    """Those that have expired; Django only stops accepting them."""
+    call_command("clearsessions")
+
+
+def forget_invitations() -> None:
+    """Those that ended a while ago, with the names that were noted on them."""
+    Invitation.objects.long_over().delete()

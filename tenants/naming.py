@@ -15,6 +15,7 @@ PREFIX_LENGTH = 12
 SECRET_LENGTH = 43
 """43 characters of 62 kinds: 256 bits."""
 KEY_FORM = re.compile(rf"lk_([A-Za-z0-9]{{{PREFIX_LENGTH}}})_[A-Za-z0-9]{{{SECRET_LENGTH}}}")
+ENGINE_FORM = re.compile(rf"le_([A-Za-z0-9]{{{PREFIX_LENGTH}}})_[A-Za-z0-9]{{{SECRET_LENGTH}}}")
 PLAYGROUND = "play-"
 """Begins the prefix of a tenant's playground key. No text has such a prefix, so nobody can show
 that key: it only gives what the playground's users generate its own limits and line of usage."""
@@ -31,6 +32,12 @@ LIVE = "live"
 def prefix_of(secret: str) -> str | None:
     """The lookup prefix of a key's text, None where it does not have a key's form."""
     found = KEY_FORM.fullmatch(secret)
+    return found[1] if found else None
+
+
+def engine_prefix_of(secret: str) -> str | None:
+    """The same of an engine's credential."""
+    found = ENGINE_FORM.fullmatch(secret)
     return found[1] if found else None
 
 

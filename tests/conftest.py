@@ -27,6 +27,13 @@ def gateways(monkeypatch: pytest.MonkeyPatch) -> FakeGateways:
     return fake
 
 
+@pytest.fixture
+def plain_files(settings: Any) -> None:
+    """For pages: nothing is collected here, so there is no manifest of static files."""
+    plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
+    settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
+
+
 TOGETHER = ("stack", "browser", "engine")
 """Folders whose tests share a whole stack or an engine, the longest first."""
 ALONE = ("stack/test_up.py", "stack/test_planes.py")

@@ -7,6 +7,8 @@
 Does nothing when the environment already holds exactly this lock. With an NVIDIA GPU (or
 LORIKEET_DEVICE=gpu) the CUDA build of vLLM is installed, otherwise the CPU build.
 
+Every file is checked against the hashes of the lock, wherever it comes from.
+
 torch's CPU build is not on PyPI. pip's own configuration (find-links, an index) is asked first:
 where it knows the wheel, nothing else is contacted; where it doesn't, it says so at once and
 PyTorch's CPU index (or LORIKEET_TORCH_INDEX) is used, for this one package alone, so that no other
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,8 +30,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCH_INDEX = os.environ.get("LORIKEET_TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
-UV = "uv==0.13.8"
-"""Installs the lock ten times faster than pip."""
+INSTALLER = ROOT / "requirements" / "install.txt"
+"""uv, which installs a lock ten times faster than pip."""
 
 
 def main() -> None:
@@ -61,7 +64,7 @@ def install(folder: Path, locks: list[Path]) -> None:
         say(f"making the virtual environment {folder.name}")
         venv.create(folder, with_pip=True)
     if not (folder / "bin" / "uv").exists():
-        run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", UV])
+        run([*pip(python), "--requirement", INSTALLER])
     for lock in locks:
         if read_stamp(folder, lock.name) != stamps[lock.name]:
             say(f"installing {lock.relative_to(ROOT)}")
@@ -72,23 +75,36 @@ def install(folder: Path, locks: list[Path]) -> None:
 
 def install_lock(folder: Path, python: Path, lock: Path) -> None:
     """Install one lock; `--no-deps`, so that nothing outside it ever comes along."""
-    lines = [line.strip() for line in lock.read_text().splitlines()]
-    for line in lines:
-        if line.startswith("torch==") and "+cpu" in line:
-            install_torch(python, line)
-    rest = folder / f".{lock.name}.rest"
-    rest.write_text("\n".join(line for line in lines if "+cpu" not in line))
+    pinned = requirements(lock.read_text())
+    cpu_builds = [one for one in pinned if "+cpu" in one.split()[0]]
+    if cpu_builds:
+        install_torch(python, written(folder / f".{lock.name}.torch", cpu_builds))
+    rest = written(folder / f".{lock.name}.rest", [one for one in pinned if one not in cpu_builds])
     uv = [folder / "bin" / "uv", "pip", "install", "--quiet", "--python", python, "--no-deps"]
-    run([*uv, *index_options(python), "--requirement", rest])
+    run([*uv, "--require-hashes", *index_options(python), "--requirement", rest])
 
 
-def install_torch(python: Path, requirement: str) -> None:
+def requirements(lock: str) -> list[str]:
+    """Each requirement of a lock with the lines of its hashes."""
+    return re.findall(r"^[^\s#].*(?:\n\s+--hash=.*)*", lock, re.MULTILINE)
+
+
+def written(file: Path, pinned: list[str]) -> Path:
+    file.write_text("".join(f"{one}\n" for one in pinned))
+    return file
+
+
+def install_torch(python: Path, requirement: Path) -> None:
     """torch's CPU build, from pip's own sources or from PyTorch's index."""
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    found = subprocess.run([*map(str, pip), requirement], capture_output=True, text=True)
-    if found.returncode:
-        say(f"pip's own sources lack {requirement}: trying {TORCH_INDEX}")
-        run([*pip, "--index-url", TORCH_INDEX, requirement])
+    command = [*pip(python), "--no-deps", "--requirement", requirement]
+    if subprocess.run([str(part) for part in command], capture_output=True).returncode:
+        say(f"pip's own sources lack torch's CPU build: trying {TORCH_INDEX}")
+        run([*command, "--index-url", TORCH_INDEX])
+
+
+def pip(python: Path) -> list[object]:
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    return [python, "-m", "pip", "install", *quiet, "--require-hashes"]
 
 
 def index_options(python: Path) -> list[str]:

@@ -1,1 +1,2 @@
-"""What open pages are told: that something has changed. What it is now they ask the console."""
+"""Live updates of open pages: gateways tell them that something changed, and they ask the console
+for the new content."""

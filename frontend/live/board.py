@@ -1,9 +1,9 @@
-"""The live topics of one gateway process: who watches, and one look for all of them.
+"""The live topics of one gateway process: subscriptions, and one poll per topic for all of them.
 
-A topic of state is looked at once every `every_s` for all its watched keys together, while anybody
-watches, and readers hear that it is another one. Requests that begin and end are told to this
-process's readers and, by the `Relay`, to those of other gateways. No page is rendered here and no
-database asked. All of it belongs to one event loop.
+While anybody watches a state topic, it is polled every `every_s` for all watched keys at once, and
+readers are told when the state has changed. Requests that begin and end are announced to this
+process's readers and, through the `Relay`, to those of other gateways. Nothing is rendered here and
+no database is asked. Everything runs on one event loop.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from frontend.live.topics import TOPICS, Topic
 log = structlog.get_logger(__name__)
 
 LINGER_S = 60.0
-"""Requests of a key are kept so long after its last watcher left, for one that comes back."""
+"""How long the events of a key are kept after its last watcher left, in case it reconnects."""
 FLUSH_S = 0.5
-"""What ends in this time is told together."""
+"""Requests that end within this time are announced in one batch."""
 MAX_BATCH = 500
-"""Keys whose requests ended in FLUSH_S; of more the newest are told."""
+"""API keys in one batch; if requests of more keys ended in FLUSH_S, the newest are announced."""
 
 
 class Board:
-    """What this process's pages watch; a context, which ends its tasks."""
+    """What the pages of this process watch. A context manager, which ends the board's tasks."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Board:
         topics: Mapping[str, Topic] = TOPICS,
         linger_s: float = LINGER_S,
     ) -> None:
-        """`layer` leads to the other gateways; None where there are none."""
+        """`layer` connects to the other gateways; None if there are none."""
         self.id = secrets.token_hex(4)
         self.signals, self.topics = signals, topics
         self._relay = Relay(self.id, layer) if layer is not None else None
@@ -53,9 +53,9 @@ class Board:
         self._feeds: dict[str, dict[Key, Feed]] = {name: {} for name in topics}
         self._forgetting: dict[Key, asyncio.TimerHandle] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
-        """Of each topic of state that is watched."""
+        """The polling task of each state topic that is watched."""
         self._listening: asyncio.Task[None] | None = None
-        """To other gateways, while anything is watched."""
+        """Receives batches of other gateways, while anything is watched."""
         self._ending: set[asyncio.Task[None]] = set()
         self._outbox = Outbox()
 
@@ -74,7 +74,7 @@ class Board:
     # --- Watching --------------------------------------------------------------------------------
 
     def watch(self, key: Key, tell: Callable[[], None]) -> Feed:
-        """Call `tell` when there is news under this key, until `unwatch`."""
+        """Call `tell` whenever there is something new under this key, until `unwatch`."""
         if (feed := self._feeds[key.topic].get(key)) is None:
             feed = self._feeds[key.topic][key] = self._begin(key)
         if timer := self._forgetting.pop(key, None):
@@ -83,7 +83,7 @@ class Board:
         return feed
 
     def unwatch(self, feed: Feed, tell: Callable[[], None]) -> None:
-        """No longer. State that nobody watches is forgotten at once, requests after LINGER_S."""
+        """Unsubscribe. State that nobody watches is dropped at once, events after LINGER_S."""
         feed.readers.discard(tell)
         if feed.readers or feed.key in self._forgetting:
             return
@@ -94,20 +94,21 @@ class Board:
             self._forgetting[feed.key] = later
 
     def watched(self, topic: str) -> list[Key]:
-        """The keys of a topic that are watched, or were a moment ago."""
+        """The keys of a topic that are watched, or were within LINGER_S."""
         return list(self._feeds[topic])
 
     @property
     def idle(self) -> bool:
-        """Whether other gateways were told everything that they are told."""
+        """Whether no batch for other gateways is being sent."""
         return self._relay is None or self._relay.sending is None
 
     def seq(self, number: int) -> str:
-        """How pages are told the number of a feed."""
+        """A sequence number as sent to pages: prefixed with this board's id."""
         return f"{self.id}-{number}"
 
     def number(self, seq: str) -> int | None:
-        """The number that a page was told; None if another board told it, or before a restart."""
+        """The sequence number in a page's `seq`; None if it is from another board, or from before a
+        restart."""
         board, _, number = seq.partition("-")
         return int(number) if board == self.id and number.isdecimal() else None
 
@@ -135,7 +136,7 @@ class Board:
     # --- State -----------------------------------------------------------------------------------
 
     async def _keep_looking(self, topic: Topic) -> None:
-        """Until nobody watches."""
+        """Poll until nobody watches."""
         while True:
             await asyncio.sleep(topic.every_s)
             if not (feeds := self._feeds[topic.name]):
@@ -153,7 +154,7 @@ class Board:
         assert topic.signal is not None
         try:
             return topic.signal(self.signals, keys, time.time())
-        except Exception:  # a page that isn't live is no reason to end anything
+        except Exception:  # pages that miss a live update must not stop the process
             log.exception("live_look_failed", topic=topic.name)
             return {}
 
@@ -164,23 +165,23 @@ class Board:
         return self._relay is not None or any(self._feeds.values())
 
     def began(self, tenant_id: int) -> None:
-        """A request of this tenant counts in its limits from now on. Never waits."""
+        """A request of this tenant was admitted and counts against its limits. Never blocks."""
         if self._wanted:
             self._outbox.began.add(tenant_id)
             self._flush_soon()
 
     def ended(self, ended: Ended) -> None:
-        """Requests ended: tell whoever may know, here and on other gateways.
+        """Announce requests that ended to readers who may see them, here and on other gateways.
 
-        From the event loop; never waits. Costs next to nothing where this is the only gateway and
-        nobody watches.
+        Call it on the event loop; never blocks. Costs next to nothing if this is the only gateway
+        and nobody watches.
         """
         if self._wanted:
             self._outbox.add(ended)
             self._flush_soon()
 
     def flush(self) -> None:
-        """Tell at once what began and ended."""
+        """Send the current batch now."""
         batch = self._outbox.take()
         self._deliver(batch)
         if self._relay is not None:
@@ -192,7 +193,7 @@ class Board:
             self._outbox.timer = loop.call_later(FLUSH_S, self.flush)
 
     def _deliver(self, batch: Batch) -> None:
-        """Tell the watchers of this process."""
+        """Announce a batch to the watchers of this process."""
         self._note(batch, time.time())
         for feed in [feed for feeds in self._feeds.values() for feed in feeds.values()]:
             if isinstance(feed, Events):
@@ -217,14 +218,15 @@ class Board:
 
 
 def _concerns(ended: Ended, key: Key) -> bool:
-    """In the whole installation, which operators watch, all do."""
+    """Whether watchers of this key may learn of the requests; operators, who watch the whole
+    installation, of all."""
     if not key.tenant_id:
         return True
     return ended.tenant_id == key.tenant_id and hears(key.audience, ended.key_id)
 
 
 class Outbox:
-    """What is told with the next batch."""
+    """Collects the next batch."""
 
     def __init__(self) -> None:
         self.timer: asyncio.TimerHandle | None = None
@@ -234,12 +236,12 @@ class Outbox:
         self._numbers = count(1)
 
     def add(self, ended: Ended) -> None:
-        """The oldest makes room where there are too many."""
+        """Drops the oldest entry if the batch is full."""
         self._missed |= len(self._ended) == MAX_BATCH
         self._ended.append(ended)
 
     def take(self) -> Batch:
-        """All of it; nothing is left."""
+        """Return the batch and begin a new one."""
         batch = Batch(next(self._numbers), list(self._ended), sorted(self.began), self._missed)
         if self.timer is not None:
             self.timer.cancel()

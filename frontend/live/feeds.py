@@ -1,9 +1,9 @@
-"""What is told under one key, and how much of it a reader lacks.
+"""A feed holds what subscribers of one key are told, and works out what a reader has not seen yet.
 
-A reader only remembers the number of what it was told last, so nothing waits for a slow one: it
-hears once that a state has changed instead of each time, or the events since, or that it missed
-some. The same goes for one that comes back. Numbers grow over all feeds of a board: none means two
-things.
+A reader remembers only the sequence number of the last message it got, so nothing is queued for a
+slow reader: it is told once that a state has changed rather than each time, or gets the events
+since then, or learns that it missed some. The same holds for a reader that reconnects. Sequence
+numbers increase over all feeds of a board, so no two messages share one.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from typing import Protocol
 import msgspec
 
 MAX_KEPT = 200
-"""Events; a reader that is further behind is told that it missed some."""
+"""Events kept per feed; a reader that is further behind is told that it missed some."""
 CHANGED = msgspec.Raw(b"{}")
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A topic as one audience is told of it; tenant 0 is the whole installation."""
+    """A topic for one audience; tenant 0 stands for the whole installation."""
 
     topic: str
     tenant_id: int = 0
     slug: str = ""
-    """The tenant's, as engines name what they hold."""
+    """The tenant's slug, with which the LoRA names on engines begin."""
     audience: str = ""
 
 
 class Feed(Protocol):
-    """State or events of a key; `readers` are called when there is something new."""
+    """The state or the events of a key; `readers` are called when there is something new."""
 
     key: Key
     readers: set[Callable[[], None]]
     number: int
-    """Of what came last."""
+    """Sequence number of the latest message."""
 
     def since(self, number: int | None) -> msgspec.Raw | None:
-        """What a reader that has come to `number` lacks; None if nothing."""
+        """What a reader that has seen everything up to `number` still lacks; None if nothing."""
         ...
 
 
 class State:
-    """Something that has a present state, of which only is told that it is another one.
+    """A feed that only says that a state has changed, not what it is now.
 
-    It is told once more at the next look: whoever renders it asks other processes too, which may
-    hear of it a moment later.
+    Readers are told once more at the poll after a change: what renders the state also asks other
+    processes, which may learn of the change a moment later.
     """
 
     def __init__(self, key: Key, numbers: count[int]) -> None:
@@ -60,11 +60,11 @@ class State:
         self._settled = True
 
     def begin(self, state: object) -> None:
-        """The state is this as the first reader comes, who is told anyway."""
+        """Set the initial state without telling anybody: the first reader is told anyway."""
         self._state = state
 
     def put(self, state: object) -> None:
-        """The state is this now; readers are called if that is new, or was at the last look."""
+        """Set the state; calls the readers if it changed now or at the previous poll."""
         changed = state != self._state
         if changed or not self._settled:
             self._state, self.number = state, next(self._numbers)
@@ -72,16 +72,16 @@ class State:
         self._settled = not changed
 
     def since(self, number: int | None) -> msgspec.Raw | None:
-        """That it changed, unless the reader knows."""
+        """CHANGED, unless the reader has already been told."""
         return None if number == self.number else CHANGED
 
 
 class Events:
-    """Requests that ended, by their marks; the last MAX_KEPT are kept.
+    """Marks of requests that ended; the last MAX_KEPT are kept.
 
-    `data` is `{"ended": [mark, ...], "more": int, "missed": bool}`: how many others there were is
-    told without their marks; a page that missed some, or has just come, reads them where they are
-    stored.
+    `data` is `{"ended": [mark, ...], "more": int, "missed": bool}`; `more` counts requests that
+    ended without their marks being sent. A page that missed some, or has just been opened, reads
+    them from the database.
     """
 
     def __init__(self, key: Key, numbers: count[int]) -> None:
@@ -89,10 +89,10 @@ class Events:
         self._numbers = numbers
         self._kept: deque[tuple[int, str | int]] = deque()
         self.number = self._floor = next(numbers)
-        """Whoever has come less far than the floor missed some."""
+        """Readers whose number is below the floor missed some events."""
 
     def add(self, ended: Sequence[str], more: int = 0) -> None:
-        """These ended, and so many others before them."""
+        """Add requests that ended, after `more` others whose marks are not sent."""
         told: list[str | int] = [more] if more else []
         for one in told + list(ended):
             self.number = next(self._numbers)
@@ -102,13 +102,13 @@ class Events:
         tell(self)
 
     def skip(self) -> None:
-        """Some ended that nobody was told of."""
+        """Record that some requests ended which are not known here."""
         self._kept.clear()
         self.number = self._floor = next(self._numbers)
         tell(self)
 
     def since(self, number: int | None) -> msgspec.Raw | None:
-        """What ended after that number, unless nothing did."""
+        """The events after `number`; None if there are none."""
         if number == self.number:
             return None
         missed = number is None or number < self._floor

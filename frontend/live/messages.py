@@ -1,7 +1,7 @@
-"""What a page and its live socket tell each other, as JSON, once its ticket was taken.
+"""The JSON messages between a page and its live socket, after the ticket.
 
-The page numbers its watches; the numbers mean something only on its socket. `seq` is opaque to it:
-it shows the last one that it has as `after` when it comes back, and is told what it lacks.
+The page chooses the ids of its subscriptions; they are local to its socket. `seq` is opaque to the
+page: when it reconnects, it sends the last one it got as `after`, and is told what it has missed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Words = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[^\x00]*$")]
 
 
 class Watch(Message, tag="watch"):
-    """Page to socket: tell me of this topic."""
+    """Page to socket: subscribe to this topic."""
 
     id: Id
     topic: Words
@@ -26,13 +26,13 @@ class Watch(Message, tag="watch"):
 
 
 class Unwatch(Message, tag="unwatch"):
-    """Page to socket: no longer."""
+    """Page to socket: unsubscribe."""
 
     id: Id
 
 
 class News(Message, tag="news"):
-    """Socket to page: what is new. What `data` holds depends on the kind of topic (`feeds`)."""
+    """Socket to page: what is new. The form of `data` depends on the kind of topic (`feeds`)."""
 
     id: str
     seq: str
@@ -40,7 +40,7 @@ class News(Message, tag="news"):
 
 
 class NotWatched(Message, tag="refused"):
-    """Socket to page: there is no such topic for this person, or he watches too many."""
+    """Socket to page: there is no such topic for this person, or the page watches too many."""
 
     id: str
 
@@ -50,10 +50,10 @@ _decoder: msgspec.json.Decoder[FromPage] = msgspec.json.Decoder(FromPage)
 
 
 def decode(text: str | bytes) -> FromPage:
-    """Read a message of the page's.
+    """Decode a message from the page.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is not a valid message.
     """
     try:
         return _decoder.decode(text)

@@ -1,8 +1,8 @@
-"""Requests that began and ended on their way between gateways, over a Channels layer.
+"""Passes notices of requests that began and ended between gateways, over a Channels layer.
 
-A gateway is in the group only while somebody watches there, so that a batch costs next to nothing
-while nobody does. A batch isn't worth waiting for: where the layer is away or slow
-it is lost to the others, and they find its number missing.
+A gateway joins the group only while somebody watches there, so a batch costs next to nothing while
+nobody does. Batches are never waited for: if the layer is away or slow, a batch is lost to the
+other gateways, which notice the gap in the numbers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from frontend.live.tail import Ended
 log = structlog.get_logger(__name__)
 
 GROUP = "live"
-"""The layer's group of the gateways where somebody watches."""
+"""Channels group of the gateways on which somebody watches."""
 LAYER_S = 1.0
-"""How long the layer may take."""
+"""Timeout of one call to the layer."""
 REJOIN_S = 60.0
-"""Membership in a group is renewed this often: Redis may have lost it."""
+"""How often group membership is renewed, in case Redis has lost it."""
 RETRY_S = 5.0
 CANCEL_S = 0.1
 
 
 class Layer(Protocol):
-    """The part of a Channels layer that is used."""
+    """The part of Channels' layer interface that is used here."""
 
     async def new_channel(self) -> str: ...
     async def group_add(self, group: str, channel: str) -> None: ...
@@ -40,8 +40,8 @@ class Layer(Protocol):
 
 
 class Batch(msgspec.Struct):
-    """Requests that ended, and the tenants of those that began. A sender numbers its batches;
-    `missed` says that some requests are in none."""
+    """Requests that ended, and the tenants of requests that began. Each sender numbers its batches;
+    `missed` is set if some requests are in no batch."""
 
     number: int = 0
     ended: list[Ended] = []
@@ -50,25 +50,25 @@ class Batch(msgspec.Struct):
 
 
 class Relay:
-    """One gateway's way to the others; `sender` is its name there."""
+    """One gateway's connection to the others; `sender` is its name in messages."""
 
     def __init__(self, sender: str, layer: Layer) -> None:
         self._sender, self._layer = sender, layer
         self.sending: asyncio.Task[None] | None = None
-        """What is under way."""
+        """The send in progress, if any."""
         self._away = False
 
     def post(self, batch: Batch) -> None:
-        """Send it without waiting; it is lost if the one before is still under way."""
+        """Send a batch without waiting; it is dropped if the previous one is still being sent."""
         if self.sending is None:
             self.sending = asyncio.create_task(self._send(batch))
 
     async def listen(self, deliver: Callable[[Batch], None]) -> None:
-        """Give what the others send to `deliver`, until cancelled."""
+        """Pass batches of other gateways to `deliver`, until cancelled."""
         while True:
             try:
                 await self._hear(deliver)
-            except Exception as error:  # whatever the layer is made of
+            except Exception as error:  # layers raise all kinds
                 self._failed(error)
                 await asyncio.sleep(RETRY_S)
 
@@ -78,7 +78,7 @@ class Relay:
             async with asyncio.timeout(LAYER_S):
                 await self._layer.group_send(GROUP, message)
             self._away = False
-        except Exception as error:  # whatever the layer is made of
+        except Exception as error:  # layers raise all kinds
             self._failed(error)
         finally:
             self.sending = None
@@ -87,7 +87,7 @@ class Relay:
         channel = await self._layer.new_channel()
         async with asyncio.timeout(LAYER_S):
             await self._layer.group_add(GROUP, channel)
-        deliver(Batch(missed=True))  # whatever was sent before
+        deliver(Batch(missed=True))  # anything sent before joining was missed
         staying = asyncio.create_task(self._stay(channel))
         last: dict[str, int] = {}
         try:
@@ -109,19 +109,19 @@ class Relay:
             await asyncio.sleep(REJOIN_S)
             try:
                 await self._layer.group_add(GROUP, channel)
-            except Exception as error:  # whatever the layer is made of
+            except Exception as error:  # layers raise all kinds
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Logged once until it works again."""
+        """Log the failure, once until the layer works again."""
         if not self._away:
             log.warning("live_layer_away", error=str(error) or type(error).__name__)
         self._away = True
 
 
 async def stopped(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancel them and wait. Redis' channel layer loses a cancellation now and then: it is asked
-    again then."""
+    """Cancel the tasks and wait for them; repeated every CANCEL_S, because Channels' Redis layer
+    occasionally swallows a cancellation."""
     left = set(tasks)
     while left:
         for task in left:

@@ -1,4 +1,4 @@
-"""`/ws/live`: a page watches topics of what its ticket is for."""
+"""`/ws/live`: a page watches topics of the tenant, or the installation, that its ticket is for."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from inference.errors import InvalidRequest
 from inference.gateway.exchange import Receive, Scope, Send
 
 MAX_WATCHED = 20
-"""Topics of one page."""
+"""Topics that one page may watch."""
 
 
 class LiveSocket:
-    """Serves each socket that `frontend.sockets.Gate` has let in."""
+    """Serves the sockets that `frontend.sockets.Gate` has admitted."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -28,7 +28,7 @@ class LiveSocket:
 
 
 class View:
-    """What one watch of a socket has of a feed; an own object, for one key may be watched twice."""
+    """A socket's subscription to a feed. One socket may have two to the same key."""
 
     def __init__(self, watch: Watch, news: asyncio.Event) -> None:
         self.watch = watch
@@ -37,12 +37,12 @@ class View:
         self._news = news
 
     def tell(self) -> None:
-        """There is something new."""
+        """The feed has something new."""
         self._news.set()
 
 
 class Connection:
-    """One open socket: it reads what is to be watched, and writes what is new of it.
+    """One open socket: reads what to watch, and writes what is new.
 
     Nothing is queued for a slow page: see `feeds`.
     """
@@ -54,7 +54,7 @@ class Connection:
         self._news = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve it to its end.
+        """Serve the socket until it closes.
 
         Raises:
             Refused: the page was silent for too long.

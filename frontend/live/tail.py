@@ -1,7 +1,7 @@
-"""The live tail of requests: the ledger says what it has written, pages are told which ended.
+"""The live tail of requests: from what the ledger has written to what pages are told has ended.
 
-A gateway tells the others, a few for each key at a time, and counts the rest. A page fetches the
-rows of those that it is told of, where it may see them (`frontend.views.live`).
+Gateways announce a limited number of requests per API key at a time and only count the rest. A page
+fetches the rows of the announced requests that it may see (`frontend.views.live`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import msgspec
 from inference.link.wire import LedgerEntry
 
 MOST = 50
-"""Requests of one key that are told at once; of more the newest, and how many others there were."""
+"""Requests of one key announced at a time: the newest, and a count of the others."""
 ALL, OWN = "all", "own"
 
 
 class Line(Protocol):
-    """The part of a ledger's line that is looked at."""
+    """The part of a ledger line that is used here."""
 
     @property
     def entry(self) -> LedgerEntry: ...
 
 
 class Ended(msgspec.Struct, array_like=True):
-    """Requests of one key that ended: their marks, and how many others."""
+    """Requests of one key that ended: the marks of the newest, and a count of the others."""
 
     tenant_id: int
     key_id: int
@@ -35,7 +35,7 @@ class Ended(msgspec.Struct, array_like=True):
 
 
 def by_key(lines: Iterable[Line]) -> Iterator[Ended]:
-    """What the ledger has written, one for each key."""
+    """Group written ledger lines by API key."""
     ended: dict[tuple[int, int], list[str]] = {}
     for line in lines:
         account = line.entry.account
@@ -47,7 +47,7 @@ def by_key(lines: Iterable[Line]) -> Iterator[Ended]:
 
 
 def listener(publish: Callable[[Ended], None]) -> Callable[[Sequence[Line]], None]:
-    """What `Ledger.on_written` calls."""
+    """A callback for `Ledger.on_written`."""
 
     def written(lines: Sequence[Line]) -> None:
         for ended in by_key(lines):
@@ -57,15 +57,15 @@ def listener(publish: Callable[[Ended], None]) -> Callable[[Sequence[Line]], Non
 
 
 def mark(id: str, started_at: float) -> str:
-    """A request as the console's addresses name its place in the list: see `requests.mark_of`."""
+    """A request's position in the console's list, as in its URLs: see `requests.mark_of`."""
     return f"{round(started_at * 1_000_000)}-{id}"
 
 
 def audience(key_ids: Iterable[int] | None) -> str:
-    """Who hears of requests of these keys alone; None: of everybody's."""
+    """The audience that is told of requests of these keys only; None: of all keys."""
     return ALL if key_ids is None else " ".join([OWN, *map(str, sorted(key_ids))])
 
 
 def hears(audience: str, key_id: int) -> bool:
-    """Whether this audience may know of a request of that key."""
+    """Whether this audience is told of requests of that key."""
     return audience == ALL or str(key_id) in audience.split()[1:]

@@ -1,8 +1,8 @@
-"""What can be watched, and what tells that it changed.
+"""The topics that pages can watch, and the signal that detects changes of each.
 
-To add a topic: a line in TOPICS, a method of `Signals`, and the address where its part is rendered
-(`frontend.views.live`). Free of Django: gateways look here how to watch a topic, the console how
-often a page may ask for its part.
+To add a topic: a line in TOPICS, a method of `Signals`, and the URL where its part is rendered
+(`frontend.views.live`). Free of Django, since gateways use it to watch a topic; the console reads
+from it how often a page may fetch its part.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from frontend.tickets import WHOLE, Ticket
 from inference.gateway.history import STEP_S
 
 Signal = Callable[[Signals, Sequence[Key], float], Values]
-"""Of each watched key at a unix time, a value that is another one when the state is."""
+"""Returns, for each watched key at a unix time, a value that differs whenever the state does."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """Something to watch, in a tenant by those who have the permission (its name) that it `needs`
-    there; None where it is no tenant's. Of the `whole` installation only operators watch it."""
+    """Something to watch. `needs` names the permission it takes in a tenant; None if the topic is
+    not about a tenant. With `whole`, operators can watch it for the whole installation."""
 
     name: str
     needs: str | None
     signal: Signal | None
-    """None where it is what happens that is told (requests that ended), not a state."""
+    """None for a topic of events (requests that ended) rather than of state."""
     every_s: float = field(default=1.0, kw_only=True)
-    """A state is looked at this often while it is watched, and a page asks no more often."""
+    """Polling interval of a state while it is watched; a page fetches no more often either."""
     whole: bool = field(default=False, kw_only=True)
 
 
 _ALL: Sequence[Topic] = (
-    # name, what it needs in a tenant, the signal: what tells that it changed
+    # name, permission in a tenant, signal; above each: what the signal depends on
     #   the engines, the tenant's adapters on them, notices of the tenant
     Topic("engines", "READ_ADAPTERS", Signals.engines),
     #   notices of the tenant, its adapters on engines
@@ -43,20 +43,20 @@ _ALL: Sequence[Topic] = (
     Topic("steps", "READ_TENANT", Signals.steps, every_s=2.0),
     #   notices of the tenant, its requests of the last minute on any gateway, the day
     Topic("limits", "READ_LIMITS", Signals.limits, every_s=LIMITS_S),
-    #   what the ledger has written, on any gateway
+    #   requests written to the ledger by any gateway
     Topic("requests", "READ_OWN_USAGE", None, whole=True),
-    #   all that engines say of themselves
+    #   everything that engines report
     Topic("fleet", None, Signals.fleet, whole=True),
-    #   what engines do at the moment
+    #   what engines are doing now
     Topic("figures", None, Signals.figures, whole=True),
-    #   each point of the past
+    #   each new point of the history
     Topic("history", None, Signals.history, whole=True, every_s=STEP_S / 2),
 )
 TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in _ALL}
 
 
 def key_of(topic: Topic | None, ticket: Ticket) -> Key | None:
-    """What a topic is to who holds this ticket; None where there is nothing for him."""
+    """The feed key of a topic for the holder of a ticket; None if they may not watch it."""
     if topic is None:
         return None
     if ticket.tenant_id == WHOLE:

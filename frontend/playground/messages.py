@@ -1,8 +1,8 @@
-"""What the playground's page and its socket tell each other, as JSON.
+"""The JSON messages between the playground's page and its socket.
 
-The page makes the ids of its answers; they mean something only for its user. `seq` counts the
-characters (code points) of an answer so far, `token_seq` the tokens whose probability was asked
-for: resuming an answer takes nothing else.
+The page chooses the ids of its answers; they are unique per user. `seq` counts the characters (code
+points) of an answer so far, `token_seq` the tokens whose probabilities were requested: that is all
+it takes to resume an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inference.operations.openai import usage_body
 
 MAX_ID_CHARS = 64
 TOP_LOGPROBS = 5
-"""Alternatives that are shown of each token."""
+"""Alternatives shown for each token."""
 
 
 class Turn(msgspec.Struct, forbid_unknown_fields=True):
@@ -30,7 +30,7 @@ class Turn(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """What a pane sets; None leaves it to the model."""
+    """Parameters set in a pane; None means the model's default."""
 
     system: str = ""
     temperature: float | None = None
@@ -39,9 +39,9 @@ class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
     stop: list[str] = []
     seed: int | None = None
     schema: dict[str, Any] | None = None
-    """The JSON schema that the answer must hold to."""
+    """The JSON schema that the answer must conform to."""
     logprobs: bool = False
-    """Whether to show each token's probability and what else it might have been."""
+    """Whether to show the probability and the alternatives of each token."""
 
     def fields(self) -> dict[str, Any]:
         """As fields of an OpenAI request."""
@@ -79,13 +79,13 @@ class Start(Message, tag="start"):
 
 
 class Stop(Message, tag="stop"):
-    """Page to socket: abort this answer; how it ended is still told."""
+    """Page to socket: abort this answer; its outcome is still sent."""
 
     id: str
 
 
 class Resume(Message, tag="resume"):
-    """Page to socket: go on with this answer after so many characters."""
+    """Page to socket: continue this answer after that many characters and tokens."""
 
     id: str
     after: int
@@ -93,7 +93,7 @@ class Resume(Message, tag="resume"):
 
 
 class Alternative(msgspec.Struct):
-    """What a token might have been; `logprob` is the natural logarithm of its probability."""
+    """A candidate for a token; `logprob` is the natural logarithm of its probability."""
 
     token: str
     logprob: float
@@ -101,14 +101,14 @@ class Alternative(msgspec.Struct):
 
 
 class Token(Alternative):
-    """A token of an answer, as OpenAI's `logprobs` have it. A character may be several tokens, so
-    the text of one is right only by its bytes together with its neighbours'."""
+    """A token of an answer, as in OpenAI's `logprobs`. A character may span several tokens: their
+    bytes have to be joined before they are decoded."""
 
     top_logprobs: list[Alternative] = []
 
 
 class Delta(Message, tag="delta", omit_defaults=True):
-    """Socket to page: more text, more tokens or both; `seq` and `token_seq` count with them."""
+    """Socket to page: more text, more tokens or both; `seq` and `token_seq` include them."""
 
     id: str
     seq: int
@@ -118,10 +118,10 @@ class Delta(Message, tag="delta", omit_defaults=True):
 
 
 class Phase(Message, tag="phase"):
-    """Socket to page: what an answer waits for.
+    """Socket to page: what an answer is waiting for.
 
-    `waiting` (for the engine to say so), then as `inference.link.wire.Wait` has it, then
-    `generating`; `place` in the queue, and how long it has been in this phase.
+    `phase` is `waiting` until the engine reports, then one of `inference.link.wire.Wait`, then
+    `generating`; `place` is the position in the queue, `elapsed_ms` the time in this phase.
     """
 
     id: str
@@ -144,11 +144,11 @@ class Finished(Message, tag="done"):
     queue_ms: float
     load_ms: float
     limited: str = ""
-    """The limit that ended it before its time."""
+    """The limit that cut the answer short."""
 
 
 class Failed(Message, tag="error"):
-    """Socket to page: the answer failed. The id is empty where the message told none."""
+    """Socket to page: the answer failed. The id is empty if the page's message had none."""
 
     id: str
     code: str
@@ -168,10 +168,10 @@ _decoder: msgspec.json.Decoder[FromPage] = msgspec.json.Decoder(FromPage)
 
 
 def decode(text: str | bytes) -> FromPage:
-    """Read a message of the page's.
+    """Decode a message from the page.
 
     Raises:
-        InvalidRequest: it is none.
+        InvalidRequest: it is not a valid message.
     """
     try:
         message = _decoder.decode(text)
@@ -190,7 +190,7 @@ _named = msgspec.json.Decoder(_Named)
 
 
 def id_of(text: str | bytes) -> str:
-    """The id in a message that is wrong otherwise, so that its pane hears of it; "" without one."""
+    """The id in an otherwise invalid message, so that its pane can show the error; "" if none."""
     try:
         return _named.decode(text).id[:MAX_ID_CHARS]
     except (msgspec.DecodeError, RecursionError):
@@ -198,7 +198,7 @@ def id_of(text: str | bytes) -> str:
 
 
 def finished(id: str, stream: Stream, done: Done, finish_reason: str) -> Finished:
-    """How a stream ended."""
+    """The final message for a stream that ended."""
     usage = done.usage
     return Finished(
         id=id,
@@ -215,7 +215,7 @@ def finished(id: str, stream: Stream, done: Done, finish_reason: str) -> Finishe
 
 
 def tokens_per_s(usage: Usage) -> float | None:
-    """The rate of generating: the tokens after the first over the time they took."""
+    """Decoding rate: the tokens after the first, over the time they took."""
     decoding_s = usage.total_s - (usage.ttft_s or 0.0)
     if usage.ttft_s is None or usage.completion_tokens < 2 or decoding_s <= 0:
         return None

@@ -1,4 +1,4 @@
-"""What a conversation is made of when a page sends it to be kept."""
+"""The format of a conversation that a page sends to be saved."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ MAX_PANES = 4
 
 
 class Node(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One message. `parent` is the message that it follows, None for a first one; several with one
-    parent are versions of each other."""
+    """One message. `parent` is the message that it follows, None for a first one; messages with the
+    same parent are versions of each other."""
 
     id: int
     parent: int | None
     role: Literal["user", "assistant"]
     content: str
     foot: str = ""
-    """The figures of an answer, as they were shown."""
+    """The figures below an answer, as they were shown."""
     why: str = ""
-    """Why an answer ended before its time."""
+    """Why an answer was cut short."""
 
 
 class Pane(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One pane: whom it asks, how, and the tree of its messages, each after its parent."""
+    """One pane: model, parameters, and the tree of its messages, parents before children."""
 
     model: str
     parameters: Parameters
     nodes: list[Node]
     leaf: int | None = None
-    """The last message of the versions that are shown."""
+    """The last message of the branch that is shown."""
 
 
 class Draft(msgspec.Struct, forbid_unknown_fields=True):
-    """A conversation to be kept; `revision` is that of the one it replaces."""
+    """A conversation to be saved; `revision` is that of the stored one which it replaces."""
 
     panes: list[Pane]
     title: str = ""
     revision: int = 0
 
     def encoded(self) -> str:
-        """The panes as they are stored."""
+        """The panes as JSON, as they are stored."""
         return msgspec.json.encode(self.panes).decode()
 
 
@@ -52,10 +52,10 @@ _decoder = msgspec.json.Decoder(Draft)
 
 
 def decode(body: bytes) -> Draft:
-    """Read what a page sent.
+    """Decode and check a conversation.
 
     Raises:
-        InvalidRequest: it is no conversation.
+        InvalidRequest: it is not a valid one.
     """
     try:
         draft = _decoder.decode(body)
@@ -69,7 +69,7 @@ def decode(body: bytes) -> Draft:
 
 
 def _check(pane: Pane) -> None:
-    """Questions begin, and questions and answers take turns on every branch."""
+    """Check that every branch begins with a question and alternates with answers."""
     roles: dict[int | None, str] = {None: "assistant"}
     for node in pane.nodes:
         if node.id in roles or roles.get(node.parent, node.role) == node.role:

@@ -1,7 +1,7 @@
 """`/ws/playground/<slug>`: a signed-in person generates as a tenant.
 
-Who it is and what he may do says his ticket (`frontend.sockets`); the console looked at it, and saw
-that the tenant has what its playground is billed by.
+The ticket says who it is and what they may do (`frontend.sockets`). When the console issued it, it
+also made sure that the tenant has the key to which its playground is billed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from inference.gateway.exchange import Receive, Scope, Send
 
 
 class PlaygroundSocket:
-    """Serves each socket of a tenant; the router gives it the `slug`."""
+    """Serves the sockets of all tenants; the router passes the `slug`."""
 
     def __init__(self, playground: Playground) -> None:
         self._playground = playground
@@ -30,7 +30,7 @@ class PlaygroundSocket:
 
 
 class Connection:
-    """One open socket: it reads commands, and writes what its answers have new."""
+    """One open socket: reads commands, and writes what is new in its answers."""
 
     def __init__(self, playground: Playground, owner: Owner, receive: Receive, send: Send) -> None:
         self._playground, self._owner = playground, owner
@@ -39,7 +39,7 @@ class Connection:
         self._news = asyncio.Event()
 
     async def run(self) -> None:
-        """Serve it to its end.
+        """Serve the socket until it closes.
 
         Raises:
             Refused: the page was silent for too long.

@@ -34,6 +34,8 @@ KINDS = {
     "version": "adapter version",
     "alias": "alias",
     "price": "price",
+    "credential": "engine credential",
+    "quarantined": "quarantined entry",
     "conversation": "conversation",
 }
 ACTIONS = ("created", "changed", "deleted", "viewed")

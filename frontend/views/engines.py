@@ -1,4 +1,4 @@
-"""Whether a tenant's models are served. What an engine does for others is not its business."""
+"""Whether a tenant's models are being served; tells nothing of what engines do for others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def engines(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 
 def state(tenant: Tenant) -> dict[str, Any]:
-    """The engines of the base models, and which of the tenant's adapters they hold."""
+    """The engines of each base model, and which of the tenant's adapters are loaded on them."""
     found = [connected.shown_to({tenant.slug}, engine) for engine in gateways().fleet().engines]
     rows = [
         (

@@ -1,4 +1,4 @@
-"""What the command palette finds: pages, adapters, keys and tenants, as far as one may see them."""
+"""Search for the command palette: pages, adapters, keys and tenants that the caller may see."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tenants.models import Tenant, User
 from tenants.permissions import Caller, Permission
 
 MOST = 6
-"""Of each kind."""
+"""Results of each kind."""
 MAX_WORDS = 100
-"""Characters that are looked for."""
+"""Longest search text."""
 
 Found = dict[str, str]
-"""`kind`, `title`, `url`: what to show and where to go."""
+"""One result, with `kind`, `title` and `url`."""
 
 
 @require_GET
 @tenant_page(Permission.READ_TENANT)
 def of_tenant(request: HttpRequest, caller: Caller) -> JsonResponse:
-    """On a tenant's pages: also its adapters and keys."""
+    """Search on a tenant's pages, which includes its adapters and keys."""
     words = words_of(request)[:MAX_WORDS]
     pages = _matching(tenant_links(caller), caller.tenant.name, words)
     return _answer(request, [*pages, *_adapters(caller, words), *_keys(caller, words)])
@@ -38,7 +38,7 @@ def of_tenant(request: HttpRequest, caller: Caller) -> JsonResponse:
 @require_GET
 @signed_in
 def anywhere(request: HttpRequest) -> JsonResponse:
-    """On all other pages."""
+    """Search on all other pages."""
     return _answer(request, [])
 
 
@@ -78,7 +78,7 @@ def _keys(caller: Caller, words: str) -> Iterator[Found]:
 
 
 def _first(things: Any) -> list[str]:
-    """The first names, each once."""
+    """The first distinct names."""
     names = things.order_by("name").values_list("name", flat=True)
     return list(names.distinct()[:MOST])
 

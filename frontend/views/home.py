@@ -1,4 +1,4 @@
-"""Where people land, and how they join."""
+"""The start page, and how people join a tenant."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_GET, require_http_methods
 
+from frontend import second_factor, throttling
 from frontend.accounts import INVITED, invitation_of
+from frontend.pages import signed_in, too_many_attempts
 from tenants.errors import InvitationOver
-from tenants.models import Tenant, User
+from tenants.models import Invitation, Tenant, User
 
 
 @require_GET
 @login_required
 def home(request: HttpRequest) -> HttpResponse:
-    """Operators see the installation, others the only tenant that they have, else a choice."""
+    """Operators get the installation's page, members of one tenant that tenant's, others a list."""
     assert isinstance(request.user, User)
     if request.user.is_staff:
         return redirect("operate")
@@ -29,6 +33,13 @@ def home(request: HttpRequest) -> HttpResponse:
 @require_GET
 def invitation(request: HttpRequest, token: str) -> HttpResponse:
     """A link that somebody was sent: remember it, and go on where its token is in no address."""
+    try:
+        attempt = throttling.INVITATION_LINKS.begin(request)
+    except throttling.TooManyAttempts as refused:
+        return too_many_attempts(request, refused)
+    if Invitation.objects.find(token) is None:
+        return _over(request)
+    attempt.succeeded()
     request.session[INVITED] = token
     return redirect("join")
 
@@ -38,7 +49,7 @@ def join(request: HttpRequest) -> HttpResponse:
     """Accept the invitation, after signing in or making an account."""
     found = invitation_of(request)
     if found is None:
-        return render(request, "join.html", {"invitation": None}, status=404)
+        return _over(request)
     if request.method == "POST" and isinstance(request.user, User):
         try:
             found.accept(request.user)
@@ -48,3 +59,20 @@ def join(request: HttpRequest) -> HttpResponse:
         del request.session[INVITED]
         return redirect("overview", found.tenant.slug)
     return render(request, "join.html", {"invitation": found})
+
+
+def _over(request: HttpRequest) -> HttpResponse:
+    return render(request, "join.html", {"invitation": None}, status=404)
+
+
+@require_GET
+@signed_in
+def ask_for_second_factor(request: HttpRequest) -> HttpResponse:
+    """Asks an operator to set one up; others are led on to where they were going."""
+    onward = request.GET.get("next", "")
+    if not url_has_allowed_host_and_scheme(onward, allowed_hosts=None):
+        onward = reverse("console")
+    if not second_factor.is_missing(request):
+        return redirect(onward)
+    context = {"onward": onward, "required": second_factor.is_required()}
+    return render(request, "second_factor.html", context)

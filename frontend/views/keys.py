@@ -1,4 +1,4 @@
-"""API keys: made, shown once, rotated, revoked."""
+"""API keys: create, show once, rotate, revoke."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tenants.permissions import Caller, Permission
 
 EXPIRES_SOON = timedelta(days=14)
 MAX_CHOICES = 50
-"""Adapters to choose from; the names of more are written."""
+"""Most adapters to offer as choices; with more, their names are typed."""
 LIFETIMES = {
     "": "Never",
     "7": "In 7 days",
@@ -43,14 +43,14 @@ SCOPES = {
 
 
 class ModelNames(forms.CharField):
-    """Names of the tenant's models, with spaces or commas between them; cleaned to a list."""
+    """Names of the tenant's models, separated by spaces or commas; cleaned to a list."""
 
     def __init__(self, tenant: Tenant, **options: Any) -> None:
         super().__init__(**options)
         self._tenant = tenant
 
     def clean(self, value: Any) -> Any:
-        """Raises ValidationError: some of them are not the tenant's."""
+        """Raises ValidationError if some of them are not the tenant's."""
         names = sorted(set(super().clean(value).replace(",", " ").split()))
         known = set(self._tenant.adapters.filter(name__in=names).values_list("name", flat=True))
         known |= set(BaseModel.objects.filter(name__in=names).values_list("name", flat=True))
@@ -60,7 +60,7 @@ class ModelNames(forms.CharField):
 
 
 def _models_field(tenant: Tenant) -> forms.Field:
-    """What a key may be restricted to: a list to choose from as long as it is not too long."""
+    """The models to which a key may be restricted: choices if there are few, else a text field."""
     told: dict[str, Any] = {"required": False, "label": "Only these models"}
     names = list(tenant.adapters.values_list("name", flat=True)[: MAX_CHOICES + 1])
     if len(names) > MAX_CHOICES:
@@ -77,11 +77,11 @@ def _models_field(tenant: Tenant) -> forms.Field:
 
 
 class KeyForm(forms.Form):
-    """A new key. The choices are those that the caller may give."""
+    """A new key, with only the scopes that the caller may grant."""
 
     name = forms.CharField(max_length=200, help_text="What uses it, such as “billing service”.")
     scopes = forms.MultipleChoiceField(widget=forms.CheckboxSelectMultiple, label="It may")
-    models = forms.Field()  # what kind of field depends on the tenant
+    models = forms.Field()  # the kind of field depends on the tenant
     lane = forms.ChoiceField(
         choices=[
             (Lane.INTERACTIVE, "Interactive"),
@@ -98,7 +98,7 @@ class KeyForm(forms.Form):
         self.fields["models"] = _models_field(caller.tenant)
 
     def issue(self, caller: Caller) -> tuple[ApiKey, str]:
-        """Make the key of a valid form; returns it and its text."""
+        """Create the key of a valid form; returns it and its text."""
         given = self.cleaned_data
         days = given["expires"]
         return ApiKey.objects.issue(
@@ -115,14 +115,14 @@ class KeyForm(forms.Form):
 @never_cache
 @tenant_page(Permission.READ_KEYS)
 def keys(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """The list; POST makes a key, whose text the answer shows this once."""
+    """The list; POST creates a key and shows its text, only this once."""
     if request.method != "POST":
         return _list(request, caller, KeyForm(caller), _limits_form(caller))
     caller.require(Permission.EDIT_OWN_KEYS)
     form, limits = KeyForm(caller, request.POST), _limits_form(caller, request.POST)
     if not all([form.is_valid(), limits is None or limits.is_valid()]):
         return _list(request, caller, form, limits)
-    with transaction.atomic():  # no moment without its limits
+    with transaction.atomic():  # so that the key never exists without its limits
         key, secret = form.issue(caller)
         if limits is not None and limits.has_changed():
             LimitScope(caller.tenant, key=key).store(LimitSet.Author.TENANT, limits.cleaned_data)
@@ -130,7 +130,7 @@ def keys(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 
 def _limits_form(caller: Caller, data: Any = None) -> LimitsForm | None:
-    """The new key's own limits, for those who may set limits."""
+    """A form for the new key's own limits; None for callers who may not set any."""
     if not caller.may(Permission.EDIT_LIMITS):
         return None
     return LimitsForm(LimitSet.Author.TENANT, {}, LimitScope(caller.tenant).ceiling(), data)
@@ -139,7 +139,7 @@ def _limits_form(caller: Caller, data: Any = None) -> LimitsForm | None:
 @require_POST
 @tenant_page(Permission.EDIT_OWN_KEYS)
 def revoke(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """End the key for good; its open streams end."""
+    """Revoke the key for good; its open streams end."""
     key = _mine(caller, pk)
     key.revoke()
     messages.success(request, f"“{key.name}” is revoked. Its open streams end within a second.")
@@ -150,8 +150,8 @@ def revoke(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @tenant_page(Permission.EDIT_OWN_KEYS)
 def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """A new key like this one; the old one ends after the overlap."""
-    if request.method == "GET":  # the filter and the pages of the list that POST answers with
+    """Create a key like this one; the old one expires after the overlap."""
+    if request.method == "GET":  # links of the list in the response to POST lead here
         return redirect(f"{reverse('keys', args=[caller.tenant.slug])}?{request.GET.urlencode()}")
     old = _mine(caller, pk)
     overlap = request.POST.get("overlap", "1")
@@ -204,7 +204,7 @@ def _may_edit(caller: Caller, key: ApiKey) -> bool:
 
 
 def _mine(caller: Caller, pk: int) -> ApiKey:
-    """The tenant's key; a developer's own, or any for an admin."""
+    """The tenant's key with this id: for developers only their own, for admins any."""
     key = get_object_or_404(ApiKey.objects.with_text().filter(tenant=caller.tenant), pk=pk)
     if not isinstance(caller.user, User) or key.created_by_id != caller.user.pk:
         caller.require(Permission.EDIT_KEYS)

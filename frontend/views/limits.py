@@ -1,4 +1,4 @@
-"""Limits of a tenant, its keys and its adapters: the ceiling, what is in force, what is used."""
+"""Limits of a tenant, its keys and its adapters: ceiling, limit in force, usage."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tenants.models.limits import MAX_LIMIT
 from tenants.permissions import Caller, Permission
 
 MAX_LISTED = 20
-"""Keys, and adapters, below the table; a filter finds the others."""
+"""Most keys, and most adapters, listed below the table; a filter finds the others."""
 OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
 
 
 class LimitsForm(forms.Form):
-    """What one author sets at one scope; empty: no limit."""
+    """The limits that one author (operator or tenant) sets for one scope; empty means no limit."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LimitsForm(forms.Form):
             self.fields[name] = _field(kind, ceiling.get(name))
 
     def clean(self) -> dict[str, Any]:
-        """The figures as they are stored."""
+        """The figures in the units in which they are stored."""
         figures = {
             name: _stored(self._kinds[name], value) for name, value in self.cleaned_data.items()
         }
@@ -66,7 +66,7 @@ class LimitsForm(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One limit as the table shows it; `used` and `limit` are for the bar."""
+    """One row of the table; `used` and `limit` are for the bar."""
 
     label: str
     help: str
@@ -77,12 +77,12 @@ class Line:
     used: int | None
     limit: int | None
     ceiling_by: str
-    """Whose the ceiling is, where that is not the operator's word on this scope."""
+    """Where the ceiling comes from, if the operator did not set it for this scope."""
 
 
 @tenant_page(Permission.READ_LIMITS)
 def limits(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """The tenant as a whole, and the way to its keys' and adapters'."""
+    """The tenant's own limits, with links to those of its keys and adapters."""
     return _page(
         request, caller, LimitScope(caller.tenant), reverse("limits", args=[caller.tenant.slug])
     )
@@ -90,7 +90,7 @@ def limits(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 @tenant_page(Permission.READ_LIMITS)
 def of_key(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Those of one key."""
+    """The limits of one key."""
     key = get_object_or_404(caller.tenant.keys, pk=pk)
     where = reverse("limits-key", args=[caller.tenant.slug, pk])
     return _page(request, caller, LimitScope(caller.tenant, key=key), where)
@@ -98,14 +98,14 @@ def of_key(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 
 @tenant_page(Permission.READ_LIMITS)
 def of_adapter(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
-    """Those of one adapter, over all keys that use it."""
+    """The limits of one adapter, over all keys that use it."""
     adapter = get_object_or_404(caller.tenant.adapters, name=name)
     where = reverse("limits-adapter", args=[caller.tenant.slug, name])
     return _page(request, caller, LimitScope(caller.tenant, adapter=adapter), where)
 
 
 def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -> HttpResponse:
-    """Show the scope's limits; POST stores what its `author` may set."""
+    """Show the scope's limits; POST stores those that its `author` may set."""
     sets = scope.sets()
     ceiling = ceilings.ceiling(sets) if scope.whole else scope.ceiling()
     bounds = _bounds(caller, scope, ceiling)
@@ -128,20 +128,20 @@ def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -
 
 
 def state(scope: LimitScope) -> dict[str, Any]:
-    """What the table shows."""
+    """The rows of the table."""
     sets = scope.sets()
     return _shown(scope, sets, ceilings.ceiling(sets) if scope.whole else scope.ceiling())
 
 
 def query_of(scope: LimitScope) -> str:
-    """What a page that watches this scope says; `scope_of` reads it."""
+    """Query parameters that name this scope for live updates; `scope_of` reads them."""
     if scope.key is not None:
         return f"key:{scope.key.pk}"
     return f"adapter:{scope.adapter.name}" if scope.adapter is not None else ""
 
 
 def scope_of(tenant: Tenant, query: str) -> LimitScope | None:
-    """The scope of a tenant's that is watched; None where there is none."""
+    """The tenant's scope that a live request names; None if it does not exist."""
     kind, _, name = query.partition(":")
     if kind == "key" and name.isdecimal() and len(name) <= MAX_DIGITS:
         key = tenant.keys.filter(pk=int(name)).first()
@@ -153,7 +153,7 @@ def scope_of(tenant: Tenant, query: str) -> LimitScope | None:
 
 
 def _bounds(caller: Caller, scope: LimitScope, ceiling: Figures) -> dict[LimitSet.Author, Figures]:
-    """In whose names the caller may set limits here, and the ceiling that each has."""
+    """The authors in whose name the caller may set limits here, each with its ceiling."""
     if scope.key is not None and scope.key.revoked_at is not None:
         return {}
     own: dict[LimitSet.Author, Figures] = {TENANT: ceiling}
@@ -164,10 +164,10 @@ def _bounds(caller: Caller, scope: LimitScope, ceiling: Figures) -> dict[LimitSe
 def _author(
     request: HttpRequest, bounds: Mapping[LimitSet.Author, Figures]
 ) -> LimitSet.Author | None:
-    """In whose name the request changes limits; None where it changes nothing.
+    """The author in whose name the request changes limits; None if it changes nothing.
 
     Raises:
-        PermissionDenied: the caller may not do that.
+        PermissionDenied: the caller may not act for that author.
     """
     if request.method != "POST":
         return None
@@ -190,7 +190,7 @@ def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
 def lines_of(
     scope: LimitScope, sets: Sets, ceiling: Figures, used: Figures, *, kinds: Kinds = KINDS
 ) -> list[Line]:
-    """One for each kind of limit."""
+    """A row for each kind of limit."""
     in_force, own = ceilings.in_force(sets, kinds), sets.get(ceilings.TENANT, {})
     return [
         Line(
@@ -209,7 +209,7 @@ def lines_of(
 
 
 def help_of(kind: Kind) -> str:
-    """As it is below the label; pages show money in units of the currency."""
+    """The help text below the label; pages show money in units of the currency."""
     return kind.help.replace("Micro-units of the currency", settings.CURRENCY.upper())
 
 
@@ -220,7 +220,7 @@ def _ceiling_by(scope: LimitScope, sets: Sets, name: str) -> str:
 
 
 def _others(request: HttpRequest, caller: Caller) -> dict[str, Any]:
-    """The tenant's keys and adapters, those first that have limits of their own."""
+    """The tenant's keys and adapters, those with limits of their own first."""
     words = words_of(request)
     keys = _having(caller.tenant.keys.filter(revoked_at=None), "key", words)
     adapters = _having(caller.tenant.adapters.all(), "adapter", words)
@@ -235,17 +235,17 @@ def _having(things: models.QuerySet[Any], kind: str, words: str) -> list[ApiKey 
 
 
 def shown(kind: Kind, value: int | None) -> str:
-    """A limit as people write it: thousands apart, money in units of the currency."""
+    """Format a limit: with thousands separators, money in units of the currency."""
     return price(value) if kind.is_money and value is not None else number(value)
 
 
 def _used(kind: Kind, value: int | None) -> str:
-    """What was used; unlike a limit, money is rounded."""
+    """Format a usage; unlike in a limit, money is rounded."""
     return money(value * MICRO) if kind.is_money and value is not None else shown(kind, value)
 
 
 def _entered(kind: Kind, value: int | None) -> str | None:
-    """A stored limit as a form field has it."""
+    """A stored limit as the value of its form field."""
     return None if value is None else shown(kind, value).replace("\u202f", "")
 
 

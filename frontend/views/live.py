@@ -1,8 +1,8 @@
-"""The parts of pages that change by themselves, each at an address of its own.
+"""The parts of pages that are updated live, each at a URL of its own.
 
-A gateway tells a page that a topic has changed (`frontend.live.topics`); the page asks here for
-what that is now, as the page itself shows it: `{"html": ...}`, or rows of requests by their marks.
-Parts that depend on how their page was asked for have no address here: their page is asked for.
+A gateway tells a page that a topic has changed (`frontend.live.topics`), and the page fetches the
+part anew from here: `{"html": ...}`, or rows of requests by their marks. Parts that depend on their
+page's query have no URL here; the whole page is fetched instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tenants.models.usage import UsageEventQuerySet
 from tenants.permissions import Caller, Permission
 
 Shown = tuple[str, Mapping[str, Any]]
-"""A template, and what it shows."""
+"""A template and its context."""
 
 
 def engines(request: HttpRequest, caller: Caller) -> Shown:
@@ -44,7 +44,7 @@ def steps(request: HttpRequest, caller: Caller) -> Shown:
 
 
 def limits(request: HttpRequest, caller: Caller) -> Shown:
-    """Of the tenant, or of one of its keys or adapters."""
+    """Limits of the tenant, or of one of its keys or adapters."""
     scope = limits_page.scope_of(caller.tenant, request.GET.get("of", ""))
     if scope is None:
         raise Http404
@@ -67,12 +67,12 @@ def history(request: HttpRequest) -> Shown:
 
 
 def requests(request: HttpRequest, caller: Caller) -> HttpResponseBase:
-    """The rows of a tenant's requests, of those that the caller may see."""
+    """Rows of a tenant's requests that the caller may see."""
     return _rows(request, form_of(request, caller), caller.events(), caller.tenant)
 
 
 def everybodys_requests(request: HttpRequest) -> HttpResponseBase:
-    """As `requests`, of the whole installation or of the tenant that the filter names."""
+    """As `requests`, for the whole installation or the tenant that the filter names."""
     form = all_requests.InstallationFilter(request.GET)
     whose = form.cleaned_data["tenant"] if form.is_valid() else None
     return _rows(request, form, all_requests.events_of(whose), None)
@@ -81,7 +81,7 @@ def everybodys_requests(request: HttpRequest) -> HttpResponseBase:
 def _rows(
     request: HttpRequest, form: RequestFilter, events: UsageEventQuerySet, tenant: Tenant | None
 ) -> HttpResponseBase:
-    """Those with the marks `ended` that the filter lets through, the oldest first."""
+    """The requests with the marks in `ended` that match the filter, oldest first."""
     ended = request.GET.getlist("ended")
     marks = [mark for mark in map(mark_of, ended) if mark is not None]
     if not form.is_valid() or len(ended) > MOST or len(marks) < len(ended):
@@ -95,7 +95,7 @@ def _rendered(events: UsageEventQuerySet, tenant: Tenant | None) -> Iterator[dic
         yield {"id": row.event.id, "html": render_to_string("requests_row.html", context)}
 
 
-# --- Addresses -----------------------------------------------------------------------------------
+# --- URLs ----------------------------------------------------------------------------------------
 
 
 def _part(show: Callable[..., Shown]) -> Callable[..., HttpResponseBase]:
@@ -107,7 +107,7 @@ def _part(show: Callable[..., Shown]) -> Callable[..., HttpResponseBase]:
 
 
 def _of_tenant(topic: str, view: Callable[..., HttpResponseBase]) -> URLPattern:
-    """For those who may watch the topic."""
+    """The URL of a topic's part in a tenant, for callers who may watch it."""
     needs = TOPICS[topic].needs
     assert needs is not None
     guarded = never_cache(require_GET(tenant_page(Permission[needs])(view)))

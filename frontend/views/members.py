@@ -17,8 +17,6 @@ from frontend.pages import refusals_told, tenant_page
 from tenants.models import Invitation, Membership, Role, User
 from tenants.permissions import Caller, Permission
 
-MAX_INVITATIONS = 50
-"""Open invitations that are shown; they expire by themselves."""
 ROLES = {
     Role.VIEWER: "Viewer: sees everything but the audit log",
     Role.DEVELOPER: "Developer: also makes keys and uploads adapters",
@@ -28,7 +26,7 @@ ROLES = {
 
 
 class RoleForm(forms.Form):
-    """A role, of those that the caller may give."""
+    """A role, one of those that the caller may grant."""
 
     role = forms.ChoiceField(initial=Role.DEVELOPER)
 
@@ -48,13 +46,14 @@ class InviteForm(RoleForm):
 @never_cache
 @tenant_page(Permission.READ_MEMBERS)
 def members(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """The list; POST makes an invitation, whose link the answer shows this once."""
+    """The list; POST creates an invitation and shows its link, only this once."""
     form, link = InviteForm(caller), ""
     if request.method == "POST":
         caller.require(Permission.EDIT_MEMBERS)
         form = InviteForm(caller, request.POST)
         if form.is_valid():
-            link, form = _invite(request, caller, form), InviteForm(caller)
+            with refusals_told(request):
+                link, form = _invite(request, caller, form), InviteForm(caller)
     return _list(request, caller, form, link)
 
 
@@ -99,7 +98,7 @@ def leave(request: HttpRequest, caller: Caller) -> HttpResponse:
 @require_POST
 @tenant_page(Permission.EDIT_MEMBERS)
 def withdraw(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Make an invitation's link worthless."""
+    """Withdraw an invitation, so that its link no longer works."""
     invitation = get_object_or_404(caller.tenant.invitations, pk=pk)
     _require_may_touch(caller, invitation.role)
     with refusals_told(request):
@@ -109,7 +108,7 @@ def withdraw(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 
 
 def _invite(request: HttpRequest, caller: Caller, form: InviteForm) -> str:
-    """Make the invitation of a valid form; returns its link."""
+    """Create the invitation of a valid form; returns its link."""
     given = form.cleaned_data
     assert isinstance(caller.user, User)
     _, token = Invitation.objects.invite(
@@ -140,10 +139,9 @@ def _list(request: HttpRequest, caller: Caller, form: InviteForm, link: str) -> 
 
 
 def _invitations(caller: Caller) -> list[tuple[Invitation, bool]]:
-    """Those that can still be accepted, and whether the caller may withdraw each."""
+    """Open invitations, each with whether the caller may withdraw it."""
     found = Invitation.objects.open().filter(tenant=caller.tenant).select_related("created_by")
-    rows = found[:MAX_INVITATIONS]
-    return [(row, _may_touch(caller, row.role)) for row in rows]
+    return [(row, _may_touch(caller, row.role)) for row in found]
 
 
 def _roles_of(caller: Caller) -> list[tuple[str, str]]:
@@ -151,7 +149,7 @@ def _roles_of(caller: Caller) -> list[tuple[str, str]]:
 
 
 def _may_touch(caller: Caller, role: str) -> bool:
-    """Owners are made and removed by owners."""
+    """Whether the caller may grant or remove this role; only owners do so for owners."""
     return role != Role.OWNER or caller.may(Permission.EDIT_OWNERS)
 
 

@@ -1,4 +1,4 @@
-"""`POST /tickets`: what a page opens its websockets with, at processes that know no sessions."""
+"""`POST /tickets`: issues the tickets with which pages open websockets on the gateways."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tenants.models.audit import acting, actor_of
 from tenants.permissions import Caller, Permission
 
 MAX_OWN = 200
-"""Keys of his own whose requests somebody hears of, the newest: they go into his ticket."""
+"""Most own keys, the newest, whose requests a user is told of; the ticket lists them."""
 
 
 class Wish(msgspec.Struct, forbid_unknown_fields=True):
-    """What the page is to open; without a `tenant`, of the whole installation."""
+    """The socket that a page wants to open; without a `tenant`, for the whole installation."""
 
     purpose: str
     tenant: str = ""
@@ -34,7 +34,7 @@ _wishes = msgspec.json.Decoder(Wish)
 
 @require_POST
 def ticket(request: HttpRequest) -> JsonResponse:
-    """A ticket for one opening, or one renewal, of a socket: 401 says sign in, 403 give up."""
+    """Issue a ticket to open or renew one socket; on 401 the page must sign in, on 403 give up."""
     if not isinstance(request.user, User):
         return JsonResponse({"detail": "You are not signed in."}, status=401)
     try:
@@ -51,8 +51,8 @@ def ticket(request: HttpRequest) -> JsonResponse:
 
 
 def playground(request: HttpRequest, user: User, slug: str) -> Ticket:
-    """To generate as a tenant. Sees that the tenant has the key which that is billed by, and notes
-    an operator's visit."""
+    """A ticket to use the playground. Creates the key to which it is billed if there is none, and
+    logs an operator's visit."""
     caller = _caller(user, slug)
     caller.require(Permission.USE_PLAYGROUND)
     actor = actor_of(request)
@@ -65,7 +65,7 @@ def playground(request: HttpRequest, user: User, slug: str) -> Ticket:
 
 
 def live(request: HttpRequest, user: User, slug: str) -> Ticket:
-    """To hear what changes, in a tenant or in the whole installation."""
+    """A ticket for live updates, of a tenant or of the whole installation."""
     if slug:
         caller = _caller(user, slug)
         return _of_tenant(tickets.LIVE, caller, audience_of(caller))
@@ -81,7 +81,7 @@ GRANTS: Mapping[str, Callable[[HttpRequest, User, str], Ticket]] = {
 
 
 def audience_of(caller: Caller) -> str:
-    """Of whose requests he hears: everybody's, or those with keys of his own."""
+    """Whose requests the caller is told of: everybody's, or only those made with their own keys."""
     if caller.may(Permission.READ_USAGE):
         return audience(None)
     own = caller.tenant.keys.filter(created_by=caller.user, revoked_at=None).order_by("-pk")

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None, start: Start | None = None) -> None
     """
     try:
         options = parser().parse_args(arguments)
-        options.token = environ.secret("ENGINE_TOKEN")
+        options.credential = environ.secret("ENGINE_CREDENTIAL")
         profile = profile_of(options)
         logs.configure(options.id, options.log_level)
         with (
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(
         prog="manage.py engine",
         description="Run one engine agent: it embeds vLLM with one base model and dials every "
-        "gateway. The engines' token comes from ENGINE_TOKEN alone. The first SIGTERM or Ctrl-C "
+        "gateway. Its credential comes from ENGINE_CREDENTIAL alone. The first SIGTERM or Ctrl-C "
         "takes no new work and lets what runs finish, the second ends it.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -285,7 +285,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    fetch = HttpFetch(options.token)
+    fetch = HttpFetch(options.credential)
     try:
         async with AdapterStore(options.cache_dir, options.cache_bytes, fetch) as store:
             agent = Agent(
@@ -293,7 +293,7 @@ async def serve(
                 store,
                 journal,
                 id=options.id,
-                token=options.token,
+                credential=options.credential,
                 max_running=running,
                 max_resident=profile.loaded_adapters,
                 max_unbilled=options.max_unbilled,

@@ -62,18 +62,18 @@ class Agent:
         journal: Journal,
         *,
         id: str,
-        token: str,
+        credential: str,
         max_running: int,
         max_resident: int,
         max_unbilled: int = 100_000,
         operations: Registry = OPERATIONS,
         **queue: Any,
     ) -> None:
-        """`max_running` requests on the engine at once, `max_resident` adapters loaded; `queue`
-        holds further options of `Queue`."""
+        """`credential` is what it shows to gateways; `max_running` requests on the engine at once,
+        `max_resident` adapters loaded; `queue` holds further options of `Queue`."""
         self.id = id
         self._run_id = uuid4().hex
-        self._engine, self._store, self._token = engine, store, token
+        self._engine, self._store, self._credential = engine, store, credential
         self._operations = operations
         self._billing = Billing(journal, max_unbilled=max_unbilled)
         self._slots = Slots(active=engine.info.max_loras, resident=max_resident)
@@ -387,7 +387,7 @@ class Agent:
         """Dial gateways that are new; leave those that are neither listed nor connected."""
         wanted = self._bootstrap | set(gateways)
         for url in wanted - self._links.keys():
-            link = Link(self, url, self._token)
+            link = Link(self, url, self._credential)
             link.draining = self._draining
             self._links[url] = (link, asyncio.create_task(link.run(), name=f"link {url}"))
         for url in self._links.keys() - wanted:

@@ -83,12 +83,12 @@ class DialledSocket:
 class Link:
     """One gateway, by its base URL."""
 
-    def __init__(self, owner: Owner, url: str, token: str) -> None:
+    def __init__(self, owner: Owner, url: str, credential: str) -> None:
         self.url = url
         self.draining = False
         self.served_mark = 0
         """Up to where the gateway was told who was served (`Queue.served_since`)."""
-        self._owner, self._token = owner, token
+        self._owner, self._credential = owner, credential
         self._outbox = Outbox()
         self._waiting = asyncio.Event()
         self._flushed = asyncio.Event()
@@ -157,7 +157,7 @@ class Link:
         scheme = {"http": "ws", "https": "wss"}[parts.scheme]
         return connect(
             urlunsplit((scheme, parts.netloc, f"{parts.path.rstrip('/')}/ws/engine", "", "")),
-            additional_headers={"Authorization": f"Bearer {self._token}"},
+            additional_headers={"Authorization": f"Bearer {self._credential}"},
             max_size=wire.MAX_FRAME_BYTES,
             compression=None,  # small frames on a fast network
             ping_interval=None,  # the session has its own heartbeat

@@ -58,6 +58,7 @@ class Dispatcher:
         try:
             if resolved.over:  # nothing awaited may lie between it and the submit
                 target = await self._directory.resolve(grant, call.model)
+            bound = operation.bound(call, reservation.output_tokens)
             return self._hub.submit(
                 Order(
                     grant=grant,
@@ -68,11 +69,14 @@ class Dispatcher:
                     lane="batch" if call.flex else grant.lane,
                     timeout_s=self.timeout_s,
                     prompt_tokens=estimate.prompt_tokens,
-                    max_tokens=operation.bound(call, reservation.output_tokens),
+                    max_tokens=bound,
                     grows=estimate.grows,
                     watch=watch,
                     parsers=call.parsers,
                     tokens=estimate.prompt_tokens + (call.max_tokens or 0),
+                    prompts=call.prompts,
+                    choices=call.choices,
+                    most_tokens=bound if call.max_tokens is None else call.max_tokens,
                 )
             )
         except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,10 +12,14 @@ from typing import Any, Protocol
 from inference.errors import EngineLost, InferenceError, ProtocolViolation
 from inference.gateway.routing import EngineState
 from inference.gateway.stream import Stream
+from inference.grants import EngineCredential
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S, Attempt, Side, State, negotiate
 from inference.link.shell import Shell, Transport
 from inference.link.wire import Frame, LedgerEntry
+
+ENGINE_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
+"""What the ledger has room for."""
 
 MAX_OUTBOX_FRAMES = 4096
 """Frames waiting for one engine's socket. An engine that far behind takes no more requests."""
@@ -51,15 +56,20 @@ class Owner(Protocol):
         ...
 
     def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
-        """Requests ended, by the engine's journal."""
+        """Requests ended, by the engine's journal.
+
+        Raises:
+            ProtocolViolation: no journal has this name.
+        """
         ...
 
 
 class EngineLink:
     """One connected engine: its frames in both directions, its streams."""
 
-    def __init__(self, owner: Owner, transport: Transport) -> None:
+    def __init__(self, owner: Owner, transport: Transport, credential: EngineCredential) -> None:
         self.engine: EngineState
+        self.credential = credential
         self.connected_at = datetime.now(UTC)
         self._owner = owner
         self._shell = Shell(Side.GATEWAY, transport, "the engine")
@@ -182,6 +192,8 @@ class EngineLink:
         if not isinstance(hello, wire.Hello):
             raise ProtocolViolation("the link was closed before hello")
         version = negotiate(hello)
+        if ENGINE_ID.fullmatch(hello.engine_id) is None:
+            raise ProtocolViolation("an engine's id has 1 to 255 printable characters")
         self._shell.peer = f"engine {hello.engine_id}"
         self.engine = EngineState(
             hello.engine_id, hello.model, hello.stats, version=version, run=hello.run

@@ -7,7 +7,7 @@ engine to `serve`; the HTTP edge opens a `Stream` per request with `submit` and 
 from __future__ import annotations
 
 import asyncio
-import hmac
+import re
 import secrets
 import sys
 import time
@@ -18,11 +18,29 @@ from typing import Any
 
 import structlog
 
-from inference.errors import EngineIdInUse, EngineLost, InferenceError, NoEngine, Overloaded
+from inference.errors import (
+    EngineIdInUse,
+    EngineLost,
+    EngineRefused,
+    InferenceError,
+    NoEngine,
+    Overloaded,
+    ProtocolViolation,
+)
+from inference.gateway.dispatches import Bounds, Dispatches, Mismatch
 from inference.gateway.engine_link import EngineLink
 from inference.gateway.routing import Needs, choose
 from inference.gateway.stream import Stream, Watch
-from inference.grants import Grant, Limiter, Recorder, Reservation, Target
+from inference.grants import (
+    EngineCredential,
+    Engines,
+    Grant,
+    Limiter,
+    Recorder,
+    Reservation,
+    Source,
+    Target,
+)
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S
 from inference.link.shell import Transport
@@ -37,6 +55,12 @@ something every HEARTBEAT_S; less than LOST_S, after which the newcomer would gi
 NOTE_POOL_EVERY_S = 60.0
 """How often a connected kind of engine is said to be there; a kind not seen for some minutes is no
 longer what its base model is said to be."""
+
+JOURNAL = re.compile(r"[!-~]{1,64}")
+"""What the ledger has room for."""
+
+SIGNS_SINCE = 3
+"""The protocol version from which on engines hand back what was signed."""
 
 MAX_UNBILLED = 100_000
 """Beyond it the oldest is settled twice, which changes nothing."""
@@ -53,7 +77,8 @@ class Order:
     `prompt_tokens` is an estimate; `max_tokens` bounds each choice of a body that doesn't. `watch`
     is told what the request waits for, until its first token. `parsers` are those that its engine
     should have (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client
-    bounds it. `attempt` counts the engines that it was tried on.
+    bounds it. `attempt` counts the engines that it was tried on. `choices` texts are generated from
+    `prompts`; `most_tokens` bounds each of them, None where only the context does.
     """
 
     grant: Grant
@@ -70,6 +95,9 @@ class Order:
     parsers: tuple[str, ...] = ()
     tokens: int = 0
     attempt: int = 1
+    prompts: int = 1
+    choices: int = 1
+    most_tokens: int | None = None
     started_at: float = field(default_factory=time.time)
     """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
 
@@ -84,8 +112,18 @@ class Order:
             version=1 if self.attempt == 1 else 2,
         )
 
-    def frame(self) -> wire.Submit:
-        """What the engine is told."""
+    def most(self, context: int) -> Bounds:
+        """What it can use on an engine with this context."""
+        return Bounds.of(
+            self.body,
+            context,
+            prompts=self.prompts,
+            choices=self.choices,
+            each=self.most_tokens,
+        )
+
+    def frame(self, dispatches: Dispatches, credential: int, most: Bounds) -> wire.Submit:
+        """What the engine with this credential is told."""
         grant, target, price = self.grant, self.target, self.target.price
         account = Account(
             tenant_id=grant.tenant_id,
@@ -96,6 +134,10 @@ class Order:
             version_id=target.version_id,
             price=(price.prompt, price.cached_prompt, price.output),
         )
+        attempt, adapter = (self.reservation.id, self.attempt), target.adapter
+        account = dispatches.signed(
+            account, attempt, target.model, credential=credential, most=most
+        )
         return wire.Submit(
             id=self.reservation.id,
             kind=self.kind,
@@ -103,7 +145,7 @@ class Order:
             model=target.model,
             tenant=grant.tenant,
             salt=grant.salt,
-            adapter=target.adapter,
+            adapter=None if adapter is None else dispatches.ticketed(adapter, credential),
             weight=grant.weight,
             timeout_s=self.timeout_s,
             account=account,
@@ -119,15 +161,21 @@ class Hub:
     """All engines connected to this gateway process, and all its requests in flight."""
 
     def __init__(
-        self, gateway_id: str, engine_token: str, recorder: Recorder, limiter: Limiter
+        self,
+        gateway_id: str,
+        recorder: Recorder,
+        limiter: Limiter,
+        *,
+        engines: Engines,
+        dispatches: Dispatches,
     ) -> None:
         """`gateway_id` is the base URL under which engines reach this process."""
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
         self.closing = False
         """Set to refuse new requests while the open ones finish."""
-        self._token = engine_token.encode()
         self._recorder, self._limiter = recorder, limiter
+        self._engines, self._dispatches = engines, dispatches
         self._running: dict[str, int] = {}
         """Requests that are not settled, with their highest attempt."""
         self._unbilled: OrderedDict[str, int] = OrderedDict()
@@ -143,6 +191,8 @@ class Hub:
         self._idle.set()
         self.unknown_frames = 0
         """Frames that engines sent and only newer versions know."""
+        self.quarantined = 0
+        """Entries of engines that were not what a gateway dispatched to them."""
         self._noted_at: dict[str, float] = {}
         """When `_model_seen` last heard of each kind of engine."""
         self._model_seen: Callable[[wire.ModelInfo], None] = lambda info: None
@@ -152,20 +202,27 @@ class Hub:
         """Requests that are not settled."""
         return len(self._running)
 
-    # --- engines ---------------------------------------------------------------------------------
+    @property
+    def credentials(self) -> set[int]:
+        """The credentials of connected engines."""
+        return {link.credential.id for link in self._open}
 
-    def token_matches(self, token: str) -> bool:
-        """Whether this is the engines' token; in constant time."""
-        return hmac.compare_digest(token.encode(), self._token)
+    # --- engines ---------------------------------------------------------------------------------
 
     def on_model(self, callback: Callable[[wire.ModelInfo], None]) -> None:
         """Call `callback` with what each engine that connects serves, and of each kind of engine
         (`ModelInfo.pool_digest`) again once a minute while one is connected."""
         self._model_seen = callback
 
-    async def serve(self, transport: Transport) -> None:
-        """Run one engine's connection to its end."""
-        await EngineLink(self, transport).run()
+    async def serve(self, transport: Transport, credential: EngineCredential) -> None:
+        """Run the connection of the engine with this credential to its end."""
+        await EngineLink(self, transport, credential).run()
+
+    def check_credentials(self) -> None:
+        """End the links of engines whose credentials were revoked or changed."""
+        for link in list(self._open):
+            if not self._engines.holds(link.credential):
+                link.break_off(EngineRefused("The credential of this engine was revoked."))
 
     async def admit(self, link: EngineLink) -> None:
         """Let an engine join that said hello.
@@ -177,8 +234,19 @@ class Hub:
 
         Raises:
             EngineIdInUse: another engine of this id lives.
+            EngineRefused: its credential does not allow it.
         """
         engine = link.engine
+        if not link.credential.may_serve(engine.info.name):
+            raise EngineRefused(
+                f"The credential `{link.credential.name}` does not allow to serve "
+                f"`{engine.info.name}`."
+            )
+        if engine.version < SIGNS_SINCE and not self._dispatches.takes_unsigned():
+            raise EngineRefused(
+                f"This engine speaks version {engine.version} of the protocol, so nothing of it "
+                "could be billed: start it with the present release."
+            )
         while (other := self._rival_of(link)) is not None:
             if await other.speaks(RIVAL_SPEAKS_S):
                 raise EngineIdInUse(
@@ -187,6 +255,8 @@ class Hub:
                 )
             log.warning("engine_replaced", engine=engine.id, old=other.engine.run, new=engine.run)
             other.break_off(EngineLost(f"engine {engine.id} was silent and started again"))
+        if not self._engines.holds(link.credential):
+            raise EngineRefused("The credential of this engine was revoked.")
 
     def _rival_of(self, link: EngineLink) -> EngineLink | None:
         """An open link of another agent with the same id."""
@@ -201,9 +271,15 @@ class Hub:
         engine = link.engine
         self._links[engine.id] = link
         self._open[link] = None
-        log.info("engine_joined", engine=engine.id, model=engine.info.name, kind=engine.info.engine)
+        log.info(
+            "engine_joined",
+            engine=engine.id,
+            credential=link.credential.name,
+            model=engine.info.name,
+            kind=engine.info.engine,
+        )
         if self._pins is not None:
-            link.post(wire.Pins(_loadable(link, self._pins)))
+            self._pin(link, _loadable(link, self._pins))
         self._note_pool(link)
 
     def left(self, link: EngineLink, reason: str) -> None:
@@ -231,8 +307,12 @@ class Hub:
         for link in self._links.values():
             wanted = _loadable(link, pins)
             if self._pins is None or wanted != _loadable(link, self._pins):
-                link.post(wire.Pins(wanted))
+                self._pin(link, wanted)
         self._pins = pins
+
+    def _pin(self, link: EngineLink, wanted: Sequence[AdapterRef]) -> None:
+        credential = link.credential.id
+        link.post(wire.Pins([self._dispatches.ticketed(ref, credential) for ref in wanted]))
 
     def heard_stats(self, source: EngineLink, frame: wire.Stats) -> None:
         """An engine said how it is, and whom it served: the others on its base model hear that."""
@@ -255,21 +335,55 @@ class Hub:
         log.info("unknown_frame", engine=link.engine.id, frame=frame.name[:SHOWN_TAG])
 
     def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
-        """Requests ended, by an engine's journal: write the ledger, then tell the engine so.
+        """Requests ended, by an engine's journal: write the ledger, then tell the engine so. What
+        no gateway dispatched to it is quarantined.
 
         Those that another gateway had taken are settled in the limits here: it may have died. Those
         of this one are settled by their stream, whatever lower attempts report.
+
+        Raises:
+            ProtocolViolation: no journal has this name.
         """
+        if JOURNAL.fullmatch(journal) is None:
+            raise ProtocolViolation("this is not the name of a journal")
 
         def written(attempts: Sequence[tuple[str, int]]) -> None:
             link.post(wire.UsageAck([], list(attempts)))
 
-        for entry in entries:
+        sound, suspects = self._sorted(link, entries)
+        for entry in sound:
             if entry.id not in self._running and entry.id not in self._unbilled:
                 self._limiter.settle(entry.id, entry.usage)
             elif entry.attempt >= self._unbilled.get(entry.id, sys.maxsize):
                 del self._unbilled[entry.id]
-        self._recorder.record(link.engine.id, journal, entries, written)
+        if sound:
+            self._recorder.record(link.engine.id, journal, sound, written)
+        if suspects:
+            source = Source(link.engine.id, link.credential.id, journal)
+            self._recorder.quarantine(source, suspects, written)
+
+    def _sorted(
+        self, link: EngineLink, entries: Sequence[LedgerEntry]
+    ) -> tuple[list[LedgerEntry], list[tuple[LedgerEntry, Mismatch]]]:
+        """What is to be billed, and what is not, with why."""
+        sound: list[LedgerEntry] = []
+        suspects: list[tuple[LedgerEntry, Mismatch]] = []
+        for entry in entries:
+            mismatch = self._dispatches.mismatch(entry, link.credential.id)
+            if mismatch is None:
+                sound.append(entry)
+            else:
+                suspects.append((entry, mismatch))
+        if suspects:
+            self.quarantined += len(suspects)
+            log.error(
+                "usage_quarantined",
+                engine=link.engine.id,
+                credential=link.credential.name,
+                entries=len(suspects),
+                reasons=sorted({mismatch for _, mismatch in suspects}),
+            )
+        return sound, suspects
 
     def unload(self, digest: str) -> None:
         """Every engine forgets this adapter as soon as nothing uses it."""
@@ -291,13 +405,15 @@ class Hub:
             EngineLost: the engine went away meanwhile.
         """
         link = self._choose(Needs(base_model, adapter))
-        return await link.load(wire.Load(new_id(), adapter, probe=True))
+        ticketed = self._dispatches.ticketed(adapter, link.credential.id)
+        return await link.load(wire.Load(new_id(), ticketed, probe=True))
 
     def snapshot(self) -> list[dict[str, Any]]:
         """The connected engines, for display. From any thread."""
         return [
             {
                 "id": link.engine.id,
+                "credential": link.credential.name,
                 "kind": link.engine.info.engine,
                 "base_model": link.engine.info.name,
                 "revision": link.engine.info.revision,
@@ -333,6 +449,7 @@ class Hub:
         if self.closing:
             raise Overloaded("This gateway is shutting down.", retry_after_s=1)
         link = self._choose(order.needs())
+        most = order.most(link.engine.info.max_model_len)
         stream = Stream(
             order.reservation.id,
             order.grant,
@@ -344,10 +461,11 @@ class Hub:
             bound=order.max_tokens,
             watch=order.watch,
             attempt=order.attempt,
+            most=most,
             post=link.post,
             settled=self._settled,
         )
-        link.submit(stream, order.frame())
+        link.submit(stream, order.frame(self._dispatches, link.credential.id, most))
         self._running[stream.id] = stream.attempt
         self._idle.clear()
         return stream

@@ -7,15 +7,22 @@ database.
 
 from __future__ import annotations
 
+import hmac
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from inference.errors import InferenceError, InvalidApiKey, MethodNotAllowed
 from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.hub import Hub
+from inference.grants import Engines
 from inference.link.wire import AdapterRef
 
 UNAUTHORISED = 4401
-"""Websocket close code for a wrong engine token."""
+"""Websocket close code for a credential that no engine has."""
+MAX_REASON = 60
+"""Characters; a close frame holds little more."""
 MAX_PROBE_BYTES = 64 << 10
 
 
@@ -38,7 +45,9 @@ class AsgiTransport:
 
     async def close(self, reason: str) -> None:
         """Close with the reason, cut to what a close frame holds."""
-        await self._guarded({"type": "websocket.close", "code": 1008, "reason": reason[:60]})
+        await self._guarded(
+            {"type": "websocket.close", "code": 1008, "reason": reason[:MAX_REASON]}
+        )
 
     async def _guarded(self, event: dict[str, object]) -> None:
         try:
@@ -48,18 +57,21 @@ class AsgiTransport:
 
 
 class EngineSocket:
-    """`/ws/engine`: an agent with the engines' token joins the hub."""
+    """`/ws/engine`: an agent with an engine's credential joins the hub."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, hub: Hub, engines: Engines) -> None:
+        self._hub, self._engines = hub, engines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
-        if not self._hub.token_matches(_token(scope)):
-            await send({"type": "websocket.close", "code": UNAUTHORISED, "reason": "bad token"})
+        try:
+            credential = self._engines.identify(bearer(scope))
+        except InferenceError as error:
+            reason = error.message[:MAX_REASON]
+            await send({"type": "websocket.close", "code": UNAUTHORISED, "reason": reason})
             return
         await send({"type": "websocket.accept"})
-        await self._hub.serve(AsgiTransport(receive, send))
+        await self._hub.serve(AsgiTransport(receive, send), credential)
 
 
 class _ProbeRequest(msgspec.Struct):
@@ -71,10 +83,11 @@ class _ProbeRequest(msgspec.Struct):
 
 
 class EngineProbe:
-    """`POST /engine/probe`: load an adapter on some engine and say what it did to the output."""
+    """`POST /engine/probe`: load an adapter on some engine and say what it did to the output. For
+    workers, with their token."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, hub: Hub, token: str) -> None:
+        self._hub, self._token = hub, token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
@@ -84,8 +97,8 @@ class EngineProbe:
             await exchange.fail(error)
 
     async def _probe(self, exchange: Exchange, scope: Scope) -> dict[str, object]:
-        if not self._hub.token_matches(_token(scope)):
-            raise InvalidApiKey("This address takes the engines' token.")
+        if not hmac.compare_digest(bearer(scope).encode(), self._token):
+            raise InvalidApiKey("This address takes the workers' token.")
         if exchange.method != "POST":
             raise MethodNotAllowed(f"{exchange.path} takes POST only.")
         wanted = parse_json(_ProbeRequest, await exchange.body(MAX_PROBE_BYTES))
@@ -93,7 +106,8 @@ class EngineProbe:
         return await self._hub.probe(wanted.base_model, adapter)
 
 
-def _token(scope: Scope) -> str:
+def bearer(scope: Mapping[str, Any]) -> str:
+    """What the caller shows; empty if nothing."""
     value: bytes = dict(scope["headers"]).get(b"authorization", b"")
     return value.decode("latin-1").removeprefix("Bearer ").strip()
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from inference.errors import EngineLost, InferenceError, RateLimitExceeded, Unavailable
+from inference.gateway.dispatches import Bounds
 from inference.grants import Grant, Limiter, Reservation, Target
 from inference.link.wire import Cancel, Delta, Done, Fault, Usage, Wait
 from inference.operations.estimate import EXTENSION_TOKENS
@@ -46,12 +47,14 @@ class Stream:
         settled: Callable[[Stream], None],
         watch: Watch | None = None,
         attempt: int = 1,
+        most: Bounds | None = None,
     ) -> None:
         """`post` sends to the engine; `settled` is called once, when the figures are final; `watch`
         whenever the request, still without output, waits for something else.
 
         A stream that `grows` may generate more than was reserved, if more can be reserved; `bound`
-        is what the limits let each choice of any other one generate.
+        is what the limits let each choice of any other one generate. An engine that reports more
+        than `most` is believed up to that.
         """
         self.id, self.grant, self.target, self.engine_id = id, grant, target, engine_id
         self.attempt = attempt
@@ -60,7 +63,7 @@ class Stream:
         self.limited: InferenceError | None = None
         """The limit that ended it before its time."""
         self._limiter = limiter
-        self._grows, self._bound = grows, bound
+        self._grows, self._bound, self._most = grows, bound, most
         self._extending: asyncio.Task[None] | None = None
         self._refused_early = False
         self._post, self._settled, self._watch = post, settled, watch
@@ -116,6 +119,8 @@ class Stream:
 
     def settle(self, done: Done) -> None:
         """Take the engine's last word."""
+        if self._most is not None:
+            done = self._believed(done, self._most)
         if self._bound is not None and self._reached(self._bound, done):
             self.limited = RateLimitExceeded(
                 f"The answer was ended at {self._bound} tokens, which is what the limits allow an "
@@ -140,6 +145,12 @@ class Stream:
             f"The engine `{self.engine_id}` was lost before this answer was complete."
         )
         self.settle(Done(self.id, usage, fault=Fault.of(lost), attempt=self.attempt))
+
+    @staticmethod
+    def _believed(done: Done, most: Bounds) -> Done:
+        """What it says is reserved in its place, so it could use up somebody's budget."""
+        usage = most.clamped(done.usage)
+        return done if usage is done.usage else msgspec.structs.replace(done, usage=usage)
 
     @staticmethod
     def _reached(bound: int, done: Done) -> bool:

@@ -24,9 +24,9 @@ FRAMES: Mapping[type[Frame], int] = {}
 """The version that brought each frame; those not named are of version 1."""
 
 FIELDS: Mapping[type, Mapping[str, int]] = {
-    wire.AdapterRef: {"rank": 2, "modules": 2},
+    wire.AdapterRef: {"rank": 2, "modules": 2, "ticket": 3},
     wire.ModelInfo: {"revision": 2, "engine_version": 2, "operations": 2, "parsers": 2},
-    wire.Account: {"price": 2},
+    wire.Account: {"price": 2, "dispatch": 3},
     wire.LedgerEntry: {"attempt": 2, "inherited_tokens": 2},
     wire.Delta: {"attempt": 2, "ids": 2},
     wire.Wait: {"attempt": 2},

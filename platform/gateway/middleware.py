@@ -59,6 +59,19 @@ class Audited:
                 act_as(None)
 
 
+class NotStored:
+    """Answers are about people and tenants: no cache keeps them, and after signing out the
+    browser's Back button shows none. Static files do not come this way."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self._get_response(request)
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+
 def policy(api_url: str) -> str:
     """What pages may do; they open their sockets at the API's address."""
     sockets = api_url.replace("http", "ws", 1)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -20,7 +21,7 @@ from django.utils import timezone
 
 from demo import ADAPTERS, TENANTS
 from inference.content import FILES
-from tenants.models import ApiKey, BaseModel, Price, Tenant, User
+from tenants.models import ApiKey, BaseModel, EngineCredential, Price, Tenant, User
 
 OPERATOR = "operator"
 PRICE = {"prompt": 100_000, "cached_prompt": 25_000, "output": 400_000}
@@ -42,6 +43,8 @@ class Facts:
     console_url: str
     operator: dict[str, str]
     tenants: list[dict[str, Any]]
+    engines: dict[str, str]
+    """The credential of each engine."""
 
     @classmethod
     def read(cls, file: Path) -> dict[str, Any]:
@@ -74,6 +77,20 @@ def operator(known: dict[str, Any]) -> dict[str, str]:
     user.set_password(password)
     user.save()
     return {"username": user.username, "password": password}
+
+
+def engines(known: dict[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """A credential for each of these engines: the known one as long as it works. Another secret of
+    the same one where nobody knows it any more: what its journal has is the engine's to bill."""
+    texts: dict[str, str] = known.get("engines") or {}
+    return {name: _credential(name, texts.get(name, "")) for name in names}
+
+
+def _credential(name: str, known: str) -> str:
+    credential = EngineCredential.objects.live().filter(name=name).first()
+    if credential is None:
+        return EngineCredential.objects.issue(name=name)[1]
+    return known if credential.matches(known) else credential.rotate()
 
 
 def tenants(known: dict[str, Any]) -> dict[str, str]:

@@ -5,29 +5,44 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-import dotenv
-
+from gateway import start
 from gateway.database import parse_url
-from gateway.start import ROOT, var_folder
+from gateway.process_secrets import secrets_of
+from gateway.start import ROOT
 from inference import environ
 
-dotenv.load_dotenv(ROOT / ".env")
-VAR = var_folder()
+start.load_settings(ROOT / ".env")
+VAR = start.var_folder()
 """Everything that this installation writes: database, adapters, logs, secrets."""
-dotenv.load_dotenv(VAR / "secrets.env")  # made by `manage.py up`; the environment wins
+start.load_settings(VAR / "secrets.env")  # made by `manage.py up`; the environment wins
 
-# --- Secrets -------------------------------------------------------------------------------------
-SECRET_KEY = environ.secret("SECRET_KEY")
-KEY_PEPPER = environ.secret("KEY_PEPPER")
-"""HMAC key under which API keys are stored. Changing it makes every key invalid."""
-ENGINE_TOKEN = environ.secret("ENGINE_TOKEN")
-"""What engine agents and workers show to gateways."""
-INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
-"""What consoles show to gateways, and what tickets of sockets are signed with."""
-METRICS_TOKEN = environ.text("METRICS_TOKEN", "")
-"""What Prometheus shows to read /metrics; nobody may where it is not set."""
-RECEIPT_KEY = environ.secret("RECEIPT_KEY")
-"""Seed of the Ed25519 key that signs usage receipts."""
+# --- Secrets: those of this process alone; to the others' names there is no setting here ----------
+_OWN = secrets_of(start.process)
+if "SECRET_KEY" in _OWN:
+    SECRET_KEY = environ.secret("SECRET_KEY")
+if "KEY_PEPPER" in _OWN:
+    KEY_PEPPER = environ.secret("KEY_PEPPER")
+    """HMAC key under which API keys are stored. Changing it makes every key invalid."""
+if "DISPATCH_KEY" in _OWN:
+    DISPATCH_KEY = environ.secret("DISPATCH_KEY")
+    """Under which gateways sign what they dispatch to engines, and so believe what these report."""
+if "WORKER_TOKEN" in _OWN:
+    WORKER_TOKEN = environ.secret("WORKER_TOKEN")
+    """What workers show to gateways, to have an engine try an adapter."""
+if "ENGINE_TOKEN" in _OWN:
+    ENGINE_TOKEN = environ.text("ENGINE_TOKEN", "")
+    ENGINE_TOKEN_UNTIL = environ.day("ENGINE_TOKEN_UNTIL")
+    """Until then engines are taken that share this token, and usage that no gateway has signed, as
+    in releases before engines had credentials."""
+if "INTERNAL_TOKEN" in _OWN:
+    INTERNAL_TOKEN = environ.secret("INTERNAL_TOKEN")
+    """What consoles show to gateways, and what tickets of sockets are signed with."""
+if "METRICS_TOKEN" in _OWN:
+    METRICS_TOKEN = environ.text("METRICS_TOKEN", "")
+    """What Prometheus shows to read /metrics; nobody may where it is not set."""
+if "RECEIPT_KEY" in _OWN:
+    RECEIPT_KEY = environ.secret("RECEIPT_KEY")
+    """Seed of the Ed25519 key that signs usage receipts."""
 
 # --- Serving -------------------------------------------------------------------------------------
 DEBUG = environ.boolean("DEBUG", False)
@@ -55,6 +70,11 @@ MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
 MAX_TENANT_UPLOADS = environ.integer("MAX_TENANT_UPLOADS", 16, low=1)
 MAX_TENANT_UPLOAD_BYTES = environ.size("MAX_TENANT_UPLOAD_BYTES", 8 << 30)
 """What a tenant may have under way in uploads that are not versions yet."""
+TENANT_STORED_BYTES = environ.size("TENANT_STORED_BYTES", 50 << 30)
+TENANT_VERSIONS = environ.integer("TENANT_VERSIONS", 5000, low=1)
+"""What a tenant may keep, where the operator sets nothing else for it."""
+OTHER_BASE_MODEL = environ.choice("OTHER_BASE_MODEL", ["confirm", "refuse"], "confirm")
+"""An adapter that names another base model than its own is taken once that is confirmed, or not."""
 UPLOAD_WAIT_S = environ.integer("UPLOAD_WAIT_S", 30)
 """How long a request waits for what a worker says of its upload, before it is answered 202."""
 CHECK_CPU_S = environ.integer("CHECK_CPU_S", 20, low=1)
@@ -62,7 +82,8 @@ CHECK_TIME_S = environ.integer("CHECK_TIME_S", 120, low=1)
 """What reading an upload, and checking it, may take each, for every GiB that was begun."""
 CHECK_MEMORY_BYTES = environ.size("CHECK_MEMORY_BYTES", 1 << 30)
 FILE_UPLOAD_TEMP_DIR = environ.text("UPLOAD_DIR", str(VAR / "uploads"))
-os.makedirs(FILE_UPLOAD_TEMP_DIR, exist_ok=True)
+os.makedirs(FILE_UPLOAD_TEMP_DIR, mode=0o700, exist_ok=True)
+FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 FILE_UPLOAD_HANDLERS = ["tenants.adapters.uploads.receiving.BoundedUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 _S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
@@ -113,6 +134,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "gateway.middleware.RequestId",
+    "gateway.middleware.NotStored",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -121,6 +143,7 @@ MIDDLEWARE = [
     "gateway.middleware.Audited",
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "frontend.second_factor.SecondFactorRequired",
     "gateway.middleware.ContentPolicy",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -152,10 +175,10 @@ AUTH_PASSWORD_VALIDATORS = [
         "NumericPasswordValidator",
     )
 ]
-AUTHENTICATION_BACKENDS = [
-    "django.contrib.auth.backends.ModelBackend",
-    "allauth.account.auth_backends.AuthenticationBackend",
-]
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+SESSION_ENGINE = "frontend.sessions"
+MESSAGE_STORAGE = "django.contrib.messages.storage.cookie.CookieStorage"  # never the database
+CSRF_FAILURE_VIEW = "gateway.failures.csrf_failure"
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "console"
 ACCOUNT_ADAPTER = "frontend.accounts.AccountAdapter"
@@ -163,6 +186,15 @@ ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*", "password2*"]
 ACCOUNT_EMAIL_VERIFICATION = "none"  # an invitation came by a way that its sender trusts
 ACCOUNT_USERNAME_MIN_LENGTH = 2
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False  # no mail to whatever address a stranger types
+ACCOUNT_FORMS = {"reset_password": "frontend.accounts.ResetPasswordForm"}
+# What `frontend.throttling` slows down is not counted twice; the rest has allauth's limits.
+ACCOUNT_RATE_LIMITS = {"login_failed": None, "reset_password": None}
+MFA_FORMS = {
+    "authenticate": "frontend.accounts.AuthenticateForm",
+    "reauthenticate": "frontend.accounts.ReauthenticateForm",
+}
+MFA_ALLOW_UNVERIFIED_EMAIL = True  # accounts are made by invitation, not by mail address
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Lorikeet"
 SOCIALACCOUNT_ADAPTER = "frontend.accounts.SocialAccountAdapter"
@@ -181,24 +213,39 @@ SOCIALACCOUNT_PROVIDERS = {
                 "settings": {"server_url": _OIDC_ISSUER.rstrip("/")},
             }
         ]
-        if _OIDC_ISSUER
+        if _OIDC_ISSUER and "OIDC_CLIENT_SECRET" in _OWN
         else [],
     }
 }
-# Counts of failed sign-ins, for all gateways where there is a Redis.
+# Counts of failed sign-ins, for all consoles where there is a Redis. Django keeps 300 entries in
+# memory by default: a few hundred failures elsewhere would make an account's count forgotten.
 CACHES = {
-    "default": {"BACKEND": "gateway.cache.FailoverCache", "LOCATION": REDIS_URL}
-    if REDIS_URL
-    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+    "default": {
+        **(
+            {"BACKEND": "gateway.cache.FailoverCache", "LOCATION": REDIS_URL}
+            if REDIS_URL
+            else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+        ),
+        "OPTIONS": {"MAX_ENTRIES": 50_000},
+    }
 }
 EMAIL_HOST = environ.text("EMAIL_HOST", "")
-EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if EMAIL_HOST else 'console'}.EmailBackend"
+# Mails have links that set passwords: without a mail server they become private files, never lines
+# of a log.
+EMAIL_BACKEND = (
+    "django.core.mail.backends.smtp.EmailBackend" if EMAIL_HOST else "gateway.mail.PrivateFiles"
+)
+EMAIL_FILE_PATH = str(VAR / "mail")
 EMAIL_PORT = environ.integer("EMAIL_PORT", 25, low=1, high=65535)
 EMAIL_HOST_USER = environ.text("EMAIL_HOST_USER", "")
 EMAIL_HOST_PASSWORD = environ.text("EMAIL_HOST_PASSWORD", "")
 EMAIL_USE_TLS = environ.boolean("EMAIL_USE_TLS", False)
 DEFAULT_FROM_EMAIL = environ.text("EMAIL_FROM", "lorikeet@localhost")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = environ.boolean("SECURE_COOKIES", False)
+OPERATOR_SECOND_FACTOR = environ.choice(
+    "OPERATOR_SECOND_FACTOR", ["ask", "require"], "require" if SESSION_COOKIE_SECURE else "ask"
+)
+"""Whether operators with nothing but a password are asked for more, or can do nothing till then."""
 # The redirect URI of single sign-on and links in mails, where a proxy ends TLS.
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if SESSION_COOKIE_SECURE else "http"
 SECURE_CONTENT_TYPE_NOSNIFF = True
@@ -243,6 +290,7 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {"TenantStatusEnum": "tenants.models.accounts.Tenant.Status"},
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "tenants.api.schema.complete",

@@ -1,18 +1,24 @@
-"""What `manage.py` does before Django reads the settings: secrets and a database."""
+"""What `manage.py` does before Django reads the settings: secrets, a private folder, a database."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import stat
 import sys
 from pathlib import Path
 
+from gateway.process_secrets import environment_of
 from inference.environ import BadSetting
 
 ROOT = Path(__file__).resolve().parents[2]
-SECRETS = ("SECRET_KEY", "KEY_PEPPER", "ENGINE_TOKEN", "INTERNAL_TOKEN", "RECEIPT_KEY")
+SECRETS = (
+    "SECRET_KEY", "KEY_PEPPER", "DISPATCH_KEY", "WORKER_TOKEN", "INTERNAL_TOKEN", "RECEIPT_KEY",
+)  # fmt: skip
 PRODUCTION = {"gateway", "console", "worker"}
 """Commands that production runs: they are given their secrets, never make them."""
+process = ""
+"""The command that runs here; empty where it is none of `manage.py`'s."""
 
 
 def var_folder() -> Path:
@@ -22,14 +28,17 @@ def var_folder() -> Path:
 
 def main(arguments: list[str]) -> None:
     """Run one command; a bad setting ends the process with one line that says what to do."""
-    command = arguments[1] if len(arguments) > 1 else "help"
-    if command == "engine":  # needs no Django and no settings
+    global process
+    process = arguments[1] if len(arguments) > 1 else "help"
+    os.umask(0o077)  # whatever it writes is for its owner
+    _forget_others_secrets()
+    if process == "engine":  # needs no Django and no settings
         from inference.agent.__main__ import main as run_agent
 
         return run_agent(arguments[2:])
     try:
-        _prepare(command)
-        if command == "gateway":  # needs Django's settings alone
+        _prepare()
+        if process == "gateway":  # needs Django's settings alone
             from gateway.planes.process import main as run_gateway
 
             return run_gateway(arguments[2:])
@@ -41,18 +50,46 @@ def main(arguments: list[str]) -> None:
     return None
 
 
-def _prepare(command: str) -> None:
-    import dotenv
+def _forget_others_secrets() -> None:
+    """Neither this process nor one that it starts sees what is another's."""
+    for name in os.environ.keys() - environment_of(process, os.environ):
+        del os.environ[name]
 
+
+def _prepare() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
-    dotenv.load_dotenv(ROOT / ".env")
+    load_settings(ROOT / ".env")
     var = var_folder()
-    if command not in PRODUCTION:
+    _make_private(var)
+    if process not in PRODUCTION:
         _ensure_secrets(var / "secrets.env")
     if not os.environ.get("DATABASE_URL", "").strip():
         from gateway.database import start_embedded
 
         os.environ["DATABASE_URL"] = start_embedded(var / "postgres")
+
+
+def _make_private(folder: Path) -> None:
+    """Let nobody else into the folder, which is made if need be.
+
+    Raises:
+        BadSetting: it is one that everybody shares, such as /tmp.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_mode & stat.S_ISVTX:
+        raise BadSetting(f"LORIKEET_VAR={str(folder)!r} is shared: it must be a folder of its own")
+    if found.st_uid == os.geteuid():
+        folder.chmod(0o700)
+
+
+def load_settings(file: Path) -> None:
+    """Take over what the file sets and the environment does not, as far as it is this process's."""
+    import dotenv
+
+    found = {name: value or "" for name, value in dotenv.dotenv_values(file).items()}
+    for name, value in environment_of(process, found).items():
+        os.environ.setdefault(name, value)
 
 
 def _ensure_secrets(file: Path) -> None:
@@ -62,7 +99,6 @@ def _ensure_secrets(file: Path) -> None:
     missing = [name for name in SECRETS if name not in dotenv.dotenv_values(file)]
     if not missing:
         return
-    file.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(handle, "a") as out:
         out.write("".join(f"{name}={secrets.token_urlsafe(48)}\n" for name in missing))

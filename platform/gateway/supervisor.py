@@ -7,8 +7,8 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 BACKOFF_S = (1.0, 30.0)
@@ -24,12 +24,15 @@ STOP_S = 45.0
 
 @dataclass
 class Child:
-    """One process. It leads a process group of its own, which dies with it."""
+    """One process. It leads a process group of its own, which dies with it.
+
+    `environment` is all that it is given: nothing comes from ours by itself.
+    """
 
     name: str
     command: list[str]
     log: Path
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str]
     process: asyncio.subprocess.Process | None = None
     restarts: int = 0
 
@@ -41,7 +44,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env=os.environ | self.environment,
+                env=self.environment,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )

@@ -7,7 +7,6 @@ agent holds up nobody.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import closing
@@ -16,8 +15,11 @@ from typing import Any
 
 from django.core.files import File
 
-from inference.content import FILES
-from inference.errors import Unavailable
+from inference.content import FILES, TICKET_HEADER
+from inference.errors import InferenceError, Unavailable
+from inference.gateway.dispatches import Dispatches
+from inference.gateway.sockets import bearer
+from inference.grants import EngineCredential, Engines
 from tenants.adapters import storage
 from tenants.database import Database
 
@@ -42,26 +44,36 @@ class _Row:
 
 
 class AdapterFiles:
-    """Serves the files of versions that are being probed or ready to whoever has the token."""
+    """Serves the files of versions that are being probed or ready to the engines that were given
+    requests for them, or are to load them."""
 
-    def __init__(self, token: str, database: Database) -> None:
-        self._expected = f"Bearer {token}".encode()
+    def __init__(self, engines: Engines, dispatches: Dispatches, database: Database) -> None:
+        self._engines, self._dispatches = engines, dispatches
         self._database = database
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = _PATH.fullmatch(scope["path"])
-        if not self._authorised(scope):
-            await _answer(send, 401, b"This address takes the engines' token.\n")
-        elif found is None:
+        try:
+            credential = self._engines.identify(bearer(scope))
+        except InferenceError as error:
+            await _answer(send, error.http_status, b"This address takes an engine's credential.\n")
+            return
+        if found is None:
             await _answer(send, 404, b"There is no such file.\n")
+        elif not self._may_fetch(scope, found[1], credential):
+            await _answer(send, 403, b"This adapter was not dispatched to this engine.\n")
         elif scope["method"] not in ("GET", "HEAD"):
             await _answer(send, 405, b"This address takes GET only.\n")
         else:
             await self._serve(found[1], found[2], send, body=scope["method"] == "GET")
 
-    def _authorised(self, scope: Scope) -> bool:
-        given: bytes = dict(scope["headers"]).get(b"authorization", b"")
-        return hmac.compare_digest(given, self._expected)
+    def _may_fetch(self, scope: Scope, digest: str, credential: EngineCredential) -> bool:
+        ticket = dict(scope["headers"]).get(TICKET_HEADER.encode(), b"").decode("latin-1")
+        if self._dispatches.may_fetch(digest, credential.id, ticket):
+            return True
+        return (
+            credential.id == 0
+        )  # engines of a release that knew no tickets, while these are taken
 
     async def _serve(self, digest: str, name: str, send: Send, *, body: bool) -> None:
         try:

@@ -22,6 +22,7 @@ from uuid import UUID
 import procrastinate
 import structlog
 from django.conf import settings
+from django.db import transaction
 from django.db.models.signals import post_delete
 from django.dispatch import receiver
 from django.utils import timezone
@@ -155,7 +156,7 @@ def _check(version: AdapterVersion) -> None:
     if verdict.accepted:
         version.advance(State.PROBING, report=verdict.report, config=verdict.config)
     else:
-        version.advance(State.REJECTED, report=verdict.report)
+        _reject(version, verdict.report)
     log.info("adapter_checked", version=str(version), state=version.state)
 
 
@@ -163,7 +164,7 @@ def _probe(version: AdapterVersion) -> None:
     try:
         found = probe.ask(
             list(GatewayProcess.objects.alive().values_list("url", flat=True)),
-            settings.ENGINE_TOKEN,
+            settings.WORKER_TOKEN,
             base_model=version.adapter.base_model.name,
             adapter=version.ref,
         )
@@ -172,7 +173,7 @@ def _probe(version: AdapterVersion) -> None:
         return
     report = {**_settled(version.report), "probe": found.as_json()}
     if finding := found.verdict():
-        _reject(version, report, finding)
+        _reject(version, _with(report, finding))
     else:
         version.become_ready(report=report)
     log.info("adapter_probed", version=str(version), state=version.state)
@@ -184,11 +185,19 @@ def _note_failed_load(version: AdapterVersion, error: probe.LoadFailed) -> None:
         _note(version, failed_loads=failed)
         raise error
     message = f"The engine could not load the adapter ({failed} attempts): {told(error)}"
-    _reject(version, _settled(version.report), Finding(Code.LOAD_FAILED, message))
+    _reject(version, _with(_settled(version.report), Finding(Code.LOAD_FAILED, message)))
 
 
-def _reject(version: AdapterVersion, report: dict[str, Any], finding: Finding) -> None:
-    version.advance(State.REJECTED, report={**report, "findings": [finding.as_json()]})
+def _with(report: dict[str, Any], finding: Finding) -> dict[str, Any]:
+    return {**report, "findings": [finding.as_json()]}
+
+
+def _reject(version: AdapterVersion, report: dict[str, Any]) -> None:
+    """Keep the report and nothing else: the files go at once."""
+    folder = version.folder
+    with transaction.atomic():
+        version.advance(State.REJECTED, report=report, folder="")
+        remove_files.defer(folder=folder)
 
 
 def _settled(report: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +231,7 @@ def clean_up(timestamp: int) -> None:
     """Remove what nobody will come back for, and restart what was left lying."""
     remove_abandoned()
     remove_expired()
-    remove_archived()
+    remove_unused()
     resume()
 
 
@@ -252,13 +261,15 @@ def remove_expired() -> None:
         parts.discard(session)
 
 
-def remove_archived() -> None:
-    """The files of archived versions; an upload of the same content brings one back."""
-    for version in AdapterVersion.objects.filter(state=State.ARCHIVED).exclude(folder=""):
+def remove_unused() -> None:
+    """The files of archived versions, and of those that an earlier release rejected; an upload of
+    the same content brings an archived one back."""
+    unused = AdapterVersion.objects.filter(state__in=(State.ARCHIVED, State.REJECTED))
+    for version in unused.exclude(folder=""):
         folder = version.folder
-        here = AdapterVersion.objects.filter(pk=version.pk, state=State.ARCHIVED, folder=folder)
-        if here.update(folder=""):
-            store.remove(folder)
+        with transaction.atomic():
+            if unused.filter(pk=version.pk, folder=folder).update(folder=""):
+                remove_files.defer(folder=folder)
 
 
 def resume() -> None:

@@ -9,7 +9,8 @@ from django_filters import rest_framework as filters
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 
-from tenants.models import ApiKey, Lane, Role, Scope, State, Tenant
+from tenants.models import ApiKey, Lane, QuarantinedEntry, Role, Scope, State, Tenant
+from tenants.models.quarantine import Decision
 
 
 class FilterSet(filters.FilterSet):  # type: ignore[misc]
@@ -39,6 +40,10 @@ class MemberFilter(FilterSet):
     username = filters.CharFilter("user__username", lookup_expr="icontains")
 
 
+class InvitationFilter(FilterSet):
+    role = filters.ChoiceFilter(choices=Role.choices)
+
+
 class KeyFilter(FilterSet):
     name = filters.CharFilter(lookup_expr="icontains")
     scope = filters.ChoiceFilter(method="having_scope", choices=Scope.choices)
@@ -60,6 +65,18 @@ class AdapterFilter(FilterSet):
 class VersionFilter(FilterSet):
     state = filters.ChoiceFilter(choices=State.choices)
     digest = filters.CharFilter(lookup_expr="startswith")
+
+
+class CredentialFilter(FilterSet):
+    name = filters.CharFilter(lookup_expr="icontains")
+    revoked = YesNoFilter("revoked_at", lookup_expr="isnull", exclude=True)
+
+
+class QuarantineFilter(FilterSet):
+    status = filters.ChoiceFilter(choices=Decision.choices)
+    reason = filters.ChoiceFilter(choices=list(QuarantinedEntry.REASONS.items()))
+    engine_id = filters.CharFilter()
+    request_id = filters.CharFilter()
 
 
 class UsageFilter(FilterSet):

@@ -16,14 +16,19 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.fields import get_error_detail
 
+from tenants.adapters.quota import Storage
+from tenants.billing import decisions
 from tenants.models import (
     Adapter,
     AdapterVersion,
     Alias,
     ApiKey,
     BaseModel,
+    EngineCredential,
+    Invitation,
     Membership,
     Price,
+    QuarantinedEntry,
     Role,
     Scope,
     Tenant,
@@ -74,7 +79,9 @@ class TenantSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Tena
 
     class Meta:
         model = Tenant
-        fields = ["slug", "name", "status", "weight", "created_at"]
+        fields = [
+            "slug", "name", "status", "weight", "max_stored_bytes", "max_versions", "created_at",
+        ]  # fmt: skip
 
     def validate_slug(self, slug: str) -> str:
         if self.instance is not None and slug != self.instance.slug:
@@ -82,15 +89,34 @@ class TenantSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Tena
         return slug
 
 
+class StorageSerializer(serializers.Serializer[Storage]):
+    """What a tenant keeps, and the most that it may."""
+
+    stored_bytes = serializers.IntegerField(help_text="Of adapter files.")
+    max_stored_bytes = serializers.IntegerField()
+    versions = serializers.IntegerField(help_text="In every state.")
+    max_versions = serializers.IntegerField()
+
+
+class OneTenantSerializer(TenantSerializer):
+    """A tenant with what it keeps."""
+
+    storage = serializers.SerializerMethodField()
+
+    class Meta(TenantSerializer.Meta):
+        fields = [*TenantSerializer.Meta.fields, "storage"]
+
+    @extend_schema_field(StorageSerializer)
+    def get_storage(self, tenant: Tenant) -> dict[str, int]:
+        return StorageSerializer(Storage.of(tenant)).data
+
+
 class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
     """A person in a tenant."""
 
-    username = serializers.SlugRelatedField(
-        slug_field="username",
-        source="user",
-        help_text="Who it is: a membership keeps its user.",
-        queryset=User.objects.filter(is_active=True),
-        error_messages={"does_not_exist": "There is no user `{value}`."},
+    # Never looked up: a caller must not learn which names other tenants' people have.
+    username = serializers.SlugRelatedField[User](
+        slug_field="username", source="user", read_only=True, help_text="Who it is."
     )
 
     class Meta:
@@ -100,13 +126,25 @@ class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
     def validate_role(self, role: str) -> Role:
         return Role(role)
 
-    def validate_username(self, user: User) -> User:
-        if self.instance is not None and user != self.instance.user:
-            raise ValidationError("A membership keeps its user.")
-        tenant = self.context["caller"].tenant
-        if self.instance is None and tenant.memberships.filter(user=user).exists():
-            raise ValidationError(f"`{user}` is a member already.")
-        return user
+
+class InvitationSerializer(StrictMixin, serializers.ModelSerializer[Invitation]):
+    """An invitation without its link, which nobody can find out later."""
+
+    created_by = Maker()
+
+    class Meta:
+        model = Invitation
+        fields = ["id", "role", "note", "created_by", "created_at", "expires_at"]
+        read_only_fields = ["created_at", "expires_at"]
+
+
+class NewInvitationSerializer(InvitationSerializer):
+    """An invitation with its link, shown this once."""
+
+    url = serializers.URLField(read_only=True, help_text="The link to send: keep it now.")
+
+    class Meta(InvitationSerializer.Meta):
+        fields = [*InvitationSerializer.Meta.fields, "url"]
 
 
 class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]):
@@ -184,6 +222,74 @@ class NewKeySerializer(KeySerializer):
         fields = [*KeySerializer.Meta.fields, "secret"]
 
 
+class CredentialSerializer(StrictMixin, serializers.ModelSerializer[EngineCredential]):
+    """An engine's credential without its text, which nobody can find out later."""
+
+    pools = serializers.ListField(
+        child=serializers.RegexField(rf"^{MODEL_NAME.pattern}\Z"),
+        allow_null=True,
+        allow_empty=False,
+        min_length=1,
+        max_length=1000,
+        required=False,
+        help_text="The base models that its engine may serve; null: all.",
+    )
+    created_by = Maker()
+
+    class Meta:
+        model = EngineCredential
+        fields = [
+            "id", "name", "prefix", "pools", "created_by", "created_at", "last_seen_at",
+            "revoked_at",
+        ]  # fmt: skip
+        read_only_fields = ["prefix", "created_at", "last_seen_at", "revoked_at"]
+        validators: list[Any] = []  # the database's word counts
+
+
+class NewCredentialSerializer(CredentialSerializer):
+    """A credential with its text, shown this once."""
+
+    secret = serializers.CharField(read_only=True, help_text="ENGINE_CREDENTIAL: keep it now.")
+
+    class Meta(CredentialSerializer.Meta):
+        fields = [*CredentialSerializer.Meta.fields, "secret"]
+
+
+class QuarantinedSerializer(serializers.ModelSerializer[QuarantinedEntry]):
+    """What an engine reported, as far as a column holds it; nothing in it is to be trusted."""
+
+    credential = serializers.CharField(
+        source="credential.name",
+        default=None,
+        allow_null=True,
+        read_only=True,
+        help_text="Of the engine that reported it; null: it has none of its own.",
+    )
+    why = serializers.CharField(read_only=True, help_text="The reason in words.")
+    tenant_id = serializers.SerializerMethodField(help_text="As the entry says.")
+    key_id = serializers.SerializerMethodField(help_text="As the entry says.")
+    decided_by = serializers.SlugRelatedField[User](
+        slug_field="username", read_only=True, allow_null=True
+    )
+
+    class Meta:
+        model = QuarantinedEntry
+        fields = [
+            "id", "received_at", "credential", "engine_id", "journal", "request_id", "attempt",
+            "tenant_id", "key_id", "prompt_tokens", "completion_tokens", "reason", "why", "detail",
+            "status", "decided_at", "decided_by",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    def get_tenant_id(self, entry: QuarantinedEntry) -> int | None:
+        said = decisions.said(entry)
+        return said.account.tenant_id if said else None
+
+    def get_key_id(self, entry: QuarantinedEntry) -> int | None:
+        said = decisions.said(entry)
+        return said.account.key_id if said else None
+
+
 class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
     """A model that engines serve and adapters sit on."""
 
@@ -234,6 +340,9 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
 
     adapter = serializers.SlugRelatedField[Adapter](slug_field="name", read_only=True)
     aliases = serializers.SerializerMethodField()
+    trained_on = serializers.CharField(
+        help_text="What its adapter_config.json names as its base model."
+    )
     config = serializers.DictField(help_text="Its adapter_config.json.")
     report = serializers.DictField(help_text="What validation and the probe found.")
     created_by = Maker()
@@ -241,8 +350,8 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     class Meta:
         model = AdapterVersion
         fields = [
-            "adapter", "number", "digest", "state", "aliases", "size_bytes", "config", "report",
-            "created_by", "created_at",
+            "adapter", "number", "digest", "state", "aliases", "size_bytes", "trained_on", "config",
+            "report", "created_by", "created_at",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
@@ -263,10 +372,11 @@ class EngineSerializer(serializers.Serializer[Any]):
     """
 
     absent = {
-        "revision", "engine_version", "operations", "parsers", "running", "waiting", "queued",
-        "kv_usage", "prompt_tokens", "cached_tokens", "completion_tokens",
+        "credential", "revision", "engine_version", "operations", "parsers", "running", "waiting",
+        "queued", "kv_usage", "prompt_tokens", "cached_tokens", "completion_tokens",
     }  # fmt: skip
     id = serializers.CharField()
+    credential = serializers.CharField(required=False, help_text="By which it is connected.")
     kind = serializers.CharField(help_text="The implementation: `vllm` or `synthetic`.")
     base_model = serializers.CharField()
     max_model_len = serializers.IntegerField()

@@ -12,7 +12,9 @@ from django.urls import URLPattern, URLResolver, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from tenants.api.endpoints.adapters import Adapters, Aliases, Versions
+from tenants.api.endpoints.credentials import EngineCredentials, Quarantine
 from tenants.api.endpoints.engines import BaseModels, Engines
+from tenants.api.endpoints.invitations import Invitations
 from tenants.api.endpoints.keys import Keys
 from tenants.api.endpoints.limits import AdapterLimits, DefaultLimits, KeyLimits, Limits
 from tenants.api.endpoints.prices import Prices
@@ -33,8 +35,10 @@ READ_ONLY = {"http_method_names": ["get", "head"]}
 urlpatterns: list[URLPattern | URLResolver] = [
     path("tenants", Tenants.as_view(LIST | CREATE)),
     path("tenants/<str:slug>", OneTenant.as_view(READ | EDIT)),
-    path("members", Members.as_view(LIST | CREATE)),
+    path("members", Members.as_view(LIST)),
     path("members/<int:pk>", Members.as_view(READ | EDIT | DELETE)),
+    path("invitations", Invitations.as_view(LIST | CREATE)),
+    path("invitations/<int:pk>", Invitations.as_view(READ | DELETE)),
     path("keys", Keys.as_view(LIST | CREATE)),
     path("keys/<int:pk>", Keys.as_view(READ | EDIT | DELETE)),
     path("keys/<int:pk>/limits", KeyLimits.as_view(READ | REPLACE | EDIT)),
@@ -64,6 +68,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("base-models", BaseModels.as_view(LIST)),
     path("base-models/<path:name>", BaseModels.as_view(READ)),
     path("engines", Engines.as_view()),
+    path("engine-credentials", EngineCredentials.as_view(LIST | CREATE)),
+    path("engine-credentials/<int:pk>", EngineCredentials.as_view(READ | DELETE)),
+    path("engine-credentials/<int:pk>/rotate", EngineCredentials.as_view({"post": "rotate"})),
+    path("quarantine", Quarantine.as_view(LIST)),
+    path("quarantine/<int:pk>", Quarantine.as_view(READ)),
+    path("quarantine/<int:pk>/bill", Quarantine.as_view({"post": "bill"})),
+    path("quarantine/<int:pk>/dismiss", Quarantine.as_view({"post": "dismiss"})),
     path("usage", Usage.as_view()),
     path("costs", Costs.as_view()),
     path("prices", Prices.as_view(LIST | CREATE)),

@@ -36,10 +36,24 @@ class Journal:
     accepted_requests: int
     accepted_tokens: int
     reported_at: datetime | None
+    quarantined_requests: int = 0
+    """What the engine was told is taken, and that is not billed (`tenants.billing.quarantine`)."""
+    quarantined_tokens: int = 0
 
+
+_QUARANTINED = ("quarantined_requests", "quarantined_tokens")
+_COLUMNS = [field.name for field in fields(Journal) if field.name not in _QUARANTINED]
 
 JOURNALS = f"""
-SELECT {", ".join(field.name for field in fields(Journal))} FROM tenants_enginejournal
+SELECT {", ".join(_COLUMNS)},
+       coalesce(quarantined_requests, 0) AS quarantined_requests,
+       coalesce(quarantined_tokens, 0)::bigint AS quarantined_tokens
+FROM tenants_enginejournal
+LEFT JOIN (
+    SELECT journal, count(*) AS quarantined_requests,
+           sum(prompt_tokens + completion_tokens) AS quarantined_tokens
+    FROM tenants_quarantinedentry WHERE status <> 'billed' GROUP BY journal
+) AS quarantined USING (journal)
 WHERE reported_at IS NULL OR reported_at >= %s
    OR ledger_requests < counted_requests + waiting_requests
    OR ledger_prompt_tokens + ledger_completion_tokens
@@ -57,7 +71,8 @@ class Drift:
     `tokens` are prompt and output tokens, `unjournaled_tokens` the output tokens of the engine's
     present run that are not even in its journal. All are 0 in steady state, whatever is in flight.
     What waits in the journal of an engine that is silent is missing as well, until it is back; of
-    that only the requests are known.
+    that only the requests are known. What is missing because it is quarantined is no drift, as long
+    as no operator has it billed.
     """
 
     journal: Journal
@@ -74,8 +89,9 @@ class Drift:
         counted_requests = journal.counted_requests + (journal.waiting_requests if silent else 0)
         ledger_tokens = journal.ledger_prompt_tokens + journal.ledger_completion_tokens
         counted_tokens = journal.counted_prompt_tokens + journal.counted_completion_tokens
-        requests = max(0, counted_requests - journal.ledger_requests)
-        tokens = max(0, counted_tokens - ledger_tokens)
+        ledger_requests = journal.ledger_requests + journal.quarantined_requests
+        requests = max(0, counted_requests - ledger_requests)
+        tokens = max(0, counted_tokens - ledger_tokens - journal.quarantined_tokens)
         return cls(
             journal,
             requests - (journal.surplus_requests or 0) - journal.accepted_requests,

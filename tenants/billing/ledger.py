@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -19,10 +20,12 @@ import structlog
 from psycopg import AsyncConnection
 from psycopg.conninfo import make_conninfo
 
-from inference.grants import Written
+from inference.grants import Source, Written
+from inference.link.session import Attempt
 from inference.link.wire import EngineStats, LedgerEntry
 from inference.supervision import supervised
 from tenants.billing.journals import Journals, Report
+from tenants.billing.quarantine import NOT_BILLABLE, Suspect, keep
 from tenants.billing.statements import REFUSED, Connection, Line, write, write_reports
 from tenants.directory.notices import conninfo
 
@@ -57,10 +60,15 @@ async def connect() -> Connection:
 
 
 class _Call(NamedTuple):
-    """What one call of `record` brought."""
+    """What one call of `record` or `quarantine` brought."""
 
     lines: list[Line]
+    suspects: list[Suspect]
     written: Written
+
+    @property
+    def entries(self) -> int:
+        return len(self.lines) + len(self.suspects)
 
 
 class Ledger:
@@ -68,8 +76,8 @@ class Ledger:
 
     One task with one connection writes one batch at a time. What fails is tried again with
     back-off for as long as it takes, unless the database will never take it: such an entry is
-    logged as `usage_not_billable` with all it says, and counts as written, for the engine would
-    send it for ever. It stays in the engine's count, so reconciliation keeps showing it.
+    logged as `usage_not_billable` with all it says, and quarantined. What is quarantined counts as
+    written, for the engine would send it for ever.
     """
 
     def __init__(
@@ -95,7 +103,7 @@ class Ledger:
         self.written = 0
         """Entries that engines were told are in the ledger."""
         self.unbillable = 0
-        """Those of them that are in the log instead."""
+        """Entries that the database refused, and that are quarantined for that."""
         self.turned_away = 0
         """Entries that came while the memory was full; their engines send them again."""
         self._turning_away = False
@@ -118,8 +126,22 @@ class Ledger:
         if self.waiting >= self._capacity:
             self._turn_away(len(entries))
             return
-        self._calls.append(_Call([Line(engine_id, journal, e) for e in entries], written))
-        self.waiting += len(entries)
+        self._take(_Call([Line(engine_id, journal, e) for e in entries], [], written))
+
+    def quarantine(
+        self, source: Source, suspects: Sequence[tuple[LedgerEntry, str]], written: Written
+    ) -> None:
+        """Keep entries that are not to be billed, as `record` writes others. While too many of the
+        same engine wait for a decision, `written` is not called with more of them."""
+        if self.waiting >= self._capacity:
+            self._turn_away(len(suspects))
+            return
+        kept = [Suspect(source, entry, str(reason)) for entry, reason in suspects]
+        self._take(_Call([], kept, written))
+
+    def _take(self, call: _Call) -> None:
+        self._calls.append(call)
+        self.waiting += call.entries
         self._needed.set()
         if self.waiting >= BATCH:
             self._full.set()
@@ -170,22 +192,37 @@ class Ledger:
     async def _write_batch(self) -> None:
         batch = list(self._some_calls())
         lines = [line for call in batch for line in call.lines]
-        await self._write_all(lines, write, self._not_billable)
+        refused: list[Suspect] = []
+        if lines:
+            await self._write_all(lines, write, partial(self._not_billable, refused))
+        kept = await self._keep([one for call in batch for one in call.suspects] + refused)
+        not_kept = {suspect.attempt for suspect in refused} - kept
         self._turning_away = False
         for call in batch:
             self._calls.popleft()
-            self.waiting -= len(call.lines)
-            self.written += len(call.lines)
-            self._tell(call.written, [(line.entry.id, line.entry.attempt) for line in call.lines])
-        for listener in self._listeners:
-            self._tell(listener, lines)
+            self.waiting -= call.entries
+            done = [(line.entry.id, line.entry.attempt) for line in call.lines]
+            done = [attempt for attempt in done if attempt not in not_kept]
+            done += [one.attempt for one in call.suspects if one.attempt in kept]
+            self.written += len(done)
+            self._tell(call.written, done)
+        if lines:
+            for listener in self._listeners:
+                self._tell(listener, lines)
+
+    async def _keep(self, suspects: Sequence[Suspect]) -> set[Attempt]:
+        """Quarantine these; the attempts of those that are kept."""
+        if not suspects:
+            return set()
+        found = await self._write_all(suspects, keep, self._not_kept)
+        return {attempt for some in found for attempt in some}
 
     def _some_calls(self) -> Iterator[_Call]:
         """The oldest, up to about BATCH entries."""
         entries = 0
         for call in self._calls:
             yield call
-            entries += len(call.lines)
+            entries += call.entries
             if entries >= BATCH:
                 return
 
@@ -202,11 +239,17 @@ class Ledger:
             found = await self._write_all(self._journals.take(), write_reports, self._not_reported)
             self._journals.written([seen for some in found for seen in some], time.monotonic())
 
-    def _not_billable(self, line: Line, error: Exception) -> None:
+    def _not_billable(self, refused: list[Suspect], line: Line, error: Exception) -> None:
         self.unbillable += 1
+        dispatch = line.entry.account.dispatch
+        source = Source(line.engine_id, dispatch.credential if dispatch else 0, line.journal)
+        refused.append(Suspect(source, line.entry, NOT_BILLABLE, _told(error)))
         fields = {"engine_id": line.engine_id, "journal": line.journal}
         fields |= msgspec.structs.asdict(line.entry)
         log.error("usage_not_billable", reason=_told(error), **fields)
+
+    def _not_kept(self, suspect: Suspect, error: Exception) -> None:
+        log.error("usage_not_quarantined", reason=_told(error), attempt=suspect.attempt)
 
     def _not_reported(self, report: Report, error: Exception) -> None:
         log.error("journal_not_reported", reason=_told(error), **msgspec.structs.asdict(report))

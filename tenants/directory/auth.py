@@ -12,7 +12,7 @@ from tenants.directory.reader import Reader
 
 
 class PostgresDirectory(CachedDirectory):
-    """Use as an async context manager: it listens for changes meanwhile."""
+    """Use as an async context manager, which listens for changes."""
 
     def __init__(self) -> None:
         self._database = Reader()
@@ -29,7 +29,8 @@ class PostgresDirectory(CachedDirectory):
             psycopg.OperationalError: the database cannot be reached.
         """
         await self._database.open()
-        for work in (self._listener.run, self.check_due, self.tick, self.tell_pins):
+        for work in (self._listener.run, self.check_due, self.tick, self.tell_pins,
+                     self.tell_engines):  # fmt: skip
             name = f"directory.{work.__name__}"
             self._tasks.append(asyncio.create_task(supervised(name, work), name=name))
         return self

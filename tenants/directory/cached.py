@@ -1,8 +1,8 @@
-"""Who is calling and what a model name means, from memory: the token path's side of `auth`.
+"""Resolves API keys and model names from memory, for the token path.
 
-The token path asks here for every request. Answers come from memory, without ORM, thread or
-database, once seen (`fresh` has the rules); otherwise one small query fetches them, once for all
-who ask at the same time. A key is known by its HMAC: its text is kept nowhere.
+Called for every request. Answers come from caches, without ORM, thread or database
+(`invalidating_cache` has the rules); on a miss, one small query fetches the value, shared by all
+concurrent callers. Keys are cached by their HMAC; their text is stored nowhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tenants.directory import catalogue
 from tenants.directory.catalogue import BaseRow, Catalogue
 from tenants.directory.invalidating_cache import InvalidatingCache, Tag
 from tenants.directory.notices import Notice
-from tenants.directory.reader import KeyRow, Reader
+from tenants.directory.reader import EngineRow, KeyRow, Reader
 from tenants.naming import INFERENCE, TOUCH_INTERVAL, hmac_of, playground_prefix, prefix_of
 
 log = structlog.get_logger(__name__)
@@ -40,25 +40,25 @@ V = TypeVar("V")
 
 MAX_KEYS = 50_000
 MAX_UNKNOWN = 10_000
-"""Apart from the known ones, which a flood of bad keys must not push out."""
+"""Cached separately, so that a flood of bad keys cannot evict known ones."""
 MAX_CATALOGUES = 2_000
 UNKNOWN_S = 1.0
-"""How long an unknown key is remembered as such."""
+"""How long a key is cached as unknown."""
 READ_ATTEMPTS = 3
 RETRY_S = 0.5
 TICK_S = 1.0
 EXPIRY_HORIZON_S = 3600.0
-"""Keys that expire within it are watched, so that their open streams end on time."""
+"""Keys that expire within this time are watched, so that their open streams end on time."""
 PINS_S = 0.5
-"""Adapters change all the time, pinned ones hardly ever: they are looked at no more often."""
+"""Shortest interval between reads of pinned adapters: adapters change often, pins rarely."""
 BASES = "bases"
 Pins = dict[str, list[AdapterRef]]
-"""The adapters to keep loaded, by base model; one without any is left out."""
+"""The adapters to keep loaded, by base model; base models without any are left out."""
 
 
 @dataclass(slots=True)
 class KnownKey:
-    """A key whose text was seen: its grant, or why it has none. `touched_at` is monotonic."""
+    """A cached key: its grant, or why it has none. `touched_at` is a monotonic time."""
 
     id: int
     tenant_id: int
@@ -73,7 +73,7 @@ class KnownKey:
 
 
 def admit(verdict: Grant | InvalidApiKey, now: float) -> Grant:
-    """The grant, if it holds at this unix time.
+    """The grant, if it is valid at this unix time.
 
     Raises:
         InvalidApiKey: it does not.
@@ -86,7 +86,7 @@ def admit(verdict: Grant | InvalidApiKey, now: float) -> Grant:
 
 
 def require_inference(grant: Grant) -> None:
-    """Management keys cannot infer.
+    """Check that the key may run inference, which management keys may not.
 
     Raises:
         PermissionDenied: the key lacks the scope.
@@ -96,7 +96,7 @@ def require_inference(grant: Grant) -> None:
 
 
 def revocation(row: KeyRow | None, now: float) -> ApiKeyRevoked | None:
-    """Why this key can no longer infer, None where it still can; a missing row was deleted."""
+    """Why this key can no longer run inference; None if it still can. No row: it was deleted."""
     if row is None:
         return ApiKeyRevoked("This API key was deleted.")
     try:
@@ -107,10 +107,10 @@ def revocation(row: KeyRow | None, now: float) -> ApiKeyRevoked | None:
 
 
 class CachedDirectory:
-    """Answers from memory and reads what is missing.
+    """Answers from caches and reads what they lack.
 
-    Whoever owns it tells it what the database says of changes (`heard`, `reconnected`, `changed`)
-    and runs `check_due` and `tick`.
+    The owner passes on change notices of the database (`heard`, `reconnected`, `changed`) and runs
+    `check_due` and `tick`.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -126,7 +126,10 @@ class CachedDirectory:
         self._on_pinned: list[Callable[[Pins], None]] = []
         self._on_people: list[Callable[[Notice | None], None]] = []
         self._on_tenant: list[Callable[[int | None], None]] = []
+        self._on_engines: list[Callable[[list[EngineRow]], None]] = []
         self._pins: Pins | None = None
+        self._engines_due = asyncio.Event()
+        self._engines_due.set()
         self._pins_due = asyncio.Event()
         self._pins_due.set()
         self._due = asyncio.Event()
@@ -136,7 +139,7 @@ class CachedDirectory:
         self._expiring: dict[int, float] = {}
         self._used: set[int] = set()
 
-    # --- What the token path asks ----------------------------------------------------------------
+    # --- For the token path ----------------------------------------------------------------------
 
     async def authenticate(self, secret: str) -> Grant:
         """The grant of this key; see `inference.grants.Directory`."""
@@ -157,10 +160,10 @@ class CachedDirectory:
         return grant
 
     async def playground(self, tenant_id: int) -> Grant:
-        """What a tenant's people may do in the playground; whoever asks has checked who they are.
+        """The grant of a tenant's playground; the caller has authenticated the user.
 
         Raises:
-            InvalidApiKey: nobody opened it yet, it was switched off, or the tenant is suspended.
+            InvalidApiKey: nobody has used it yet, it was revoked, or the tenant is suspended.
             Unavailable: as `authenticate`.
         """
         prefix = playground_prefix(tenant_id)
@@ -175,20 +178,20 @@ class CachedDirectory:
         return grant
 
     async def resolve(self, grant: Grant, name: str) -> Target:
-        """What the model name means; see `inference.grants.Directory`.
+        """Resolve a model name; see `inference.grants.Directory`.
 
         Raises:
             InvalidApiKey: the key was revoked since it was authenticated.
             PermissionDenied: the key lacks the scope for inference.
         """
         bases, own = await self._names_of(grant)
-        # Last, so that nothing awaited lies between this check and the caller's submit: what is
-        # revoked after it is told to `on_revoked` when the stream is there.
+        # Last, so that nothing is awaited between this check and the caller's submit: for a key
+        # revoked after it, `on_revoked` finds the stream.
         await self._require_current(grant)
         return catalogue.resolve(grant, name, bases, own, now=time.time())
 
     async def models(self, grant: Grant) -> list[ModelCard]:
-        """Every model this key may use; see `inference.grants.Directory`.
+        """All models that this key may use; see `inference.grants.Directory`.
 
         Raises:
             PermissionDenied: the key lacks the scope for inference.
@@ -197,25 +200,30 @@ class CachedDirectory:
         return catalogue.cards(grant, *await self._names_of(grant))
 
     def on_revoked(self, callback: Callable[[int, InferenceError], None]) -> None:
-        """Call `callback(key_id, error)` when a key can no longer infer."""
+        """Call `callback(key_id, error)` when a key can no longer run inference."""
         self._on_revoked.append(callback)
 
     def on_archived(self, callback: Callable[[str], None]) -> None:
-        """Call `callback(digest)` when an adapter version left service."""
+        """Call `callback(digest)` when an adapter version was archived or deleted."""
         self._on_archived.append(callback)
 
     def on_pinned(self, callback: Callable[[Pins], None]) -> None:
-        """Call `callback(adapters by base model)` at the start and when what is pinned changes."""
+        """Call `callback(adapters by base model)` at the start and whenever pins change."""
         self._on_pinned.append(callback)
+
+    def on_engines(self, callback: Callable[[list[EngineRow]], None]) -> None:
+        """Call `callback(credentials)` with those of engines that hold, at the start and whenever
+        one was made, changed or revoked."""
+        self._on_engines.append(callback)
 
     def on_people(self, callback: Callable[[Notice | None], None]) -> None:
         """Call `callback(notice)` when a session, an account or a membership ended or changed;
-        with None when that was perhaps missed."""
+        with None if such notices may have been missed."""
         self._on_people.append(callback)
 
     def on_tenant(self, callback: Callable[[int | None], None]) -> None:
-        """Call `callback(tenant_id)` when something of a tenant has changed; with None where it is
-        everybody's, or was perhaps missed."""
+        """Call `callback(tenant_id)` when a tenant's data has changed; with None if it concerns all
+        tenants, or notices may have been missed."""
         self._on_tenant.append(callback)
 
     # --- Reading through the caches --------------------------------------------------------------
@@ -265,7 +273,7 @@ class CachedDirectory:
         load: Callable[[], Awaitable[V]],
         tags: Callable[[V], Collection[Tag]],
     ) -> V:
-        """The value from memory, else read; all who ask at the same time share one read."""
+        """The cached value, else a read; concurrent callers share one read."""
         value = cache.get(key, time.monotonic())
         if value is not None:
             return value
@@ -274,36 +282,40 @@ class CachedDirectory:
             flight = asyncio.create_task(_read(cache, key, load, tags))
             self._flights[id(cache), key] = flight
             flight.add_done_callback(lambda done: self._landed((id(cache), key), done))
-        return await asyncio.shield(flight)  # one caller's disconnect is not the others' end
+        return await asyncio.shield(flight)  # one caller's cancellation must not end the read
 
     def _landed(self, key: Hashable, flight: asyncio.Task[Any]) -> None:
         self._flights.pop(key, None)
         if not flight.cancelled():
-            flight.exception()  # seen, also where every caller has gone
+            flight.exception()  # retrieve the exception even if every caller has gone
 
-    # --- What the listener tells -----------------------------------------------------------------
+    # --- For the listener ------------------------------------------------------------------------
 
     def heard(self, now: float) -> None:
-        """Each change committed before the monotonic time `now` has been told."""
+        """All changes committed before the monotonic time `now` have been received."""
         for cache in self._caches:
             cache.heard(now)
 
     def reconnected(self) -> None:
-        """Changes may have been missed: forget all, ask again for every key that was used."""
+        """Changes may have been missed: drop all entries and re-check every key in use."""
         self._due_keys.update(self._seen)
         for cache in self._caches:
             cache.clear()
         self._due.set()
         self._pins_due.set()
+        self._engines_due.set()
         self._tell_people(None)
         self._tell_tenant(None)
 
     def changed(self, notice: Notice | None) -> None:
-        """Something changed; None where it was not understood."""
+        """Handle a change notice; None for one that was not understood."""
+        if notice is not None and notice.kind == "engine":
+            self._engines_due.set()
+            return
         self._forget(notice)
         match notice:
             case Notice(kind="member" | "user" | "session" | "archived"):
-                pass  # nothing that pages of a tenant show; of an archived version is told twice
+                pass  # no page of a tenant shows these; archived versions are announced twice
             case _:
                 self._tell_tenant(notice.tenant_id if notice else None)
 
@@ -320,7 +332,7 @@ class CachedDirectory:
             case Notice(kind="adapters", tenant_id=int(tenant_id)):
                 self._names.drop(("tenant", tenant_id))
                 self._pins_due.set()
-            # No stream ends by a new limit, so no key is due for a check.
+            # New limits end no stream, so no key has to be checked.
             case Notice(kind="limits", tenant_id=int(tenant_id)):
                 self._keys.drop(("tenant", tenant_id))
                 self._names.drop(("tenant", tenant_id))
@@ -349,7 +361,7 @@ class CachedDirectory:
     # --- In the background -----------------------------------------------------------------------
 
     async def check_due(self) -> None:
-        """Ask again for keys that may have ended and report those that did, until cancelled."""
+        """Re-check keys that may have ended and report those that have, until cancelled."""
         while True:
             await self._due.wait()
             self._due.clear()
@@ -357,7 +369,7 @@ class CachedDirectory:
             tenants, self._due_tenants = self._due_tenants, set()
             try:
                 await self._check(keys, tenants)
-            except Exception as error:  # nobody else would end these streams: try until it works
+            except Exception as error:  # nothing else would end these streams: retry until it works
                 log.error("revocation_check_failed", error=str(error))
                 self._due_keys |= keys
                 self._due_tenants |= tenants
@@ -376,7 +388,7 @@ class CachedDirectory:
                     revoked(key_id, ended)
 
     async def tick(self) -> None:
-        """Watch for keys that expire and write when keys were last used, until cancelled."""
+        """Watch for expiring keys and store when keys were last used, until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
             now = time.time()
@@ -389,16 +401,30 @@ class CachedDirectory:
             await self.write_used()
 
     async def tell_pins(self) -> None:
-        """Tell `on_pinned` what is pinned, at first and after changes, until cancelled."""
+        """Report pinned adapters to `on_pinned`, at first and after changes, until cancelled."""
         while True:
             await self._pins_due.wait()
             self._pins_due.clear()
             try:
                 self._tell(catalogue.pins(await self._reader.pinned()))
-            except Exception as error:  # no notice may follow that would bring it up again
+            except Exception as error:  # there may be no further notice to retry on
                 log.error("pins_not_told", error=str(error))
                 self._pins_due.set()
             await asyncio.sleep(PINS_S)
+
+    async def tell_engines(self) -> None:
+        """Tell `on_engines` which credentials hold, at first and after changes, until cancelled."""
+        while True:
+            await self._engines_due.wait()
+            self._engines_due.clear()
+            try:
+                rows = await self._reader.engine_credentials()
+                for told in self._on_engines:
+                    told(rows)
+            except Exception as error:  # what was revoked would go on: try until it works
+                log.error("engines_not_told", error=str(error))
+                await asyncio.sleep(RETRY_S)
+                self._engines_due.set()
 
     def _tell(self, pins: Pins) -> None:
         if pins == self._pins:
@@ -408,7 +434,7 @@ class CachedDirectory:
         self._pins = pins
 
     def _note_use(self, known: KnownKey, grant: Grant) -> None:
-        # Not the cache's entries: those of keys with open streams may have been dropped meanwhile.
+        # Not from the cache, which may have dropped entries of keys with open streams.
         self._seen[known.id] = None
         self._seen.move_to_end(known.id)
         if len(self._seen) > MAX_KEYS:
@@ -421,7 +447,7 @@ class CachedDirectory:
             self._expiring[known.id] = grant.expires_at
 
     async def write_used(self) -> None:
-        """Write which keys were used since the last call."""
+        """Store which keys were used since the last call."""
         used, self._used = self._used, set()
         try:
             if used:
@@ -441,5 +467,5 @@ async def _read(
             value = await load()
             if cache.put(reading, key, value, tags(value)):
                 return value
-    # It changes faster than it can be read; an answer from before a change must not be used.
+    # It changes faster than it can be read, and a value from before a change must not be used.
     raise Unavailable(retry_after_s=1.0)

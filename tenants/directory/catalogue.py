@@ -1,4 +1,4 @@
-"""What model names mean for one tenant, at what price and limits. Pure: `reader` reads the rows."""
+"""Resolves model names of one tenant, with prices and limits. Pure: `reader` reads the rows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tenants.naming import LIVE, lora_name
 
 DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
 SHOWN_CHARS = 200
-"""How much of an unknown name an error repeats."""
+"""Longest part of an unknown name that an error message repeats."""
 
 
 Prices = Sequence[tuple[float, int, int, int]]
-"""Since when (unix time in seconds, earliest first), and the figures of `inference.grants.Price`.
+"""Start (unix time in seconds, earliest first), and the figures of `inference.grants.Price`.
 
-Also those of times to come: what is in memory must not go stale by the clock alone.
+Includes future prices, so that cached entries do not go stale merely because time passes.
 """
 
 
@@ -38,7 +38,7 @@ class BaseRow:
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """A version that is ready, and the aliases that point at it.
+    """A ready version, and the aliases that point at it.
 
     `prices` and `limits` are its adapter's; `rank` and `modules` those of its configuration.
     """
@@ -59,7 +59,7 @@ class VersionRow:
 
 @dataclass(frozen=True, slots=True)
 class PinRow:
-    """The live version of an adapter that is pinned."""
+    """The live version of a pinned adapter."""
 
     tenant: str
     adapter: str
@@ -70,7 +70,7 @@ class PinRow:
 
 
 def unknown(name: str, why: str = "") -> UnknownModel:
-    """One answer for what does not exist and for what is another tenant's."""
+    """The same error for models that do not exist and those of other tenants."""
     shown = name if len(name) <= SHOWN_CHARS else f"{name[:SHOWN_CHARS]}…"
     message = f"The model `{shown}` does not exist or you do not have access to it."
     return UnknownModel(f"{message} {why}".rstrip(), param="model")
@@ -87,13 +87,13 @@ class Catalogue:
         self._limits: dict[int, tuple[Limits, ...]] = {}
 
     def find(self, name: str) -> VersionRow:
-        """The version that a name means.
+        """The version that a name refers to.
 
         `adapter` is its live version; `adapter@3`, `adapter@<alias>` and `adapter@<digest prefix>`
         (8 hexadecimal digits or more) pin one.
 
         Raises:
-            UnknownModel: none is meant, or more than one.
+            UnknownModel: it refers to none, or is ambiguous.
         """
         adapter, at, pin = name.partition("@")
         versions = self._versions.get(adapter, [])
@@ -110,7 +110,7 @@ class Catalogue:
         return found[0]
 
     def limits(self, row: VersionRow) -> tuple[Limits, ...]:
-        """Those in force of the version's adapter; worked out when first asked for."""
+        """The limits in force for the version's adapter; computed on first use."""
         found = self._limits.get(row.adapter_id)
         if found is None:
             shown = f"adapter `{row.adapter}`"
@@ -119,7 +119,7 @@ class Catalogue:
         return found
 
     def live(self) -> list[VersionRow]:
-        """The version that each adapter's name means, where it means one."""
+        """The live version of each adapter that has one."""
         return [row for rows in self._versions.values() for row in rows if LIVE in row.aliases]
 
 
@@ -132,12 +132,12 @@ def _pinned(versions: list[VersionRow], pin: str) -> list[VersionRow]:
 
 
 def allowed(grant: Grant, name: str) -> bool:
-    """Whether the key's allow-list has this name, which is one without a version."""
+    """Whether the key's allow-list contains this name, given without a version."""
     return grant.models is None or name in grant.models
 
 
 def price_at(now: float, *lists: Prices) -> Price:
-    """What the first list says that has a price at this unix time; without any it is free."""
+    """The price at this unix time from the first list that has one; free if none has."""
     for prices in lists:
         for starts_at, *figures in reversed(prices):
             if starts_at <= now:
@@ -148,12 +148,12 @@ def price_at(now: float, *lists: Prices) -> Price:
 def resolve(
     grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
 ) -> Target:
-    """What the name means for the grant at this unix time.
+    """Resolve a name for the grant at this unix time.
 
-    A base model's name comes before an adapter's.
+    Names of base models take precedence over those of adapters.
 
     Raises:
-        UnknownModel: it means nothing, or nothing that the key may use.
+        UnknownModel: there is no such model, or the key may not use it.
     """
     if not allowed(grant, name if name in bases else name.partition("@")[0]):
         raise unknown(name)
@@ -162,7 +162,7 @@ def resolve(
         price = price_at(now, base.prices)
         return Target(name, name, price=price, max_model_len=base.max_model_len)
     row = own.find(name)
-    # Missing only while the news of a base model is on its way.
+    # Missing only while the notice of a new base model is under way.
     base = bases.get(row.base_model, BaseRow(row.base_model, 0, 0))
     return Target(
         model=name,

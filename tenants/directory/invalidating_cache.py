@@ -1,13 +1,13 @@
-"""A bounded cache of what was read from PostgreSQL, right as long as somebody listens for changes.
+"""A bounded cache of values read from PostgreSQL, valid while change notices are being received.
 
 Sans-IO: time is a monotonic clock value in seconds that the caller passes. The rules:
 
-1. An entry counts only while the listener heard from the database within the last FRESH_S. What
-   changes after that may have gone unheard.
-2. A change is told by a tag; it drops every entry that carries the tag. A listener that was away
-   may have missed any change, so its return drops everything.
-3. What was read while a change of one of its tags arrived may be from before the change. Reads are
-   therefore bracketed by `reading`, and such a value is not kept.
+1. Entries are used only if the listener heard from the database within the last FRESH_S, since
+   later changes may have gone unnoticed.
+2. A change notice names a tag and drops every entry with that tag. A listener that was
+   disconnected may have missed any change, so reconnecting drops everything.
+3. A value read while a change of one of its tags arrived may predate the change. Reads are
+   therefore bracketed by `reading`, and such a value is not stored.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ V = TypeVar("V")
 Tag = Hashable
 
 FRESH_S = 5.0
-"""A revocation that nobody heard of reaches a gateway after this time at the latest."""
+"""A revocation whose notice was lost takes effect after this time at the latest."""
 
 
 @dataclass(eq=False, slots=True)
 class Reading:
-    """A read that is under way, and what changed since it began."""
+    """A read in progress, and the tags that changed since it began."""
 
     changed: set[Tag] = field(default_factory=set)
     cleared: bool = False
@@ -45,7 +45,7 @@ class _Entry(Generic[V]):
 
 
 class InvalidatingCache(Generic[K, V]):
-    """At most `limit` entries; the least recently used one leaves first."""
+    """Holds at most `limit` entries; evicts the least recently used."""
 
     def __init__(self, limit: int, *, fresh_s: float = FRESH_S) -> None:
         self._limit = limit
@@ -59,15 +59,15 @@ class InvalidatingCache(Generic[K, V]):
         return len(self._entries)
 
     def heard(self, now: float) -> None:
-        """Every change committed before `now` has been told."""
+        """All changes committed before `now` have been received."""
         self._heard_at = max(self._heard_at, now)
 
     def fresh(self, now: float) -> bool:
-        """Whether entries count at this moment (rule 1)."""
+        """Whether entries may be used now (rule 1)."""
         return now - self._heard_at <= self._fresh_s
 
     def get(self, key: K, now: float) -> V | None:
-        """The value, None where there is none that counts."""
+        """The value; None if there is none that may be used."""
         entry = self._entries.get(key)
         if entry is None or not self.fresh(now) or now >= entry.until:
             return None
@@ -75,13 +75,13 @@ class InvalidatingCache(Generic[K, V]):
         return entry.value
 
     def has(self, tag: Tag, now: float) -> bool:
-        """Whether an entry that counts carries this tag."""
+        """Whether a usable entry carries this tag."""
         keys = self._by_tag.get(tag, ())
         return self.fresh(now) and any(now < self._entries[key].until for key in keys)
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
-        """Bracket a read of the database; hand the Reading to `put` inside (rule 3)."""
+        """Bracket a read of the database; pass the Reading to `put` inside (rule 3)."""
         reading = Reading()
         self._readings.add(reading)
         try:
@@ -98,7 +98,7 @@ class InvalidatingCache(Generic[K, V]):
         *,
         until: float = float("inf"),
     ) -> bool:
-        """Keep what was read; False, with nothing changed, where the read missed a change."""
+        """Store a value; returns False, storing nothing, if the read may predate a change."""
         if reading.missed(tags):
             return False
         self._remove(key)
@@ -110,14 +110,14 @@ class InvalidatingCache(Generic[K, V]):
         return True
 
     def drop(self, tag: Tag) -> None:
-        """What carries this tag has changed."""
+        """Drop all entries with this tag."""
         for reading in self._readings:
             reading.changed.add(tag)
         for key in tuple(self._by_tag.get(tag, ())):
             self._remove(key)
 
     def clear(self) -> None:
-        """Anything may have changed."""
+        """Drop all entries: anything may have changed."""
         for reading in self._readings:
             reading.cleared = True
         self._entries.clear()

@@ -1,7 +1,7 @@
-"""Listens to what the database tells about changes (`migrations/0003_notices.py`, 0005).
+"""Receives change notices from the database (`migrations/0003_notices.py`, 0005).
 
-A connection of its own LISTENs; a query every KEEPALIVE_S proves that it still hears. Lost, it is
-made again with back-off. LISTEN needs a session: not through a pooler in transaction mode.
+A dedicated connection LISTENs; a query every KEEPALIVE_S proves that it is alive. If it is lost, it
+reconnects with back-off. LISTEN needs a session, so not a pooler in transaction mode.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ LISTENER = "lorikeet-listener"
 """The application name of the listening connection, as `pg_stat_activity` shows it."""
 KEEPALIVE_S = 1.5
 ANSWER_S = 2.0
-"""Together they are under `fresh.FRESH_S`: one slow answer does not empty the caches."""
+"""Their sum is below `invalidating_cache.FRESH_S`: one slow answer does not empty the caches."""
 MAX_BACKOFF_S = 5.0
 
 
 class Notice(msgspec.Struct, frozen=True):
     """One change.
 
-    `digest` is that of an adapter version which left service; `limits` without a tenant are the
-    platform's default, so everybody's. By `member`, `user` and `session` what a person may do has
-    changed: `ended` says that the membership or the account is no more, `session` is the digest of
-    the key of one that is.
+    `digest` is that of an adapter version that was archived; `limits` without a tenant are the
+    platform's defaults, so they concern all tenants;
+    `engine` is the credential of an engine. `member`, `user` and `session` say that the
+    permissions of a person have changed: `ended` that the membership or the account has ended,
+    `session` is the digest of the key of a session that has.
     """
 
     kind: Literal[
         "key", "tenant", "adapters", "base_models", "archived", "limits",
-        "member", "user", "session",
+        "member", "user", "session", "engine",
     ]  # fmt: skip
     tenant_id: int | None = None
     key_id: int | None = None
@@ -54,7 +55,7 @@ _decoder = msgspec.json.Decoder(Notice)
 
 
 def parse(payload: str) -> Notice | None:
-    """The notice, None where it is not one that this release knows."""
+    """Decode a notice; None if this release does not know it."""
     try:
         return _decoder.decode(payload)
     except msgspec.MsgspecError:
@@ -62,7 +63,7 @@ def parse(payload: str) -> Notice | None:
 
 
 def conninfo(application: str) -> str:
-    """How libpq reaches Django's default database; `application` names the connection there."""
+    """libpq's connection string for Django's default database, with this application name."""
     configured: dict[str, Any] = settings.DATABASES["default"]
     parts: dict[str, Any] = {
         "dbname": configured["NAME"],
@@ -79,9 +80,9 @@ def conninfo(application: str) -> str:
 class Listener:
     """Calls back, in the order of the events:
 
-    `on_connected()`: it listens again; what happened before was perhaps missed.
+    `on_connected()`: it is listening (again); earlier notices may have been missed.
     `on_notice(notice)`: a change; None for one that is not understood.
-    `on_alive(now)`: each change committed before the monotonic time `now` is told or about to be.
+    `on_alive(now)`: all changes committed before the monotonic time `now` have been delivered.
     """
 
     def __init__(
@@ -103,12 +104,12 @@ class Listener:
                 await self._listen()
             except (psycopg.Error, TimeoutError, OSError) as error:
                 log.warning("listener_lost", error=str(error) or type(error).__name__)
-            except Exception:  # a callback failed: what it missed is made good on the return
+            except Exception:  # a callback failed: reconnecting makes up for what it missed
                 log.exception("listener_failed")
             await asyncio.sleep(self._backoff_s())
 
     def _backoff_s(self) -> float:
-        # Jitter, so that many gateways do not all return to a restarted database at once.
+        # Jitter, so that gateways do not all reconnect to a restarted database at once.
         longest = min(MAX_BACKOFF_S, 0.1 * 2.0 ** min(self._failures, 10))
         self._failures += 1
         return longest * random.uniform(0.5, 1.0)

@@ -1,10 +1,10 @@
-"""What engines are: the revisions of each base model that are served, and what each can do.
+"""Pools: the revisions of each base model that engines serve, and the capabilities of each.
 
-Engines of one base model may differ, as during a rollout. Each kind of engine has a row of its own
-here, so that what a base model is said to take does not depend on which engine connected last: it
-is the best of all kinds that were seen in the last minutes, field by field, and stays as it is
-while none is. An upload is checked against that; a request, and the probe that tries an upload, go
-only to an engine that can do all of what they need (`inference.gateway.routing`).
+Engines of one base model may differ, for example during a rollout. Each kind of engine has its own
+row, so that the advertised capabilities of a base model do not depend on which engine connected
+last: they are the best, field by field, of all kinds seen in the last minutes, and stay unchanged
+while there are none. Uploads are checked against them; requests, and the probe of an upload, go
+only to an engine that can do all that they need (`inference.gateway.routing`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from inference.link.wire import ModelInfo
 
 LIVE_FOR = timedelta(minutes=5)
-"""How long a kind of engine counts after a gateway saw one; gateways say so once a minute."""
+"""How long a kind of engine counts after it was last seen; gateways note it once a minute."""
 KEPT_FOR = timedelta(days=30)
 
 ADD_BASE_MODEL = """
@@ -26,7 +26,7 @@ VALUES (%(name)s, %(max_model_len)s, %(max_lora_rank)s, %(modules)s, %(engine)s,
         clock_timestamp(), clock_timestamp())
 ON CONFLICT (name) DO NOTHING
 """
-# Two gateways that note two kinds of engine at once would each miss the other's row.
+# Without the lock, gateways that note two kinds at once would each miss the other's row.
 LOCK_BASE_MODEL = "SELECT id FROM tenants_basemodel WHERE name = %(name)s FOR UPDATE"
 SEE = """
 INSERT INTO tenants_poolrevision
@@ -63,11 +63,11 @@ WHERE b.name = %(name)s AND (b.max_model_len, b.max_lora_rank, b.engine, b.modul
 """
 
 NOTE = (ADD_BASE_MODEL, LOCK_BASE_MODEL, SEE, FORGET, ADVERTISE)
-"""Statements of one transaction, all with `parameters`."""
+"""Statements to run in one transaction, each with `parameters`."""
 
 
 def parameters(info: ModelInfo) -> dict[str, Any]:
-    """Of the statements in `NOTE`."""
+    """The parameters of the statements in `NOTE`."""
     return {
         "name": info.name,
         "digest": info.pool_digest(),

@@ -1,4 +1,4 @@
-"""The few queries of the token path, through psycopg's asynchronous pool: no ORM, no thread."""
+"""The queries of the token path, through psycopg's asynchronous pool: no ORM, no thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMITS = """,
 """
 OF_TENANTS = "FROM tenants_apikey k JOIN tenants_tenant t ON t.id = k.tenant_id\n"
 KEY_BY_PREFIX = KEY + LIMITS + OF_TENANTS + "WHERE k.prefix = %s"
-# A tenant may have thousands of keys; whether they still hold is no matter of limits.
+# Without limits, as a tenant may have thousands of keys; they do not affect validity.
 KEYS_BY_ID = KEY + OF_TENANTS + "WHERE k.id = ANY(%s) OR k.tenant_id = ANY(%s)"
 PRICES = """
        (SELECT coalesce(jsonb_agg(jsonb_build_array(
@@ -65,6 +65,9 @@ JOIN tenants_adapterversion v ON v.id = l.version_id
 WHERE a.pinned AND t.status = 'active'
 ORDER BY a.id
 """
+ENGINE_CREDENTIALS = """
+SELECT id, name, prefix, secret_hmac, pools FROM tenants_enginecredential WHERE revoked_at IS NULL
+"""
 TOUCH = """
 UPDATE tenants_apikey SET last_used_at = now()
 WHERE id = ANY(%s) AND (last_used_at IS NULL OR last_used_at <= now() - %s)
@@ -73,7 +76,7 @@ WHERE id = ANY(%s) AND (last_used_at IS NULL OR last_used_at <= now() - %s)
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """A key with its tenant, as stored. The limits are those of `Reader.key` alone."""
+    """A key with its tenant, as stored. Only `Reader.key` fills in limits."""
 
     id: int
     tenant_id: int
@@ -94,7 +97,7 @@ class KeyRow:
     key_limits: Sets | None = None
 
     def verdict(self) -> Grant | InvalidApiKey:
-        """What the key may do, or why it may do nothing. Expiry is a matter of the clock."""
+        """The key's grant, or why it has none. Does not check expiry, which depends on the time."""
         if self.revoked_at is not None:
             return InvalidApiKey("This API key was revoked.")
         if self.status != ACTIVE:
@@ -113,7 +116,7 @@ class KeyRow:
         )
 
     def limits(self) -> tuple[Limits, ...]:
-        """Those in force of the tenant and of the key."""
+        """The limits in force for the tenant and for the key."""
         tenant, key = f"tenant `{self.tenant}`", f"key `{self.name}` (lk_{self.prefix}…)"
         return (
             *ceilings.limits(f"t{self.tenant_id}", tenant, self.tenant_limits),
@@ -121,8 +124,19 @@ class KeyRow:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """An engine's credential, as stored."""
+
+    id: int
+    name: str
+    prefix: str
+    secret_hmac: bytes
+    pools: list[str] | None
+
+
 class Reader(Database):
-    """Each query raises `Unavailable` where the database does not answer in time."""
+    """Each query raises `Unavailable` if the database does not answer in time."""
 
     def __init__(self, answer_s: float = ANSWER_S) -> None:
         super().__init__("directory", answer_s)
@@ -133,7 +147,7 @@ class Reader(Database):
         return rows[0] if rows else None
 
     async def keys(self, ids: Collection[int], tenants: Collection[int]) -> list[KeyRow]:
-        """These keys, and all keys of these tenants."""
+        """The keys with these ids, and all keys of these tenants."""
         return await self.rows(KeyRow, KEYS_BY_ID, [list(ids), list(tenants)])
 
     async def base_models(self) -> list[BaseRow]:
@@ -143,9 +157,13 @@ class Reader(Database):
         return await self.rows(VersionRow, READY_VERSIONS, [tenant_id])
 
     async def pinned(self) -> list[PinRow]:
-        """The live versions of pinned adapters of all active tenants."""
+        """The live versions of pinned adapters, over all active tenants."""
         return await self.rows(PinRow, PINNED)
 
+    async def engine_credentials(self) -> list[EngineRow]:
+        """Those that were not revoked; a few for each engine at most."""
+        return await self.rows(EngineRow, ENGINE_CREDENTIALS)
+
     async def touch(self, ids: Collection[int]) -> None:
-        """Note that these keys were used, at most once a minute each."""
+        """Store that these keys were used now, at most once a minute each."""
         await self.execute(TOUCH, [list(ids), TOUCH_INTERVAL])

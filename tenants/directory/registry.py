@@ -1,15 +1,17 @@
-"""What a gateway process writes of itself and of its engines: that it lives, what they serve."""
+"""What a gateway process records: that it is alive, and what its engines serve."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from inference.link.wire import ModelInfo
 from tenants.database import ANSWER_S, Database
 from tenants.directory import pools
+from tenants.naming import TOUCH_INTERVAL
 
 ALIVE_S = 10
-"""How long after its last heartbeat a gateway counts as alive; the database's clock counts."""
+"""How long after its last heartbeat, by the database's clock, a gateway counts as alive."""
 FORGOTTEN_DAYS = 1
 
 BEAT = """
@@ -27,26 +29,37 @@ WHERE heartbeat_at > now() - make_interval(secs => %s) ORDER BY url
 FORGET = "DELETE FROM tenants_gatewayprocess WHERE url = %s"
 
 
+SAW_ENGINES = """
+UPDATE tenants_enginecredential SET last_seen_at = now()
+WHERE id = ANY(%s) AND (last_seen_at IS NULL OR last_seen_at <= now() - %s)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class _Gateway:
     url: str
 
 
 class Registry(Database):
-    """Each query raises `Unavailable` where the database does not answer in time."""
+    """Each query raises `Unavailable` if the database does not answer in time."""
 
     def __init__(self, answer_s: float = ANSWER_S) -> None:
         super().__init__("registry", answer_s)
 
     async def beat(self, url: str) -> list[str]:
-        """Say that the gateway at this base URL lives; the URLs of all that do."""
+        """Record a heartbeat of the gateway at this URL; returns the URLs of all live gateways."""
         await self.execute(BEAT, {"url": url, "forgotten_days": FORGOTTEN_DAYS})
         return [row.url for row in await self.rows(_Gateway, ALIVE, [ALIVE_S])]
 
     async def forget(self, url: str) -> None:
-        """The gateway at this base URL has stopped."""
+        """Record that the gateway at this base URL has stopped."""
         await self.execute(FORGET, [url])
 
+    async def saw_engines(self, credentials: Collection[int]) -> None:
+        """Engines with these credentials are connected; noted at most once a minute."""
+        if credentials:
+            await self.execute(SAW_ENGINES, [list(credentials), TOUCH_INTERVAL])
+
     async def note_model(self, info: ModelInfo) -> None:
-        """An engine of this kind is connected. Writes only what is new, and when it was seen."""
+        """Record an engine that is connected: its kind if it is new, and when it was last seen."""
         await self.execute_all(pools.NOTE, pools.parameters(info))

@@ -5,12 +5,14 @@ from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, S
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.conversations import Conversation
+from tenants.models.engines import EngineCredential
 from tenants.models.invitations import Invitation
 from tenants.models.isolation import IsolationCheck
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.pools import PoolRevision
 from tenants.models.processes import GatewayProcess
+from tenants.models.quarantine import QuarantinedEntry
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import (
     EngineJournal,
@@ -33,6 +35,7 @@ __all__ = [
     "AuditEntry",
     "BaseModel",
     "Conversation",
+    "EngineCredential",
     "EngineJournal",
     "GatewayProcess",
     "IdempotentAnswer",
@@ -44,6 +47,7 @@ __all__ = [
     "Membership",
     "PoolRevision",
     "Price",
+    "QuarantinedEntry",
     "Role",
     "Scope",
     "State",

@@ -72,6 +72,16 @@ class Tenant(models.Model):
         validators=[MinValueValidator(MIN_WEIGHT), MaxValueValidator(MAX_WEIGHT)],
         help_text="Share of the engines, relative to the other tenants.",
     )
+    max_stored_bytes = models.PositiveBigIntegerField(
+        null=True,
+        blank=True,
+        help_text="Bytes of adapter files that it may keep; empty: the platform's default.",
+    )
+    max_versions = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        help_text="Adapter versions that it may keep; empty: the platform's default.",
+    )
     cache_secret = models.BinaryField(default=new_cache_secret, max_length=32)
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -151,8 +151,9 @@ SOURCES: Mapping[State, tuple[State, ...]] = {
 class AdapterVersion(models.Model):
     """One immutable content of an adapter, named by its digest (`inference.content.digest_of`).
 
-    `folder` says where its files lie in the `adapters` storage; `report` what validation and the
-    probe found; `config` is its `adapter_config.json`.
+    `folder` says where its files lie in the `adapters` storage, and is empty where they are gone;
+    `trained_on` is what its `adapter_config.json` names as its base model; `report` what validation
+    and the probe found; `config` the checked configuration.
     """
 
     adapter = models.ForeignKey(Adapter, models.CASCADE, related_name="versions")
@@ -161,6 +162,7 @@ class AdapterVersion(models.Model):
     state = models.CharField(max_length=16, choices=State, default=State.UPLOADING)
     size_bytes = models.PositiveBigIntegerField(default=0)
     folder = models.CharField(max_length=255, blank=True)
+    trained_on = models.CharField(max_length=255, blank=True)
     config = models.JSONField(default=dict, blank=True)
     report = models.JSONField(default=dict, blank=True)
     created_by = models.ForeignKey(

@@ -10,10 +10,14 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from tenants.errors import InvitationOver
+from tenants.errors import InvitationOver, TooManyInvitations
 from tenants.models.accounts import Membership, Role, Tenant, User
 
 VALID_FOR = timedelta(days=7)
+KEPT_FOR = timedelta(days=30)
+"""How long an invitation is kept after its end."""
+MAX_OPEN = 50
+"""Of one tenant at a time."""
 
 
 def digest_of(token: str) -> bytes:
@@ -22,24 +26,40 @@ def digest_of(token: str) -> bytes:
 
 
 class InvitationQuerySet(models.QuerySet["Invitation"]):
-    def invite(self, tenant: Tenant, *, role: Role, note: str, by: User) -> tuple[Invitation, str]:
+    def invite(
+        self, tenant: Tenant, *, role: Role, note: str, by: User | None
+    ) -> tuple[Invitation, str]:
         """Make an invitation; returns it and the token of its link, which nobody can find out
-        later."""
+        later. `by` is None where a key makes it.
+
+        Raises:
+            TooManyInvitations: MAX_OPEN of the tenant are open.
+        """
         token = secrets.token_urlsafe(32)
-        made = self.create(
-            tenant=tenant,
-            role=role,
-            note=note,
-            token_digest=digest_of(token),
-            created_by=by,
-            expires_at=timezone.now() + VALID_FOR,
-        )
+        with transaction.atomic():
+            Tenant.objects.select_for_update().get(pk=tenant.pk)  # one at a time is counted
+            if self.open().filter(tenant=tenant).count() >= MAX_OPEN:
+                raise TooManyInvitations
+            made = self.create(
+                tenant=tenant,
+                role=role,
+                note=note,
+                token_digest=digest_of(token),
+                created_by=by,
+                expires_at=timezone.now() + VALID_FOR,
+            )
         return made, token
 
     def open(self) -> InvitationQuerySet:
         """Those that can still be accepted."""
         now = timezone.now()
         return self.filter(accepted_at=None, withdrawn_at=None, expires_at__gt=now)
+
+    def long_over(self) -> InvitationQuerySet:
+        """Those that were accepted, withdrawn or expired KEPT_FOR ago."""
+        before = timezone.now() - KEPT_FOR
+        ended = Q(accepted_at__lt=before) | Q(withdrawn_at__lt=before)
+        return self.filter(ended | Q(expires_at__lt=before))
 
     def find(self, token: str) -> Invitation | None:
         """The open invitation with this token."""

@@ -20,6 +20,10 @@ def expiry() -> datetime:
     return timezone.now() + LIFETIME
 
 
+RESERVED = timedelta(hours=1)
+"""How long the room of a request's body stays reserved where its process was killed meanwhile."""
+
+
 class UploadSessionQuerySet(models.QuerySet["UploadSession"]):
     def current(self) -> UploadSessionQuerySet:
         """Those that have not expired."""
@@ -28,6 +32,10 @@ class UploadSessionQuerySet(models.QuerySet["UploadSession"]):
     def unfinished(self) -> UploadSessionQuerySet:
         """Those that still take bytes, or wait to be made a version."""
         return self.current().filter(version=None, refusal__isnull=True)
+
+    def named(self) -> UploadSessionQuerySet:
+        """Without those whose request is still being received: only its size is known."""
+        return self.exclude(file_name="")
 
     def expired(self) -> UploadSessionQuerySet:
         return self.filter(expires_at__lte=timezone.now())
@@ -41,7 +49,7 @@ class UploadSession(models.Model):
     looks into it, on behalf of `actor` (`audit.Actor`), and it ends, with the version that it
     became (`known`: which had this content before), or with the reason why it was refused:
     `{"status", "code", "detail"}` of the answer. `metadata` is the header Upload-Metadata as the
-    client sent it.
+    client sent it. `base_confirmed`: whoever sends it knows that it names another base model.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -49,6 +57,7 @@ class UploadSession(models.Model):
     adapter_name = models.CharField(max_length=63)
     file_name = models.CharField(max_length=255)
     base_model_name = models.CharField(max_length=255, blank=True)
+    base_confirmed = models.BooleanField(default=False)
     metadata = models.TextField()
     length_bytes = models.PositiveBigIntegerField()
     version = models.ForeignKey(AdapterVersion, models.CASCADE, null=True, related_name="+")

@@ -1,7 +1,8 @@
-"""Engines get the files of versions that they may serve, with their token, and nothing else."""
+"""Engines get the files of versions that they may serve, by their tickets, and nothing else."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,38 @@ from asgiref.sync import sync_to_async
 from django.db import connection
 
 from inference.agent.adapters.store import AdapterStore, HttpFetch
-from inference.content import CONFIG, FILES, WEIGHTS
+from inference.content import CONFIG, FILES, TICKET_HEADER, WEIGHTS
 from inference.errors import AdapterUnavailable
-from inference.link.wire import AdapterRef
+from inference.gateway.dispatches import Dispatches
+from inference.grants import EngineCredential
 from tenants.adapters import store
 from tenants.adapters.files import CHUNK_BYTES, AdapterFiles
 from tenants.database import Database
+from tenants.directory.engines import KnownEngines as DatabasesEngines
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant
 from tests.adapters.servers import serving
 from tests.adapters.test_jobs import kept
+from tests.inference.rig import ENGINE, SECRET, KnownEngines
+from tests.inference.samples import DISPATCH_KEY
 
 pytestmark = pytest.mark.django_db(transaction=True)
-TOKEN = "t" * 40
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
+DISPATCHES = Dispatches(DISPATCH_KEY)
+OTHER, OTHERS_SECRET = EngineCredential(8, "other"), "o" * 40
+
+
+def files(database: Database) -> AdapterFiles:
+    """Asked by two engines, each with a credential of its own."""
+    engines = KnownEngines()
+    engines.known[OTHERS_SECRET] = OTHER
+    return AdapterFiles(engines, DISPATCHES, database)
+
+
+def shown(version: AdapterVersion) -> dict[str, str]:
+    """What the engine shows to which this version was dispatched."""
+    ticket = DISPATCHES.ticketed(version.ref, ENGINE.id).ticket
+    return {"Authorization": f"Bearer {SECRET}", TICKET_HEADER: ticket}
+
+
 CONTENT = {CONFIG: b'{"r": 1}', WEIGHTS: bytes(range(256)) * (CHUNK_BYTES // 100)}
 
 
@@ -55,8 +75,8 @@ def path_of(version: AdapterVersion, name: str) -> str:
 
 async def test_served_while_it_may_be(version: AdapterVersion, database: Database) -> None:
     async with (
-        serving(AdapterFiles(TOKEN, database)) as url,
-        httpx.AsyncClient(base_url=url, headers=BEARER) as client,
+        serving(files(database)) as url,
+        httpx.AsyncClient(base_url=url, headers=shown(version)) as client,
     ):
         for state in State:
             await sync_to_async(_move)(version, state)
@@ -69,22 +89,28 @@ async def test_served_while_it_may_be(version: AdapterVersion, database: Databas
 
 async def test_only_what_is_asked_for_rightly(version: AdapterVersion, database: Database) -> None:
     async with (
-        serving(AdapterFiles(TOKEN, database)) as url,
-        httpx.AsyncClient(base_url=url, headers=BEARER) as client,
+        serving(files(database)) as url,
+        httpx.AsyncClient(base_url=url, headers=shown(version)) as client,
     ):
         config = path_of(version, CONFIG)
         head = await client.head(config)
         assert (head.status_code, head.headers["content-length"]) == (200, "8")
         assert (await client.post(config)).status_code == 405
-        for token in ("", "Bearer", "Bearer wrong", f"Bearer {TOKEN}x", TOKEN):
+        for token in ("", "Bearer", "Bearer wrong", f"Bearer {SECRET}x"):
             answer = await client.get(config, headers={"Authorization": token})
             assert answer.status_code == 401, token
+        for ticket in ("", "x" * 32, shown(version)[TICKET_HEADER][:-1]):
+            answer = await client.get(config, headers={TICKET_HEADER: ticket})
+            assert (answer.status_code, answer.content[:12]) == (403, b"This adapter"), ticket
+        another = config.replace(version.digest, "0" * 64)
+        assert (await client.get(another)).status_code == 403, "its ticket is another one"
+        others = {"Authorization": f"Bearer {OTHERS_SECRET}"}
+        assert (await client.get(config, headers=others)).status_code == 403, "so is another's"
         for path in (
             path_of(version, "adapter_model.bin"),
             path_of(version, "../" + CONFIG),
             path_of(version, CONFIG).upper(),
             config + "/",
-            config.replace(version.digest, "0" * 64),
             config.replace(version.digest, version.digest[:63]),
             config.replace(version.digest, f"%2e%2e/{version.adapter.tenant.slug}"),
         ):
@@ -96,14 +122,35 @@ async def test_only_what_is_asked_for_rightly(version: AdapterVersion, database:
 async def test_agent_fetches_it(
     version: AdapterVersion, tmp_path: Path, database: Database
 ) -> None:
-    ref = AdapterRef(version.lora_name, version.digest)
-    fetch, stranger = HttpFetch(TOKEN), HttpFetch("other")
-    async with serving(AdapterFiles(TOKEN, database)) as url:
+    ref = DISPATCHES.ticketed(version.ref, ENGINE.id)
+    fetch, stranger = HttpFetch(SECRET), HttpFetch("other")
+    async with serving(files(database)) as url:
         async with AdapterStore(tmp_path / "cache", 1 << 24, fetch) as cache:
             folder = await cache.get(ref, url)
             assert {name: (folder / name).read_bytes() for name in FILES} == CONTENT
         async with AdapterStore(tmp_path / "cache2", 1 << 24, stranger) as cache:
             with pytest.raises(AdapterUnavailable, match="answered 401"):
                 await cache.get(ref, url)
+        async with AdapterStore(tmp_path / "cache3", 1 << 24, fetch) as cache:
+            with pytest.raises(AdapterUnavailable, match="answered 403"):
+                await cache.get(version.ref, url)
     await fetch.aclose()
     await stranger.aclose()
+
+
+async def test_engines_of_a_release_without_tickets_are_served_while_they_are_taken(
+    version: AdapterVersion, database: Database
+) -> None:
+    engines = DatabasesEngines("t" * 40, time.time() + 60)
+    headers = {"Authorization": f"Bearer {'t' * 40}"}
+    async with (
+        serving(AdapterFiles(engines, DISPATCHES, database)) as url,
+        httpx.AsyncClient(base_url=url, headers=headers) as client,
+    ):
+        assert (await client.get(path_of(version, CONFIG))).content == CONTENT[CONFIG]
+    late = DatabasesEngines("t" * 40, time.time() - 60)
+    async with (
+        serving(AdapterFiles(late, DISPATCHES, database)) as url,
+        httpx.AsyncClient(base_url=url, headers=headers) as client,
+    ):
+        assert (await client.get(path_of(version, CONFIG))).status_code == 401

@@ -29,7 +29,7 @@ async def fetch_from(listener: socket.socket) -> None:
 
     reset()
     with pytest.raises(FetchFailed):
-        async with fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/"):
+        async with fetch(f"http://127.0.0.1:{listener.getsockname()[1]}/", ""):
             pass
     await fetch.aclose()
 

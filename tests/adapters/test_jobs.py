@@ -91,7 +91,7 @@ def test_ready(version: AdapterVersion, gateway: FakeGateway, settings: Settings
     }
     path, token, asked = gateway.asked[0]
     assert path == "/engine/probe"
-    assert token == f"Bearer {settings.ENGINE_TOKEN}"
+    assert token == f"Bearer {settings.WORKER_TOKEN}"
     assert asked == {
         "base_model": "tiny",
         "name": f"acme/pirate@{version.digest}",
@@ -129,6 +129,9 @@ def test_rejected_by_its_files(
     assert version.state == State.REJECTED
     assert [finding["code"] for finding in version.report["findings"]] == [code]
     assert not gateway.asked, "a bad adapter reaches no engine"
+    assert version.folder == ""
+    run_worker()
+    assert stored_files(storage) == []
     assert not adapter.aliases.exists()
 
 

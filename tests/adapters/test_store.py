@@ -54,7 +54,7 @@ class Gateway:
         return ref
 
     @asynccontextmanager
-    async def __call__(self, url: str) -> AsyncIterator[Download]:
+    async def __call__(self, url: str, ticket: str) -> AsyncIterator[Download]:
         assert url.startswith(f"{SOURCE}/engine/adapters/")
         digest, name = url.split("/")[-2:]
         self.fetched.append(f"{digest[:4]}/{name}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from asgiref.sync import sync_to_async
 from django.db.models import Count, Sum
 
+from gateway import seed
 from gateway.supervisor import Child
 from tenants.models import ApiKey, Tenant, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES
@@ -88,7 +89,10 @@ async def engine(
         "--journal-dir": str(VAR / "journal" / name),
     }
     given = [part for place in places.items() for part in place]
-    async with running(name, [*command, *given, *options], f"{gateway.url}/readyz") as child:
+    credentials = await sync_to_async(seed.engines)({}, [name])
+    environment = {"ENGINE_CREDENTIAL": credentials[name]}
+    command = [*command, *given, *options]
+    async with running(name, command, f"{gateway.url}/readyz", environment) as child:
         yield child
 
 

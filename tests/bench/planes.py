@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -19,7 +20,7 @@ import psutil
 from asgiref.sync import sync_to_async
 
 from inference.content import CONFIG, WEIGHTS
-from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, State, Tenant
+from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, PoolRevision, State, Tenant
 from tests.adapters.checks.builder import config_bytes
 from tests.bench import lorikeet, pages
 from tests.bench.machinery.processes import PYTHON, Failed
@@ -138,7 +139,7 @@ async def _streams(gateway: lorikeet.Gateway, scale: Scale) -> AsyncIterator[dic
         await asyncio.sleep(SETTLE_S)
         yield found
     finally:
-        said, _ = await process.communicate()
+        said, _ = await process.communicate(b"")  # without input Python 3.11 leaves it open
     if process.returncode:
         raise Failed("the streams broke")
     found |= json.loads(said)
@@ -216,9 +217,10 @@ async def _until_judged() -> None:
 def _prepare_upload() -> str:
     """A key to upload with; and the base model takes an adapter of this size."""
     paths = (_path(number) for number in range(MODULES))
-    BaseModel.objects.filter(name=MODEL).update(
-        modules={path: [WIDTH, WIDTH] for path in paths}, max_lora_rank=RANK
-    )
+    takes: dict[str, Any] = {"modules": {path: [WIDTH, WIDTH] for path in paths}}
+    takes["max_lora_rank"] = RANK
+    BaseModel.objects.filter(name=MODEL).update(**takes)
+    PoolRevision.objects.filter(base_model__name=MODEL).update(**takes)
     tenant = Tenant.objects.get(slug="bench")
     return ApiKey.objects.issue(tenant, name="planes", scopes=["adapters:write"])[1]
 

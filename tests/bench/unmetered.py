@@ -20,7 +20,7 @@ import uvloop
 from inference import environ, gc_tuning, logs
 from inference.agent.__main__ import parser, profile_of, serve, start_engine
 from inference.agent.journal.journal import Journal
-from inference.grants import Ask, Grant, Reservation, Target, Written
+from inference.grants import Ask, Grant, Reservation, Source, Target, Written
 from inference.link.session import Attempt
 from inference.link.wire import MAX_FRAME_BYTES, Account, EngineStats, LedgerEntry, Totals, Usage
 from inference.operations.openai import Counts
@@ -52,6 +52,11 @@ class NoLedger:
         self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
     ) -> None:
         written([(entry.id, entry.attempt) for entry in entries])
+
+    def quarantine(
+        self, source: Source, suspects: Sequence[tuple[LedgerEntry, str]], written: Written
+    ) -> None:
+        pass
 
     def totals(self, engine_id: str, stats: EngineStats) -> None:
         pass
@@ -111,16 +116,22 @@ async def _serve_gateway(port: int) -> None:
     from django.urls import re_path
 
     from inference.gateway.dispatcher import Dispatcher
+    from inference.gateway.dispatches import Dispatches
     from inference.gateway.health import Health
     from inference.gateway.http import OpenAIServer
     from inference.gateway.hub import Hub
     from inference.gateway.sockets import EngineSocket
     from tenants.answers import PostgresAnswers
     from tenants.directory.auth import PostgresDirectory
+    from tenants.directory.engines import KnownEngines
 
     limiter: Any = NoLimits()
     directory, answers = PostgresDirectory(), PostgresAnswers()
-    hub = Hub(f"http://127.0.0.1:{port}", settings.ENGINE_TOKEN, NoLedger(), limiter)
+    engines = KnownEngines()
+    directory.on_engines(engines.learn)
+    dispatches = Dispatches(settings.DISPATCH_KEY)
+    url = f"http://127.0.0.1:{port}"
+    hub = Hub(url, NoLedger(), limiter, engines=engines, dispatches=dispatches)
 
     async def engine_connected() -> bool:
         return bool(hub.snapshot())
@@ -134,7 +145,7 @@ async def _serve_gateway(port: int) -> None:
     )
     health = Health({"engine": engine_connected})
     http = [re_path(r"^v1/", inference), re_path(r"^(healthz|readyz)$", health)]  # type: ignore[arg-type]
-    websocket = [re_path(r"^ws/engine$", EngineSocket(hub))]  # type: ignore[arg-type]
+    websocket = [re_path(r"^ws/engine$", EngineSocket(hub, engines))]  # type: ignore[arg-type]
     config = uvicorn.Config(
         ProtocolTypeRouter({"http": URLRouter(http), "websocket": URLRouter(websocket)}),
         port=port,
@@ -157,7 +168,7 @@ async def _serve_gateway(port: int) -> None:
 def engine(arguments: list[str]) -> None:
     """One engine agent, as `inference.agent.__main__` runs it."""
     options = parser().parse_args(arguments)
-    options.token = environ.secret("ENGINE_TOKEN")
+    options.credential = environ.secret("ENGINE_CREDENTIAL")
     logs.configure(options.id, options.log_level)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(options, profile_of(options), NoJournal(), start_engine))

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.browser.people import PATIENCE_MS, Customer, Street, session_of_new, sign_in
+from tests.browser.people import PATIENCE_MS, Customer, Street, follow, session_of_new, sign_in
 from tests.frontend.identity_provider import CALLBACK, CLIENT, IdentityProvider, serving
 from tests.stack.running import Stack, signed_in, up
 
@@ -101,5 +101,6 @@ def operator(street: Street) -> Page:
     login = street.stack.facts["operator"]
     page.goto("/")
     sign_in(page, login["username"], login["password"])
+    follow(page, page.get_by_role("link", name="Not now"))
     expect(page.get_by_role("navigation", name="Installation")).to_be_visible()
     return page

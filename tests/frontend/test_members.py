@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from tenants.models import AuditEntry, Invitation, Membership, Role, Tenant
-from tests.frontend.clients import address, client_of
+from tests.frontend.clients import address, client_of, user_of
 from tests.tenants.making import make_member, make_tenant, make_user
 
 
@@ -124,6 +124,14 @@ def test_an_invitation_is_made_shown_once_and_withdrawn(tenant: Tenant) -> None:
     assert "withdrawn" in say(admin, where)
     assert not Invitation.objects.open().exists()
     assert "was accepted or withdrawn" in say(admin, where)
+
+
+def test_a_tenant_has_so_many_open_invitations_and_no_more(tenant: Tenant, owner: Client) -> None:
+    for _ in range(50):
+        Invitation.objects.invite(tenant, role=Role.VIEWER, note="", by=user_of(owner))
+    page = owner.post(address(tenant, "members"), {"role": "viewer", "note": "one more"})
+    assert "as many open invitations as a tenant may have" in page.content.decode()
+    assert page.context["link"] == "" and Invitation.objects.count() == 50
 
 
 @pytest.mark.parametrize("role", ["developer", "viewer"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import structlog
 from django.http import HttpRequest, HttpResponse
-from django.test import Client
+from django.test import Client, RequestFactory
 
-from gateway.middleware import RequestId
+from gateway.middleware import NotStored, RequestId
 
 
 def test_the_id_is_on_the_answer_and_on_every_line_between() -> None:
@@ -27,3 +27,13 @@ def test_the_console_redirects_to_a_login() -> None:
     response = Client().get("/")
     assert response.status_code == 302
     assert response["x-request-id"].startswith("req_")
+
+
+def test_answers_are_not_stored_unless_they_say_otherwise() -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(headers=dict(request.GET.items()))
+
+    factory = RequestFactory()
+    assert NotStored(view)(factory.get("/"))["Cache-Control"] == "no-store"
+    said = {"Cache-Control": "public, max-age=60"}
+    assert NotStored(view)(factory.get("/", said))["Cache-Control"] == "public, max-age=60"

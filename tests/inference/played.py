@@ -15,14 +15,24 @@ from inference.agent.agent import Agent
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.errors import InferenceError
+from inference.gateway.dispatches import Bounds, Dispatches
 from inference.gateway.hub import Hub, Order
 from inference.gateway.stream import Stream
-from inference.grants import Ask, Reservation, Written
+from inference.grants import Ask, Reservation, Source, Written
 from inference.link import wire
-from inference.link.wire import NOBODY, EngineStats, Frame, LedgerEntry, ModelInfo, Usage
+from inference.link.wire import (
+    NOBODY,
+    Account,
+    AdapterRef,
+    EngineStats,
+    Frame,
+    LedgerEntry,
+    ModelInfo,
+    Usage,
+)
 from tests.inference.limits import Counted
-from tests.inference.rig import HANGS_S, TOKEN, Folders, until
-from tests.inference.samples import BASE, GRANT, MODEL
+from tests.inference.rig import ENGINE, HANGS_S, SECRET, Folders, KnownEngines, until
+from tests.inference.samples import BASE, DISPATCH_KEY, GRANT, MODEL
 
 
 class Ledger:
@@ -31,18 +41,45 @@ class Ledger:
     def __init__(self) -> None:
         self.told: list[tuple[str, str, Sequence[LedgerEntry], Written]] = []
         self.reported: list[str] = []
+        self.quarantined: list[tuple[Source, LedgerEntry, str]] = []
 
     def record(
         self, engine_id: str, journal: str, entries: Sequence[LedgerEntry], written: Written
     ) -> None:
         self.told.append((engine_id, journal, entries, written))
 
+    def quarantine(
+        self, source: Source, suspects: Sequence[tuple[LedgerEntry, str]], written: Written
+    ) -> None:
+        self.quarantined += [(source, entry, str(reason)) for entry, reason in suspects]
+        written([(entry.id, entry.attempt) for entry, _ in suspects])
+
     def totals(self, engine_id: str, stats: EngineStats) -> None:
         self.reported.append(engine_id)
 
 
-def entry(id: str = "r1", completion_tokens: int = 2) -> LedgerEntry:
-    return LedgerEntry(id, NOBODY, "base", Usage(5, 0, completion_tokens), "stop")
+DISPATCHES = Dispatches(DISPATCH_KEY)
+
+
+def given(ref: AdapterRef) -> AdapterRef:
+    """As the engine is told of it."""
+    return DISPATCHES.ticketed(ref, ENGINE.id)
+
+
+MOST = Bounds(1000, 1000)
+
+
+def entry(
+    id: str = "r1",
+    completion_tokens: int = 2,
+    *,
+    attempt: int = 1,
+    account: Account = NOBODY,
+    credential: int = ENGINE.id,
+) -> LedgerEntry:
+    """As the engine's agent hands back what was dispatched to it."""
+    signed = DISPATCHES.signed(account, (id, attempt), "base", credential=credential, most=MOST)
+    return LedgerEntry(id, signed, "base", Usage(5, 0, completion_tokens), "stop", attempt)
 
 
 class Played:
@@ -91,21 +128,36 @@ class Bench:
 
     def __init__(self) -> None:
         self.ledger, self.limits = Ledger(), Counted()
-        self.hub = Hub("http://gateway", "t" * 32, self.ledger, self.limits)
+        self.engines = KnownEngines()
+        self.unsigned = False
+        """Whether entries are billed that no gateway signed."""
+        self.hub = Hub(
+            "http://gateway",
+            self.ledger,
+            self.limits,
+            engines=self.engines,
+            dispatches=Dispatches(DISPATCH_KEY, takes_unsigned=lambda: self.unsigned),
+        )
         self.links: list[asyncio.Task[None]] = []
 
     async def join(
-        self, id: str = "engine-1", *, version: int = wire.PROTOCOL_VERSION, **hello: Any
+        self,
+        id: str = "engine-1",
+        *,
+        version: int = wire.PROTOCOL_VERSION,
+        secret: str = SECRET,
+        **hello: Any,
     ) -> Played:
-        played = await self.dial()
+        played = await self.dial(secret)
         given: dict[str, Any] = {"model": MODEL, "run": ""}
         played.say(wire.Hello(1, version, id, **(given | hello)))
         assert isinstance(await played.hear(), wire.Welcome)
         return played
 
-    async def dial(self) -> Played:
+    async def dial(self, secret: str = SECRET) -> Played:
         played = Played()
-        self.links.append(asyncio.create_task(self.hub.serve(played)))
+        credential = self.engines.identify(secret)
+        self.links.append(asyncio.create_task(self.hub.serve(played, credential)))
         return played
 
     async def end(self) -> None:
@@ -187,7 +239,12 @@ async def played_gateway(
         port = next(iter(server.sockets)).getsockname()[1]
         limits: dict[str, Any] = {"max_running": 8, "max_resident": 4}
         agent = Agent(
-            SyntheticEngine(info), Folders(root), journal, id="engine-1", token=TOKEN, **limits
+            SyntheticEngine(info),
+            Folders(root),
+            journal,
+            id="engine-1",
+            credential=SECRET,
+            **limits,
         )
         running = asyncio.create_task(agent.run([f"http://127.0.0.1:{port}"]))
         try:

@@ -23,18 +23,30 @@ from inference.agent.journal.journal import Journal
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
 from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.dispatches import Dispatches
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
 from inference.gateway.hub import Hub
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
-from inference.grants import Grant, Limits, ModelCard, Recorder, Target, Written
+from inference.grants import (
+    EngineCredential,
+    Grant,
+    Limits,
+    ModelCard,
+    Recorder,
+    Source,
+    Target,
+    Written,
+)
 from inference.link.wire import AdapterRef, EngineStats, LedgerEntry
 from tests.document import conforming
 from tests.inference.answers import MemoryAnswers
 from tests.inference.limits import Counted
-from tests.inference.samples import MODEL
+from tests.inference.samples import DISPATCH_KEY, MODEL
 
-TOKEN = "t" * 40
+SECRET = "c" * 40
+ENGINE = EngineCredential(7, "engine")
+WORKER_TOKEN = "w" * 40
 HANGS_S = 60.0
 """What takes that long would hang for ever."""
 SLOW = Behaviour(tokens_per_second=200.0)
@@ -85,11 +97,27 @@ class Keys:
         self.revoke = callback
 
 
+class KnownEngines:
+    """Engines in memory, by the secret that they show."""
+
+    def __init__(self) -> None:
+        self.known = {SECRET: ENGINE}
+
+    def identify(self, secret: str) -> EngineCredential:
+        if secret not in self.known:
+            raise InvalidApiKey
+        return self.known[secret]
+
+    def holds(self, credential: EngineCredential) -> bool:
+        return credential in self.known.values()
+
+
 class Ledger:
     """A Recorder in memory; `settled` waits for entries. What is `away` is not written."""
 
     def __init__(self) -> None:
         self.entries: dict[str, LedgerEntry] = {}
+        self.quarantined: list[tuple[Source, LedgerEntry, str]] = []
         self.reported: dict[str, EngineStats] = {}
         self.away = False
         self._news = asyncio.Condition()
@@ -106,6 +134,12 @@ class Ledger:
         task = asyncio.ensure_future(self._tell())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def quarantine(
+        self, source: Source, suspects: Sequence[tuple[LedgerEntry, str]], written: Written
+    ) -> None:
+        self.quarantined += [(source, entry, reason) for entry, reason in suspects]
+        written([(entry.id, entry.attempt) for entry, _ in suspects])
 
     def totals(self, engine_id: str, stats: EngineStats) -> None:
         self.reported[engine_id] = stats
@@ -157,6 +191,7 @@ class Gateway:
     """One gateway process's token path, listening on loopback."""
 
     hub: Hub
+    engines: KnownEngines
     keys: Keys
     ledger: Ledger
     limits: Counted
@@ -183,7 +218,8 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     keys, ledger, limits = Keys(), Ledger(), Counted()
     recorder: Recorder = options.pop("recorder", ledger)
     answers = options.pop("answers", None) or MemoryAnswers()
-    hub = Hub(url, TOKEN, recorder, limits)
+    engines = KnownEngines()
+    hub = Hub(url, recorder, limits, engines=engines, dispatches=Dispatches(DISPATCH_KEY))
     keys.on_revoked(hub.end_streams)
 
     async def connected() -> bool:
@@ -196,11 +232,11 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
         [
             re_path(r"^v1/", server),  # type: ignore[arg-type]
             re_path(r"^(healthz|readyz)$", Health({"engine": connected})),  # type: ignore[arg-type]
-            path("engine/probe", EngineProbe(hub)),  # type: ignore[arg-type]
+            path("engine/probe", EngineProbe(hub, WORKER_TOKEN)),  # type: ignore[arg-type]
         ]
     )
     websocket = URLRouter(
-        [path("ws/engine", EngineSocket(hub)), re_path(r"", NoSocket())]  # type: ignore[arg-type]
+        [path("ws/engine", EngineSocket(hub, engines)), re_path(r"", NoSocket())]  # type: ignore[arg-type]
     )
     config = uvicorn.Config(
         ProtocolTypeRouter({"http": http, "websocket": websocket}),
@@ -213,7 +249,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     running = uvicorn.Server(config)
     task = asyncio.create_task(running.serve(sockets=[listener]))
     try:
-        yield Gateway(hub, keys, ledger, limits, answers, running, url)
+        yield Gateway(hub, engines, keys, ledger, limits, answers, running, url)
     finally:
         running.should_exit = running.force_exit = True
         with suppress(asyncio.CancelledError):
@@ -257,7 +293,12 @@ async def agent_on(
 ) -> AsyncIterator[Rig]:
     """An agent that serves the gateways; ready when each of them has it, and it knows."""
     store = Folders(root)
-    given: dict[str, Any] = {"id": "engine-1", "token": TOKEN, "max_running": 8, "max_resident": 4}
+    given: dict[str, Any] = {
+        "id": "engine-1",
+        "credential": SECRET,
+        "max_running": 8,
+        "max_resident": 4,
+    }
     journal = Journal.open(root / "journal", **options.pop("journal", {}))
     agent = Agent(engine, store, journal, **(given | options))
     running = asyncio.create_task(agent.run([gateways[0].url]))

@@ -11,3 +11,4 @@ MODEL = ModelInfo(
 REF = AdapterRef("acme/support@" + "a" * 64, "a" * 64)
 GRANT = Grant(1, 1, "acme", frozenset({"inference"}), None, 1.0, "salt")
 BASE = Target("base", "base")
+DISPATCH_KEY = "d" * 40

@@ -12,20 +12,31 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from dotenv import dotenv_values
 
 from demo import QUESTIONS, TENANTS
+from gateway.process_secrets import SECRETS_OF
 from gateway.start import SECRETS
 from tests.stack.asking import until
-from tests.stack.running import ROOT, gone, settings_free, up
+from tests.stack.running import ROOT, Stack, gone, settings_free, up
 
 pytestmark = pytest.mark.stack
 SYNTHETIC = "--engine synthetic"
 PATIENCE_S = 300.0
+PLANTED = {
+    name: f"planted-{name.lower()}"
+    for name in ("METRICS_TOKEN", "EMAIL_HOST_PASSWORD", "OIDC_CLIENT_SECRET", "HF_TOKEN",
+                 "AWS_SECRET_ACCESS_KEY")
+}  # fmt: skip
+"""Secrets that somebody set for `make up`."""
 
 
 def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) -> None:
-    var = tmp_path / "var"
-    with up(var, ENGINE_OPTIONS=SYNTHETIC, GATEWAYS="2") as first:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    above = {folder: folder.stat().st_mode for folder in (private, *private.parents)}
+    var = private / "var"
+    with up(var, ENGINE_OPTIONS=SYNTHETIC, GATEWAYS="2", **PLANTED) as first:
         family = psutil.Process(first.process.pid).children(recursive=True)
         assert stat.S_IMODE((var / "up.json").stat().st_mode) == 0o600
         assert stat.S_IMODE((var / "secrets.env").stat().st_mode) == 0o600
@@ -44,6 +55,9 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
             )
             assert answer.status_code == 200, answer.text
         assert len(first.children("gateway")) == 2
+        _each_has_its_own_secrets_alone(first)
+        assert {folder: folder.stat().st_mode for folder in above} == above
+        assert _open_to_others(var) == []
         assert '"engine": "synthetic"' in first.log("engine-1"), (
             "every start says which engine runs"
         )
@@ -62,6 +76,33 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
     with up(var, ENGINE_OPTIONS=SYNTHETIC) as second:
         assert second.facts["operator"] == facts["operator"]
         assert second.facts["tenants"] == facts["tenants"]
+
+
+def _each_has_its_own_secrets_alone(stack: Stack) -> None:
+    """As the kernel tells of each process and of all that it started."""
+    made = dotenv_values(stack.var / "secrets.env")
+    values = {name: str(made.get(name) or PLANTED.get(name)) for name in (*SECRETS, *PLANTED)}
+    processes = {name: stack.children(name) for name in SECRETS_OF}
+    postmaster = (stack.var / "postgres" / "postmaster.pid").read_text().split()[0]
+    processes["postgres"] = [psutil.Process(int(postmaster))]
+    for name, several in processes.items():
+        assert several, name
+        for process in several:
+            for one in (process, *process.children(recursive=True)):
+                seen = Path(f"/proc/{one.pid}/environ").read_bytes()
+                known = {secret for secret, value in values.items() if value.encode() in seen}
+                assert known == SECRETS_OF.get(name, set()) & values.keys(), (name, one)
+
+
+def _open_to_others(var: Path) -> list[Path]:
+    """What others than the owner could read, were the folder open."""
+    ours = {var / "up.log"}  # this test's
+    return [
+        path
+        for path in var.rglob("*")
+        if path not in ours and stat.S_IMODE(path.lstat().st_mode) & 0o077
+        if not path.is_socket() and not path.is_symlink()
+    ]
 
 
 def _paste(printed: str, key: str) -> None:
@@ -128,4 +169,4 @@ def test_an_engine_needs_its_token_and_a_model() -> None:
         env=settings_free(), capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr.strip().startswith("lorikeet engine: ENGINE_TOKEN is not set")
+    assert done.stderr.strip().startswith("lorikeet engine: ENGINE_CREDENTIAL is not set")

@@ -22,7 +22,9 @@ SCOPES = {
 }
 
 
-OF_NO_TENANT = ("tenants", "base-models", "engines", "schema")
+OF_NO_TENANT = {
+    "tenants", "base-models", "engines", "engine-credentials", "quarantine", "schema"
+}  # fmt: skip
 """Addresses that no `?tenant=` is for."""
 
 

@@ -10,9 +10,11 @@ from asgiref.sync import sync_to_async
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.planes.metrics import Metrics
+from inference.gateway.dispatches import Dispatches
 from inference.gateway.hub import Hub
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
+from tenants.directory.engines import KnownEngines
 from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
@@ -33,7 +35,8 @@ async def database(async_db: None) -> AsyncIterator[Database]:
 def client(database: Database, token: str = TOKEN) -> httpx.AsyncClient:
     ledger = Ledger()
     limiter = StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
-    hub = Hub("http://gateway", "t" * 32, ledger, limiter)
+    engines, dispatches = KnownEngines(), Dispatches("d" * 40)
+    hub = Hub("http://gateway", ledger, limiter, engines=engines, dispatches=dispatches)
     app = Metrics(token, hub, ledger, limiter, database)
     transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")

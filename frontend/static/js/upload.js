@@ -47,6 +47,7 @@ class UploadDrop extends HTMLElement {
     this.alert = this.querySelector("[role=alert]");
     this.button = this.querySelector("[type=submit]");
     this.begun = this.querySelector(".begun");
+    this.confirm = this.querySelector("[data-confirm]");
     this.files = [];
     this.picker.addEventListener("change", () => this.choose([...this.picker.files]));
     for (const kind of ["dragover", "dragleave", "drop"]) this.zone.addEventListener(kind, (event) => this.drag(event));
@@ -76,6 +77,8 @@ class UploadDrop extends HTMLElement {
 
   choose(files) {
     this.files = adapterAmong(files);
+    this.confirm.hidden = true; // it was about other files
+    this.confirm.querySelector("input").checked = false;
     const lines = this.files.map((file) => {
       const line = document.createElement("li");
       line.textContent = `${file.name} · ${size(file.size)}`;
@@ -122,7 +125,7 @@ class UploadDrop extends HTMLElement {
     const archive = this.files.length === 1;
     const given = this.given;
     const metadata = { adapter: given.get("name"), filename: archive ? only.name : "adapter.tar" };
-    if (given.get("base_model")) metadata.base_model = given.get("base_model");
+    for (const name of ["base_model", "confirm_base_model"]) if (given.get(name)) metadata[name] = given.get(name);
     this.upload = new ResumableUpload({
       address: `${this.dataset.uploads}?tenant=${this.dataset.tenant}`,
       blob: archive ? only : packed(this.files),
@@ -174,6 +177,7 @@ class UploadDrop extends HTMLElement {
     this.show(false);
     if (!(error instanceof Refused)) throw error;
     this.fail([...new Set([error.message, ...error.fields])].join("\n"), error.code);
+    this.confirm.hidden = error.code !== "base_model_unconfirmed";
   }
 
   // Give it up, here and at the server.

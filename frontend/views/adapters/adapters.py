@@ -21,9 +21,11 @@ from django.views.decorators.http import require_http_methods, require_POST
 from frontend.lists import page_of, place_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.marks import as_seen, mark
+from tenants.adapters.quota import Storage
 from tenants.adapters.uploads import handover, parts
 from tenants.adapters.uploads.keeping import Destination
-from tenants.adapters.uploads.refusals import UploadRefused
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.room import reservation
 from tenants.fleet.gateways import gateways
 from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.audit import actor_of
@@ -115,7 +117,8 @@ def _list(
         "states": form.fields["state"].choices,  # type: ignore[attr-defined]
         "filtered": any(wanted.get(name) for name in ("q", "state")),
         "paged": bool(wanted.get("after")),
-        "unfinished": caller.tenant.uploads.unfinished().select_related("created_by"),
+        "unfinished": caller.tenant.uploads.unfinished().named().select_related("created_by"),
+        "storage": Storage.of(caller.tenant),
         "base_models": BaseModel.objects.values_list("name", flat=True),
         "mark": seen,
         **uploading(request, caller),
@@ -151,11 +154,12 @@ def upload(request: HttpRequest, caller: Caller) -> HttpResponse:
 def _store(request: HttpRequest, caller: Caller) -> HttpResponse:
     files = [file for _, several in request.FILES.lists() for file in several]
     name, base = request.POST.get("name", ""), request.POST.get("base_model", "")
+    confirmed = request.POST.get("confirm_base_model") == "true"
     actor = actor_of(request)
     assert actor is not None, "the page is for who has signed in"
     try:
-        where = Destination(caller.tenant, name, base, caller.user)
-        session = handover.outcome(handover.receive(where, files, actor))
+        where = Destination(caller.tenant, name, base, caller.user, confirmed)
+        session = handover.outcome(handover.receive(where, files, actor, reservation(request)))
     except UploadRefused as refusal:
         return _dialog(request, caller, request.POST, refusal)
     if session.version is None:
@@ -177,6 +181,7 @@ def _dialog(
         "upload_name": given.get("name", ""),
         "upload_base": given.get("base_model", ""),
         "upload_problem": f"{refusal.message} ({refusal.code})" if refusal else "",
+        "upload_unconfirmed": bool(refusal and refusal.code == Refusal.BASE_MODEL_UNCONFIRMED),
     }
     return _list(request, caller, context, status=422 if refusal else 200)
 

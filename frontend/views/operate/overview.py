@@ -22,7 +22,15 @@ from tenants import isolation
 from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import drifts
 from tenants.fleet.gateways import gateways
-from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageEvent, UsageSum
+from tenants.models import (
+    GatewayProcess,
+    IsolationCheck,
+    QuarantinedEntry,
+    Tenant,
+    UsageEvent,
+    UsageSum,
+)
+from tenants.models.quarantine import Decision
 from tenants.models.usage import FIGURES
 
 TOP = 5
@@ -44,6 +52,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
         "tops": tops(hour - timedelta(days=7), now),
         "journals": journals(),
+        "quarantined": QuarantinedEntry.objects.filter(status=Decision.OPEN).count(),
         "gateways": alive,
         "limits": limits(len(alive)),
         "tenants": Tenant.objects.count(),

@@ -20,6 +20,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from frontend.lists import page_of, words_of
 from frontend.pages import operator_page
 from frontend.views.limits import shown
+from tenants.adapters.quota import Storage
 from tenants.billing.months import month_start
 from tenants.limits import ceilings
 from tenants.limits.kinds import KINDS
@@ -63,7 +64,8 @@ class NewTenant(TenantFormBase):
 class TenantForm(TenantFormBase):
     class Meta:
         model = Tenant
-        fields = ["name", "weight"]
+        fields = ["name", "weight", "max_stored_bytes", "max_versions"]
+        labels = {"max_stored_bytes": "Storage in bytes", "max_versions": "Adapter versions"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ def edit(request: HttpRequest, tenant_slug: str) -> HttpResponse:
         "name": form.initial["name"],
         "form": form,
         "sections": _sections(tenant.slug),
+        "storage": Storage.of(tenant),
         "ceilings": _ceilings(tenant),
         "currency": settings.CURRENCY.upper(),
     }

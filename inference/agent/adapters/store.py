@@ -30,7 +30,7 @@ import httpx
 import structlog
 
 from inference.agent.adapters.disk import DiskIndex, NoRoom
-from inference.content import CONFIG, FILES, WEIGHTS, digest_of
+from inference.content import CONFIG, FILES, TICKET_HEADER, WEIGHTS, digest_of
 from inference.errors import AdapterUnavailable
 from inference.link.wire import AdapterRef
 
@@ -59,21 +59,21 @@ class FetchFailed(Exception):
 
 
 class Fetch(Protocol):
-    """Opens a download.
+    """Opens a download; `ticket` is the adapter's (`AdapterRef.ticket`).
 
     Raises:
         FetchFailed: on entering the context, or while the chunks are read.
     """
 
-    def __call__(self, url: str) -> AbstractAsyncContextManager[Download]: ...
+    def __call__(self, url: str, ticket: str) -> AbstractAsyncContextManager[Download]: ...
 
 
 class HttpFetch:
-    """Fetch over HTTP with the engines' token."""
+    """Fetch over HTTP with the engine's credential."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, credential: str) -> None:
         self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {credential}"},
             timeout=httpx.Timeout(STALL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             trust_env=False,  # gateways are near: never through a proxy
         )
@@ -82,9 +82,9 @@ class HttpFetch:
         await self._client.aclose()
 
     @asynccontextmanager
-    async def __call__(self, url: str) -> AsyncIterator[Download]:
+    async def __call__(self, url: str, ticket: str) -> AsyncIterator[Download]:
         try:
-            async with contextlib.aclosing(await self._answer(url)) as response:
+            async with contextlib.aclosing(await self._answer(url, ticket)) as response:
                 if response.status_code != 200:
                     raise FetchFailed(f"{url} answered {response.status_code}")
                 length = response.headers.get("content-length", "")
@@ -94,7 +94,7 @@ class HttpFetch:
         except httpx.HTTPError as error:
             raise FetchFailed(f"{url}: {str(error) or type(error).__name__}") from error
 
-    async def _answer(self, url: str) -> httpx.Response:
+    async def _answer(self, url: str, ticket: str) -> httpx.Response:
         """Its body is not read yet.
 
         Raises:
@@ -102,7 +102,8 @@ class HttpFetch:
             FetchFailed: there is no connection any more.
         """
         try:
-            return await self._client.send(self._client.build_request("GET", url), stream=True)
+            request = self._client.build_request("GET", url, headers={TICKET_HEADER: ticket})
+            return await self._client.send(request, stream=True)
         except AttributeError as error:  # httpcore asks for the socket, of which uvloop has let go
             raise FetchFailed(f"{url}: the connection was reset at once") from error
 
@@ -212,7 +213,7 @@ class AdapterStore:
             reserved = 0
             for name in FILES:
                 url = f"{source.rstrip('/')}/engine/adapters/{ref.digest}/{name}"
-                async with self._fetch(url) as download:
+                async with self._fetch(url, ref.ticket) as download:
                     reserved += download.size
                     await self._make_room(ref.digest, reserved)
                     hashes[name] = await _write(incoming / name, download)
@@ -248,7 +249,7 @@ class AdapterStore:
         grave = self._folder / _INCOMING / f"evicted-{uuid4().hex}"
         home = self._folder / digest
         with contextlib.suppress(FileNotFoundError):
-            home.chmod(0o755)  # a folder that is moved elsewhere must be writable
+            home.chmod(0o700)  # a folder that is moved elsewhere must be writable
             home.rename(grave)
         return grave
 
@@ -325,7 +326,7 @@ async def _write(path: Path, download: Download) -> str:
 
 def _seal(descriptor: int, flush: Callable[[], None]) -> None:
     flush()
-    os.fchmod(descriptor, 0o444)
+    os.fchmod(descriptor, 0o400)
     os.fsync(descriptor)
 
 
@@ -333,7 +334,7 @@ def _put_in_place(incoming: Path, home: Path) -> None:
     """Rename the finished folder; a damaged one that is in its place goes first."""
     _remove(home)
     incoming.rename(home)
-    home.chmod(0o555)
+    home.chmod(0o500)
     for folder in (home, home.parent):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -346,7 +347,7 @@ def _remove(folder: Path) -> None:
     """Delete the folder; no error if it is gone. Read-only folders are made writable first."""
     for path in [folder, *folder.glob("*")]:
         if path.is_dir() and not path.is_symlink():
-            path.chmod(0o755)
+            path.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 

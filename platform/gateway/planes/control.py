@@ -27,6 +27,7 @@ from inference.gateway.exchange import Receive, Scope, Send  # noqa: E402
 from inference.gateway.health import Health  # noqa: E402
 from tenants.adapters.uploads.guard import BodyGuard  # noqa: E402
 from tenants.adapters.uploads.intake import Intake, without_body  # noqa: E402
+from tenants.adapters.uploads.room import Room  # noqa: E402
 from tenants.directory.auth import PostgresDirectory  # noqa: E402
 from tenants.directory.reader import Reader  # noqa: E402
 
@@ -76,7 +77,7 @@ _routes = ProtocolTypeRouter(
             [
                 _route(r"^v1/", without_body(django_app)),
                 _route(r"^(healthz|readyz)$", Health({"database": _database_answers})),
-                _route(r"", BodyGuard(Intake(_pages), directory)),
+                _route(r"", BodyGuard(Room(Intake(_pages)), directory)),
             ]
         ),
         "lifespan": lifespan,

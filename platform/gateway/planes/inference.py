@@ -37,6 +37,7 @@ from gateway.planes.metrics import Metrics
 from inference.errors import NotFound, Unavailable
 from inference.gateway import history
 from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.dispatches import Dispatches
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.health import Health
 from inference.gateway.history import History
@@ -50,6 +51,7 @@ from tenants.answers import PostgresAnswers
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
 from tenants.directory.auth import PostgresDirectory
+from tenants.directory.engines import KnownEngines
 from tenants.directory.registry import Registry
 from tenants.limits.limiter import StoreLimiter, configured
 from tenants.limits.spent import LedgerSpent
@@ -65,6 +67,8 @@ class Parts:
     """Everything that lives as long as a gateway process; each is handed to those that need it."""
 
     hub: Hub
+    engines: KnownEngines
+    dispatches: Dispatches
     ledger: Ledger
     limiter: StoreLimiter
     directory: PostgresDirectory
@@ -82,13 +86,17 @@ class Parts:
         ledger, directory, registry = Ledger(), PostgresDirectory(), Registry()
         budgets = Database("limits")
         limiter = configured(LedgerSpent(budgets))
-        hub = Hub(settings.GATEWAY_URL, settings.ENGINE_TOKEN, ledger, limiter)
+        engines = KnownEngines(settings.ENGINE_TOKEN, settings.ENGINE_TOKEN_UNTIL)
+        dispatches = Dispatches(settings.DISPATCH_KEY, takes_unsigned=engines.takes_shared)
+        hub = Hub(settings.GATEWAY_URL, ledger, limiter, engines=engines, dispatches=dispatches)
         gate = Gate(
             Signer(settings.INTERNAL_TOKEN),
             PostgresRedeemer(registry),
             Origins(settings.CONSOLE_URL, settings.ALLOWED_HOSTS),
         )
         directory.on_revoked(hub.end_streams)
+        directory.on_engines(engines.learn)
+        engines.on_change(hub.check_credentials)
         directory.on_archived(hub.unload)
         directory.on_pinned(hub.set_pins)
         directory.on_people(gate.changed)
@@ -100,6 +108,8 @@ class Parts:
         ledger.on_written(tail.listener(board.ended))
         return cls(
             hub=hub,
+            engines=engines,
+            dispatches=dispatches,
             ledger=ledger,
             limiter=limiter,
             directory=directory,
@@ -158,8 +168,10 @@ class Lifespan:
                 if len(urls) > 1 and urls != hub.gateways and not settings.REDIS_URL:
                     log.error("limits_not_shared", gateways=urls, reason="REDIS_URL is not set")
                 hub.set_gateways(urls)
+                await self._parts.registry.saw_engines(hub.credentials)
             except Unavailable as error:
                 log.warning("heartbeat_failed", error=str(error))
+            hub.check_credentials()  # the shared token's time ends without a notice
             await asyncio.sleep(BEAT_S)
 
     async def _forget(self) -> None:
@@ -238,12 +250,12 @@ def application(parts: Parts) -> Any:
             Metrics(settings.METRICS_TOKEN, hub, parts.ledger, limiter, parts.registry),
         ),
         _route(r"^internal/", Internal(settings.INTERNAL_TOKEN, hub, limiter, parts.history)),
-        _route(r"^engine/probe$", EngineProbe(hub)),
-        _route(r"^engine/adapters/", AdapterFiles(settings.ENGINE_TOKEN, parts.registry)),
+        _route(r"^engine/probe$", EngineProbe(hub, settings.WORKER_TOKEN)),
+        _route(r"^engine/adapters/", AdapterFiles(parts.engines, parts.dispatches, parts.registry)),
         _route(r"", ToConsole(settings.API_URL, settings.CONSOLE_URL)),
     ]
     sockets = [
-        _route(r"^ws/engine$", EngineSocket(hub)),
+        _route(r"^ws/engine$", EngineSocket(hub, parts.engines)),
         _route(r"^ws/live$", parts.gate.guarded(tickets.LIVE, LiveSocket(parts.board))),
         _route(
             r"^ws/playground/(?P<slug>[a-z0-9-]+)$",

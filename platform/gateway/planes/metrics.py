@@ -97,6 +97,11 @@ class Metrics:
         yield CounterMetricFamily(
             "lorikeet_ledger_unbillable", "Of them, in the log instead.", value=ledger.unbillable
         )
+        yield CounterMetricFamily(
+            "lorikeet_ledger_quarantined",
+            "Ended requests that engines reported and no gateway dispatched to them.",
+            value=self._hub.quarantined,
+        )
         yield GaugeMetricFamily(
             "lorikeet_limits_reservations", "Live reservations.", value=limiter.reservations
         )

@@ -13,6 +13,7 @@ import structlog
 from django.conf import settings
 
 import tenants
+from gateway import secret_links
 from gateway.planes.server import NotStarted, serve
 from inference.environ import BadSetting, base_urls
 from inference.gateway.hub import Hub
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> None:
     options = _parser().parse_args(arguments)
     settings.GATEWAY_URL = own_url(options)
     _require_migrated_schema()
-    configure(f"gateway:{options.port}", settings.LOG_LEVEL)
+    configure(f"gateway:{options.port}", settings.LOG_LEVEL, secret=secret_links.TOKENS)
 
     from gateway.planes.inference import Parts, application
 

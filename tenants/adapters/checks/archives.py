@@ -53,11 +53,14 @@ class _Entry:
 
 
 class _Bounded(io.RawIOBase):
-    """An archive whose reader cannot ask for more than `limit` bytes at once."""
+    """An archive whose reader cannot ask for more than `limit` bytes at once, nor go to where it is
+    not: a system may fail on that as though the disk were at fault."""
 
     def __init__(self, stream: IO[bytes], limit: int = MAX_READ_BYTES) -> None:
         self._stream = stream
+        self._size = stream.seek(0, io.SEEK_END)
         self.limit = limit
+        stream.seek(0)
 
     def read(self, size: int | None = -1) -> bytes:
         most = self.limit + 1
@@ -67,8 +70,8 @@ class _Bounded(io.RawIOBase):
         return data
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence == io.SEEK_SET and offset < 0:
-            raise _invalid("it points to before its start")
+        if whence == io.SEEK_SET and not 0 <= offset <= self._size:
+            raise _invalid("it points to before its start or behind its end")
         return self._stream.seek(offset, whence)
 
     def tell(self) -> int:
@@ -92,7 +95,6 @@ def open_tar(stream: IO[bytes]) -> Iterator[list[Member]]:
     Raises:
         UploadRefused: it is damaged, or holds anything but regular files at most one folder deep.
     """
-    stream.seek(0)
     with ExitStack() as stack:
         with _damage_as_refusal():
             bounded = _Bounded(stream, MAX_TAR_HEADER_BYTES)
@@ -240,5 +242,7 @@ def _damage_as_refusal() -> Iterator[None]:
         OverflowError,
         NotImplementedError,
         RuntimeError,
+        LookupError,
+        TypeError,
     ) as error:
         raise _invalid(told(error)) from error

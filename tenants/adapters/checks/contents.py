@@ -90,4 +90,9 @@ def _trained_on(config: IO[bytes]) -> str:
         fields = load_object(config.read(MAX_CONFIG_BYTES))
     except BadJson:
         return ""
-    return str(fields.get("base_model_name_or_path"))[:255]
+    named = fields.get("base_model_name_or_path")
+    if not isinstance(named, str):
+        return ""
+    # PostgreSQL's texts take neither lone surrogates nor NUL.
+    text = named.encode("utf-8", "replace").decode()
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")[:255]

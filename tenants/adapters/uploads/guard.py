@@ -16,10 +16,11 @@ from typing import Any
 from channels.db import database_sync_to_async
 from django.conf import settings
 from django.contrib.auth import SESSION_KEY
+from django.contrib.sessions.backends.base import SessionBase
 from django.http import parse_cookie
 
 from inference.errors import InferenceError, InvalidApiKey, PermissionDenied
-from inference.grants import Directory
+from inference.grants import Directory, Grant
 from tenants.adapters.uploads import tus
 from tenants.adapters.uploads.refusals import STATUS, Refusal, UploadRefused, too_large
 from tenants.api.problems import MEDIA_TYPE, problem
@@ -31,8 +32,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-UPLOAD_PATH = re.compile(r"/api/v1/adapters/[^/]+/versions/?|/t/[^/]+/adapters/upload")
+UPLOAD_PATH = re.compile(r"/api/v1/adapters/[^/]+/versions/?|/t/(?P<tenant>[^/]+)/adapters/upload")
 """Where whole adapters are sent to: the API's address, and the form's of the console."""
+GRANT = "lorikeet.grant"
+"""Under this name the scope of an upload has the grant of its key, where that was checked."""
 FRAMING_BYTES = 64 << 10
 """What multipart's boundaries, headers and small fields may add to the files."""
 UPLOADERS = {KeyScope.WRITE_ADAPTERS, KeyScope.ADMIN}
@@ -56,24 +59,28 @@ class BodyGuard:
         if scope["method"] == "POST" and UPLOAD_PATH.fullmatch(scope["path"]):
             limit, error = _adapter()
             try:
-                await self._authorise(headers)
+                grant = await self._authorise(scope, headers)
             except InferenceError as stranger:
                 await refuse(send, stranger.http_status, stranger.code, stranger.message)
                 return
+            scope = {**scope, GRANT: grant}
         if content_length(headers) > limit:
             await _refuse_size(send, error)
         else:
             await _Counted(limit, error, receive, send).run(self._app, scope)
 
-    async def _authorise(self, headers: dict[bytes, bytes]) -> None:
+    async def _authorise(self, scope: Scope, headers: dict[bytes, bytes]) -> Grant | None:
+        """What the key may, if it comes with one that is known here."""
         scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if scheme.lower() == "bearer" and secret.strip().startswith("lk_"):
             if self._directory is not None:
                 grant = await self._directory.authenticate(secret.strip())
                 if not grant.scopes & UPLOADERS:
                     raise PermissionDenied("This API key lacks the scope `adapters:write`.")
-        elif not await _has_session(headers):
+                return grant
+        elif not await _has_session(scope):
             raise InvalidApiKey("Send an API key as `Authorization: Bearer lk_...`.")
+        return None
 
 
 def _adapter() -> tuple[int, UploadRefused]:
@@ -88,15 +95,22 @@ def _small() -> tuple[int, UploadRefused]:
     return limit, UploadRefused(Refusal.PAYLOAD_TOO_LARGE, message)
 
 
-async def _has_session(headers: dict[bytes, bytes]) -> bool:
+async def _has_session(scope: Scope) -> bool:
     """Whether the request has the cookie of somebody who signed in; Django judges the rest."""
-    cookies = parse_cookie(headers.get(b"cookie", b"").decode("latin-1"))
-    key = cookies.get(settings.SESSION_COOKIE_NAME)
 
     def signed_in() -> bool:
-        return SESSION_KEY in import_module(settings.SESSION_ENGINE).SessionStore(key)
+        return SESSION_KEY in session_of(scope)
 
-    return key is not None and await database_sync_to_async(signed_in)()
+    found: bool = await database_sync_to_async(signed_in)()
+    return found
+
+
+def session_of(scope: Scope) -> SessionBase:
+    """The session that the request's cookie names; an empty one without a cookie."""
+    cookies = parse_cookie(dict(scope["headers"]).get(b"cookie", b"").decode("latin-1"))
+    store = import_module(settings.SESSION_ENGINE).SessionStore
+    found: SessionBase = store(cookies.get(settings.SESSION_COOKIE_NAME))
+    return found
 
 
 def content_length(headers: dict[bytes, bytes]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from uuid import UUID
 
 from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
@@ -17,22 +18,28 @@ from django.db import models, transaction
 from django.utils import timezone
 
 from inference.content import WEIGHTS
-from tenants.adapters import jobs
+from tenants.adapters import jobs, quota
 from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.content import is_archive_name, named
 from tenants.adapters.uploads.keeping import Destination
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.models import Tenant, UploadSession
 from tenants.models.audit import Actor
+from tenants.models.uploads import expiry
 
 FIRST_LOOK_S, LONGEST_PAUSE_S = 0.02, 0.5
 """Between looks at the outcome, which a worker writes down in 0.1 s at best."""
 
 
 def receive(
-    where: Destination, files: Sequence[UploadedFile[bytes]], actor: Actor
+    where: Destination,
+    files: Sequence[UploadedFile[bytes]],
+    actor: Actor,
+    reserved: UUID | None = None,
 ) -> UploadSession:
     """Keep the files of a request, two or one archive, and hand them to a worker for the actor.
+
+    `reserved` is the upload under which `room` keeps the place of these files, if it does.
 
     Raises:
         UploadRefused: they are none of an adapter by their names, can't become a version there, or
@@ -44,14 +51,12 @@ def receive(
     else:
         file_name, by_name = WEIGHTS, dict(zip(named(names), files, strict=True))
     where.refuse_unless_possible()
-    session = UploadSession(
-        tenant=where.tenant,
-        adapter_name=where.name,
-        file_name=file_name[-255:],
-        base_model_name=where.base_name,
-        length_bytes=sum(file.size or 0 for file in files),
-        created_by=where.user,
-    )
+    kept = where.tenant.uploads.filter(pk=reserved).first() if reserved else None
+    session = kept or UploadSession(tenant=where.tenant)
+    session.adapter_name, session.file_name = where.name, file_name[-255:]
+    session.base_model_name, session.base_confirmed = where.base_name, where.base_confirmed
+    session.length_bytes = sum(file.size or 0 for file in files)
+    session.created_by, session.expires_at = where.user, expiry()
     try:
         parts.adopt(session.pk, by_name)
         with transaction.atomic():
@@ -67,16 +72,16 @@ def admit(session: UploadSession) -> None:
     """Save a new upload, in a transaction, if its tenant has not too much under way.
 
     Raises:
-        UploadRefused: it has.
+        UploadRefused: it has, or it has no room left to keep it.
     """
-    # Of two requests at once, the second counts the first one's upload too.
-    Tenant.objects.select_for_update(no_key=True).get(pk=session.tenant_id)
-    _check_quota(session.tenant, session.length_bytes)
+    tenant = quota.locked(session.tenant_id)  # the next one counts this upload too
+    _check_under_way(tenant, session)
+    quota.require_room_for_upload(tenant, session)
     session.save()
 
 
-def _check_quota(tenant: Tenant, length: int) -> None:
-    unfinished = tenant.uploads.unfinished()
+def _check_under_way(tenant: Tenant, session: UploadSession) -> None:
+    unfinished, length = tenant.uploads.unfinished().exclude(pk=session.pk), session.length_bytes
     used = unfinished.aggregate(n=models.Count("pk"), bytes=models.Sum("length_bytes"))
     if used["n"] >= settings.MAX_TENANT_UPLOADS:
         limit = f"{used['n']} unfinished uploads, and {settings.MAX_TENANT_UPLOADS} are allowed"

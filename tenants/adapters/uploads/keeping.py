@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from tenants.adapters import store
+from tenants.adapters import quota, store
 from tenants.adapters.checks.findings import shown
+from tenants.adapters.uploads.base_names import may_be
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.adapters.uploads.unpacking import Unpacked
 from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant, UploadSession, User
@@ -23,17 +26,20 @@ WITHOUT_FILES = (State.UPLOADING, State.ARCHIVED)
 @dataclass(frozen=True, slots=True)
 class Destination:
     """Where an upload belongs: the tenant's adapter `name`, which is made if there is none, on the
-    base model `base_name` or, where that is empty, on the one that is meant. `user` brings it."""
+    base model `base_name` or, where that is empty, on the one that is meant. `user` brings it, and
+    has confirmed that the adapter names another base model, or not."""
 
     tenant: Tenant
     name: str
     base_name: str
     user: User | None
+    base_confirmed: bool = False
 
     @classmethod
     def of(cls, session: UploadSession) -> Destination:
         name, base_name = session.adapter_name, session.base_model_name
-        return cls(session.tenant, name, base_name, session.created_by)
+        confirmed = session.base_confirmed
+        return cls(session.tenant, name, base_name, session.created_by, confirmed)
 
     def refuse_unless_possible(self) -> None:
         """Raises UploadRefused for what needs no look at the files."""
@@ -65,6 +71,7 @@ def keep(where: Destination, upload: Unpacked, judge: Judge) -> tuple[AdapterVer
         UploadRefused: see `Refusal`. Nothing was kept.
     """
     base_model = _base_model(where, upload)
+    _check_trained_on(where, base_model, upload.contents.trained_on)
     adapter, is_new = _adapter(where, base_model)
     try:
         return _keep(adapter, upload, where.user, judge)
@@ -123,6 +130,28 @@ def _base_model_asked(where: Destination) -> BaseModel | None:
     return base_model
 
 
+def _check_trained_on(where: Destination, base_model: BaseModel, trained_on: str) -> None:
+    """Refuse an adapter that names another base model, unless somebody has said that it is meant:
+    for this upload, or for an earlier one of the tenant that names the same."""
+    if may_be(trained_on, base_model.name):
+        return
+    told = (
+        f"adapter_config.json names the base model {shown(trained_on)}, but the adapter would run "
+        f"on {base_model}: trained on another model, it would answer badly."
+    )
+    if settings.OTHER_BASE_MODEL == "refuse":
+        raise UploadRefused(Refusal.BASE_MODEL_DIFFERS, f"{told} This server does not take it.")
+    known = AdapterVersion.objects.filter(
+        adapter__tenant=where.tenant, adapter__base_model=base_model, trained_on=trained_on
+    )
+    if not where.base_confirmed and not known.exists():
+        raise UploadRefused(
+            Refusal.BASE_MODEL_UNCONFIRMED,
+            f"{told} If these are two names of one model, send it again with "
+            "confirm_base_model=true.",
+        )
+
+
 def _adapter(where: Destination, base_model: BaseModel) -> tuple[Adapter, bool]:
     """The tenant's adapter of this name, and whether it is new."""
     check_name(where.tenant, where.name)
@@ -143,20 +172,20 @@ def _keep(
     lock lets one of them hand its folder over, and the other removes its own.
     """
     folder = store.new_folder(adapter, upload.digest)
-    version, _ = adapter.add_version(upload.digest, folder=folder, created_by=user)
+    size = upload.contents.size_bytes
+    fields = {"folder": folder, "size_bytes": size, "trained_on": upload.contents.trained_on}
+    with transaction.atomic():
+        version = _version_with_room(adapter, upload.digest, created_by=user, **fields)
     if version.state not in WITHOUT_FILES:
         return version, False
     try:
         with upload.files() as files:
             store.save(folder, files)
         with transaction.atomic():
-            version, _ = adapter.add_version(upload.digest, folder=folder, created_by=user)
+            version = _version_with_room(adapter, upload.digest, created_by=user, **fields)
             kept = version.state in WITHOUT_FILES
             if kept:
-                size = upload.contents.size_bytes
-                version.advance(
-                    State.VALIDATING, folder=folder, size_bytes=size, report={}, config={}
-                )
+                version.advance(State.VALIDATING, **fields, report={}, config={})
                 judge(version)
     except BaseException:
         _forget(adapter, upload.digest, folder)
@@ -164,6 +193,19 @@ def _keep(
     if not kept:
         store.remove(folder)
     return version, kept
+
+
+def _version_with_room(adapter: Adapter, digest: str, **fields: Any) -> AdapterVersion:
+    """The version with this content, made with these fields if need be, in a transaction.
+
+    Raises:
+        UploadRefused: its files have to be kept, and the tenant has no room for them.
+    """
+    tenant = quota.locked(adapter.tenant_id)
+    version, _ = adapter.add_version(digest, **fields)
+    if version.state in WITHOUT_FILES:
+        quota.Storage.of(tenant, but=version).require(fields["size_bytes"])
+    return version
 
 
 def _forget(adapter: Adapter, digest: str, folder: str) -> None:

@@ -30,13 +30,17 @@ class Refusal(StrEnum):
     BASE_MODEL_UNKNOWN = "base_model_unknown"
     BASE_MODEL_AMBIGUOUS = "base_model_ambiguous"
     BASE_MODEL_MISMATCH = "base_model_mismatch"
+    BASE_MODEL_UNCONFIRMED = "base_model_unconfirmed"
+    BASE_MODEL_DIFFERS = "base_model_differs"
     TENANT_SUSPENDED = "tenant_suspended"
     VERSION_UNSUPPORTED = "tus_version_unsupported"
     HEADER_UNUSABLE = "tus_header_invalid"
+    FIELD_INVALID = "field_invalid"
     CONTENT_TYPE_UNSUPPORTED = "content_type_unsupported"
     OFFSET_MISMATCH = "offset_mismatch"
     TOO_MANY_UPLOADS = "too_many_uploads"
     STORAGE_FULL = "storage_full"
+    QUOTA_EXCEEDED = "storage_quota_exceeded"
 
 
 STATUS = {
@@ -48,6 +52,7 @@ STATUS = {
     Refusal.CONTENT_TYPE_UNSUPPORTED: 415,
     Refusal.OFFSET_MISMATCH: 409,
     Refusal.TOO_MANY_UPLOADS: 429,
+    Refusal.QUOTA_EXCEEDED: 403,
     Refusal.STORAGE_FULL: 507,
 }
 """HTTP status by code; 400 where it is not here."""

@@ -87,6 +87,18 @@ def metadata(header: str) -> dict[str, str]:
     return found
 
 
+def flag(name: str, value: str) -> bool:
+    """A field that is `true` or `false`; empty: false.
+
+    Raises:
+        UploadRefused: it is neither.
+    """
+    if value not in ("", "true", "false"):
+        message = f"{name} is {shown(value)}, but must be true or false."
+        raise UploadRefused(Refusal.FIELD_INVALID, message)
+    return value == "true"
+
+
 def _decoded(key: str, value: str) -> str:
     try:
         text = base64.b64decode(value.strip(), validate=True).decode()

@@ -110,6 +110,11 @@ class Versions(
                         "type": "string",
                         "description": "For a new adapter, where there are several.",
                     },
+                    "confirm_base_model": {
+                        "type": "boolean",
+                        "description": "adapter_config.json may name another base model: it is "
+                        "the same one under another name.",
+                    },
                 },
                 "required": ["files"],
             }

@@ -20,7 +20,7 @@ from tenants.models import BaseModel, Tenant
 from tenants.permissions import TABLE, Permission
 
 OPERATORS_FIELDS = {
-    "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
+    "credential", "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
     "completion_tokens",
 }  # fmt: skip
 

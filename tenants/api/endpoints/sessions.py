@@ -126,7 +126,7 @@ class Uploads(
     def get_queryset(self) -> models.QuerySet[UploadSession]:
         related = ("tenant", "version__adapter", "version__created_by", "created_by")
         current = self.caller.tenant.uploads.current().select_related(*related)
-        return current.unfinished() if self.action == "list" else current
+        return current.unfinished().named() if self.action == "list" else current
 
     def options(self, request: Any, *args: Any, **kwargs: Any) -> Response:
         """What this server takes."""
@@ -145,7 +145,8 @@ class Uploads(
             _header(
                 "Upload-Metadata",
                 "Keys, each with its value in Base64: `adapter`, its name; `filename`, which ends "
-                "with .tar or .zip; `base_model`, for a new adapter where there are several.",
+                "with .tar or .zip; `base_model`, for a new adapter where there are several; "
+                "`confirm_base_model`, `true` where adapter_config.json is meant to name another.",
                 str,
                 required=True,
             ),
@@ -253,6 +254,7 @@ def begin(tenant: Tenant, length: int, header: str, user: User | None) -> Upload
         adapter_name=told.get("adapter", ""),
         file_name=told.get("filename", ""),
         base_model_name=told.get("base_model", ""),
+        base_confirmed=tus.flag("confirm_base_model", told.get("confirm_base_model", "")),
         metadata=header,
         length_bytes=length,
         created_by=user,

@@ -15,12 +15,12 @@ from rest_framework.viewsets import GenericViewSet
 from tenants.api.authentication import KeyHolder
 from tenants.api.filters import MemberFilter, TenantFilter
 from tenants.api.permissions import TenantView
-from tenants.api.serializers import MemberSerializer, TenantSerializer
+from tenants.api.serializers import MemberSerializer, OneTenantSerializer, TenantSerializer
 from tenants.api.strict_view import StrictView
 from tenants.models import Membership, Role, Tenant
 from tenants.permissions import Permission
 
-OPERATORS_FIELDS = {"status", "weight"}
+OPERATORS_FIELDS = {"status", "weight", "max_stored_bytes", "max_versions"}
 
 
 class Tenants(StrictView, mixins.ListModelMixin, mixins.CreateModelMixin, GenericViewSet[Tenant]):
@@ -46,12 +46,12 @@ class Tenants(StrictView, mixins.ListModelMixin, mixins.CreateModelMixin, Generi
 class OneTenant(
     TenantView, mixins.RetrieveModelMixin, mixins.UpdateModelMixin, GenericViewSet[Tenant]
 ):
-    """One tenant. Its status and weight are the operator's to change."""
+    """One tenant. Its status, weight and quota are the operator's to change."""
 
     takes_tenant = False  # its address says which
     needs = {"retrieve": Permission.READ_TENANT, "partial_update": Permission.EDIT_TENANT}
     queryset = Tenant.objects.none()
-    serializer_class = TenantSerializer
+    serializer_class = OneTenantSerializer
     lookup_field = "slug"
 
     def get_object(self) -> Tenant:
@@ -66,18 +66,17 @@ class OneTenant(
 class Members(
     TenantView,
     mixins.ListModelMixin,
-    mixins.CreateModelMixin,
     mixins.RetrieveModelMixin,
     mixins.UpdateModelMixin,
     mixins.DestroyModelMixin,
     GenericViewSet[Membership],
 ):
-    """Who belongs to the tenant, and as what. Owners are made and removed by owners."""
+    """Who belongs to the tenant, and as what. New members join by invitation; owners are made and
+    removed by owners."""
 
     needs = {
         "list": Permission.READ_MEMBERS,
         "retrieve": Permission.READ_MEMBERS,
-        "create": Permission.EDIT_MEMBERS,
         "partial_update": Permission.EDIT_MEMBERS,
         "destroy": Permission.EDIT_MEMBERS,
     }
@@ -87,13 +86,6 @@ class Members(
 
     def get_queryset(self) -> models.QuerySet[Membership]:
         return self.caller.tenant.memberships.select_related("user")
-
-    def get_serializer_context(self) -> dict[str, Any]:
-        return {**super().get_serializer_context(), "caller": getattr(self, "caller", None)}
-
-    def perform_create(self, serializer: BaseSerializer[Membership]) -> None:
-        self._require_may_touch(serializer.validated_data["role"])
-        serializer.save(tenant=self.caller.tenant)
 
     def perform_update(self, serializer: BaseSerializer[Membership]) -> None:
         member = serializer.instance

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from django.core.exceptions import SuspiciousOperation
 from django.core.files.uploadedfile import UploadedFile
 from rest_framework import status
@@ -10,9 +12,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants.adapters.checks.findings import shown, told
-from tenants.adapters.uploads import handover
+from tenants.adapters.uploads import handover, tus
 from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.adapters.uploads.room import reservation
 from tenants.api.endpoints.sessions import UploadSerializer, actor_behind, address_of
 from tenants.api.parsing import measure
 from tenants.api.serializers import VersionSerializer
@@ -45,14 +48,16 @@ def take_in(request: Request, tenant: Tenant, name: str, actor: Actor) -> Upload
         UploadRefused: see `Refusal`. Nothing was kept.
     """
     refuse_suspended(tenant)
-    files, base_name = _parsed(request)
+    files, fields = _parsed(request)
     user = request.user if isinstance(request.user, User) else None
-    where = Destination(tenant, name, base_name, user)
-    return handover.outcome(handover.receive(where, files, actor))
+    confirmed = tus.flag("confirm_base_model", fields.get("confirm_base_model", ""))
+    where = Destination(tenant, name, fields.get("base_model", ""), user, confirmed)
+    reserved = reservation(request._request)
+    return handover.outcome(handover.receive(where, files, actor, reserved))
 
 
-def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], str]:
-    """The files, and the form field `base_model`."""
+def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], Mapping[str, str]]:
+    """The files, and the form's fields."""
     if not str(request.content_type).startswith("multipart/form-data"):
         raise UploadRefused(
             Refusal.NOT_MULTIPART,
@@ -60,7 +65,7 @@ def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], str]:
         )
     measure(request._request)
     try:
-        files, base_name = request.FILES, request.POST.get("base_model", "")
+        files, fields = request.FILES, request.POST.dict()
     except (ParseError, SuspiciousOperation) as error:
         raise UploadRefused(Refusal.NOT_MULTIPART, told(error)) from error
-    return [file for _, several in files.lists() for file in several], base_name
+    return [file for _, several in files.lists() for file in several], fields

@@ -170,6 +170,24 @@ def _sparse() -> bytes:
     return make_tar(edit=edit)
 
 
+def _numbers(**fields: str) -> Callable[[tarfile.TarInfo], None]:
+    """Of an extended header, which wins over the plain one."""
+
+    def edit(info: tarfile.TarInfo) -> None:
+        info.pax_headers = fields
+
+    return edit
+
+
+def _huge_member(size: int) -> bytes:
+    """A tar whose last member claims to be of this size."""
+    first, last = tarfile.TarInfo(CONFIG), tarfile.TarInfo(WEIGHTS)
+    first.size, last.size = len(CONTENT[CONFIG]), size
+    padding = bytes(-first.size % tarfile.BLOCKSIZE)
+    headers = [info.tobuf(tarfile.GNU_FORMAT) for info in (first, last)]
+    return headers[0] + CONTENT[CONFIG] + padding + headers[1] + bytes(1024)
+
+
 CONFIG_ONLY = [(CONFIG, CONTENT[CONFIG])]
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], Refusal]] = {
     "tar symlink": (
@@ -246,6 +264,24 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], Refusal]] = {
     "tar truncated": ("a.tar", _cut_tar, Refusal.ARCHIVE_INVALID),
     "tar empty": ("a.tar", lambda: b"", Refusal.ARCHIVE_INVALID),
     "tar with a huge name": ("a.tar", _long_name_tar, Refusal.ARCHIVE_INVALID),
+    "tar of 2^62 bytes": ("a.tar", lambda: _huge_member(1 << 62), Refusal.ARCHIVE_INVALID),
+    "tar of 2^50 bytes": ("a.tar", lambda: _huge_member(1 << 50), Refusal.ARCHIVE_INVALID),
+    "tar of negative size": ("a.tar", lambda: _huge_member(-(1 << 62)), Refusal.ARCHIVE_INVALID),
+    "tar with a size of 2^62": (
+        "a.tar",
+        lambda: make_tar(edit=_numbers(size=str(1 << 62))),
+        Refusal.ARCHIVE_INVALID,
+    ),
+    "tar with a size of 400 digits": (
+        "a.tar",
+        lambda: make_tar(edit=_numbers(size="9" * 400)),
+        Refusal.ARCHIVE_INVALID,
+    ),
+    "tar with a sparse map of nonsense": (
+        "a.tar",
+        lambda: make_tar(edit=_numbers(**{"GNU.sparse.map": "1,x", "GNU.sparse.size": "-1"})),
+        Refusal.ARCHIVE_INVALID,
+    ),
     "tar that is a zip": ("a.tar", make_zip, Refusal.ARCHIVE_INVALID),
     "zip symlink": (
         "a.zip",

@@ -23,6 +23,7 @@ from tests.adapters.checks.builder import config_bytes, lora
 from tests.adapters.checks.test_archives import make_tar, make_zip
 from tests.adapters.conftest import stored_files
 from tests.adapters.uploads.uploading import KEY, chunked, files, sound, upload
+from tests.adapters.working import run_worker
 from tests.stack.asking import until
 
 pytestmark = [
@@ -108,7 +109,8 @@ def test_rejected_content_stays_rejected(object_storage: InMemoryStorage) -> Non
 def test_archived_content_comes_back(storage: Any) -> None:
     upload(sound())
     AdapterVersion.objects.update(state=State.ARCHIVED)
-    jobs.remove_archived()
+    jobs.remove_unused()
+    run_worker("default")
     assert not stored_files(storage)
     assert upload(sound())[0] == 201
     version = AdapterVersion.objects.get()
@@ -164,7 +166,8 @@ def test_base_model_is_chosen_where_there_are_several(
     assert "other, tiny" in body["detail"]
     assert upload(unknown, data={"base_model": "none"})[1]["code"] == "base_model_unknown"
     assert_nothing_left(object_storage, settings)
-    assert upload(unknown, data={"base_model": "other"})[0] == 201
+    confirmed = {"base_model": "other", "confirm_base_model": "true"}
+    assert upload(unknown, data=confirmed)[0] == 201
     assert Adapter.objects.get().base_model == other
     assert upload(sound(), name="second")[0] == 201  # its configuration names `tiny`
     assert Adapter.objects.get(name="second").base_model.name == "tiny"

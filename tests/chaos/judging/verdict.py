@@ -53,6 +53,7 @@ CRASHES = {
     "job_crashed",
     "journal_failed",
     "usage_not_billable",
+    "usage_quarantined",
     "ledger_callback_failed",
     "drain_cut_short",
 }

@@ -122,7 +122,7 @@ async def test_an_engine_joins_once_the_other_of_its_id_is_gone(tmp_path: Path) 
         second = Journal.open(folders[1] / "journal")
         agent = Agent(
             SyntheticEngine(MODEL), rig.Folders(folders[1]), second,
-            id="engine-1", token=rig.TOKEN, max_running=8, max_resident=4,
+            id="engine-1", credential=rig.SECRET, max_running=8, max_resident=4,
         )  # fmt: skip
         with structlog.testing.capture_logs() as logs:
             async with rig.agent_on(SyntheticEngine(MODEL), folders[0], [one]):

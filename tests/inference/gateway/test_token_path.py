@@ -29,9 +29,10 @@ from inference.operations.chat import CHAT
 from tests.inference.limits import Counted
 from tests.inference.rig import (
     HANGS_S,
+    SECRET,
     SLOW,
     STALLED,
-    TOKEN,
+    WORKER_TOKEN,
     Rig,
     agent_on,
     chat,
@@ -622,15 +623,17 @@ async def test_many_tenants_and_adapters_at_once(stack: Rig) -> None:
 async def test_a_probe_through_the_gateway(stack: Rig) -> None:
     ref = stack.adapter("acme", "support")
     body = {"base_model": MODEL.name, "name": ref.name, "digest": ref.digest}
-    async with stack.gateway.client(TOKEN) as client:
+    async with stack.gateway.client(WORKER_TOKEN) as client:
         good = await client.post("/engine/probe", json=body)
         missing = await client.post("/engine/probe", json=body | {"base_model": "other"})
         malformed = await client.post("/engine/probe", json={})
         wrong_method = await client.get("/engine/probe")
     async with stack.gateway.client("acme") as client:
         stranger = await client.post("/engine/probe", json=body)
+    async with stack.gateway.client(SECRET) as client:
+        engine = await client.post("/engine/probe", json=body)
     assert good.json()["finite"] is True
-    assert (missing.status_code, stranger.status_code) == (503, 401)
+    assert (missing.status_code, stranger.status_code, engine.status_code) == (503, 401, 401)
     assert (malformed.status_code, wrong_method.status_code) == (400, 405)
 
 
@@ -647,7 +650,7 @@ async def test_draining_finishes_what_runs_and_refuses_what_comes(stack: Rig) ->
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-async def test_an_engine_without_the_token_is_turned_away(stack: Rig, token: str) -> None:
+async def test_an_engine_without_a_credential_is_turned_away(stack: Rig, token: str) -> None:
     from websockets.asyncio.client import connect
     from websockets.exceptions import InvalidStatus
 
@@ -657,7 +660,7 @@ async def test_an_engine_without_the_token_is_turned_away(stack: Rig, token: str
         await connect(f"{url}/ws/engine", additional_headers=headers)
     with pytest.raises(InvalidStatus, match="403"):
         await connect(
-            f"{url}/ws/elsewhere", additional_headers={"Authorization": f"Bearer {TOKEN}"}
+            f"{url}/ws/elsewhere", additional_headers={"Authorization": f"Bearer {SECRET}"}
         )
 
 

@@ -248,13 +248,13 @@ def test_error_ends_the_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("oldest", "newest", "spoken"), [(1, 1, 1), (2, 2, 2), (1, 7, 2), (0, 1, 1)]
+    ("oldest", "newest", "spoken"), [(1, 1, 1), (2, 2, 2), (1, 7, wire.PROTOCOL_VERSION), (0, 1, 1)]
 )
 def test_the_newest_common_version_is_spoken(oldest: int, newest: int, spoken: int) -> None:
     assert negotiate(wire.Hello(oldest, newest, "e", MODEL)) == spoken
 
 
-@pytest.mark.parametrize(("oldest", "newest"), [(3, 4), (0, 0)])
+@pytest.mark.parametrize(("oldest", "newest"), [(wire.PROTOCOL_VERSION + 1, 9), (0, 0)])
 def test_no_common_version_is_a_violation(oldest: int, newest: int) -> None:
     with pytest.raises(ProtocolViolation, match=f"{oldest} to {newest}"):
         negotiate(wire.Hello(oldest, newest, "e", MODEL))

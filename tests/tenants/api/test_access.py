@@ -14,7 +14,18 @@ from django.db import transaction
 from django.utils import timezone
 
 from tenants.api.urls import urlpatterns
-from tenants.models import AdapterVersion, Alias, ApiKey, Membership, Price, Tenant
+from tenants.models import (
+    AdapterVersion,
+    Alias,
+    ApiKey,
+    EngineCredential,
+    Invitation,
+    Membership,
+    Price,
+    QuarantinedEntry,
+    Role,
+    Tenant,
+)
 from tests.tenants.callers import EVERYBODY, KEYS, ROLES, STRANGERS, Api, everybody
 from tests.tenants.making import make_key, make_member, make_user, make_version
 
@@ -56,10 +67,13 @@ ROWS = [
     Row("GET tenants/<slug>", {*READERS, *KEYS}),
     Row("PATCH tenants/<slug>", ADMINS, body={"name": "Renamed"}),
     Row("GET members", {*READERS, "admin key"}),
-    Row("POST members", ADMINS, 201, {"username": "joiner", "role": "viewer"}),
     Row("GET members/<pk>", {*READERS, "admin key"}),
     Row("PATCH members/<pk>", ADMINS, body={"role": "developer"}),
     Row("DELETE members/<pk>", ADMINS, 204),
+    Row("GET invitations", ADMINS),
+    Row("POST invitations", ADMINS, 201, {"role": "viewer", "note": "Bo"}),
+    Row("GET invitations/<pk>", ADMINS),
+    Row("DELETE invitations/<pk>", ADMINS, 204),
     Row("GET keys", {*READERS, "admin key"}),
     # An admin key has no inference to give: 400, but it may make keys.
     Row("POST keys", {"owner", "admin", "developer", *STAFF}, 201, NEW_KEY),
@@ -100,6 +114,16 @@ ROWS = [
     Row("GET base-models", ANYBODY - {"usage key"}),
     Row("GET base-models/<name>", ANYBODY - {"usage key"}),
     Row("GET engines", ANYBODY - {"usage key"}),
+    Row("GET engine-credentials", STAFF, strangers=403),
+    Row("POST engine-credentials", STAFF, 201, {"name": "gpu-2"}, strangers=403),
+    Row("GET engine-credentials/<pk>", STAFF, strangers=403),
+    Row("DELETE engine-credentials/<pk>", STAFF, 204, strangers=403),
+    Row("POST engine-credentials/<pk>/rotate", STAFF, strangers=403),
+    Row("GET quarantine", STAFF, strangers=403),
+    Row("GET quarantine/<pk>", STAFF, strangers=403),
+    # By a connection of its own, which does not see what this test has not committed.
+    Row("POST quarantine/<pk>/bill", STAFF, 409, strangers=403),
+    Row("POST quarantine/<pk>/dismiss", STAFF, strangers=403),
     Row("GET usage", SEE_USAGE),
     Row("GET costs", SEE_USAGE),
     Row("GET prices", SEE_USAGE),
@@ -115,18 +139,25 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     """What stands in the placeholders of the paths."""
     acme = live.adapter.tenant
     make_version(live.adapter)
-    make_user("joiner")
+    invited, _ = Invitation.objects.invite(acme, role=Role.VIEWER, note="", by=None)
     member = Membership.objects.get(user=make_member(acme, "viewer"))
     key = make_key(acme, "inference")[0]
     tomorrow = timezone.now() + timedelta(days=1)
     price = Price.objects.create(adapter=live.adapter, starts_at=tomorrow, **PRICE)
+    credential, _ = EngineCredential.objects.issue(name="gpu-1")
+    entry = QuarantinedEntry.objects.create(
+        key="k", attempt=1, reason="unsigned", prompt_tokens=1, completion_tokens=1
+    )
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=1)
     return {
         "GET base-models/<name>": "base",
         "<slug>": "acme",
         "members/<pk>": f"members/{member.pk}",
+        "invitations/<pk>": f"invitations/{invited.pk}",
         "keys/<pk>": f"keys/{key.pk}",
         "prices/<pk>": f"prices/{price.pk}",
+        "engine-credentials/<pk>": f"engine-credentials/{credential.pk}",
+        "quarantine/<pk>": f"quarantine/{entry.pk}",
         "<name>": "support",
         "<number>": "2",
         "<alias>": "live",
@@ -188,6 +219,7 @@ def test_without_naming_a_tenant_a_stranger_sees_his_own(
     ask.tenant = None
     key = make_key(acme)[0]
     member = Membership.objects.get(user=make_member(acme, "viewer"))
+    invited, _ = Invitation.objects.invite(acme, role=Role.VIEWER, note="", by=None)
     for path in ("adapters", "keys", "members", "usage", "costs", "prices", "tenants"):
         text = ask("GET", path).content.decode()
         assert "acme" not in text and "support" not in text, path
@@ -204,6 +236,8 @@ def test_without_naming_a_tenant_a_stranger_sees_his_own(
         ("GET", "adapters/support/limits", "adapters/nothing/limits"),
         ("PATCH", "adapters/support/limits", "adapters/nothing/limits"),
         ("PATCH", f"members/{member.pk}", "members/99999999"),
+        ("GET", f"invitations/{invited.pk}", "invitations/99999999"),
+        ("DELETE", f"invitations/{invited.pk}", "invitations/99999999"),
         ("GET", "tenants/acme", "tenants/nothing"),
         ("PATCH", "tenants/acme", "tenants/nothing"),
     ]

@@ -18,7 +18,10 @@ from tenants.models import (
     AdapterVersion,
     Alias,
     ApiKey,
+    AuditEntry,
+    Invitation,
     Membership,
+    Role,
     State,
     Tenant,
 )
@@ -30,6 +33,7 @@ from tests.tenants.making import (
     make_base,
     make_key,
     make_member,
+    make_tenant,
     make_user,
     make_version,
 )
@@ -164,7 +168,6 @@ def test_bodies_that_are_almost_too_deep_are_refused(owner: Api) -> None:
         ("GET", "adapters/a\0b/aliases", None),
         ("GET", "base-models/a\0b", None),
         ("GET", "keys?tenant=%00", None),
-        ("POST", "members", {"username": "a\0b", "role": "viewer"}),
     ],
 )
 def test_no_null_character_reaches_the_database(
@@ -250,19 +253,81 @@ def test_a_tenant_names_itself_but_does_not_weigh_itself(owner: Api) -> None:
     assert Tenant.objects.get().name == "Acme & Co"
 
 
-def test_members_come_change_and_go(owner: Api, tenant: Tenant) -> None:
-    make_user("joiner")
-    made = owner("POST", "members", {"username": "joiner", "role": "viewer"})
-    assert made.status_code == 201
-    path = f"members/{made.json()['id']}"
+def test_members_come_by_invitation_change_and_go(owner: Api, tenant: Tenant) -> None:
+    made = owner("POST", "invitations", {"role": "viewer", "note": "Bo"})
+    assert made.status_code == 201 and made["Cache-Control"] == "no-store"
+    listed = owner("GET", "invitations").json()["results"]
+    assert listed == [{name: made.json()[name] for name in made.json() if name != "url"}]
+    joiner = make_user("joiner")
+    client = Client()
+    client.force_login(joiner)
+    assert not tenant.memberships.filter(user=joiner).exists()
+    client.get(made.json()["url"])
+    client.post("/join")
+    path = f"members/{tenant.memberships.get(user=joiner).pk}"
+    assert owner("GET", path).json()["role"] == "viewer"
+    assert owner("GET", "invitations").json()["count"] == 0
     assert owner("PATCH", path, {"role": "admin"}).json()["role"] == "admin"
     assert owner("GET", "members", role="admin").json()["count"] == 1
-    again = owner("POST", "members", {"username": "joiner", "role": "viewer"})
-    assert errors(again) == {"username": "`joiner` is a member already."}
     assert owner("DELETE", path).status_code == 204
-    assert errors(owner("POST", "members", {"username": "nobody", "role": "viewer"})) == {
-        "username": "There is no user `nobody`."
-    }
+
+
+def test_nobody_becomes_a_member_without_saying_yes(owner: Api, tenant: Tenant) -> None:
+    """The attack: another tenant's user, or the operator, was added by name."""
+    make_member(make_tenant("other"), "owner")
+    make_user("theoperator", is_staff=True)
+    for name in ("theoperator", "nobody"):
+        answer = owner("POST", "members", {"username": name, "role": "viewer"})
+        assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert tenant.memberships.count() == 1
+
+
+def test_no_answer_tells_whether_a_user_name_is_taken(owner: Api, tenant: Tenant) -> None:
+    make_user("taken")
+    path = f"members/{Membership.objects.get(user=make_member(tenant, 'viewer')).pk}"
+    asked = [
+        ("POST", "members", {"role": "viewer"}),
+        ("PATCH", path, {"role": "viewer"}),
+        ("PATCH", path, {}),
+        ("POST", "invitations", {"role": "viewer"}),
+    ]
+    for method, where, body in asked:
+        known, unknown = (
+            owner(method, where, {"username": name} | body) for name in ("taken", "invented")
+        )
+        assert known.status_code == unknown.status_code >= 400
+        assert known.content == unknown.content
+    for query in ("taken", "invented"):
+        assert owner("GET", "members", username=query).json()["count"] == 0
+
+
+@pytest.mark.usefixtures("plain_files")
+def test_an_invitation_is_withdrawn(owner: Api, tenant: Tenant) -> None:
+    made = owner("POST", "invitations", {"role": "viewer"}).json()
+    assert owner("GET", f"invitations/{made['id']}").json()["note"] == ""
+    assert owner("GET", "invitations", role="owner").json()["count"] == 0
+    assert owner("DELETE", f"invitations/{made['id']}").status_code == 204
+    assert owner("DELETE", f"invitations/{made['id']}").status_code == 404
+    assert Client().get(made["url"]).status_code == 404
+
+
+def test_a_tenant_has_so_many_open_invitations_and_no_more(owner: Api, tenant: Tenant) -> None:
+    for _ in range(50):
+        Invitation.objects.invite(tenant, role=Role.VIEWER, note="", by=None)
+    answer = owner("POST", "invitations", {"role": "viewer"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "too_many_invitations")
+    Invitation.objects.all()[0].withdraw()
+    assert owner("POST", "invitations", {"role": "viewer"}).status_code == 201
+    other = make_tenant("other")
+    Invitation.objects.invite(other, role=Role.VIEWER, note="", by=None)
+
+
+def test_a_keys_invitation_names_no_person(tenant: Tenant) -> None:
+    key, _ = with_key(tenant, "admin")
+    made = key("POST", "invitations", {"role": "developer", "note": "CI"})
+    assert (made.status_code, made.json()["created_by"]) == (201, None)
+    entry = AuditEntry.objects.get(kind="invitation")
+    assert (entry.actor_kind, entry.name, entry.tenant) == ("key", "CI", tenant)
 
 
 def test_the_last_owner_stays(owner: Api, tenant: Tenant) -> None:
@@ -275,7 +340,7 @@ def test_the_last_owner_stays(owner: Api, tenant: Tenant) -> None:
 def test_an_admin_does_not_touch_owners(tenant: Tenant) -> None:
     boss = Membership.objects.get(user=make_member(tenant, "owner"))
     admin, me = person(tenant, "admin")
-    make_user("joiner")
+    owners, _ = Invitation.objects.invite(tenant, role=Role.OWNER, note="", by=None)
     key, _ = with_key(tenant, "admin")
     mine = Membership.objects.get(user=me)
     for ask in (admin, key):
@@ -283,9 +348,10 @@ def test_an_admin_does_not_touch_owners(tenant: Tenant) -> None:
             ask("PATCH", f"members/{boss.pk}", {"role": "viewer"}),
             ask("DELETE", f"members/{boss.pk}"),
             ask("PATCH", f"members/{mine.pk}", {"role": "owner"}),
-            ask("POST", "members", {"username": "joiner", "role": "owner"}),
+            ask("POST", "invitations", {"role": "owner"}),
+            ask("DELETE", f"invitations/{owners.pk}"),
         ]
-        assert [answer.status_code for answer in tries] == [403] * 4
+        assert [answer.status_code for answer in tries] == [403] * 5
     assert list(Membership.objects.owners()) == [boss]
 
 

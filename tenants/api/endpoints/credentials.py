@@ -1,0 +1,103 @@
+"""For operators: what engines show to gateways, and what engines reported that is not billed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from drf_spectacular.utils import extend_schema
+from rest_framework import mixins, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from tenants.api.filters import CredentialFilter, QuarantineFilter
+from tenants.api.permissions import Operating
+from tenants.api.serializers import (
+    CredentialSerializer,
+    NewCredentialSerializer,
+    QuarantinedSerializer,
+)
+from tenants.api.strict_view import StrictView
+from tenants.billing import decisions
+from tenants.models import EngineCredential, QuarantinedEntry, User
+from tenants.models.audit import actor_of
+
+
+class EngineCredentials(
+    StrictView,
+    mixins.ListModelMixin,
+    mixins.RetrieveModelMixin,
+    mixins.DestroyModelMixin,
+    GenericViewSet[EngineCredential],
+):
+    """Credentials of engines. An engine bills, and fetches adapters of, what was dispatched to its
+    own."""
+
+    permission_classes = [Operating]
+    queryset = EngineCredential.objects.select_related("created_by")
+    serializer_class = CredentialSerializer
+    filterset_class = CredentialFilter
+    bodiless = ["rotate"]
+
+    @extend_schema(responses={201: NewCredentialSerializer})
+    def create(self, request: Request) -> Response:
+        """Make a credential. The answer shows its text this once."""
+        serializer = self.get_serializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        assert isinstance(request.user, User)
+        credential, secret = EngineCredential.objects.issue(
+            created_by=request.user, **serializer.validated_data
+        )
+        return self._shown_once(credential, secret, status.HTTP_201_CREATED)
+
+    @extend_schema(request=None, responses=NewCredentialSerializer)
+    def rotate(self, request: Request, pk: int) -> Response:
+        """Make another secret in place of the old one, which ends at once."""
+        credential = self.get_object()
+        return self._shown_once(credential, credential.rotate(), status.HTTP_200_OK)
+
+    @extend_schema(description="Revoke the credential for good; its engine is cut off at once.")
+    def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().destroy(request, *args, **kwargs)
+
+    def perform_destroy(self, instance: EngineCredential) -> None:
+        instance.revoke()
+
+    def _shown_once(self, credential: EngineCredential, secret: str, code: int) -> Response:
+        body = {**self.get_serializer(credential).data, "secret": secret}
+        return Response(body, code, headers={"Cache-Control": "no-store"})
+
+
+class Quarantine(
+    StrictView, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[QuarantinedEntry]
+):
+    """Usage that engines reported and no gateway dispatched to them: billed to nobody, until an
+    operator says so."""
+
+    permission_classes = [Operating]
+    queryset: models.QuerySet[QuarantinedEntry] = QuarantinedEntry.objects.select_related(
+        "credential", "decided_by"
+    )
+    serializer_class = QuarantinedSerializer
+    filterset_class = QuarantineFilter
+    bodiless = ["bill", "dismiss"]
+
+    @extend_schema(request=None)
+    def bill(self, request: Request, pk: int) -> Response:
+        """Bill the entry after all, to the tenant and key that it names."""
+        entry = self.get_object()
+        assert isinstance(request.user, User)
+        decisions.bill(entry, request.user, actor_of(request))
+        return self._shown()
+
+    @extend_schema(request=None)
+    def dismiss(self, request: Request, pk: int) -> Response:
+        """Bill the entry to nobody, for good."""
+        entry = self.get_object()
+        assert isinstance(request.user, User)
+        decisions.dismiss(entry, request.user)
+        return self._shown()
+
+    def _shown(self) -> Response:
+        return Response(self.get_serializer(self.get_object()).data)

@@ -1,0 +1,121 @@
+"""Entries that are not billed, kept for an operator's decision (`tenants.billing.decisions`).
+
+What an engine says is not trusted here: the entry is kept as text, and what is shown of it beside
+that is cut to what a column holds. Each is kept once, however often it is sent. An engine whose
+entries nobody decides on is told of no more than MAX_OPEN that they were taken: the others stay in
+its journal, so nothing is lost, and nobody can fill the database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from inference.grants import Source
+from inference.link.session import Attempt
+from inference.link.wire import LedgerEntry
+from tenants.billing.statements import Connection
+
+MAX_OPEN = 10_000
+"""Of one credential, about; a megabyte for each thousand."""
+MAX_ENTRY_CHARS = 16 << 10
+"""A longer one is kept without its text: no gateway wrote such names."""
+MAX_TOKENS = 10**12
+MAX_ATTEMPT = 2**31
+NOT_BILLABLE = "not_billable"
+"""The reason of what the ledger itself refused."""
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
+
+_KEEP = """
+INSERT INTO tenants_quarantinedentry (credential_id, engine_id, journal, key, request_id, attempt,
+                                      reason, detail, prompt_tokens, completion_tokens, entry)
+SELECT said.* FROM unnest(
+    %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[],
+    %s::text[], %s::bigint[], %s::bigint[], %s::text[]
+) AS said (credential_id, engine_id, journal, key, request_id, attempt, reason, detail,
+           prompt_tokens, completion_tokens, entry)
+WHERE (SELECT count(*) FROM tenants_quarantinedentry AS kept
+       WHERE kept.status = 'open' AND kept.credential_id IS NOT DISTINCT FROM said.credential_id)
+    < %s
+ORDER BY said.credential_id, said.key
+ON CONFLICT DO NOTHING
+"""
+_KEPT = "SELECT key FROM tenants_quarantinedentry WHERE key = ANY(%s)"
+
+
+class Suspect(NamedTuple):
+    """An entry that is not to be billed, who sent it, and why not."""
+
+    source: Source
+    entry: LedgerEntry
+    reason: str
+    detail: str = ""
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.entry.id, self.entry.attempt
+
+
+class Row(NamedTuple):
+    """A suspect, as it is kept."""
+
+    credential_id: int | None
+    engine_id: str
+    journal: str
+    key: str
+    request_id: str
+    attempt: int
+    reason: str
+    detail: str
+    prompt_tokens: int
+    completion_tokens: int
+    entry: str
+
+    @classmethod
+    def of(cls, suspect: Suspect) -> Row:
+        entry, source = suspect.entry, suspect.source
+        said = f"{source.journal}\0{entry!r}".encode(errors="backslashreplace")
+        return cls(
+            source.credential or None,
+            _shown(source.engine_id, 255),
+            _shown(source.journal, 64),
+            hashlib.sha256(said).hexdigest(),
+            _shown(entry.id, 64),
+            min(max(0, entry.attempt), MAX_ATTEMPT),
+            suspect.reason,
+            _shown(suspect.detail, 1000),
+            min(max(0, entry.usage.prompt_tokens), MAX_TOKENS),
+            min(max(0, entry.usage.completion_tokens), MAX_TOKENS),
+            _text(entry),
+        )
+
+
+def _shown(text: str, most: int) -> str:
+    return _UNPRINTABLE.sub("?", text[:most]).encode(errors="replace").decode()
+
+
+def _text(entry: LedgerEntry) -> str:
+    """As JSON, in which no character is left that PostgreSQL does not take; empty if it is none."""
+    try:
+        text = msgspec.json.encode(entry).decode()
+    except UnicodeEncodeError:
+        return ""
+    return text if len(text) <= MAX_ENTRY_CHARS else ""
+
+
+async def keep(connection: Connection, suspects: Sequence[Suspect]) -> Collection[Attempt]:
+    """Keep the entries; the attempts of those that are kept, now or since before.
+
+    Raises: as `statements.write`.
+    """
+    rows = [Row.of(suspect) for suspect in suspects]
+    await connection.execute(_KEEP, [*map(list, zip(*rows, strict=True)), MAX_OPEN])
+    cursor = await connection.execute(_KEPT, [[row.key for row in rows]])
+    kept = {key for (key,) in await cursor.fetchall()}
+    pairs = zip(suspects, rows, strict=True)
+    return {suspect.attempt for suspect, row in pairs if row.key in kept}

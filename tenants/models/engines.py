@@ -1,0 +1,116 @@
+"""What engines show to gateways: `le_<prefix>_<secret>`, shown once, stored as the prefix and an
+HMAC, as API keys are."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import string
+from collections.abc import Collection
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import IntegrityError, models, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from tenants.errors import CredentialExists, CredentialRevoked
+from tenants.models.accounts import User
+from tenants.naming import PREFIX_LENGTH, SECRET_LENGTH, hmac_of
+
+ALPHABET = string.ascii_letters + string.digits
+
+
+class EngineCredentialQuerySet(models.QuerySet["EngineCredential"]):
+    def issue(
+        self, *, name: str, pools: Collection[str] | None = None, created_by: User | None = None
+    ) -> tuple[EngineCredential, str]:
+        """Make a credential; returns it and its text, which nobody can find out later.
+
+        Raises:
+            CredentialExists: another one that is not revoked has this name.
+        """
+        credential = EngineCredential(
+            name=name, pools=None if pools is None else sorted(pools), created_by=created_by
+        )
+        text = credential.set_new_secret()
+        try:
+            with transaction.atomic():
+                credential.save()
+        except IntegrityError:
+            raise CredentialExists from None
+        return credential, text
+
+    def live(self) -> EngineCredentialQuerySet:
+        """Those that engines can show."""
+        return self.filter(revoked_at=None)
+
+
+class EngineCredential(models.Model):
+    """Who an engine is: it bills and fetches only what was dispatched to this credential.
+
+    Gateways hear of every change at once (`migrations/0029_engine_credentials.py`).
+    """
+
+    name = models.CharField(max_length=200, help_text="Such as the machine that it is for.")
+    prefix = models.CharField(max_length=PREFIX_LENGTH, unique=True, editable=False)
+    secret_hmac = models.BinaryField(max_length=32)
+    pools = ArrayField(
+        models.CharField(max_length=255),
+        null=True,
+        blank=True,
+        help_text="Base models that its engine may serve; empty: all.",
+    )
+    created_by = models.ForeignKey(
+        User, models.SET_NULL, null=True, editable=False, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_seen_at = models.DateTimeField(null=True, editable=False)
+    revoked_at = models.DateTimeField(null=True, editable=False)
+
+    objects = EngineCredentialQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["name"],
+                condition=Q(revoked_at__isnull=True),
+                name="engine_credential_name_unique",
+            ),
+            models.CheckConstraint(condition=~Q(name=""), name="engine_credential_named"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} (le_{self.prefix}…)"
+
+    def set_new_secret(self) -> str:
+        """Give it a new secret, without saving; returns the text to show once."""
+        self.prefix = _random(PREFIX_LENGTH)
+        text = f"le_{self.prefix}_{_random(SECRET_LENGTH)}"
+        self.secret_hmac = hmac_of(text)
+        return text
+
+    def matches(self, secret: str) -> bool:
+        return hmac.compare_digest(bytes(self.secret_hmac), hmac_of(secret))
+
+    def rotate(self) -> str:
+        """A new secret in place of the old one, which ends at once, with the links of the engine
+        that shows it; returns the text. What was dispatched to the engine stays its own to bill.
+
+        Raises:
+            CredentialRevoked: it has ended already.
+        """
+        text = self.set_new_secret()
+        rotated = EngineCredential.objects.live().filter(pk=self.pk)
+        if not rotated.update(prefix=self.prefix, secret_hmac=self.secret_hmac):
+            raise CredentialRevoked
+        return text
+
+    def revoke(self) -> None:
+        """End it for good, with the links of the engine that shows it; the first time counts."""
+        EngineCredential.objects.live().filter(pk=self.pk).update(revoked_at=timezone.now())
+        self.refresh_from_db(fields=["revoked_at"])
+
+
+def _random(length: int) -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(length))

@@ -1,0 +1,88 @@
+"""What engines reported and no gateway dispatched to them: kept, shown, and billed by nobody but an
+operator (`tenants.billing.quarantine`)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from tenants.models.accounts import User
+from tenants.models.engines import EngineCredential
+
+
+class Decision(models.TextChoices):
+    """What became of an entry."""
+
+    OPEN = "open"
+    BILLED = "billed"
+    DISMISSED = "dismissed"
+
+
+class QuarantinedEntry(models.Model):
+    """One entry of an engine's journal. Written by gateways, changed once, by a decision.
+
+    What engines say in it is not trusted, so the entry is kept as text (JSON, as on the wire);
+    `request_id`, `engine_id` and the counts are cut to what a column holds. `key` tells entries of
+    a credential apart, so that one which is sent again is kept once.
+    """
+
+    REASONS: ClassVar[dict[str, str]] = {
+        "malformed": "Its figures are impossible.",
+        "unsigned": "It does not say that a gateway dispatched it.",
+        "not_dispatched": "No gateway dispatched this: request, attempt, tenant, key, adapter, "
+        "model or price is another one.",
+        "another_engine": "It was dispatched to an engine with another credential.",
+        "over_bounds": "It used more tokens than its request could.",
+        "not_billable": "The ledger cannot take it.",
+    }
+    """By code, in words."""
+
+    received_at = models.DateTimeField(db_default=Now())
+    credential = models.ForeignKey(
+        EngineCredential,
+        models.DO_NOTHING,
+        null=True,
+        db_constraint=False,
+        related_name="quarantined",
+    )
+    engine_id = models.CharField(max_length=255)
+    journal = models.CharField(max_length=64)
+    key = models.CharField(max_length=64)
+    request_id = models.CharField(max_length=64)
+    attempt = models.BigIntegerField()
+    reason = models.CharField(max_length=32)
+    detail = models.TextField(blank=True)
+    prompt_tokens = models.BigIntegerField()
+    completion_tokens = models.BigIntegerField()
+    entry = models.TextField()
+    status = models.CharField(max_length=16, choices=Decision, db_default=Decision.OPEN)
+    decided_at = models.DateTimeField(null=True)
+    decided_by = models.ForeignKey(User, models.SET_NULL, null=True, related_name="+")
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name_plural = "quarantined entries"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["credential", "key"], nulls_distinct=False, name="quarantined_once"
+            ),
+            models.CheckConstraint(
+                condition=Q(status="open", decided_at__isnull=True)
+                | Q(status__in=["billed", "dismissed"], decided_at__isnull=False),
+                name="quarantine_decided",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["credential"], condition=Q(status="open"), name="quarantine_open"),
+            models.Index(fields=["journal"], name="quarantine_by_journal"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.request_id}, attempt {self.attempt}"
+
+    @property
+    def why(self) -> str:
+        return self.REASONS.get(self.reason, self.reason)

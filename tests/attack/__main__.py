@@ -1,0 +1,210 @@
+"""`python -m tests.attack [--seconds N] [--quiet N] [--only WORDS] [--strict]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from tests.attack.attacks import STRANGERS, TENANTS, Attack
+from tests.attack.raw import Target
+from tests.bench.machinery.client import Address
+from tests.chaos.processes import ROOT
+
+sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+from tests.stack.running import Stack, command_of, gone, up  # noqa: E402
+
+SERVING = ("gateway", "console", "worker", "engine")
+SETTLE_S = 2.0
+"""After an attack, before quiet is measured again."""
+MOST_OVER_QUIET = 2.0
+LONGEST_MS = 1_000.0
+FIGURES = ("first_p99", "gap_p99")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What the victim saw in quiet and beside one attack."""
+
+    name: str
+    quiet: dict[str, Any]
+    beside: dict[str, Any]
+    answers: Counter[str]
+    lost: list[str]
+
+    @property
+    def faults(self) -> list[str]:
+        """What may not be, whatever the machine does."""
+        seen: list[str] = [*self.quiet["faults"], *self.beside["faults"]]
+        return [*self.lost, *seen] if self.beside["answers"] else [*self.lost, *seen, "no answer"]
+
+    @property
+    def over(self) -> list[float]:
+        """The figures beside the attack over those in quiet."""
+        return [self.beside[figure] / self.quiet[figure] for figure in FIGURES]
+
+    @property
+    def longest_ms(self) -> float:
+        longest: float = max(self.beside["first_max"], self.beside["gap_max"])
+        return longest
+
+    @property
+    def met(self) -> bool:
+        return max(self.over) <= MOST_OVER_QUIET and self.longest_ms <= LONGEST_MS
+
+
+def main() -> None:
+    """Attack, print the table, and end with status 1 if the victim met an error."""
+    options = _options()
+    console = Console(width=150, highlight=False)
+    chosen = {
+        name: attack for name, attack in (STRANGERS | TENANTS).items() if options.only in name
+    }
+    with tempfile.TemporaryDirectory(prefix="lorikeet-attack-") as folder:
+        with up(Path(folder) / "var") as stack:
+            rounds = asyncio.run(_rounds(stack, chosen, options, console))
+    _show(rounds, console)
+    faults = [f"{one.name}: {fault}" for one in rounds for fault in one.faults]
+    for fault in faults:
+        console.print(fault, style="red", markup=False)
+    missed = [one.name for one in rounds if not one.met]
+    if missed:
+        console.print(f"Targets missed: {', '.join(missed)}")
+    sys.exit(1 if faults or (options.strict and missed) else 0)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=10, help="of each attack")
+    parser.add_argument("--quiet", type=float, default=6, help="seconds measured before each")
+    parser.add_argument("--only", default="", help="a part of the names of those wanted")
+    parser.add_argument("--strict", action="store_true", help="a target that is missed fails too")
+    return parser.parse_args()
+
+
+async def _rounds(
+    stack: Stack, chosen: dict[str, Attack], options: argparse.Namespace, console: Console
+) -> list[Round]:
+    """One attack after another, with what the victim saw."""
+    rounds = []
+    victim, attacker = stack.facts["tenants"][:2]
+    async with _watching(stack, victim) as look:
+        await asyncio.sleep(SETTLE_S)
+        for name, attack in chosen.items():
+            before = _serving(stack)
+            await look()
+            await asyncio.sleep(options.quiet)
+            quiet = await look()
+            target = Target(
+                _address(stack.url),
+                _address(stack.console_url),
+                attacker["api_key"],
+                attacker["models"][-1],
+                attacker["models"][0],
+            )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(options.seconds):
+                    await attack(target)
+            beside = await look()
+            rounds.append(Round(name, quiet, beside, target.answers, _lost(before)))
+            console.print(_line(rounds[-1]), highlight=False, markup=False)
+            await asyncio.sleep(SETTLE_S)
+    return rounds
+
+
+@asynccontextmanager
+async def _watching(stack: Stack, victim: dict[str, Any]) -> AsyncIterator[Any]:
+    """Run the victim; gives what asks it for what it saw since it was last asked."""
+    host, port = _address(stack.url)
+    command = [sys.executable, "-m", "tests.attack.victim", "--host", host, "--port", str(port)]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--model", victim["models"][0], cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "VICTIM_KEY": victim["api_key"]},
+    )  # fmt: skip
+    assert process.stdin is not None and process.stdout is not None
+    to, said = process.stdin, process.stdout
+
+    async def look() -> dict[str, Any]:
+        to.write(b"\n")
+        seen: dict[str, Any] = json.loads(await said.readline())
+        return seen
+
+    try:
+        yield look
+    finally:
+        to.close()
+        await process.wait()
+
+
+def _address(url: str) -> Address:
+    host, _, port = url.rpartition("//")[2].partition(":")
+    return host, int(port)
+
+
+def _serving(stack: Stack) -> dict[str, list[psutil.Process]]:
+    """Every process that serves, those of the engine core as well."""
+    return {
+        name: [one for child in stack.children(name) for one in (child, *_cores(child))]
+        for name in SERVING
+    }
+
+
+def _cores(process: psutil.Process) -> list[psutil.Process]:
+    return [
+        child
+        for child in process.children(recursive=True)
+        if "VLLM::" in " ".join(command_of(child))
+    ]
+
+
+def _lost(before: dict[str, list[psutil.Process]]) -> list[str]:
+    return [
+        f"lost a process: {name}" for name, family in before.items() for one in family if gone(one)
+    ]
+
+
+def _line(one: Round) -> str:
+    answers = ", ".join(f"{count} x {what}" for what, count in one.answers.most_common(5))
+    first, gap = one.over
+    return (
+        f"{one.name}: TTFT {first:.2f} x, gap {gap:.2f} x quiet, longest {one.longest_ms:.0f} ms; "
+        f"{answers or 'no answer'}{'; FAULTS' if one.faults else ''}"
+    )
+
+
+def _show(rounds: list[Round], console: Console) -> None:
+    table = Table(
+        title="The victim beside each attack, and in quiet before it", title_justify="left"
+    )
+    for title in ("attack", "p99 TTFT, ms", "x quiet", "p99 gap, ms", "x quiet", "longest, ms", ""):
+        table.add_column(title, justify="left" if title in ("attack", "") else "right")
+    for one in rounds:
+        table.add_row(
+            one.name,
+            *(
+                cell
+                for figure, over in zip(FIGURES, one.over, strict=True)
+                for cell in (f"{one.quiet[figure]:.0f} to {one.beside[figure]:.0f}", f"{over:.2f}")
+            ),
+            f"{one.longest_ms:.0f}",
+            "FAULTS" if one.faults else "met" if one.met else "missed",
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Every address that the console answers, allauth's and the API's included, as the URL
+configuration has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.urls.resolvers import RoutePattern
+
+SAMPLES = {
+    "int": "1",
+    "slug": "acme",
+    "str": "sample",
+    "path": "sample",
+    "uuid": "00000000-0000-0000-0000-000000000000",
+}
+"""What stands for a converter."""
+MATCHES = {
+    r"^(?P<provider_id>[^/]+)/": "sso/",
+    "": "no-such-address",
+    r"^confirm-email/(?P<key>[-:\w]+)/$": "confirm-email/sample/",
+    r"^password/reset/key/(?P<uidb36>[0-9A-Za-z]+)-(?P<key>.+)/$": "password/reset/key/1-sample/",
+}
+"""What stands for a regular expression; a new one has to be told here."""
+
+
+@dataclass(frozen=True)
+class Door:
+    name: str
+    path: str
+
+
+def doors() -> list[Door]:
+    """All of them; the last ones of an API, which match anything, with an invented address."""
+    return list(_under(get_resolver().url_patterns, "/"))
+
+
+def _under(patterns: list[Any], prefix: str) -> Iterator[Door]:
+    for one in patterns:
+        path = prefix + _concrete(one)
+        if isinstance(one, URLResolver):
+            yield from _under(one.url_patterns, path)
+        else:
+            yield Door(one.name or path, path)
+
+
+def _concrete(one: URLPattern | URLResolver) -> str:
+    if isinstance(one.pattern, RoutePattern):
+        return re.sub(r"<(\w+):\w+>", lambda found: SAMPLES[found[1]], str(one.pattern))
+    return MATCHES[str(one.pattern)]

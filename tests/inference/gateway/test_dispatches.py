@@ -1,0 +1,208 @@
+"""What gateways sign, and what engines may report of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.gateway.dispatches import (
+    OVERSHOOT_TOKENS,
+    TEMPLATE_TOKENS,
+    Bounds,
+    Dispatches,
+    Mismatch,
+)
+from inference.link import wire
+from inference.link.wire import Account, Dispatch, LedgerEntry, Usage
+from tests.inference.samples import REF
+
+pytestmark = pytest.mark.pure
+
+OURS = Dispatches("k" * 40)
+MOST = Bounds(100, 50)
+ACCOUNT = Account(1, 2, 3.5, "base", 4, 5, (6, 7, 8))
+ENGINE, OTHER = 7, 8
+
+
+def dispatched(account: Account = ACCOUNT, id: str = "r1", attempt: int = 1) -> LedgerEntry:
+    """What the engine reports of what was dispatched to it."""
+    signed = OURS.signed(account, (id, attempt), "acme/x", credential=ENGINE, most=MOST)
+    return LedgerEntry(id, signed, "acme/x", Usage(10, 4, 20, 5), "stop", attempt)
+
+
+def changed(entry: LedgerEntry, **fields: Any) -> LedgerEntry:
+    return msgspec.structs.replace(entry, **fields)
+
+
+def accounted(entry: LedgerEntry, **fields: Any) -> LedgerEntry:
+    return changed(entry, account=msgspec.structs.replace(entry.account, **fields))
+
+
+def used(**fields: int) -> LedgerEntry:
+    entry = dispatched()
+    return changed(entry, usage=msgspec.structs.replace(entry.usage, **fields))
+
+
+def test_what_was_dispatched_is_billed() -> None:
+    for entry in (dispatched(), dispatched(attempt=2), dispatched(Account(1, 2, 3.5, "base"))):
+        assert OURS.mismatch(entry, ENGINE) is None
+
+
+def test_another_gateway_knows_it_by_what_came_over_the_wire() -> None:
+    """And after the journal had it for days: nothing but the key is needed."""
+    message = wire.encode(wire.UsageReport("j", [dispatched()]))
+    report = wire.decode(message)
+    assert isinstance(report, wire.UsageReport)
+    assert Dispatches("k" * 40).mismatch(report.entries[0], ENGINE) is None
+    assert Dispatches("l" * 40).mismatch(report.entries[0], ENGINE) is Mismatch.NOT_DISPATCHED
+
+
+FORGED: dict[str, LedgerEntry] = {
+    "request": changed(dispatched(), id="r2"),
+    "attempt": changed(dispatched(), attempt=2),
+    "model": changed(dispatched(), model="acme/y"),
+    "tenant": accounted(dispatched(), tenant_id=9),
+    "key": accounted(dispatched(), key_id=9),
+    "time": accounted(dispatched(), started_at=4.5),
+    "base model": accounted(dispatched(), base_model="other"),
+    "adapter": accounted(dispatched(), adapter_id=9),
+    "no adapter": accounted(dispatched(), adapter_id=None),
+    "version": accounted(dispatched(), version_id=9),
+    "price": accounted(dispatched(), price=(0, 0, 0)),
+    "no price": accounted(dispatched(), price=None),
+    "bounds": accounted(dispatched(), dispatch=Dispatch(ENGINE, 10**9, 10**9, b"x" * 16)),
+    "engine": accounted(dispatched(), dispatch=Dispatch(OTHER, *MOST, b"x" * 16)),
+    "nothing": accounted(dispatched(), dispatch=Dispatch(ENGINE, *MOST, b"")),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_whatever_is_changed_of_it_was_not_dispatched(what: str) -> None:
+    assert OURS.mismatch(FORGED[what], ENGINE) is Mismatch.NOT_DISPATCHED
+
+
+def test_each_named_field_of_the_account_is_signed() -> None:
+    """A field that is appended later stands here, or is signed."""
+    signed = {
+        "tenant_id",
+        "key_id",
+        "started_at",
+        "base_model",
+        "adapter_id",
+        "version_id",
+        "price",
+    }
+    assert set(Account.__struct_fields__) == signed | {"dispatch"}
+
+
+def test_a_signature_with_greater_bounds_is_none() -> None:
+    entry = dispatched()
+    dispatch = entry.account.dispatch
+    assert dispatch is not None
+    for fields in ({"output_tokens": 51}, {"prompt_tokens": 101}, {"credential": OTHER}):
+        forged = accounted(entry, dispatch=msgspec.structs.replace(dispatch, **fields))
+        assert OURS.mismatch(forged, ENGINE) is Mismatch.NOT_DISPATCHED
+        assert OURS.mismatch(forged, OTHER) is Mismatch.NOT_DISPATCHED
+
+
+def test_nobody_bills_what_another_engine_was_given() -> None:
+    assert OURS.mismatch(dispatched(), OTHER) is Mismatch.ANOTHER_ENGINE
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"completion_tokens": 10**9},
+        {"completion_tokens": 51},
+        {"prompt_tokens": 101},
+        {"reasoning_tokens": 51},
+    ],
+)
+def test_nobody_bills_more_than_the_request_could_use(fields: dict[str, int]) -> None:
+    assert OURS.mismatch(used(**fields), ENGINE) is Mismatch.OVER_BOUNDS
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"completion_tokens": -1},
+        {"prompt_tokens": -10, "cached_tokens": -20},
+        {"cached_tokens": 11},
+        {"cached_tokens": -1},
+        {"reasoning_tokens": -1},
+    ],
+)
+def test_impossible_figures_are_told_apart(fields: dict[str, int]) -> None:
+    assert OURS.mismatch(used(**fields), ENGINE) is Mismatch.MALFORMED
+
+
+def test_impossible_attempts_and_inheritances_are_told_apart() -> None:
+    for forged in (changed(dispatched(), attempt=0), changed(dispatched(), inherited_tokens=-1)):
+        assert OURS.mismatch(forged, ENGINE) is Mismatch.MALFORMED
+    inherited = changed(dispatched(), inherited_tokens=51)
+    assert OURS.mismatch(inherited, ENGINE) is Mismatch.OVER_BOUNDS
+
+
+def test_what_nobody_signed_is_billed_only_while_that_is_allowed() -> None:
+    entry = LedgerEntry("r1", ACCOUNT, "acme/x", Usage(10, 4, 20), "stop")
+    assert OURS.mismatch(entry, ENGINE) is Mismatch.UNSIGNED
+    allowed = [True]
+    lenient = Dispatches("k" * 40, takes_unsigned=lambda: allowed[0])
+    assert lenient.mismatch(entry, ENGINE) is None
+    assert lenient.mismatch(used(completion_tokens=-1), ENGINE) is Mismatch.MALFORMED
+    assert lenient.mismatch(FORGED["key"], ENGINE) is Mismatch.NOT_DISPATCHED
+    allowed[0] = False
+    assert lenient.mismatch(entry, ENGINE) is Mismatch.UNSIGNED
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"each": 16}, Bounds(1000, 16 + OVERSHOOT_TOKENS)),
+        ({"each": None}, Bounds(1000, 1000 + OVERSHOOT_TOKENS)),
+        ({"each": 5000}, Bounds(1000, 1000 + OVERSHOOT_TOKENS)),
+        ({"each": 16, "choices": 6, "prompts": 2}, Bounds(2000, 6 * (16 + OVERSHOOT_TOKENS))),
+        ({"each": -1}, Bounds(1000, OVERSHOOT_TOKENS)),
+    ],
+)
+def test_bounds_follow_from_the_request_and_the_engines_context(
+    options: dict[str, Any], most: Bounds
+) -> None:
+    assert Bounds.of(b"x" * 10, 1000, **{"prompts": 1, "choices": 1} | options) == most
+
+
+def test_an_engine_with_an_endless_context_gets_no_endless_bounds() -> None:
+    most = Bounds.of(b"x" * 10, 10**18, prompts=1, choices=1, each=16)
+    assert most.prompt_tokens == TEMPLATE_TOKENS + 40
+    most = Bounds.of(b"x" * 10, 10**18, prompts=1, choices=1, each=None)
+    assert most.output_tokens < 1 << 25
+    assert Bounds.of(b"", -1, prompts=1, choices=1, each=None) == Bounds(0, OVERSHOOT_TOKENS)
+
+
+numbers = st.integers(-(10**10), 10**10)
+
+
+@given(
+    st.builds(Usage, numbers, numbers, numbers),
+    st.builds(Bounds, st.integers(0, 9999), st.integers(0, 9999)),
+)
+def test_a_clamped_usage_is_one_that_could_be(usage: Usage, most: Bounds) -> None:
+    clamped = most.clamped(usage)
+    assert 0 <= clamped.cached_tokens <= clamped.prompt_tokens <= most.prompt_tokens
+    assert 0 <= clamped.completion_tokens <= most.output_tokens
+    assert most.clamped(clamped) is clamped
+
+
+def test_a_ticket_is_of_one_engine_and_one_adapter() -> None:
+    ref = OURS.ticketed(REF, ENGINE)
+    assert (ref.name, ref.digest) == (REF.name, REF.digest)
+    assert OURS.may_fetch(REF.digest, ENGINE, ref.ticket)
+    assert not OURS.may_fetch(REF.digest, OTHER, ref.ticket)
+    assert not OURS.may_fetch("b" * 64, ENGINE, ref.ticket)
+    assert not Dispatches("l" * 40).may_fetch(REF.digest, ENGINE, ref.ticket)
+    for wrong in ("", "é", ref.ticket[:-1], REF.ticket):
+        assert not OURS.may_fetch(REF.digest, ENGINE, wrong)

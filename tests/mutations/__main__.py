@@ -1,0 +1,54 @@
+"""`python -m tests.mutations [--count N] [--seed N]`: on a Lorikeet of its own, with real vLLM."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+from tests.mutations.run import Tally, run  # noqa: E402
+from tests.stack.running import up  # noqa: E402
+
+
+def main() -> None:
+    """Run, print the tables, and end with status 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
+    parser.add_argument("--count", type=int, default=500, help="mutants (%(default)s)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    options = parser.parse_args()
+    console = Console(width=120, highlight=False)
+    console.print(f"{options.count} mutants, seed {options.seed}")
+    with tempfile.TemporaryDirectory(prefix="lorikeet-mutations-") as folder:
+        with up(Path(folder) / "var") as stack:
+            began = time.monotonic()
+            tally = run(stack, options.count, options.seed)
+            took_s = time.monotonic() - began
+    console.print(_table(tally))
+    console.print(
+        f"{sum(tally.ends.values())} mutants in {took_s:.0f} s, "
+        f"{tally.by_end()['ready']} of them ready; meanwhile {tally.answers} answers of neighbours"
+    )
+    for one in tally.wrong:
+        console.print(f"wrong: {one}", style="red", markup=False)
+    sys.exit(1 if tally.wrong else 0)
+
+
+def _table(tally: Tally) -> Table:
+    table = Table("kind", "mutants", "how they ended")
+    for kind in sorted({kind for kind, _ in tally.ends}):
+        ends = {end: count for (one, end), count in tally.ends.items() if one == kind}
+        told = ", ".join(f"{end} {count}" for end, count in sorted(ends.items()))
+        table.add_row(kind, str(sum(ends.values())), told)
+    return table
+
+
+if __name__ == "__main__":
+    main()

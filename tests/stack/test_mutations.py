@@ -1,0 +1,18 @@
+"""Some mutated adapters through a whole Lorikeet on real vLLM: `make mutate` has hundreds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mutations.run import run
+from tests.stack.running import Stack
+
+pytestmark = pytest.mark.stack
+
+
+def test_neighbours_of_mutated_adapters_notice_nothing(stack: Stack) -> None:
+    tally = run(stack, count=24, seed=11)
+    assert tally.wrong == []
+    assert tally.by_end()["ready"] > 0
+    assert len(tally.by_end()) > 3
+    assert tally.answers > 0
