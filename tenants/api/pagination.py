@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any
 
 from rest_framework.exceptions import ValidationError
 from rest_framework.pagination import PageNumberPagination
@@ -19,7 +19,7 @@ class Pages(PageNumberPagination):
     page_size = 50
     max_page_size = 200
     page_size_query_param = "limit"
-    last_page_strings: ClassVar[tuple[str, ...]] = ()
+    last_page_strings: tuple[str, ...] = ()
 
     def get_page_number(self, request: Request, paginator: Any) -> str:
         return str(_positive(request, self.page_query_param) or 1)

@@ -46,7 +46,8 @@ class InProcess(BaseAdapter):
         self, request: requests.PreparedRequest
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         parts, told = urlsplit(str(request.url)), request.body or b""
-        sent = told.encode() if isinstance(told, str) else bytes(told)
+        assert isinstance(told, str | bytes)
+        sent = told.encode() if isinstance(told, str) else told
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -65,7 +66,9 @@ class InProcess(BaseAdapter):
         asked = iter([{"type": "http.request", "body": sent, "more_body": False}])
 
         async def receive() -> dict[str, Any]:
-            return next(asked, None) or await asyncio.Future()  # the client waits for the answer
+            for message in asked:
+                return message
+            return await asyncio.Future()  # the client waits for the answer
 
         async def send(message: dict[str, Any]) -> None:
             messages.append(message)
