@@ -29,7 +29,7 @@ ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shape
            shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer]  # fmt: skip
 ASKING = {400, 401, 403, 404, 431, 500, 503}
 """What an address under `/v1` may answer to a GET."""
-GENERATING = ASKING | {408, 409, 413, 429, 502, 504}
+GENERATING = ASKING | {408, 409, 413, 415, 429, 502, 504}
 RATE_LIMITS = [f"x-ratelimit-{figure}-{what}" for what in ("requests", "tokens")
                for figure in ("limit", "remaining", "reset")]  # fmt: skip
 RETRYING = ["retry-after", "x-should-retry"]

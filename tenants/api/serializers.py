@@ -373,7 +373,8 @@ class EngineSerializer(serializers.Serializer[Any]):
 
     absent = {
         "credential", "revision", "engine_version", "operations", "parsers", "running", "waiting",
-        "queued", "kv_usage", "prompt_tokens", "cached_tokens", "completion_tokens",
+        "queued", "kv_usage", "prompt_tokens", "cached_tokens", "completion_tokens", "failures",
+        "last_failure", "refused_suspects",
     }  # fmt: skip
     id = serializers.CharField()
     credential = serializers.CharField(required=False, help_text="By which it is connected.")
@@ -405,6 +406,16 @@ class EngineSerializer(serializers.Serializer[Any]):
     prompt_tokens = serializers.IntegerField(required=False)
     cached_tokens = serializers.IntegerField(required=False)
     completion_tokens = serializers.IntegerField(required=False)
+    failures = serializers.IntegerField(
+        required=False, help_text="Times that its core died or hung, over restarts."
+    )
+    last_failure = serializers.CharField(
+        required=False, help_text="How it failed last: `died` or `hung`; empty if it never did."
+    )
+    refused_suspects = serializers.IntegerField(
+        required=False,
+        help_text="Requests refused since its start because engines had failed with them twice.",
+    )
 
 
 class EnginesSerializer(serializers.Serializer[Any]):

@@ -43,7 +43,7 @@ def until(condition: Callable[[], object], seconds: float = 180) -> None:
 def serves(url: str) -> bool:
     """Whether this gateway is up, and has an engine."""
     try:
-        return httpx.get(f"{url}/readyz", timeout=30).status_code == 200
+        return httpx.get(f"{url}/fleetz", timeout=30).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -203,5 +203,8 @@ def test_an_engine_killed_in_mid_stream_gives_a_clear_error_and_comes_back(stack
         )
         assert int(refused.headers["retry-after"]) >= 1
         assert httpx.get(f"{stack.url}/healthz", timeout=30).is_success
+        # No balancer drops the gateways, and what stands behind them, for the want of engines.
+        assert httpx.get(f"{stack.url}/readyz", timeout=30).is_success
+        assert httpx.get(f"{stack.url}/fleetz", timeout=30).status_code == 503
         until(lambda: serves(stack.url), START_S)
         assert client.post(CHAT, json=ask(SUPPORT.adapter)).is_success
