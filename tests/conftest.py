@@ -94,6 +94,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCost | Non
 
 
 @pytest.fixture(autouse=True, scope="session")
+def conforming() -> None:
+    """Every answer of the management API that any test gets is held against its document."""
+    middleware = "tests.document.conforming.Conforming"
+    django_settings.MIDDLEWARE = [middleware, *django_settings.MIDDLEWARE]
+
+
+@pytest.fixture(autouse=True, scope="session")
 def cheap_passwords() -> None:
     """Hashing that is slow on purpose would be a good part of all the time here."""
     django_settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -199,7 +199,7 @@ def test_a_killed_gateways_open_streams_are_billed_by_the_engine_and_it_comes_ba
         assert receipt["finish_reason"] == "gateway_lost"
         assert receipt["completion_tokens"] >= len(seen) - 1
         until(lambda: serves(url))
-        until(lambda: running(office, customer.slug) == 0)
+        until(lambda: running(office) == 0)
         assert client.post(url + CHAT, json=ask(MODEL_NAME)).is_success
     assert "gateway-2 ended with status -9" in (customer.stack.var / "up.log").read_text()
 

@@ -45,7 +45,7 @@ def test_a_client_that_leaves_frees_the_engine_and_pays_for_what_was_made(
                 received += bool(chunk["choices"][0]["delta"].get("content"))
                 if received == 20:
                     break
-        until(lambda: running(operator, SUPPORT.slug) == 0)
+        until(lambda: running(operator) == 0)
         event: dict[str, Any] = {}
         until(lambda: event.update(_event(stack, id)) or event)
     assert event["finish_reason"] == "cancelled"
