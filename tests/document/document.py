@@ -72,7 +72,7 @@ class Document:
         """What is described there. A HEAD that is not described is a GET without its body."""
         methods: dict[str, dict[str, Any]] = self.whole["paths"].get(self.template(path), {})
         found = methods.get(method.lower())
-        return found or (methods.get("get") if method == "HEAD" else None)
+        return methods.get("get") if found is None and method == "HEAD" else found
 
     def faults(self, answer: Answer) -> list[str]:
         """What of the answer is not as described."""
