@@ -27,9 +27,9 @@ BODIES: Mapping[str, tuple[type, type]] = {
 """Request and answer of each operation of the registry, by its name."""
 ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shapes.Receipts,
            shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer]  # fmt: skip
-ASKING = {400, 401, 403, 404, 431, 500, 503}
+ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """What an address under `/v1` may answer to a GET."""
-GENERATING = ASKING | {408, 409, 413, 415, 429, 502, 504}
+GENERATING = ASKING | {408, 409, 413, 415, 422, 429, 502, 504}
 RATE_LIMITS = [f"x-ratelimit-{figure}-{what}" for what in ("requests", "tokens")
                for figure in ("limit", "remaining", "reset")]  # fmt: skip
 RETRYING = ["retry-after", "x-should-retry"]
@@ -76,8 +76,8 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
         ),
     ):
         yield f"/v1/{path}", "get", _asking(name, answer, parameters)
-    for path, answer in (("jwks.json", shapes.JwkSet), ("key", shapes.ReceiptKey)):
-        operation = _asking(f"receipts_{path.removesuffix('.json')}", answer)
+    for path, shape in (("jwks.json", shapes.JwkSet), ("key", shapes.ReceiptKey)):
+        operation = _asking(f"receipts_{path.removesuffix('.json')}", shape)
         yield f"/v1/usage/receipts/{path}", "get", operation | {"security": [{}]}
 
 

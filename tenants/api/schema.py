@@ -71,12 +71,12 @@ class Schema(AutoSchema):
         return [way | ({"csrfToken": []} if "cookieAuth" in way else {}) for way in ways]
 
     def _get_request_body(self, *args: Any, **options: Any) -> Any:
-        body = super()._get_request_body(*args, **options)
+        body = super()._get_request_body(*args, **options)  # type: ignore[no-untyped-call]
         return body and body | {"required": True}
 
     def _get_response_bodies(self, *args: Any, **options: Any) -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(*args, **options)
-        self.resolve_serializer(ProblemSerializer, "response")  # type: ignore[no-untyped-call]
+        self.resolve_serializer(ProblemSerializer, "response")
         refs = {
             str(status): {"$ref": f"#/components/responses/{_name(status)}"}
             for status in sorted(self._errors())
@@ -96,7 +96,7 @@ class Schema(AutoSchema):
     def _map_basic_serializer(self, serializer: Any, direction: str) -> Any:
         """An answer has all fields, but for those that the serializer names as `absent`; a body has
         no others."""
-        schema = super()._map_basic_serializer(serializer, direction)
+        schema = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
         if direction == "request" and isinstance(serializer, StrictMixin):
             schema["additionalProperties"] = False
         if direction == "response":

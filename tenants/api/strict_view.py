@@ -39,11 +39,11 @@ class StrictView(APIView):
             if request.method not in SAFE_METHODS:
                 self._require_readable(request)
 
-    def _allowed_methods(self) -> list[str]:
+    @property
+    def allowed_methods(self) -> list[str]:
         """Not OPTIONS, which is answered with 405 where no view has its own."""
-        methods: list[str] = super()._allowed_methods()
         own = type(self).options is not APIView.options
-        return [method for method in methods if method != "OPTIONS" or own]
+        return [method for method in super().allowed_methods if method != "OPTIONS" or own]
 
     @property
     def known_parameters(self) -> set[str]:

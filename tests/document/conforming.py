@@ -72,7 +72,7 @@ def seen(response: httpx.Response) -> None:
 
 
 def _is_json(response: httpx.Response) -> bool:
-    return response.headers.get("content-type", "").partition(";")[0].endswith("json")
+    return str(response.headers.get("content-type", "")).partition(";")[0].endswith("json")
 
 
 def examine(answer: Answer) -> None:

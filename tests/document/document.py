@@ -19,7 +19,7 @@ PLACEHOLDER = re.compile(r"\{\w+\}")
 
 @cache
 def _text() -> str:
-    return json.dumps(SchemaGenerator().get_schema(request=None, public=True), default=str)  # type: ignore[no-untyped-call]
+    return json.dumps(SchemaGenerator().get_schema(request=None, public=True), default=str)
 
 
 def document() -> dict[str, Any]:
@@ -70,9 +70,9 @@ class Document:
 
     def operation(self, method: str, path: str) -> dict[str, Any] | None:
         """What is described there. A HEAD that is not described is a GET without its body."""
-        methods = self.whole["paths"].get(self.template(path), {})
+        methods: dict[str, dict[str, Any]] = self.whole["paths"].get(self.template(path), {})
         found = methods.get(method.lower())
-        return found or (methods.get("get") if method == "HEAD" else None)
+        return methods.get("get") if found is None and method == "HEAD" else found
 
     def faults(self, answer: Answer) -> list[str]:
         """What of the answer is not as described."""

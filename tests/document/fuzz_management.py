@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 import requests
 from django.conf import settings as django_settings
-from django.core.asgi import get_asgi_application
 from django.test import Client
 from django.utils import timezone
 
-from gateway.planes.cookies import CookieLimit
+from gateway.planes.headers import HeaderLimit
 from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.guard import BodyGuard
 from tenants.adapters.uploads.intake import Intake
 from tenants.models import AdapterVersion, Membership, Price, Scope, Tenant
 from tests.document.fuzzing import Known, fuzz, operations, schema_of
-from tests.document.in_process import URL, InProcess
+from tests.document.in_process import URL, InProcess, console
 from tests.fleet.fake import FakeGateways
 from tests.tenants.making import make_adapter, make_key, make_member, make_user, make_version
 
@@ -70,7 +69,7 @@ def session(request: Any, tenant: Tenant) -> requests.Session:
         cookies[django_settings.CSRF_COOKIE_NAME] = token
         made.headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
         made.headers["X-CSRFToken"] = token
-    made.mount(URL, InProcess(CookieLimit(BodyGuard(Intake(get_asgi_application())))))
+    made.mount(URL, InProcess(HeaderLimit(BodyGuard(Intake(console())))))
     return made
 
 

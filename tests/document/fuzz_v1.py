@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import requests
 from anyio.from_thread import start_blocking_portal
-from django.core.asgi import get_asgi_application
+from schemathesis.specs.openapi import checks as openapi
 
 from tenants.adapters.uploads.intake import without_body
 from tenants.models import Scope, Tenant
-from tests.document.fuzzing import CHECKS, fuzz, openapi, operations, schema_of
-from tests.document.in_process import URL, InProcess
+from tests.document.fuzzing import CHECKS, fuzz, operations, schema_of
+from tests.document.in_process import URL, InProcess, console
 from tests.inference.rig import rig
 from tests.inference.samples import MODEL
 from tests.tenants.making import make_key
@@ -57,6 +57,6 @@ def test_what_reports(method: str, path: str, tenant: Tenant) -> None:
     event = spend(key)
     session = requests.Session()
     session.headers["Authorization"] = f"Bearer {secret}"
-    session.mount(URL, InProcess(without_body(get_asgi_application())))
+    session.mount(URL, InProcess(without_body(console())))
     known = {"receipts/request_id": [f"req_{event.pk}", "nothing"]}
     assert fuzz(schema_of("/v1/", known)[path][method], session, URL) > 1

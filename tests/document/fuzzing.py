@@ -89,7 +89,7 @@ def fuzz(operation: Any, session: requests.Session, url: str, checks: list[Any] 
     """
     asked = 0
 
-    def ask(case: schemathesis.Case) -> None:
+    def ask(case: schemathesis.Case[Any]) -> None:
         nonlocal asked
         asked += 1
         case.call_and_validate(base_url=url, session=session, checks=checks)
