@@ -32,6 +32,7 @@ from frontend.tickets import (
 )
 from inference.errors import Unavailable
 from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.sockets import trust
 from tenants.directory.notices import Notice
 
 log = structlog.get_logger(__name__)
@@ -48,6 +49,8 @@ MAX_OPENING = 1000
 """Sockets per process that may wait for their tickets; more are refused."""
 LEASE_S = 300.0
 """Pages renew every 100 s, so sockets survive a console that is down for a while."""
+MAX_MESSAGE_BYTES = 64 << 10
+"""Largest message of a page that has shown its ticket."""
 MAX_ENDED = 10_000
 """Ended sessions to remember, each until its tickets have expired."""
 
@@ -77,31 +80,47 @@ class Refused(Exception):
 
 
 class Origins:
-    """Whose pages may open sockets: the console's, and those of the hosts that are served."""
+    """Whose pages may open sockets: the console's, under each of the names by which it is served,
+    with its scheme and its port."""
 
-    def __init__(self, console_url: str, hosts: Collection[str]) -> None:
-        """`hosts` as in ALLOWED_HOSTS: names, `.example.com` with all below it, `*` for all."""
-        self._console, self._hosts = _origin(console_url), hosts
+    def __init__(self, console_url: str, hosts: Collection[str], others: Collection[str]) -> None:
+        """`hosts` as in ALLOWED_HOSTS: names, `.example.com` with all below it, `*` for all.
+        `others` as in CSRF_TRUSTED_ORIGINS: whole origins, perhaps `https://*.example.com`."""
+        self._console = _origin(console_url)
+        self._hosts = [host.lower() for host in hosts]
+        self._others = [_origin(other.replace("://*.", "://.")) for other in others]
 
     def allow(self, scope: Scope) -> bool:
         """A page without an origin is nobody's."""
-        given = dict(scope["headers"]).get(b"origin", b"").decode("latin-1").lower()
-        if "*" in self._hosts or _origin(given) == self._console:
-            return True
-        host = (urlsplit(given).netloc.rpartition("@")[2].lower()) if given else ""
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        return bool(name) and any(_matches(name, pattern.lower()) for pattern in self._hosts)
+        given = dict(scope["headers"]).get(b"origin", b"").decode("latin-1")
+        origin = _origin(given)
+        if origin is None or self._console is None:
+            return False
+        scheme, name, port = origin
+        if (scheme, port) == self._console[::2]:
+            if name == self._console[1] or any(_matches(name, host) for host in self._hosts):
+                return True
+        return any(
+            other is not None and (scheme, port) == other[::2] and _matches(name, other[1])
+            for other in self._others
+        )
 
 
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
+def _origin(url: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port; None where it has none."""
+    try:
+        parts = urlsplit(url.lower())
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    except (ValueError, KeyError):
+        return None
+    name = parts.netloc.rpartition("@")[2].removesuffix(f":{parts.port}")
+    return (parts.scheme, name, port) if name else None
 
 
 def _matches(name: str, pattern: str) -> bool:
     if pattern.startswith("."):
         return name.endswith(pattern) or name == pattern[1:]
-    return name == pattern
+    return pattern in ("*", name)
 
 
 class Lease:
@@ -134,10 +153,16 @@ class Gate:
     """Admits all pages' sockets of this process; belongs to its event loop."""
 
     def __init__(
-        self, signer: Signer, redeemer: Redeemer, origins: Origins, *, lease_s: float = LEASE_S
+        self,
+        signer: Signer,
+        redeemer: Redeemer,
+        origins: Origins,
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        lease_s: float = LEASE_S,
     ) -> None:
         self._signer, self._redeemer, self._origins = signer, redeemer, origins
-        self._lease_s = lease_s
+        self._max_message_bytes, self._lease_s = max_message_bytes, lease_s
         self._leases: set[Lease] = set()
         self._opening = 0
         self._ended: OrderedDict[str, float] = OrderedDict()
@@ -176,6 +201,7 @@ class Gate:
         self._leases.add(lease)
         try:
             await self._redeem(ticket)
+            trust(scope, self._max_message_bytes, paced=True)
             await self._hold(lease, serve, scope, self._renewing(lease, receive), send)
         finally:
             self._leases.discard(lease)

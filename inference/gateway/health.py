@@ -1,26 +1,35 @@
-"""`/healthz` and `/readyz`."""
+"""`/healthz`, which load generators call `/health`, `/readyz` and, on gateways, `/fleetz`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
+from inference.errors import MethodNotAllowed
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
+
+Checks = Mapping[str, Callable[[], Awaitable[bool]]]
+"""By the name of what they check."""
 
 
 class Health:
-    """`/healthz`: this process runs. `/readyz`: everything it needs is there, or what is not."""
+    """`/healthz`: this process runs. `/readyz`: it can do its own work, or what it lacks, which is
+    what a load balancer asks. `/fleetz`: what all processes of its kind share is there; a balancer
+    that asked for that would drop all of them at once."""
 
-    def __init__(self, checks: dict[str, Callable[[], Awaitable[bool]]]) -> None:
-        """`checks` by the name of what they check."""
-        self._checks = checks
+    def __init__(self, checks: Checks, fleet: Checks | None = None) -> None:
+        self._checks = {"/readyz": checks, "/fleetz": fleet or {}}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
-        if exchange.path == "/healthz":
+        try:
+            exchange.require_method("GET", "HEAD")
+        except MethodNotAllowed as error:
+            return await exchange.fail(error)
+        if exchange.path in ("/healthz", "/health"):
             return await exchange.reply(200, b'{"status":"ok"}')
-        found = {name: await check() for name, check in self._checks.items()}
+        found = {name: await check() for name, check in self._checks[exchange.path].items()}
         ready = all(found.values())
         body = {"status": "ready" if ready else "not ready", "checks": found}
         await exchange.reply(200 if ready else 503, msgspec.json.encode(body))

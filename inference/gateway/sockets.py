@@ -17,13 +17,22 @@ from inference.errors import InferenceError, InvalidApiKey, MethodNotAllowed
 from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.hub import Hub
 from inference.grants import Engines
-from inference.link.wire import AdapterRef
+from inference.link.wire import MAX_FRAME_BYTES, AdapterRef
 
 UNAUTHORISED = 4401
 """Websocket close code for a credential that no engine has."""
 MAX_REASON = 60
 """Characters; a close frame holds little more."""
 MAX_PROBE_BYTES = 64 << 10
+TRUST = "lorikeet.trust"
+"""Extension of the ASGI scope: whoever listens bounds the messages of clients whom nobody knows."""
+
+
+def trust(scope: Scope, max_message_bytes: int, *, paced: bool) -> None:
+    """This socket's client is known: from now on its messages may be so large; one who is not
+    `paced` may send as many as he likes."""
+    if extension := scope.get("extensions", {}).get(TRUST):
+        extension["trust"](max_message_bytes, paced=paced)
 
 
 class AsgiTransport:
@@ -70,6 +79,7 @@ class EngineSocket:
             reason = error.message[:MAX_REASON]
             await send({"type": "websocket.close", "code": UNAUTHORISED, "reason": reason})
             return
+        trust(scope, MAX_FRAME_BYTES, paced=False)
         await send({"type": "websocket.accept"})
         await self._hub.serve(AsgiTransport(receive, send), credential)
 

@@ -101,3 +101,19 @@ class ContentPolicy:
         response = self._get_response(request)
         response.headers.setdefault("Content-Security-Policy", policy(settings.API_URL))
         return response
+
+
+YEAR_S = 365 * 24 * 3600
+
+
+class StrictTransport:
+    """Where it is served by HTTPS (SECURE_COOKIES), browsers come by nothing else for a year."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self._get_response(request)
+        if settings.SESSION_COOKIE_SECURE:
+            response.headers.setdefault("Strict-Transport-Security", f"max-age={YEAR_S}")
+        return response

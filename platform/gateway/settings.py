@@ -10,6 +10,7 @@ from gateway.database import parse_url
 from gateway.process_secrets import secrets_of
 from gateway.start import ROOT
 from inference import environ
+from inference.link.wire import MAX_BODY_BYTES
 
 start.load_settings(ROOT / ".env")
 VAR = start.var_folder()
@@ -56,8 +57,34 @@ CONSOLE_INTERNAL_URL = environ.base_url("CONSOLE_INTERNAL_URL", CONSOLE_URL)
 """Under which gateways reach a console, for what it answers under the API's address."""
 GATEWAY_URL = environ.text("GATEWAY_URL", "http://127.0.0.1:8000")
 """The base URL under which agents, workers and consoles reach this gateway process."""
-MAX_REQUEST_BYTES = environ.size("MAX_REQUEST_BYTES", 8 << 20)
+CORS_ORIGINS = environ.words("CORS_ORIGINS")
+"""Whose pages, besides the console's, may read what the API answers."""
+MAX_REQUEST_BYTES = environ.size(
+    "MAX_REQUEST_BYTES",
+    8 << 20,
+    high=MAX_BODY_BYTES,
+    why="a frame to an engine holds no longer body",
+)
 REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
+KEYS_WITHOUT_DATABASE_S = environ.integer("KEYS_WITHOUT_DATABASE_S", 300)
+"""While PostgreSQL is away, so long after it was last heard of: a gateway goes on with the keys and
+models that it knows. A key that is revoked where the gateway can't hear it works that long."""
+
+# --- Connections ---------------------------------------------------------------------------------
+TRUSTED_PROXIES = environ.words("TRUSTED_PROXIES")
+"""Addresses and networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed."""
+MAX_CONNECTIONS = environ.integer("MAX_CONNECTIONS", 8192, low=16)
+MAX_CONNECTIONS_PER_ADDRESS = environ.integer("MAX_CONNECTIONS_PER_ADDRESS", 2048, low=1)
+"""Both of each process."""
+MAX_HEADER_BYTES = environ.size("MAX_HEADER_BYTES", 32 << 10)
+HEADER_TIMEOUT_S = environ.integer("HEADER_TIMEOUT_S", 20, low=1)
+"""For all headers of a request, from the first byte or the opening of the connection on."""
+KEEP_ALIVE_S = environ.integer("KEEP_ALIVE_S", 75, low=1)
+"""Between two requests."""
+BODY_IDLE_S = environ.integer("BODY_IDLE_S", 30, low=1)
+"""Between two parts of a body."""
+WRITE_IDLE_S = environ.integer("WRITE_IDLE_S", 60, low=1)
+"""How long a client may read nothing of what waits for it."""
 
 # --- Limits and bills ----------------------------------------------------------------------------
 REDIS_URL = environ.text("REDIS_URL", "")
@@ -134,7 +161,11 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "gateway.middleware.RequestId",
+    # Around everything that may refuse a request, so that those pages have the policy too.
+    "gateway.middleware.ContentPolicy",
+    "gateway.middleware.StrictTransport",
     "gateway.middleware.NotStored",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -144,8 +175,6 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "frontend.second_factor.SecondFactorRequired",
-    "gateway.middleware.ContentPolicy",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "gateway.urls"
 ASGI_APPLICATION = "gateway.planes.control.application"

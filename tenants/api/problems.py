@@ -8,7 +8,13 @@ from typing import Any
 
 import structlog
 from django.core.exceptions import ObjectDoesNotExist
-from django.db import DataError, IntegrityError, OperationalError
+from django.db import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    OperationalError,
+)
 from django.http import HttpRequest, JsonResponse
 from rest_framework import serializers
 from rest_framework.exceptions import (
@@ -27,6 +33,13 @@ from tenants.errors import Refused
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+
+
+OF_VALUES = {"22001", "22003", "22007", "22008", "22021", "22P02", "22P05"}
+"""SQLSTATEs of values that a column can't hold: too long, too large, no date, no text."""
+OF_OUTAGES = {"22023", "25006", "3D000"}
+"""SQLSTATEs of a database that is away, or on its way: a connection can't be made as it should be,
+a standby may not write yet, there is no such database."""
 
 
 class Conflict(APIException):
@@ -99,7 +112,7 @@ def _told(error: Exception) -> Exception:
             return Conflict(error.message, error.code)
         case UploadRefused():
             return BadUpload(error)
-        case OperationalError():
+        case OperationalError() | InterfaceError():
             log.error("database_unavailable", error=str(error))
             return DatabaseAway()
         case ObjectDoesNotExist():  # since the view looked
@@ -107,12 +120,34 @@ def _told(error: Exception) -> Exception:
         case IntegrityError():  # since the view checked: the database has the last word
             log.warning("conflict", error=str(error))
             return Conflict("Another request changed this at the same time: try again.", "conflict")
-        case DataError():  # somewhere in the address or the body
+        case DataError() if _is_of_a_value(error):  # somewhere in the address or the body
             return ParseError("A text holds a null character, or a number is too large.")
+        case DatabaseError() if _is_away(error):
+            log.error("database_unavailable", error=str(error))
+            return DatabaseAway()
         case RecursionError():  # from the reader, or from a message that shows the value
             return ParseError("The body is nested too deeply.")
         case _:
             return error
+
+
+def _sqlstate(error: DatabaseError) -> str | None:
+    return getattr(error.__cause__, "sqlstate", None)
+
+
+def _is_away(error: DatabaseError) -> bool:
+    """A connection that breaks under a query has neither a state nor a class of its own."""
+    return _sqlstate(error) in OF_OUTAGES or (
+        type(error) is DatabaseError and _sqlstate(error) is None
+    )
+
+
+def _is_of_a_value(error: DataError) -> bool:
+    """Whether a value that was sent is at fault. Nearly all that goes wrong with a connection is no
+    DataError, but a setting that the database will not take as it is made is one."""
+    if (state := _sqlstate(error)) is None:  # psycopg's own word
+        return "NUL" in str(error)
+    return state in OF_VALUES
 
 
 def _body(error: Exception, response: Response) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from django.conf import settings
+
 from inference.supervision import supervised
 from tenants.directory.cached import CachedDirectory
 from tenants.directory.notices import Listener
@@ -16,7 +18,7 @@ class PostgresDirectory(CachedDirectory):
 
     def __init__(self) -> None:
         self._database = Reader()
-        super().__init__(self._database)
+        super().__init__(self._database, without_database_s=settings.KEYS_WITHOUT_DATABASE_S)
         self._listener = Listener(
             on_connected=self.reconnected, on_notice=self.changed, on_alive=self.heard
         )

@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -29,8 +30,9 @@ from inference.grants import Grant, ModelCard, Target
 from inference.link.wire import AdapterRef
 from tenants.directory import catalogue
 from tenants.directory.catalogue import BaseRow, Catalogue
-from tenants.directory.invalidating_cache import InvalidatingCache, Tag
+from tenants.directory.invalidating_cache import FRESH_S, InvalidatingCache, Tag
 from tenants.directory.notices import Notice
+from tenants.directory.outage import Outage
 from tenants.directory.reader import EngineRow, KeyRow, Reader
 from tenants.naming import INFERENCE, TOUCH_INTERVAL, hmac_of, playground_prefix, prefix_of
 
@@ -113,7 +115,11 @@ class CachedDirectory:
     `check_due` and `tick`.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, *, without_database_s: float = 0.0) -> None:
+        """While the database is away what is in memory goes on to count for `without_database_s`
+        after it was last heard of."""
+        self._without_database_s = without_database_s
+        self._outage = Outage()
         self._keys: InvalidatingCache[bytes, KnownKey] = InvalidatingCache(MAX_KEYS)
         self._unknown: InvalidatingCache[bytes, bool] = InvalidatingCache(MAX_UNKNOWN)
         self._names: InvalidatingCache[int, Catalogue] = InvalidatingCache(MAX_CATALOGUES)
@@ -199,6 +205,12 @@ class CachedDirectory:
         require_inference(grant)
         return catalogue.cards(grant, *await self._names_of(grant))
 
+    def serves(self) -> bool:
+        """Whether keys that were seen lately are good: the database was heard of, if not now, then
+        not too long ago."""
+        longest_s = max(FRESH_S, self._without_database_s)
+        return self._keys.heard_within(longest_s, time.monotonic())
+
     def on_revoked(self, callback: Callable[[int, InferenceError], None]) -> None:
         """Call `callback(key_id, error)` when a key can no longer run inference."""
         self._on_revoked.append(callback)
@@ -246,10 +258,22 @@ class CachedDirectory:
         require_inference(grant)
         if self._keys.has(("infers", grant.key_id), time.monotonic()):
             return
-        rows = await self._reader.keys([grant.key_id], [])
+        tag = ("infers", grant.key_id)
+        if self._had(tag) and self._outage.spares(time.monotonic()):
+            return
+        try:
+            rows = await self._reader.keys([grant.key_id], [])
+        except Unavailable:
+            self._outage.found(time.monotonic())
+            if not self._had(tag):
+                raise
+            return
         ended = revocation(rows[0] if rows else None, time.time())
         if ended is not None:
             raise ended
+
+    def _had(self, tag: Tag) -> bool:
+        return self._keys.had(tag, time.monotonic(), within_s=self._without_database_s)
 
     async def _names_of(self, grant: Grant) -> tuple[Mapping[str, BaseRow], Catalogue]:
         async def read_bases() -> Mapping[str, BaseRow]:
@@ -273,16 +297,41 @@ class CachedDirectory:
         load: Callable[[], Awaitable[V]],
         tags: Callable[[V], Collection[Tag]],
     ) -> V:
-        """The cached value, else a read; concurrent callers share one read."""
+        """The cached value, else a read; concurrent callers share one read.
+
+        While the database is away the last value may be used for a while.
+        """
         value = cache.get(key, time.monotonic())
         if value is not None:
             return value
+        last = partial(cache.last, key, within_s=self._without_database_s)
+        known = last(time.monotonic())
+        if known is not None and self._outage.spares(time.monotonic()):
+            return known
+        try:
+            value = await self._read_shared(cache, key, load, tags)
+        except Unavailable:
+            self._outage.found(time.monotonic())
+            if (known := last(time.monotonic())) is None:
+                raise
+            return known
+        self._outage.over()
+        return value
+
+    async def _read_shared(
+        self,
+        cache: InvalidatingCache[K, V],
+        key: K,
+        load: Callable[[], Awaitable[V]],
+        tags: Callable[[V], Collection[Tag]],
+    ) -> V:
         flight = self._flights.get((id(cache), key))
         if flight is None:
             flight = asyncio.create_task(_read(cache, key, load, tags))
             self._flights[id(cache), key] = flight
             flight.add_done_callback(lambda done: self._landed((id(cache), key), done))
-        return await asyncio.shield(flight)  # one caller's cancellation must not end the read
+        value: V = await asyncio.shield(flight)  # one caller's cancellation must not end the read
+        return value
 
     def _landed(self, key: Hashable, flight: asyncio.Task[Any]) -> None:
         self._flights.pop(key, None)

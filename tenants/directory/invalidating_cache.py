@@ -3,7 +3,8 @@
 Sans-IO: time is a monotonic clock value in seconds that the caller passes. The rules:
 
 1. Entries are used only if the listener heard from the database within the last FRESH_S, since
-   later changes may have gone unnoticed.
+   later changes may have gone unnoticed. If the database can't be asked either, the `last` value
+   may be used for a time that the caller chooses.
 2. A change notice names a tag and drops every entry with that tag. A listener that was
    disconnected may have missed any change, so reconnecting drops everything.
 3. A value read while a change of one of its tags arrived may predate the change. Reads are
@@ -64,7 +65,7 @@ class InvalidatingCache(Generic[K, V]):
 
     def fresh(self, now: float) -> bool:
         """Whether entries may be used now (rule 1)."""
-        return now - self._heard_at <= self._fresh_s
+        return self.heard_within(self._fresh_s, now)
 
     def get(self, key: K, now: float) -> V | None:
         """The value; None if there is none that may be used."""
@@ -74,10 +75,27 @@ class InvalidatingCache(Generic[K, V]):
         self._entries.move_to_end(key)
         return entry.value
 
+    def heard_within(self, seconds: float, now: float) -> bool:
+        """Whether the listener was heard in that time."""
+        return now - self._heard_at <= seconds
+
+    def last(self, key: K, now: float, *, within_s: float) -> V | None:
+        """The value as it was when the listener was heard last, if that was `within_s`."""
+        entry = self._entries.get(key)
+        if entry is None or not self.heard_within(within_s, now) or now >= entry.until:
+            return None
+        return entry.value
+
     def has(self, tag: Tag, now: float) -> bool:
         """Whether a usable entry carries this tag."""
-        keys = self._by_tag.get(tag, ())
-        return self.fresh(now) and any(now < self._entries[key].until for key in keys)
+        return self.fresh(now) and self._carried(tag, now)
+
+    def had(self, tag: Tag, now: float, *, within_s: float) -> bool:
+        """Like `last`: whether an entry carries this tag."""
+        return self.heard_within(within_s, now) and self._carried(tag, now)
+
+    def _carried(self, tag: Tag, now: float) -> bool:
+        return any(now < self._entries[key].until for key in self._by_tag.get(tag, ()))
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:

@@ -92,7 +92,7 @@ async def engine(
     credentials = await sync_to_async(seed.engines)({}, [name])
     environment = {"ENGINE_CREDENTIAL": credentials[name]}
     command = [*command, *given, *options]
-    async with running(name, command, f"{gateway.url}/readyz", environment) as child:
+    async with running(name, command, f"{gateway.url}/fleetz", environment) as child:
         yield child
 
 

@@ -143,8 +143,8 @@ async def _serve_gateway(port: int) -> None:
         answers=answers,
         max_body_bytes=settings.MAX_REQUEST_BYTES,
     )
-    health = Health({"engine": engine_connected})
-    http = [re_path(r"^v1/", inference), re_path(r"^(healthz|readyz)$", health)]  # type: ignore[arg-type]
+    health = Health({}, {"engine": engine_connected})
+    http = [re_path(r"^v1/", inference), re_path(r"^(healthz|fleetz)$", health)]  # type: ignore[arg-type]
     websocket = [re_path(r"^ws/engine$", EngineSocket(hub, engines))]  # type: ignore[arg-type]
     config = uvicorn.Config(
         ProtocolTypeRouter({"http": URLRouter(http), "websocket": URLRouter(websocket)}),

@@ -6,6 +6,7 @@ import pytest
 import structlog
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
+from pytest_django import Settings
 
 from gateway.middleware import NotStored, RequestId
 
@@ -27,6 +28,27 @@ def test_the_console_redirects_to_a_login() -> None:
     response = Client().get("/")
     assert response.status_code == 302
     assert response["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize("path", ["/account/login/", "/api/v1/keys", "/nowhere"])
+def test_the_page_for_a_wrong_host_has_the_policy_too(path: str) -> None:
+    """It is made by a middleware: those with the policy stand around it."""
+    answer = Client(HTTP_HOST="evil.example").get(path)
+    assert answer.status_code == 400
+    assert "default-src 'none'" in answer["Content-Security-Policy"]
+    assert answer["X-Frame-Options"] == "DENY"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("host", ["localhost", "evil.example"])
+def test_browsers_come_by_https_alone_where_it_is_served_by_it(
+    settings: Settings, host: str
+) -> None:
+    client = Client(HTTP_HOST=host)
+    assert "Strict-Transport-Security" not in client.get("/api/v1/keys")
+    settings.SESSION_COOKIE_SECURE = True
+    answer = client.get("/api/v1/keys")
+    assert answer["Strict-Transport-Security"] == "max-age=31536000"
 
 
 def test_answers_are_not_stored_unless_they_say_otherwise() -> None:

@@ -43,9 +43,15 @@ def until(condition: Callable[[], object], seconds: float = 180) -> None:
 def serves(url: str) -> bool:
     """Whether this gateway is up, and has an engine."""
     try:
-        return httpx.get(f"{url}/readyz", timeout=30).status_code == 200
+        return httpx.get(f"{url}/fleetz", timeout=30).status_code == 200
     except httpx.TransportError:
         return False
+
+
+def running(operator: httpx.Client, tenant: str) -> int:
+    """What the schedulers and queues of all engines have in hand."""
+    found = operator.get("/api/v1/engines", params={"tenant": tenant}).json()["results"]
+    return sum(engine["running"] + engine["waiting"] + engine["queued"] for engine in found)
 
 
 def text_of(seen: list[Any]) -> str:

@@ -21,7 +21,7 @@ from django.conf import settings  # noqa: E402
 from django.urls import URLPattern, re_path  # noqa: E402
 from servestatic import ServeStaticASGI  # noqa: E402
 
-from gateway.planes.cookies import CookieLimit  # noqa: E402
+from gateway.planes.headers import HeaderLimit  # noqa: E402
 from inference.errors import Unavailable  # noqa: E402
 from inference.gateway.exchange import Receive, Scope, Send  # noqa: E402
 from inference.gateway.health import Health  # noqa: E402
@@ -76,11 +76,11 @@ _routes = ProtocolTypeRouter(
         "http": URLRouter(
             [
                 _route(r"^v1/", without_body(django_app)),
-                _route(r"^(healthz|readyz)$", Health({"database": _database_answers})),
+                _route(r"^(healthz|health|readyz)$", Health({"database": _database_answers})),
                 _route(r"", BodyGuard(Room(Intake(_pages)), directory)),
             ]
         ),
         "lifespan": lifespan,
     }
 )
-application = CookieLimit(_routes)
+application = HeaderLimit(_routes)

@@ -9,7 +9,6 @@ storage of files, nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -31,10 +30,11 @@ from frontend.playground.socket import PlaygroundSocket
 from frontend.redeeming import PostgresRedeemer
 from frontend.sockets import Gate, Origins
 from frontend.tickets import Signer
+from gateway.edge.cors import Cors
 from gateway.planes.forward import Forward
 from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
-from inference.errors import NotFound, Unavailable
+from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway import history
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.dispatches import Dispatches
@@ -92,7 +92,9 @@ class Parts:
         gate = Gate(
             Signer(settings.INTERNAL_TOKEN),
             PostgresRedeemer(registry),
-            Origins(settings.CONSOLE_URL, settings.ALLOWED_HOSTS),
+            Origins(settings.CONSOLE_URL, settings.ALLOWED_HOSTS, settings.CSRF_TRUSTED_ORIGINS),
+            # Twice what a request may have, so that one above it hears so by its own message.
+            max_message_bytes=2 * settings.MAX_REQUEST_BYTES,
         )
         directory.on_revoked(hub.end_streams)
         directory.on_engines(engines.learn)
@@ -201,35 +203,34 @@ class ToConsole:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
-        if exchange.path == "/" and exchange.method in ("GET", "HEAD") and self._elsewhere:
-            location = (b"location", self._location)
-            await exchange.begin(302, [location, (b"content-length", b"0")])
-            return await exchange.write(b"", more=False)
-        await exchange.fail(NotFound(f"There is nothing at {exchange.path}."))
-
-
-@dataclass(frozen=True, slots=True)
-class _One:
-    one: int
-
-
-def _checks(parts: Parts) -> Mapping[str, Any]:
-    """What a gateway needs to serve."""
-
-    async def database() -> bool:
         try:
-            return bool(await parts.registry.rows(_One, "SELECT 1 AS one"))
-        except Unavailable:
-            return False
+            if exchange.path != "/" or not self._elsewhere:
+                raise NotFound(f"There is nothing at {exchange.path}: the API is under /v1.")
+            exchange.require_method("GET", "HEAD")
+        except InferenceError as error:
+            return await exchange.fail(error)
+        location = (b"location", self._location)
+        await exchange.begin(302, [location, (b"content-length", b"0")])
+        await exchange.write(b"", more=False)
 
-    async def engine() -> bool:
-        return bool(parts.hub.snapshot()) and not parts.hub.closing
+
+def _health(parts: Parts) -> Health:
+    async def open_() -> bool:
+        """Not while it ends."""
+        return not parts.hub.closing
+
+    async def keys() -> bool:
+        """Those seen lately are good for a while without the database."""
+        return parts.directory.serves()
 
     async def limits() -> bool:
         """Not where Redis is away and requests are refused for that."""
         return not parts.limiter.degraded or settings.LIMITS_WITHOUT_REDIS == "local"
 
-    return {"database": database, "engine": engine, "limits": limits}
+    async def engine() -> bool:
+        return bool(parts.hub.snapshot())
+
+    return Health({"open": open_, "keys": keys, "limits": limits}, {"engine": engine})
 
 
 def application(parts: Parts) -> Any:
@@ -242,9 +243,9 @@ def application(parts: Parts) -> Any:
     )
     playground = PlaygroundSocket(Playground(dispatcher, directory, max_body_bytes=most))
     http = [
-        _route(r"^v1/(organization|usage)/", parts.forward),
-        _route(r"^v1/", inference),
-        _route(r"^(healthz|readyz)$", Health(dict(_checks(parts)))),
+        _route(r"^v1/(organization|usage)/", Cors(parts.forward, settings.CORS_ORIGINS)),
+        _route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),
+        _route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
         _route(
             r"^metrics$",
             Metrics(settings.METRICS_TOKEN, hub, parts.ledger, limiter, parts.registry),

@@ -14,11 +14,11 @@ from django.conf import settings
 
 import tenants
 from gateway import secret_links
+from gateway.edge.websocket import SocketConnection
 from gateway.planes.server import NotStarted, serve
 from inference.environ import BadSetting, base_urls
 from inference.gateway.hub import Hub
 from inference.link.session import LOST_S
-from inference.link.wire import MAX_FRAME_BYTES
 from inference.logs import configure
 from tenants.directory.notices import conninfo
 
@@ -58,8 +58,7 @@ def main(arguments: list[str]) -> None:
             options.port,
             graceful_s=int(LOST_S),
             drain=drained,
-            ws="websockets-sansio",
-            ws_max_size=MAX_FRAME_BYTES,
+            ws=SocketConnection,
             ws_ping_interval=None,  # the engine link has its own heartbeat
             ws_per_message_deflate=False,
         )

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
+import structlog
 import uvicorn
+from django.conf import settings
 
+from gateway.edge.addresses import TrueAddress
+from gateway.edge.bounds import Bounds
+from gateway.edge.census import Census
+from gateway.edge.http import HttpConnection
+from gateway.edge.proxies import Proxies
 from inference import gc_tuning
+
+log = structlog.get_logger(__name__)
+
+FILES = 256
+"""Open files of a process besides its clients' connections: databases, Redis, logs, adapters."""
 
 
 class NotStarted(Exception):
@@ -64,20 +79,18 @@ def serve(
     """Serve until a signal ends it; `options` are uvicorn's.
 
     Raises:
+        BadSetting: the trusted proxies are none.
         NotStarted: it did not start.
     """
-    config = uvicorn.Config(
+    proxies, bounds = Proxies(settings.TRUSTED_PROXIES), within_open_files(Bounds.configured())
+    config = configured(
         application,
+        bounds,
+        proxies,
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
         lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=True,
-        timeout_keep_alive=75,
         timeout_graceful_shutdown=graceful_s,
         **options,
     )
@@ -86,3 +99,37 @@ def serve(
         runner.run(server.serve())
     if not server.started:
         raise NotStarted
+
+
+def configured(
+    application: Any, bounds: Bounds, proxies: Proxies, **options: Any
+) -> uvicorn.Config:
+    """uvicorn's configuration for an application behind the edge."""
+    census = Census(bounds.connections, bounds.connections_per_address)
+    http: Any = partial(HttpConnection, bounds, census, proxies)
+    return uvicorn.Config(
+        TrueAddress(application, proxies, census),
+        http=http,
+        proxy_headers=False,
+        backlog=bounds.connections,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        timeout_keep_alive=int(bounds.keep_alive_s) + 1,  # the edge is there before
+        **options,
+    )
+
+
+def within_open_files(bounds: Bounds) -> Bounds:
+    """Let this process open as many files as its connections need, or take fewer connections."""
+    wanted = bounds.connections + FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < wanted:
+            most = max(1, soft - FILES)
+            log.warning("connections_bounded_by_open_files", connections=most, files=soft)
+            return replace(bounds, connections=most)
+    return bounds

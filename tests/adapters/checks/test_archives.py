@@ -5,19 +5,22 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import stat
 import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.content import CONFIG, FILES, WEIGHTS
-from tenants.adapters.checks.archives import MAX_MEMBERS, MAX_READ_BYTES
+from tenants.adapters.checks.archives import MAX_MEMBERS, MAX_READ_BYTES, MAX_TAR_HEADER_BYTES
 from tenants.adapters.checks.contents import read
 from tenants.adapters.checks.contents import unpack as unpack_to
 from tenants.adapters.uploads.content import Contents, named
@@ -157,6 +160,13 @@ def _long_name_tar() -> bytes:
     return info.tobuf() + b"a" * info.size + make_tar()
 
 
+def _pax_tar(size: int) -> bytes:
+    """Its extended header takes Python before 3.11.10 quadratic time: CVE-2024-6232."""
+    info = tarfile.TarInfo("././@PaxHeader")
+    info.type, info.size = tarfile.XHDTYPE, size
+    return info.tobuf() + (b"1" * size).ljust(-(-size // 512) * 512, b"\0") + make_tar()
+
+
 def _cut_tar() -> bytes:
     """Ends within the weights."""
     raw = make_tar()
@@ -264,6 +274,8 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], Refusal]] = {
     "tar truncated": ("a.tar", _cut_tar, Refusal.ARCHIVE_INVALID),
     "tar empty": ("a.tar", lambda: b"", Refusal.ARCHIVE_INVALID),
     "tar with a huge name": ("a.tar", _long_name_tar, Refusal.ARCHIVE_INVALID),
+    "tar with a huge pax header": ("a.tar", lambda: _pax_tar(125_000), Refusal.ARCHIVE_INVALID),
+    "tar with a large pax header": ("a.tar", lambda: _pax_tar(8 << 10), Refusal.ARCHIVE_INVALID),
     "tar of 2^62 bytes": ("a.tar", lambda: _huge_member(1 << 62), Refusal.ARCHIVE_INVALID),
     "tar of 2^50 bytes": ("a.tar", lambda: _huge_member(1 << 50), Refusal.ARCHIVE_INVALID),
     "tar of negative size": ("a.tar", lambda: _huge_member(-(1 << 62)), Refusal.ARCHIVE_INVALID),
@@ -346,6 +358,25 @@ def test_hostile_archive(case: str) -> None:
     with pytest.raises(UploadRefused) as refused:
         unpack(make(), name)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize("size", [100, 8 << 10, 9 << 10, 125_000, 10_000_000])
+def test_no_expression_is_matched_with_a_large_header(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Its time is quadratic in the bytes that it is given: 48 s for 125 KB."""
+    given: list[int] = []
+    search = re.search
+
+    def spy(pattern: Any, text: Any, flags: int = 0) -> Any:
+        given.append(len(text))
+        return search(pattern, text[:MAX_TAR_HEADER_BYTES], flags)
+
+    monkeypatch.setattr(tarfile.re, "search", spy)  # type: ignore[attr-defined]
+    with suppress(UploadRefused):
+        unpack(_pax_tar(size), "a.tar")
+    assert max(given, default=0) <= MAX_TAR_HEADER_BYTES
+    assert bool(given) == (size <= MAX_TAR_HEADER_BYTES)
 
 
 @settings(max_examples=250, deadline=None)

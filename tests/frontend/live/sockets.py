@@ -69,7 +69,7 @@ def asked(client: Client, purpose: str, tenant: str = "") -> Any:
 async def doorway(**options: Any) -> AsyncIterator[tuple[Gate, PostgresDirectory]]:
     """The door of a gateway, and its directory, which tells it whose rights have changed."""
     database, directory = Database("tickets"), PostgresDirectory()
-    origins, listening = Origins(settings.CONSOLE_URL, ["localhost"]), asyncio.Event()
+    origins, listening = Origins(settings.CONSOLE_URL, ["localhost"], []), asyncio.Event()
     gate = Gate(Signer(settings.INTERNAL_TOKEN), PostgresRedeemer(database), origins, **options)
     directory.on_people(gate.changed)
     directory.on_people(lambda notice: listening.set())
@@ -87,7 +87,7 @@ async def connected(
 ) -> AsyncIterator[ApplicationCommunicator]:
     """A socket that was accepted, and has shown the ticket if there is one; in the end the tab
     goes away."""
-    socket = _dial(app, path, "http://localhost")
+    socket = _dial(app, path, "http://localhost:8001")
     await socket.send_input({"type": "websocket.connect"})
     assert (await socket.receive_output(timeout=PATIENCE_S))["type"] == "websocket.accept"
     if ticket is not None:

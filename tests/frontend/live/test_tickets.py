@@ -64,8 +64,20 @@ def test_others_are_none(text: str, purpose: str, late_s: float) -> None:
         ("https://console.example", True),
         ("https://console.example:444", False),
         ("http://console.example", False),
-        ("http://localhost:8123", True),
-        ("http://a.served.example", True),
+        ("https://CONSOLE.example:443", True),
+        ("https://localhost", True),
+        ("https://a.served.example", True),
+        ("https://localhost:8123", False),
+        ("http://a.served.example", False),
+        ("http://other.example:8080", True),
+        ("http://a.sub.example:8080", True),
+        ("https://other.example:8080", False),
+        ("http://other.example", False),
+        ("https://[::1]", True),
+        ("https://[::1", False),
+        ("https://console.example:x", False),
+        ("https://", False),
+        ("file:///console.example", False),
         ("http://evil.example", False),
         ("http://localhost.evil.example", False),
         ("null", False),
@@ -73,10 +85,24 @@ def test_others_are_none(text: str, purpose: str, late_s: float) -> None:
     ],
 )
 def test_whose_pages_may_open_sockets(origin: str, allowed: bool) -> None:
-    origins = Origins("https://console.example", ["localhost", ".served.example"])
+    others = ["http://other.example:8080", "http://*.sub.example:8080", "wrong"]
+    hosts = ["localhost", "[::1]", ".served.example"]
+    origins = Origins("https://console.example", hosts, others)
     headers = [(b"origin", origin.encode())] if origin else []
     assert origins.allow({"headers": headers}) == allowed
-    assert Origins("https://console.example", ["*"]).allow({"headers": headers})
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("https://any.example", True),
+        ("https://any.example:444", False),
+        ("http://any.example", False),
+    ],
+)
+def test_any_name_may_serve_the_console_but_no_other_port(origin: str, allowed: bool) -> None:
+    origins = Origins("https://console.example", ["*"], [])
+    assert origins.allow({"headers": [(b"origin", origin.encode())]}) == allowed
 
 
 # --- Who gets one --------------------------------------------------------------------------------

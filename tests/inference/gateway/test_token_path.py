@@ -347,11 +347,12 @@ async def test_an_agent_that_dies_gives_its_streams_an_error_and_the_next_one_se
             refused = await client.post("/v1/chat/completions", json=chat())
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) >= 1
-            assert (await client.get("/readyz")).status_code == 503
+            assert (await client.get("/fleetz")).status_code == 503
+            assert (await client.get("/readyz")).status_code == 200
             async with agent_on(SyntheticEngine(MODEL), tmp_path, [one]):
                 again = await client.post("/v1/chat/completions", json=chat(max_tokens=2))
                 assert again.status_code == 200
-                assert (await client.get("/readyz")).json()["status"] == "ready"
+                assert (await client.get("/fleetz")).json()["status"] == "ready"
                 (lost, good) = await one.ledger.settled(2)
         assert (lost.finish_reason, good.finish_reason) == ("gateway_lost", "length")
         assert lost.usage.prompt_tokens > 0

@@ -5,9 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from django.core.management import call_command
-from django.db import IntegrityError, OperationalError
+from django.db import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+)
 from django.test import Client
 from django.utils import timezone
 
@@ -104,6 +113,52 @@ def test_a_database_that_is_away_is_a_503() -> None:
     assert (answer.status_code, answer["Retry-After"]) == (503, "1")
     assert answer.data["code"] == "service_unavailable" and "refused" not in str(answer.data)
     assert handle(ZeroDivisionError(), {}) is None
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    """As Django raises what psycopg did."""
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        caused(InterfaceError("x"), psycopg.InterfaceError("the connection is closed")),
+        caused(DatabaseError("x"), psycopg.DatabaseError("server closed the connection")),
+        caused(DataError("x"), psycopg.errors.InvalidParameterValue("invalid TimeZone")),
+        caused(InternalError("x"), psycopg.errors.ReadOnlySqlTransaction("cannot execute")),
+        caused(ProgrammingError("x"), psycopg.errors.InvalidCatalogName("no database")),
+    ],
+)
+def test_a_database_that_is_away_is_never_the_clients_fault(error: Exception) -> None:
+    answer = handle(error, {})
+    assert answer is not None
+    assert (answer.status_code, answer.data["code"]) == (503, "service_unavailable")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        caused(DataError("NUL"), psycopg.DataError("text fields cannot contain NUL (0x00) bytes")),
+        caused(DataError("x"), psycopg.errors.NumericValueOutOfRange("out of range")),
+    ],
+)
+def test_a_value_that_no_column_holds_is(error: Exception) -> None:
+    answer = handle(error, {})
+    assert answer is not None and answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        caused(DataError("x"), psycopg.errors.DivisionByZero("x")),
+        caused(ProgrammingError("x"), psycopg.errors.UndefinedTable("x")),
+        caused(ProgrammingError("x"), psycopg.ProgrammingError("a placeholder is missing")),
+    ],
+)
+def test_what_is_our_fault_is_neither(error: Exception) -> None:
+    assert handle(error, {}) is None
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,84 @@ async def test_nothing_in_memory_counts_once_the_listener_is_silent(rows: Rows) 
         await directory.authenticate(TEXT)
 
 
+LONG_S = 300.0
+
+
+@pytest.fixture
+def lasting(rows: Rows) -> CachedDirectory:
+    """Goes on for a while without the database; its listener has been silent too long to count."""
+    directory = CachedDirectory(rows, without_database_s=LONG_S)
+    directory.heard(time.monotonic() - FRESH_S - 1)
+    return directory
+
+
+async def test_without_the_database_what_was_seen_lately_goes_on(
+    lasting: CachedDirectory, rows: Rows
+) -> None:
+    grant = await lasting.authenticate(TEXT)
+    target = await lasting.resolve(grant, "support")
+    rows.away = True
+    for _ in range(10):
+        assert await lasting.authenticate(TEXT) == grant
+        assert await lasting.resolve(grant, "support") == target
+        assert len(await lasting.models(grant)) == 2
+    assert lasting.serves()
+    with pytest.raises(Unavailable):
+        await lasting.authenticate(UNKNOWN)
+
+
+async def test_one_asks_in_vain_for_all(lasting: CachedDirectory, rows: Rows) -> None:
+    """To find out takes seconds: those who have something to go on with do."""
+    grant = await lasting.authenticate(TEXT)
+    await lasting.resolve(grant, "support")
+    rows.away, asked = True, rows.queries
+    for _ in range(100):
+        await lasting.resolve(await lasting.authenticate(TEXT), "support")
+    assert rows.queries == asked + 1
+
+
+async def test_once_it_is_back_the_database_has_the_word(
+    lasting: CachedDirectory, rows: Rows
+) -> None:
+    grant = await lasting.authenticate(TEXT)
+    await lasting.resolve(grant, "base")
+    rows.away = True
+    await lasting.authenticate(TEXT)
+    rows.away = False
+    rows.stored[PREFIX] = key_row(revoked_at=datetime.now(UTC))
+    lasting.heard(time.monotonic())
+    lasting.reconnected()
+    with pytest.raises(InvalidApiKey, match="revoked"):
+        await lasting.authenticate(TEXT)
+    with pytest.raises(ApiKeyRevoked):
+        await lasting.resolve(grant, "base")
+
+
+async def test_without_the_database_for_too_long_nothing_goes_on(rows: Rows) -> None:
+    directory = CachedDirectory(rows, without_database_s=LONG_S)
+    directory.heard(time.monotonic() - LONG_S - 1)
+    grant = await directory.authenticate(TEXT)
+    await directory.resolve(grant, "base")
+    rows.away = True
+    with pytest.raises(Unavailable):
+        await directory.authenticate(TEXT)
+    with pytest.raises(Unavailable):
+        await directory.resolve(grant, "base")
+    assert not directory.serves()
+
+
+async def test_a_key_expires_without_the_database_as_well(
+    lasting: CachedDirectory, rows: Rows
+) -> None:
+    rows.stored[PREFIX] = key_row(expires_at=datetime.now(UTC) + timedelta(seconds=0.2))
+    await lasting.authenticate(TEXT)
+    rows.away = True
+    with pytest.raises(InvalidApiKey, match="expired"):
+        while True:
+            await lasting.authenticate(TEXT)
+            await asyncio.sleep(0.01)
+
+
 async def test_a_change_during_the_query_is_not_missed(
     directory: CachedDirectory, rows: Rows
 ) -> None:

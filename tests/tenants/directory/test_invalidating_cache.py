@@ -39,6 +39,24 @@ def test_an_entry_counts_while_the_listener_is_heard(cache: InvalidatingCache[st
     assert cache.get("a", 103.0 + FRESH_S) == 1
 
 
+def test_the_last_value_counts_for_as_long_as_one_dares(
+    cache: InvalidatingCache[str, int],
+) -> None:
+    filled(cache, a=1)
+    with cache.reading() as reading:
+        cache.put(reading, "b", 2, ["short"], until=105.0)
+    assert cache.last("a", 160.0, within_s=60.0) == 1
+    assert cache.last("a", 160.1, within_s=60.0) is None
+    assert cache.last("b", 104.9, within_s=60.0) == 2
+    assert cache.last("b", 105.0, within_s=60.0) is None
+    assert cache.last("c", 100.0, within_s=60.0) is None
+    assert cache.had(("key", "a"), 160.0, within_s=60.0)
+    assert not cache.had(("key", "a"), 160.1, within_s=60.0)
+    assert not cache.had("short", 105.0, within_s=60.0)
+    cache.drop(("key", "a"))
+    assert cache.last("a", 100.0, within_s=60.0) is None
+
+
 def test_an_old_answer_does_not_turn_the_clock_back(cache: InvalidatingCache[str, int]) -> None:
     cache.heard(50.0)
     assert cache.fresh(100.0 + FRESH_S)

@@ -32,6 +32,9 @@ from inference import environ
 READY_S = 900.0
 """Longest wait for the engine: a big model takes minutes to load."""
 MANAGE = [sys.executable, str(settings.ROOT / "manage.py")]
+MENDED_PYTHON = (3, 11, 10)
+"""Those before hang on some cookies and archives. Lorikeet never lets them have such, but it is not
+all that runs on this machine."""
 QUESTION = "What is the capital of Peru?"
 
 
@@ -137,6 +140,7 @@ class _Up:
                 await self.supervisor.stop()
 
     async def _work(self) -> None:
+        self._warn_of_python()
         self.logs.mkdir(parents=True, exist_ok=True)
         self._require_free_ports()
         with self._step("database"):
@@ -161,6 +165,15 @@ class _Up:
         facts = self._facts(operator, keys, credentials)
         facts.write(self.facts_file)
         self._tell(facts)
+
+    def _warn_of_python(self) -> None:
+        if sys.version_info < MENDED_PYTHON:
+            self.console.print(
+                f"This Python is {sys.version.split()[0]}, with holes that 3.11.10 has mended "
+                "(CVE-2024-7592, CVE-2024-6232): update it.",
+                style="yellow",
+                markup=False,
+            )
 
     def _require_free_ports(self) -> None:
         for url in (*self.urls, self.console_address):
@@ -202,7 +215,7 @@ class _Up:
     async def _await_engines(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
         with self._step(f"{self.options['engines']} engine(s) with {self.model_name}"):
             for url in self.urls:
-                await self._until(client, f"{url}/readyz")
+                await self._until(client, f"{url}/fleetz")
         if self.is_demo:
             with self._step("demo adapters: upload, validation, probe"):
                 await seed.adapters(self.console_address, self.model_name, keys)
@@ -213,6 +226,7 @@ class _Up:
     def _engine_command(self, name: str) -> list[str]:
         command = [*MANAGE, "engine", "--id", name]
         command += ["--model", self.model, "--served-name", self.model_name]
+        command += ["--tool-parser", demo.TOOL_PARSER] if self.is_demo else []
         command += ["--gateway", ",".join(self.urls)]
         command += ["--cache-dir", str(settings.VAR / "cache" / name)]
         command += ["--journal-dir", str(settings.VAR / "journal" / name)]

@@ -1,4 +1,4 @@
-"""Nothing reads cookies that are too large."""
+"""Nothing reads cookies that are too large, and no parser has a header of more than it is due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 from asgiref.testing import ApplicationCommunicator
 
-from gateway.planes.cookies import MAX_BACKSLASHES, MAX_COOKIE_BYTES, REFUSED, CookieLimit, excess
+from gateway.planes.headers import (
+    MAX_BACKSLASHES,
+    MAX_COOKIE_BYTES,
+    MAX_PARSED_BYTES,
+    REFUSED,
+    HeaderLimit,
+    excess,
+)
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -76,10 +83,10 @@ ALLOWED = [
 async def test_too_much_goes_no_further(headers: Headers) -> None:
     app = Application()
     scope = {"path": "/", "headers": HOST + headers}
-    start, body = await first_events(CookieLimit(app), scope | {"type": "http"}, 2)
+    start, body = await first_events(HeaderLimit(app), scope | {"type": "http"}, 2)
     assert start["status"] == 431
     assert b"delete the cookies of this site" in body["body"]
-    (closed,) = await first_events(CookieLimit(app), scope | {"type": "websocket"})
+    (closed,) = await first_events(HeaderLimit(app), scope | {"type": "websocket"})
     assert (closed["type"], closed["code"]) == ("websocket.close", REFUSED)
     assert app.reached == []
 
@@ -89,14 +96,26 @@ async def test_what_browsers_send_passes(headers: Headers) -> None:
     app = Application()
     for kind in ("http", "websocket"):
         scope = {"type": kind, "path": "/", "headers": HOST + headers}
-        assert await first_events(CookieLimit(app), scope) == [{"type": "reached"}]
+        assert await first_events(HeaderLimit(app), scope) == [{"type": "reached"}]
     assert app.reached == ["http", "websocket"]
 
 
 async def test_the_lifespan_has_no_cookies() -> None:
     app = Application()
-    await first_events(CookieLimit(app), {"type": "lifespan"})
+    await first_events(HeaderLimit(app), {"type": "lifespan"})
     assert app.reached == ["lifespan"]
+
+
+@pytest.mark.parametrize("name", MAX_PARSED_BYTES)
+async def test_a_header_that_is_parsed_is_small(name: bytes) -> None:
+    app, most = Application(), MAX_PARSED_BYTES[name]
+    scope = {"type": "http", "path": "/"}
+    for value in (b"x" * most, b"x" * (most + 1)):
+        await first_events(HeaderLimit(app), scope | {"headers": [(name, value)]})
+    half = [(name.upper(), b"x" * (most // 2 + 1))] * 2
+    start, body = await first_events(HeaderLimit(app), scope | {"headers": half}, 2)
+    assert start["status"] == 431 and f"{most}.".encode() in body["body"]
+    assert app.reached == ["http"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +133,7 @@ def test_the_message_has_the_value_and_the_limit(headers: Headers, said: str) ->
 async def refused_at(path: str) -> tuple[bytes, bytes]:
     """Media type and body of a refusal."""
     scope = {"type": "http", "path": path, "headers": TOO_MUCH[0]}
-    start, body = await first_events(CookieLimit(Application()), scope, 2)
+    start, body = await first_events(HeaderLimit(Application()), scope, 2)
     headers = dict(start["headers"])
     assert headers[b"x-request-id"].startswith(b"req_")
     assert int(headers[b"content-length"]) == len(body["body"])
@@ -142,6 +161,7 @@ ADDRESSES = [
     ("http", "GET", "/api/v1/keys"),
     ("http", "GET", "/v1/usage/receipts/key"),
 ]
+CONTENT_TYPE = [(b"content-type", b'a/b; x="' + b";" * 30_000)]
 READERS = [ADDRESSES[1]]
 """They read cookies and, where none is of a session, answer without a database."""
 OF_GATEWAYS = [
@@ -165,6 +185,8 @@ async def survey(app: Any) -> None:
         scope = {"type": kind, "method": method, "path": path, "headers": HOST + TOO_MUCH[0]}
         (refused,) = await first_events(app, scope)
         found.append([path, refused.get("status") or refused.get("code"), len(read)])
+        (refused,) = await first_events(app, scope | {"headers": HOST + CONTENT_TYPE})
+        assert refused["status"] == 431, path
     for kind, method, path in READERS:
         read.clear()
         scope = {"type": kind, "method": method, "path": path, "headers": HOST + ALLOWED[-1]}
@@ -188,7 +210,7 @@ def surveyed(application: str, survey: str) -> Any:
     code = (
         "import asyncio, warnings; warnings.simplefilter('ignore')\n"
         f"{application}\n"
-        f"from tests.gateway.test_cookies import {survey}\n"
+        f"from tests.gateway.test_headers import {survey}\n"
         f"asyncio.run({survey}(application))"
     )
     plane = {"PYTHONPATH": f"platform{os.pathsep}.", "DJANGO_SETTINGS_MODULE": "gateway.settings"}
@@ -211,7 +233,7 @@ def test_no_address_of_the_console_reads_them() -> None:
 def test_a_gateway_reads_none_at_all() -> None:
     wiring = (
         "import django; django.setup()  # for the imports of this module\n"
-        "from gateway import inference_plane as plane\n"
+        "from gateway.planes import inference as plane\n"
         "application = plane.application(plane.Parts.configured())"
     )
     assert surveyed(wiring, "survey_of_gateway") == 0

@@ -1,0 +1,51 @@
+"""Whose request it is is known before anything else looks at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.edge.census import Census
+from gateway.edge.proxies import Proxies, plain
+from inference.errors import RateLimitExceeded
+from inference.gateway.exchange import Exchange, Receive, Scope, Send
+
+REFUSED = 1013
+"""Websocket close code: try again later. A socket that was never open hears HTTP's 403 instead."""
+
+
+class TrueAddress:
+    """Puts the client's address and scheme into the scope; requests that proxies bring are counted
+    by it."""
+
+    def __init__(self, app: Any, proxies: Proxies, census: Census) -> None:
+        self._app, self._proxies, self._census = app, proxies, census
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = scope.get("client")  # neither the lifespan has one, nor a Unix socket
+        if client is None:
+            await self._app(scope, receive, send)
+        elif self._proxies.trust(client[0]):
+            await self._proxied(client[0], scope, receive, send)
+        else:
+            scope["client"] = (plain(client[0]), client[1])
+            await self._app(scope, receive, send)
+
+    async def _proxied(self, peer: str, scope: Scope, receive: Receive, send: Send) -> None:
+        address = self._proxies.client(peer, scope["headers"])
+        scope["client"] = (address, 0)
+        if (https := self._proxies.is_https(scope["headers"])) is not None:
+            base = "ws" if scope["type"] == "websocket" else "http"
+            scope["scheme"] = base + "s" * https
+        try:
+            with self._census.request(address):
+                await self._app(scope, receive, send)
+        except RateLimitExceeded as error:
+            await _refuse(error, scope, receive, send)
+
+
+async def _refuse(error: RateLimitExceeded, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": REFUSED, "reason": error.message})
+    else:
+        await Exchange(scope, receive, send).fail(error)

@@ -1,0 +1,322 @@
+"""One HTTP connection, bounded before anything is parsed. A thin layer over uvicorn's protocol.
+
+The parser (llhttp) knows no bounds: it collects a header in quadratic time however long it is, and
+takes as many of them, as many chunks and as many requests ahead as come. So it is fed small pieces
+and asked after each how far it is. What a client owes, and for how long, is `patience`'s to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sys
+import termios
+from functools import partial
+from typing import Any
+
+import structlog
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.server import ServerState
+
+from gateway.edge.bounds import (
+    LINGER_BYTES,
+    MAX_HEADERS,
+    MAX_PIPELINED,
+    MAX_URL_BYTES,
+    MIN_CHUNK_BYTES,
+    SMALL_CHUNKS,
+    Bounds,
+)
+from gateway.edge.census import Census, Visit
+from gateway.edge.patience import Owed, Patience, Unread
+from gateway.edge.proxies import Proxies
+from inference.errors import (
+    HeadersTooLarge,
+    InferenceError,
+    InvalidRequest,
+    RequestTimeout,
+    UriTooLong,
+)
+from inference.gateway.hub import new_id
+from inference.operations.openai import error_body
+
+log = structlog.get_logger(__name__)
+
+PIECE_BYTES = 16 << 10
+"""The parser is fed no more at once."""
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One of a server's; `bounds`, `census` and `proxies` are shared by all of them."""
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        census: Census,
+        proxies: Proxies,
+        *,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._bounds, self._census, self._proxies = bounds, census, proxies
+        self._patience = Patience(bounds, self.loop.time())
+        self._unread = Unread(bounds.write_s)
+        self._visit: Visit | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deaf = False
+        """It hears nothing more: it was refused, or is a websocket now."""
+        self._refusal: InferenceError | None = None
+        """Raised by a callback of the parser, for whom all exceptions are the same."""
+        self._head_bytes = self._headers = 0
+        self._event = False
+        """Whether the parser has found anything in the present piece."""
+        self._unparsed_bytes = 0
+        """What it was fed since it last found something."""
+        self._chunks = self._body_bytes = self._discarded_bytes = 0
+
+    # --- The connection --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        peer = (get_remote_addr(transport) or ("", 0))[0]
+        address = None if self._proxies.trust(peer) else peer
+        try:
+            self._visit = self._census.enter(address, transport.abort)
+        except InferenceError as error:
+            self._deaf = True
+            transport.write(answer_of(error))
+            transport.close()
+            return
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._visit is None:  # it was never let in
+            return
+        self._visit.leave()
+        self._stop_looking()
+        super().connection_lost(exc)
+
+    def _stop_looking(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        """Regularly: has its client been given enough time?"""
+        now = self.loop.time()
+        self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
+        if self.flow.read_paused and self._patience.owed is Owed.BODY:
+            self._expect(Owed.BODY)
+        closing = self.transport.is_closing()
+        awaited = closing or self.flow.write_paused
+        unsent = unsent_bytes(self.transport) if awaited else 0
+        if self._unread.over(unsent, now):
+            log.info("client_reads_nothing", bytes=unsent)
+            self.transport.abort()
+        elif not closing and self._patience.over(now):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        match self._patience.owed:
+            case Owed.HEAD if self._head_bytes or self._unparsed_bytes:
+                most = self._bounds.header_s
+                self._refuse(RequestTimeout(f"The headers did not arrive within {most:g} s."))
+            case Owed.BODY:
+                most = self._bounds.body_s
+                self._refuse(RequestTimeout(f"Nothing of the body arrived for {most:g} s."))
+            case Owed.GOODBYE:
+                self.transport.abort()
+            case _:
+                self.transport.close()
+
+    def _expect(self, owed: Owed) -> None:
+        assert self._visit is not None
+        self._patience.expect(owed, self.loop.time())
+        if owed is Owed.NOTHING or (owed is Owed.HEAD and self._is_answering()):
+            self._visit.works()
+        else:
+            self._visit.waits()
+
+    # --- What arrives ----------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._patience.owed is Owed.REST:
+            self._expect(Owed.HEAD)
+        for at in range(0, len(data), PIECE_BYTES):
+            if self._deaf:
+                return self._discard(len(data) - at)
+            self._feed(data[at : at + PIECE_BYTES])
+        return None
+
+    def _discard(self, size: int) -> None:
+        self._discarded_bytes += size
+        if self._discarded_bytes > LINGER_BYTES:
+            self.transport.abort()
+
+    def _feed(self, piece: bytes) -> None:
+        self._event = False
+        super().data_received(piece)
+        self._unparsed_bytes = 0 if self._event else self._unparsed_bytes + len(piece)
+        if self._unparsed_bytes > self._bounds.header_bytes and not self._deaf:
+            self._refuse(self._too_large())
+
+    def on_message_begin(self) -> None:
+        self._event = True
+        if len(self.pipeline) >= MAX_PIPELINED:
+            self._raise(InvalidRequest(f"More than {MAX_PIPELINED} requests were sent ahead."))
+        super().on_message_begin()
+        self._head_bytes = self._headers = 0
+        if self._patience.owed is not Owed.HEAD:
+            self._expect(Owed.HEAD)
+
+    def on_url(self, url: bytes) -> None:
+        self._event = True
+        super().on_url(url)
+        self._head_bytes += len(url)
+        if len(self.url) > MAX_URL_BYTES:
+            self._raise(UriTooLong(f"The address has more than {MAX_URL_BYTES} bytes."))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._event = True
+        self._head_bytes += len(name) + len(value) + len(": \r\n")
+        self._headers += 1
+        if self._head_bytes > self._bounds.header_bytes:
+            self._raise(self._too_large())
+        if self._headers > MAX_HEADERS:
+            self._raise(HeadersTooLarge(f"There are more than {MAX_HEADERS} headers."))
+        # Those after a body are nobody's: what has looked at the headers has done so by then.
+        if self._patience.owed is Owed.HEAD:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._event = True
+        earlier = self.cycle
+        super().on_headers_complete()
+        if self.cycle is not earlier and self.scope["http_version"] != "1.1":
+            self.cycle.__class__ = UntilClose
+        self._expect(Owed.BODY)
+
+    def on_chunk_header(self) -> None:
+        self._event = True
+        self._chunks += 1
+        if self._chunks > SMALL_CHUNKS + self._body_bytes // MIN_CHUNK_BYTES:
+            self._raise(InvalidRequest("The chunks of the body are too small."))
+
+    def on_body(self, body: bytes) -> None:
+        self._event = True
+        self._body_bytes += len(body)
+        if self._patience.owed is Owed.BODY:
+            self._expect(Owed.BODY)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._event = True
+        super().on_message_complete()
+        surplus = self._patience.owed is Owed.SURPLUS
+        self._expect(Owed.REST if surplus else Owed.NOTHING)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._chunks = self._body_bytes = 0
+        if self._is_answering():  # the next one, which was sent ahead
+            return
+        match self._patience.owed:
+            case Owed.BODY:
+                self._expect(Owed.SURPLUS)
+            case Owed.NOTHING:
+                self._expect(Owed.REST)
+
+    def handle_websocket_upgrade(self) -> None:
+        """As uvicorn does, without cookies: nobody behind reads any, and `websockets`, which parses
+        the head anew, takes no line of more than 8 KiB."""
+        if self._is_answering():  # who would then tell that request of a client that has gone?
+            return self._refuse(InvalidRequest("A websocket cannot be opened behind a request."))
+        headers = [(name, value) for name, value in self.scope["headers"] if name != b"cookie"]
+        self.scope["headers"] = headers
+        protocol: Any = self.config.ws_protocol_class
+        taking_over: Any = partial(protocol, bounds=self._bounds, visit=self._visit)
+        self.ws_protocol_class = taking_over
+        assert self._visit is not None
+        self._visit.works()
+        self._deaf = True
+        self._stop_looking()
+        super().handle_websocket_upgrade()
+        return None
+
+    # --- Refusing --------------------------------------------------------------------------------
+
+    def _too_large(self) -> HeadersTooLarge:
+        most = self._bounds.header_bytes
+        return HeadersTooLarge(f"The request's headers have more than {most} bytes.")
+
+    def _raise(self, error: InferenceError) -> None:
+        """Out of the parser; uvicorn then calls `send_400_response`."""
+        self._refusal = error
+        raise error
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._refusal or InvalidRequest("This is no valid HTTP request."))
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _refuse(self, error: InferenceError) -> None:
+        """Answer, where no other answer is on its way; then hear nothing more of this client."""
+        self._deaf = True
+        self._expect(Owed.GOODBYE)
+        if self._is_answering():
+            if self.cycle.response_started or self.pipeline:
+                return self.transport.abort()
+            self.cycle.disconnected, self.cycle.waiting_for_100_continue = True, False
+            self.cycle.message_event.set()
+        self.transport.write(answer_of(error))
+        self.transport.write_eof()
+        return None
+
+
+def unsent_bytes(transport: asyncio.WriteTransport) -> int:
+    """What was written and the client's side has not received. The kernel holds some megabytes of
+    it, and takes more only when a good part of them is free: slow readers read on meanwhile."""
+    held = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    return transport.get_write_buffer_size() + int.from_bytes(held, sys.byteorder)
+
+
+class UntilClose(RequestResponseCycle):
+    """The answer to a client of HTTP/1.0, which knows no chunks: one without a length ends with the
+    connection."""
+
+    _unsized = False
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            if b"content-length" not in names:
+                self._unsized, self.chunked_encoding = True, False
+        elif self._unsized:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
+def answer_of(error: InferenceError) -> bytes:
+    """A whole answer, after which the connection is closed."""
+    id = new_id()
+    log.info("request", request_id=id, status=error.http_status, error=error.code)
+    body = error_body(error)
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "x-request-id": f"req_{id}",
+        "connection": "close",
+    }
+    if error.retry_after_s is not None:
+        headers["retry-after"] = f"{error.retry_after_s:g}"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return STATUS_LINE[error.http_status] + lines.encode() + b"\r\n" + body

@@ -1,0 +1,109 @@
+"""Whose request it is: the address of the client and its scheme, from proxies that are trusted.
+
+Anybody can write `X-Forwarded-For`. Each proxy appends the address that it was asked from, so the
+header is read from its right end, hop by hop, as long as the hops are ours: the first one that is
+not is the client. This is the one place that reads these headers; all others read the ASGI scope's
+`client` and `scheme`, or Django's REMOTE_ADDR and `is_secure()`, which come from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+
+from inference.environ import BadSetting
+
+MAX_HOPS = 16
+FOR, PROTO = b"x-forwarded-for", b"x-forwarded-proto"
+Headers = Iterable[tuple[bytes, bytes]]
+Address = IPv4Address | IPv6Address
+
+
+def parse(text: str) -> Address:
+    """An address; of an IPv4 address in the guise of an IPv6 one, that.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if "%" in text:
+        raise ValueError(f"{text!r} has a zone")
+    address = ip_address(text)
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
+
+
+def network_of(address: str) -> str:
+    """Whose address it is, as far as one can tell: the /64 of an IPv6 address, which is what the
+    smallest customer gets; any other is alone."""
+    try:
+        parsed = parse(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address):
+        return str(IPv6Network((int(parsed) >> 64 << 64, 64)))
+    return str(parsed)
+
+
+class Proxies:
+    """The proxies that are trusted."""
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        """Addresses and networks.
+
+        Raises:
+            BadSetting: one is none.
+        """
+        try:
+            self._networks = [ip_network(one) for one in networks]
+        except ValueError as error:
+            raise BadSetting(
+                f"TRUSTED_PROXIES is not allowed: {error}; it must be addresses and networks such "
+                "as 10.0.0.7,10.1.0.0/16"
+            ) from None
+
+    def trust(self, address: str) -> bool:
+        if not self._networks:
+            return False
+        try:
+            parsed = parse(address)
+        except ValueError:
+            return False
+        return any(parsed in network for network in self._networks)
+
+    def client(self, peer: str, headers: Headers) -> str:
+        """The address of the client of whom a trusted `peer` brings a request with such headers;
+        the nearest hop that is known where the header does not say."""
+        rest = b",".join(value for name, value in headers if name == FOR).decode("latin-1")
+        nearest = peer
+        for _ in range(MAX_HOPS):
+            rest, _, hop = rest.rpartition(",")
+            try:
+                nearest = str(parse(_without_port(hop.strip())))
+            except ValueError:
+                return nearest
+            if not self.trust(nearest):
+                return nearest
+        return nearest
+
+    def is_https(self, headers: Headers) -> bool | None:
+        """What the nearest proxy says; None where it says nothing."""
+        said = [value for name, value in headers if name == PROTO]
+        if not said:
+            return None
+        return said[-1].rpartition(b",")[2].strip().lower() in (b"https", b"wss")
+
+
+def _without_port(hop: str) -> str:
+    """Some proxies append a port."""
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
+
+
+def plain(address: str) -> str:
+    """An address as it is written everywhere."""
+    try:
+        return str(parse(address))
+    except ValueError:
+        return address

@@ -1,0 +1,122 @@
+"""One websocket, bounded as long as nobody has said who its client is.
+
+A thin layer over uvicorn's protocol. `websockets` parses a frame in some 15 us of Python, and one
+read of the socket can hold 40,000 of them: so a client has a budget of frames. Its messages may be
+small only, until the application has seen a ticket or a token and says more (`inference.gateway.
+sockets.trust`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import structlog
+from uvicorn import Config
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+from websockets.frames import CloseCode
+from websockets.http11 import Request
+
+from gateway.edge.bounds import Bounds
+from gateway.edge.census import Visit
+from gateway.edge.http import answer_of, unsent_bytes
+from gateway.edge.patience import Unread
+from inference.errors import InvalidRequest
+from inference.gateway.sockets import TRUST
+
+log = structlog.get_logger(__name__)
+
+STRANGERS_BYTES = 8 << 10
+"""The largest message of a client that nobody knows yet: a ticket has at most 4 KiB."""
+PIECE_BYTES = 1 << 10
+"""The parser is fed no more at once: 170 of the smallest frames."""
+
+
+class Pace:
+    """A budget of frames. Sans-IO: `now` is a monotonic time in seconds."""
+
+    BURST = 256
+    PER_S = 50
+    FREE_BYTES = 4 << 10
+    """A large message may come in frames of that size."""
+
+    def __init__(self, now: float) -> None:
+        self._left, self._at = float(self.BURST), now
+
+    def spend(self, frames: int, size: int, now: float) -> bool:
+        """Take so many frames of `size` bytes in all; whether there were as many left."""
+        earned = (now - self._at) * self.PER_S + size / self.FREE_BYTES
+        self._left, self._at = min(self.BURST, self._left + earned) - frames, now
+        return self._left >= 0
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    """One of a server's, which takes over the connection and the `visit` of an HttpConnection."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        bounds: Bounds,
+        visit: Visit,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._bounds, self._visit = bounds, visit
+        self._unread = Unread(bounds.write_s)
+        self._pace: Pace | None = Pace(self.loop.time())
+        self._piece_bytes = 0
+        self.conn.max_message_size = STRANGERS_BYTES
+        self._timer = self.loop.call_later(bounds.tick_s, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._visit.leave()
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _look(self) -> None:
+        """Regularly: does its client read what is written?"""
+        self._timer = self.loop.call_later(self._bounds.tick_s, self._look)
+        awaited = self.transport.is_closing() or not self.writable.is_set()
+        unsent = unsent_bytes(self.transport) if awaited else 0
+        if self._unread.over(unsent, self.loop.time()):
+            log.info("client_reads_nothing", bytes=unsent)
+            self.transport.abort()
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if self.response.status_code == 101:
+            self.scope["extensions"][TRUST] = {"trust": self._trust}
+
+    def _trust(self, max_message_bytes: int, *, paced: bool) -> None:
+        self.conn.max_message_size = max_message_bytes
+        if not paced:
+            self._pace = None
+
+    def data_received(self, data: bytes) -> None:
+        at = 0
+        while at < len(data) and not self.transport.is_closing():
+            piece = data[at : at + PIECE_BYTES] if self._pace else data[at:]
+            at, self._piece_bytes = at + len(piece), len(piece)
+            super().data_received(piece)
+            if self.conn.handshake_exc is not None and not self.handshake_initiated:
+                self._refuse_handshake()
+
+    def _refuse_handshake(self) -> None:
+        """uvicorn would leave it without an answer."""
+        self.handshake_initiated = True
+        said = b"".join(self.conn.data_to_send())
+        refused = InvalidRequest("This is no valid opening of a websocket.")
+        self.transport.write(said or answer_of(refused))
+        self.transport.close()
+
+    def handle_events(self) -> None:
+        frames, now = len(self.conn.events), self.loop.time()
+        if self._pace is None or self._pace.spend(frames, self._piece_bytes, now):
+            return super().handle_events()
+        log.info("socket_too_fast", frames=frames)
+        self.conn.fail(CloseCode.POLICY_VIOLATION, "too many frames")
+        return self.handle_parser_exception()

@@ -1,0 +1,1 @@
+"""What stands before both planes, attacked with bare sockets."""

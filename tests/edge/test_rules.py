@@ -1,0 +1,206 @@
+"""The rules of the edge, each with a clock value and no loop."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.edge.bounds import MAX_TICK_S, Bounds
+from gateway.edge.census import Census
+from gateway.edge.patience import Owed, Patience, Unread
+from gateway.edge.proxies import Proxies, network_of, plain
+from gateway.edge.websocket import Pace
+from inference.environ import BadSetting
+from inference.errors import Overloaded, RateLimitExceeded
+
+pytestmark = pytest.mark.pure
+BOUNDS = Bounds()
+
+
+@pytest.mark.parametrize(
+    ("owed", "longest_s"),
+    [
+        (Owed.HEAD, BOUNDS.header_s),
+        (Owed.BODY, BOUNDS.body_s),
+        (Owed.SURPLUS, BOUNDS.surplus_s),
+        (Owed.REST, BOUNDS.keep_alive_s),
+    ],
+)
+def test_what_is_owed_is_owed_for_so_long(owed: Owed, longest_s: float) -> None:
+    patience = Patience(BOUNDS, 0.0)
+    patience.expect(owed, 100.0)
+    assert not patience.over(100.0 + longest_s)
+    assert patience.over(100.1 + longest_s)
+    patience.expect(owed, 1000.0)
+    assert not patience.over(1000.0 + longest_s)
+
+
+def test_who_waits_owes_nothing() -> None:
+    patience = Patience(BOUNDS, 0.0)
+    assert patience.over(BOUNDS.header_s + 1)
+    patience.expect(Owed.NOTHING, 1.0)
+    assert not patience.over(1e12)
+
+
+def test_a_connection_is_looked_at_in_time() -> None:
+    assert BOUNDS.tick_s == MAX_TICK_S
+    assert Bounds(write_s=2).tick_s == 0.5
+
+
+def test_unread_bytes_are_forgiven_while_they_become_fewer() -> None:
+    unread = Unread(10.0)
+    assert not unread.over(1000, 100.0)
+    assert not unread.over(1000, 110.0)
+    assert not unread.over(999, 111.0)
+    assert not unread.over(999, 121.0)
+    assert unread.over(2000, 121.1)
+    assert not unread.over(0, 200.0)
+    assert not unread.over(5, 300.0)
+    assert unread.over(5, 310.1)
+
+
+def test_frames_are_paced() -> None:
+    pace = Pace(0.0)
+    assert pace.spend(Pace.BURST, 0, 0.0)
+    assert not pace.spend(1, 0, 0.0)
+    pace = Pace(0.0)
+    for second in range(1000):
+        assert pace.spend(Pace.PER_S, 0, float(second + 1))
+    for _ in range(100_000):
+        assert pace.spend(1, Pace.FREE_BYTES, 1000.0)
+
+
+# --- The census ----------------------------------------------------------------------------------
+
+
+def test_the_one_that_has_waited_longest_goes() -> None:
+    evicted: list[int] = []
+    census = Census(3, 3)
+    first, second, third = [
+        census.enter(f"10.0.0.{n}", partial(evicted.append, n)) for n in range(3)
+    ]
+    first.works()
+    second.waits()
+    census.enter("10.0.0.9", lambda: evicted.append(9))
+    assert evicted == [2] and len(census) == 3
+    third.leave()
+    third.waits()  # it has ended: it waits for nobody
+    first.waits()
+    for n in range(3):
+        census.enter("10.0.1.1", partial(evicted.append, 10 + n))
+    assert evicted == [2, 1, 9, 0] and len(census) == 3
+
+
+def test_where_all_work_nobody_enters() -> None:
+    census = Census(2, 2)
+    for _ in range(2):
+        census.enter(None, lambda: None).works()
+    with pytest.raises(Overloaded):
+        census.enter("10.0.0.1", lambda: None)
+
+
+def test_each_address_has_its_share() -> None:
+    census = Census(100, 2)
+    first = census.enter("2001:db8::1", lambda: None)
+    with census.request("2001:db8::2"):
+        with pytest.raises(RateLimitExceeded):
+            census.enter("2001:db8::3", lambda: None)
+        with pytest.raises(RateLimitExceeded), census.request("2001:db8::4"):
+            pass
+        census.enter("2001:db8:0:1::", lambda: None)
+    census.enter("2001:db8::3", lambda: None)
+    first.leave()
+    first.leave()
+    census.enter("2001:db8::3", lambda: None)
+    with pytest.raises(RateLimitExceeded):
+        census.enter("2001:db8::3", lambda: None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=60))
+def test_nothing_is_left_of_those_that_have_left(steps: list[tuple[int, int]]) -> None:
+    census = Census(4, 3)
+    visits = []
+    for act, number in steps:
+        match act:
+            case 0:
+                try:
+                    visits.append(census.enter(f"10.0.0.{number}", lambda: None))
+                except (Overloaded, RateLimitExceeded):
+                    continue
+            case 1 | 2 | 3 if visits:
+                visit = visits[number % len(visits)]
+                (visit.waits, visit.works, visit.leave)[act - 1]()
+        assert len(census) <= 4 and len(census.waiting) <= len(census)
+    for visit in visits:
+        visit.leave()
+        visit.waits()
+    assert not len(census) and not census.waiting and not census._of
+
+
+# --- Proxies -------------------------------------------------------------------------------------
+
+TRUSTED = Proxies(["10.0.0.0/8", "2001:db8:f::/48", "192.0.2.1"])
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "client"),
+    [
+        (["203.0.113.7"], "203.0.113.7"),
+        (["6.6.6.6, 203.0.113.7"], "203.0.113.7"),
+        (["6.6.6.6", "203.0.113.7"], "203.0.113.7"),
+        (["203.0.113.7, 10.1.2.3"], "203.0.113.7"),
+        (["203.0.113.7, 10.1.2.3, 192.0.2.1"], "203.0.113.7"),
+        (["10.9.9.9, 10.1.2.3"], "10.9.9.9"),
+        (["6.6.6.6, 203.0.113.7:4711"], "203.0.113.7"),
+        (["[2001:db8::7]:4711"], "2001:db8::7"),
+        (["2001:DB8:0::7"], "2001:db8::7"),
+        (["::ffff:203.0.113.7"], "203.0.113.7"),
+        ([], "10.0.0.1"),
+        ([""], "10.0.0.1"),
+        (["unknown"], "10.0.0.1"),
+        (["6.6.6.6, unknown"], "10.0.0.1"),
+        (["6.6.6.6, unknown, 10.1.2.3"], "10.1.2.3"),
+        (["6.6.6.6, fe80::1%" + "x" * 1000], "10.0.0.1"),
+        ([", ".join(["6.6.6.6", *["10.0.0.9"] * 1000])], "10.0.0.9"),
+    ],
+)
+def test_the_client_is_the_nearest_hop_that_is_not_ours(forwarded: list[str], client: str) -> None:
+    headers = [(b"x-forwarded-for", one.encode()) for one in forwarded]
+    assert TRUSTED.client("10.0.0.1", headers) == client
+
+
+def test_who_is_trusted() -> None:
+    assert TRUSTED.trust("10.255.0.1") and TRUSTED.trust("::ffff:10.0.0.1")
+    assert TRUSTED.trust("2001:db8:f:1::9") and TRUSTED.trust("192.0.2.1")
+    assert not TRUSTED.trust("192.0.2.2") and not TRUSTED.trust("")
+    assert not Proxies([]).trust("127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("said", "https"),
+    [([], None), (["https"], True), (["http"], False), (["wss"], True), (["http, HTTPS "], True),
+     (["https", "http"], False), (["gopher"], False)],
+)  # fmt: skip
+def test_the_scheme_is_what_the_nearest_proxy_says(said: list[str], https: bool | None) -> None:
+    assert TRUSTED.is_https([(b"x-forwarded-proto", one.encode()) for one in said]) is https
+
+
+@pytest.mark.parametrize("wrong", ["proxy", "10.0.0.1/8", "10.0.0.0/33", "*"])
+def test_what_is_no_network_stops_the_start(wrong: str) -> None:
+    with pytest.raises(BadSetting, match="TRUSTED_PROXIES"):
+        Proxies([wrong])
+
+
+def test_whose_address_it_is() -> None:
+    assert network_of("2001:db8::1") == network_of("2001:db8::ffff:1") == "2001:db8::/64"
+    assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1") == plain("::ffff:10.0.0.1")
+    assert network_of("testclient") == plain("testclient") == "testclient"
+
+
+@given(st.text(), st.lists(st.text(max_size=40)))
+def test_no_header_makes_it_fail(peer: str, forwarded: list[str]) -> None:
+    headers = [(b"x-forwarded-for", one.encode("utf-8", "replace")) for one in forwarded]
+    assert TRUSTED.client(peer or "10.0.0.1", headers)
