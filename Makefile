@@ -2,6 +2,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 
+# What was imported once is kept compiled: else each of the many processes of a start or of the tests
+# compiles Django, vLLM and the rest anew, which is more than half of what its start costs.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Settings without meaning, for tools that import the code but serve nobody.
 LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-for-linters-only-for-linters-only \
 	DISPATCH_KEY=only-for-linters-only-for-linters-only WORKER_TOKEN=only-for-linters-only-for-linters-only \
@@ -11,7 +15,7 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 # The files of the tests marked as pure, which run once, with coverage.
 PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
-.PHONY: up test coverage check types lint format bench chaos attack mutate screenshots lock sbom clean
+.PHONY: up test coverage check types lint format bench chaos attack fuzz mutate screenshots lock sbom clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
@@ -47,11 +51,14 @@ bench: .venv/.ready-dev ## benchmarks, as ratios in one run
 chaos: .venv/.ready-dev ## kill everything at random, compare all that was counted (SECONDS=60 SEED= ENGINE=)
 	$(PY) -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE))
 
+fuzz: .venv/.ready-dev ## thousands of random requests on a real vLLM, beside greedy neighbours (REQUESTS=2000 SEED=)
+	$(PY) -m tests.fuzz --requests $(or $(REQUESTS),2000) $(if $(SEED),--seed $(SEED))
+
 attack: .venv/.ready-dev ## attack a running stack, and measure what another tenant notices (SECONDS=10 of each, ONLY=name)
 	$(PY) -m tests.attack --seconds $(or $(SECONDS),10) $(if $(ONLY),--only "$(ONLY)") $(ARGS)
 
-mutate: .venv/.ready-dev ## mutated adapters through a whole Lorikeet; its neighbours notice nothing (COUNT=500 SEED=)
-	$(PY) -m tests.mutations --count $(or $(COUNT),500) $(if $(SEED),--seed $(SEED))
+mutate: .venv/.ready-dev ## mutated adapters through a whole Lorikeet; its neighbours notice nothing (COUNT=500 SECONDS= SEED=)
+	$(PY) -m tests.mutations --count $(or $(COUNT),500) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 screenshots: .venv/.ready-dev ## photograph every page (OUT=folder ONLY=name ENGINE=vllm; DOCS=1 renews docs/images)
 	$(PY) -m tests.screenshots $(if $(OUT),--out $(OUT)) $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(DOCS),--docs)

@@ -104,9 +104,20 @@ def parse_size(raw: str) -> int:
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
-def size(name: str, default: int) -> int:
-    """A size in bytes: a whole number, or one with K, M, G or T (powers of 1,024)."""
-    return _read(name, default, parse_size, "a size such as 1048576, 512M or 2G")
+def size(name: str, default: int, *, high: int | None = None, why: str = "") -> int:
+    """A size in bytes: a whole number, or one with K, M, G or T (powers of 1,024); up to `high`,
+    for the reason `why`."""
+    allowed = "a size such as 1048576, 512M or 2G"
+    if high is not None:
+        allowed += f", up to {high >> 20}M: {why}"
+
+    def parse(raw: str) -> int:
+        value = parse_size(raw)
+        if high is not None and value > high:
+            raise ValueError
+        return value
+
+    return _read(name, default, parse, allowed)
 
 
 def base_urls(raw: str) -> list[str]:

@@ -6,7 +6,14 @@ them across the engine link.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
+
+MAX_MESSAGE = 400
+MAX_PARAM = 100
+"""Characters of an error that are shown. Much of one may be what a client sent."""
+SHOWN_END = 100
+"""Characters of a longer message's end that are kept: it often says what is allowed."""
 
 
 class InferenceError(Exception):
@@ -24,11 +31,26 @@ class InferenceError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
-        """`message` defaults to the class's docstring; `retry_after_s` is in seconds from now."""
-        self.message = message or (type(self).__doc__ or "").strip()
-        self.param = param
+        """`message` defaults to the class's docstring; `retry_after_s` is in seconds from now.
+
+        Whatever the message and the parameter hold, they are short, and text that can be written as
+        UTF-8.
+        """
+        self.message = _short(message or (type(self).__doc__ or "").strip())
+        self.param = None if param is None else _text(param)[:MAX_PARAM]
         self.retry_after_s = retry_after_s
         super().__init__(self.message)
+
+
+def _short(message: str) -> str:
+    message = _text(message)
+    if len(message) <= MAX_MESSAGE:
+        return message
+    return f"{message[: MAX_MESSAGE - SHOWN_END - 5]} ... {message[-SHOWN_END:]}"
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 class RequestError(InferenceError):
@@ -91,6 +113,18 @@ class MethodNotAllowed(RequestError):
     code = "method_not_allowed"
     http_status = 405
 
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        allowed: Sequence[str] = (),
+    ) -> None:
+        """`allowed` are the methods that it does take, as far as that is known."""
+        super().__init__(message, param=param, retry_after_s=retry_after_s)
+        self.allowed = tuple(allowed)
+
 
 class RequestTimeout(RequestError):
     """The request body did not arrive in time."""
@@ -104,6 +138,13 @@ class PayloadTooLarge(RequestError):
 
     code = "payload_too_large"
     http_status = 413
+
+
+class UnsupportedMediaType(RequestError):
+    """The request body is encoded in a way that this server does not read."""
+
+    code = "unsupported_media_type"
+    http_status = 415
 
 
 class UriTooLong(RequestError):
@@ -132,6 +173,13 @@ class IdempotencyKeyReused(RequestError):
 
     code = "idempotency_key_reused"
     http_status = 409
+
+
+class RequestQuarantined(RequestError):
+    """Engines failed twice while they ran exactly this request: it is refused for an hour."""
+
+    code = "request_quarantined"
+    http_status = 422
 
 
 class RateLimitExceeded(InferenceError):

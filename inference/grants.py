@@ -98,6 +98,12 @@ class Target:
     """As of the moment of the question: what is reserved, and billed."""
     max_model_len: int = 0
     """Longest prompt and answer together, in tokens; 0 where it is not known."""
+    created: int = 0
+    """A unix time: when the base model, or the adapter, came here."""
+
+
+OUR_MODELS = "lorikeet"
+"""Whom base models are said to belong to; adapters belong to their tenant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from inference.grants import Grant
 from inference.link.wire import Delta, Wait
 from inference.operations.call import Call
 from inference.operations.chat import CHAT
+from inference.operations.shape import Shape
 
 log = structlog.get_logger(__name__)
 
@@ -223,6 +224,7 @@ class Playground:
         body = start.body()
         if len(body) > self._max_body_bytes:
             raise PayloadTooLarge(f"The messages are over {self._max_body_bytes} bytes.")
+        Shape().feed(body)
         return CHAT.parse(body)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent, default_id
 from inference.agent.engines.engine import Engine
 from inference.agent.engines.profile import BadProfile, EngineProfile
+from inference.agent.failures import Failures
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
 from inference.environ import BadSetting
@@ -122,6 +124,14 @@ def parser() -> argparse.ArgumentParser:
         help="longest wait for running requests at the end",
     )
     add(
+        "--hung-after",
+        type=_patience,
+        default=_default("ENGINE_HUNG_AFTER_S", "300"),
+        metavar="SECONDS",
+        help="an engine that is busy and ends no step for so long hangs, and is started again; 0: "
+        "never. Longer than its longest step: the first may compile (ENGINE_HUNG_AFTER_S)",
+    )
+    add(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
         default=_default("LOG_LEVEL", "info"),
@@ -137,6 +147,12 @@ def _engine_id(text: str) -> str:
     if not 0 < len(text) <= MAX_ID:
         raise argparse.ArgumentTypeError(f"it must have 1 to {MAX_ID} characters")
     return text
+
+
+def _patience(text: str) -> float:
+    if not 0 <= (seconds := float(text)) < math.inf:
+        raise argparse.ArgumentTypeError("it must be a number of seconds, or 0")
+    return seconds
 
 
 def _add_queue(add: Callable[..., Any]) -> None:
@@ -297,6 +313,8 @@ async def serve(
                 max_running=running,
                 max_resident=profile.loaded_adapters,
                 max_unbilled=options.max_unbilled,
+                failures=Failures.open(options.journal_dir),
+                hung_after_s=options.hung_after,
                 **queue,
             )
             gc_tuning.settle()
@@ -313,7 +331,6 @@ async def _until(stop: asyncio.Event, agent: Agent, gateways: list[str], drain_s
     stopping.cancel()
     if running.done():
         running.result()
-        log.error("engine_died")
         return EXIT_ENGINE_DIED
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().remove_signal_handler(number)

@@ -24,22 +24,21 @@ import structlog
 
 from inference.agent.adapters.residency import Residency, Store
 from inference.agent.engines.engine import Engine, LocalAdapter, Output, Work, key_of
-from inference.agent.job import Job
+from inference.agent.failures import DIED, HUNG, Failures
+from inference.agent.job import Job, fault_of, reason_of
 from inference.agent.journal.billing import Billing
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
 from inference.agent.link import Link
+from inference.agent.outbox import too_long
 from inference.agent.progress import Progress
 from inference.agent.scheduler.queue import Queue, Request
 from inference.agent.scheduler.slots import Slots
-from inference.errors import (
-    EngineFailed,
-    GenerationTimeout,
-    InferenceError,
-    Overloaded,
-)
+from inference.agent.watchdog import until_hung
+from inference.errors import EngineFailed, InferenceError, Overloaded
 from inference.link import wire
-from inference.link.wire import Done, EngineStats, Fault, Frame, Load, Loaded
+from inference.link.wire import Done, EngineStats, Fault, Frame, Load, Loaded, Suspect
+from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
 
 log = structlog.get_logger(__name__)
@@ -47,6 +46,9 @@ log = structlog.get_logger(__name__)
 STATS_INTERVAL_S = 1.0
 TICK_S = 0.1
 """How often shares are charged, usage is reported, and answers that don't stream show progress."""
+
+FAREWELL_S = 2.0
+"""How long the gateways are waited for while they are told that the engine failed."""
 
 Task = asyncio.Task[Done | Loaded]
 """What runs a job; its result is the job's last word."""
@@ -66,11 +68,14 @@ class Agent:
         max_running: int,
         max_resident: int,
         max_unbilled: int = 100_000,
+        failures: Failures | None = None,
+        hung_after_s: float = 300.0,
         operations: Registry = OPERATIONS,
         **queue: Any,
     ) -> None:
         """`credential` is what it shows to gateways; `max_running` requests on the engine at once,
-        `max_resident` adapters loaded; `queue` holds further options of `Queue`."""
+        `max_resident` adapters loaded; an engine that answers nothing for `hung_after_s` while it
+        is busy hangs (0: never); `queue` holds further options of `Queue`."""
         self.id = id
         self._run_id = uuid4().hex
         self._engine, self._store, self._credential = engine, store, credential
@@ -87,8 +92,12 @@ class Agent:
         self._jobs: dict[str, Job] = {}
         self._tasks: dict[str, Task] = {}
         self._background: set[asyncio.Task[None]] = set()
+        self._failures, self._hung_after_s = failures or Failures(), hung_after_s
         self._draining = False
         self._failed = False
+        self._stopped = False
+        """`run` is over: how the engine ends then says nothing of the requests."""
+        self._how_failed = ""
         self._idle = asyncio.Event()
         self._idle.set()
         self._billed = asyncio.Event()
@@ -96,22 +105,58 @@ class Agent:
     # --- life ------------------------------------------------------------------------------------
 
     async def run(self, gateways: Iterable[str]) -> None:
-        """Serve the gateways (base URLs, and every other that they name) until the engine dies, or
-        the journal cannot be written: what can't be billed isn't generated."""
+        """Serve the gateways (base URLs, and every other that they name) until the engine dies or
+        hangs, or the journal cannot be written: what can't be billed isn't generated."""
         self._bootstrap = frozenset(gateways)
         self._follow([])
         published_at = time.monotonic()
+        hung = asyncio.create_task(until_hung(self._engine, self._hung_after_s, self._is_busy))
         try:
-            while self._engine.alive and not self._failed:
+            while self._engine.alive and not self._failed and not hung.done():
                 await asyncio.sleep(TICK_S)
                 self._tick()
                 if time.monotonic() - published_at >= STATS_INTERVAL_S:
                     published_at = time.monotonic()
                     self._publish()
                     self._watch.look()
+            if not self._failed:
+                self._note_failure(HUNG if self._engine.alive else DIED)
+                await self._say_why()
         finally:
+            self._stopped = True
+            hung.cancel()
             for _, task in self._links.values():
                 task.cancel()
+
+    def _is_busy(self) -> bool:
+        return any(job.admitted_at is not None for job in self._jobs.values())
+
+    def _note_failure(self, how: str) -> None:
+        """The engine failed: remember what ran, and tell the gateways before their clients can try
+        again."""
+        if self._how_failed or self._stopped:
+            return
+        self._how_failed = how
+        ran = [job for job in self._jobs.values() if job.digest and job.submitted_at is not None]
+        self._tell_all(self._failures.note(how, self._run_id, ran))
+        log.error("engine_failed", how=how, requests=[job.id for job in ran])
+
+    async def _say_why(self) -> None:
+        """The last word to every gateway, after those of the requests that failed with the
+        engine."""
+        error = EngineFailed(f"The engine {self._how_failed}; it is started again.")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                if self._how_failed == DIED:
+                    await self._idle.wait()
+                for link, _ in self._links.values():
+                    link.post(wire.Error(Fault.of(error)))
+                for link, _ in self._links.values():
+                    await link.flushed()
+
+    def _tell_all(self, suspects: list[Suspect]) -> None:
+        for link, _ in self._links.values() if suspects else ():
+            link.post(wire.Suspects(suspects))
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new work, finish what runs, and tell every gateway so."""
@@ -159,23 +204,35 @@ class Agent:
             case wire.UsageAck(ids=ids, attempts=attempts):  # ids by gateways of version 1
                 self._billing.acknowledged([*attempts, *((id, 1) for id in ids)], link.url)
                 self._note_billed()
-            case wire.Served(engine_id=engine_id, run=run, served=served):
-                self._queue.heard(engine_id, run, served)
+            case wire.Served() | wire.Suspects():
+                self._heard_of_others(frame)
             case wire.Pins(adapters=refs):
                 self._slots.pin([ref.digest for ref in refs])
                 self._spawn(self._residency.keep(refs, link.url))
             case wire.Unload(digest=digest):
                 self._slots.retire(digest)
                 self._spawn(self._residency.unload_retired())
-            case wire.Welcome(version=version, gateways=gateways):
-                self._billing.link_up(link.url, version)
-                self._follow(gateways)
+            case wire.Welcome():
+                self._welcomed(link, frame)
             case wire.Gateways(gateways=gateways):
                 self._follow(gateways)
             case wire.Drain():  # an operator's wish, which the other gateways hear from us
                 self._refuse_new()
             case _:
                 pass
+
+    def _heard_of_others(self, frame: wire.Served | wire.Suspects) -> None:
+        """What gateways pass on of other engines' agents."""
+        if isinstance(frame, wire.Served):
+            self._queue.heard(frame.engine_id, frame.run, frame.served)
+        else:
+            self._failures.heard(frame.suspects)
+
+    def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
+        self._billing.link_up(link.url, frame.version)
+        if known := self._failures.known():
+            link.post(wire.Suspects(known))
+        self._follow(frame.gateways)
 
     def dropped(self, link: Link) -> None:
         """The gateway is gone, and with it everybody who waited for what it asked for."""
@@ -213,6 +270,9 @@ class Agent:
             journaled=journaled,
             unbilled=unbilled,
             unjournaled_tokens=stats.completion_tokens - self._billing.completion_tokens,
+            failures=self._failures.count,
+            last_failure=self._failures.last,
+            refused_suspects=self._failures.refusals,
         )
 
     # --- requests --------------------------------------------------------------------------------
@@ -233,6 +293,9 @@ class Agent:
 
     def _end(self, job: Job, task: Task) -> None:
         """However a job ended, and be it before it began: free its place, say the last word."""
+        if not self._engine.alive:
+            self._note_failure(DIED)
+        self._failures.end_trial(job)
         del self._jobs[job.key], self._tasks[job.key]
         self._watch.discard(job)
         self._charge(job)
@@ -242,7 +305,9 @@ class Agent:
             self._spawn(self._residency.unload_retired())
         word = self._last_word(job, task)
         if isinstance(word, Done):
-            reason = _reason_of(word, job.cancel_reason)
+            reason = reason_of(word, job.cancel_reason)
+            if word.fault is None and word.finish_reason != "cancelled":
+                self._tell_all(self._failures.ended_well(job))
             self._billing.close(job, word.usage, reason, time.monotonic())
         if job.link is not None:
             job.link.post(word)
@@ -256,24 +321,16 @@ class Agent:
             return task.result()
         if not isinstance(error, InferenceError | TimeoutError):
             log.error("job_crashed", request_id=job.id, exc_info=error)
-        return job.last_word(fault=_fault_of(error))
+        return job.last_word(fault=fault_of(error))
 
     async def _generate(self, job: Job, frame: wire.Submit) -> Done:
         structlog.contextvars.bind_contextvars(request_id=job.id)
         last, operation = Output(), self._operations.named(frame.kind)
-        body = operation.read(frame.body, frame.max_tokens)
-        frame = msgspec.structs.replace(frame, body=b"")  # which lives as long as the answer
-        request = Request(
-            job.key,
-            frame.tenant,
-            job.adapter.digest if job.adapter else None,
-            weight=frame.weight,
-            lane=frame.lane,
-            prompt_tokens=frame.prompt_tokens,
-            max_tokens=operation.max_tokens(body),
-            choices=operation.choices(body),
-        )
+        await self._failures.recognise(job, frame)
+        request = self._request(job, frame, operation)
         async with asyncio.timeout(frame.timeout_s), self._turn(job, request) as adapter:
+            body = operation.read(frame.body, frame.max_tokens)
+            frame = msgspec.structs.replace(frame, body=b"")  # which lives as long as the answer
             job.submitted_at = time.monotonic()
             self._watch.moved(job)
             self._billing.open(job, frame.account, frame.model)
@@ -297,15 +354,37 @@ class Agent:
                     self._pass_on(job, last)
         return Done(job.id, job.usage(), last.finish_reason, last.response, attempt=job.attempt)
 
+    def _request(self, job: Job, frame: wire.Submit, operation: Operation) -> Request:
+        """What the queue has to know. Gateways of versions before 3 leave it to be looked for in
+        the body, which is otherwise not read before its turn has come."""
+        choices, wanted = frame.choices, frame.wanted_tokens
+        if not choices:
+            body = operation.read(frame.body, frame.max_tokens)
+            choices, wanted = operation.choices(body), operation.max_tokens(body)
+        return Request(
+            job.key,
+            frame.tenant,
+            job.adapter.digest if job.adapter else None,
+            weight=frame.weight,
+            lane=frame.lane,
+            prompt_tokens=frame.prompt_tokens,
+            max_tokens=frame.max_tokens if wanted is None else wanted,
+            choices=choices,
+            logprobs=frame.logprobs,
+        )
+
     def _pass_on(self, job: Job, output: Output) -> None:
         if job.first_token_at is None:
             job.first_token_at = time.monotonic()
+            self._failures.end_trial(job)
         self._tell(job, output)
 
     def _tell(self, job: Job, output: Output | None = None) -> None:
         delta = job.delta(output)
         if delta is not None:
             self._billing.advanced(job)
+            if (error := too_long(delta)) is not None:
+                raise error
             if job.link is not None:
                 job.link.add(delta)
 
@@ -322,13 +401,17 @@ class Agent:
         """Hold a place on the engine, with the job's adapter loaded there."""
         if self._draining:
             raise Overloaded("The engine is shutting down.", retry_after_s=1)
+        suspect = self._failures.is_suspect(job)
+        if suspect or job.adapter is not None:
+            self._queue.expect(request)
+            self._watch.moved(job)
+        if suspect:
+            await self._failures.try_alone(job)
         if job.adapter is None:
             await self._admitted(job, request)
             yield None
             return
         source = job.link.url if job.link else ""
-        self._queue.expect(request)
-        self._watch.moved(job)
         async with self._store.ahead(job.adapter, source):
             await self._admitted(job, request)
             async with self._store.pinned(job.adapter, source):
@@ -414,19 +497,3 @@ def default_id() -> str:
     """An engine id that is new at each start, also where containers share a host name and pids,
     and says where the engine runs."""
     return f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(3)}"
-
-
-def _fault_of(error: BaseException) -> Fault:
-    """An exception on the wire; one that isn't of our tree shows no detail."""
-    if isinstance(error, TimeoutError):
-        error = GenerationTimeout()
-    if not isinstance(error, InferenceError):
-        error = InferenceError("The engine had an unexpected error on this request.")
-    return Fault.of(error)
-
-
-def _reason_of(done: Done, cancel_reason: str) -> str:
-    """How the journal says that a request ended."""
-    if done.fault is not None:
-        return done.fault.code
-    return cancel_reason if done.finish_reason == "cancelled" else done.finish_reason or "stop"

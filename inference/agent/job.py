@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from inference.agent.engines.engine import Meter, Output, key_of
 from inference.agent.link import Link
-from inference.errors import Overloaded
+from inference.errors import GenerationTimeout, InferenceError, Overloaded
 from inference.link.wire import AdapterRef, Delta, Done, Fault, Load, Loaded, Submit, Usage
 
 
@@ -23,6 +23,10 @@ class Job:
     is_probe: bool = False
     attempt: int = 1
     wants_ids: bool = False
+    tenant: str = ""
+    digest: str = ""
+    """Names what is asked for (`inference.link.suspects`); empty before it was looked at."""
+    on_trial: bool = False
     received_at: float = field(default_factory=time.monotonic)
     meter: Meter = field(default_factory=Meter)
     admitted_at: float | None = None
@@ -41,7 +45,14 @@ class Job:
         """What the gateway at the other end of `link` asks for."""
         if isinstance(frame, Load):
             return cls(frame.id, frame.adapter, link, is_probe=True)
-        return cls(frame.id, frame.adapter, link, attempt=frame.attempt, wants_ids=frame.ids)
+        return cls(
+            frame.id,
+            frame.adapter,
+            link,
+            attempt=frame.attempt,
+            wants_ids=frame.ids,
+            tenant=frame.tenant,
+        )
 
     @property
     def key(self) -> str:
@@ -96,3 +107,19 @@ class Job:
         if self.is_probe:
             return Loaded(self.id, {}, fault or Fault.of(Overloaded("The probe was cancelled.")))
         return Done(self.id, self.usage(), finish_reason, None, fault, self.attempt)
+
+
+def fault_of(error: BaseException) -> Fault:
+    """An exception on the wire; one that isn't of our tree shows no detail."""
+    if isinstance(error, TimeoutError):
+        error = GenerationTimeout()
+    if not isinstance(error, InferenceError):
+        error = InferenceError("The engine had an unexpected error on this request.")
+    return Fault.of(error)
+
+
+def reason_of(done: Done, cancel_reason: str) -> str:
+    """How the journal says that a request ended."""
+    if done.fault is not None:
+        return done.fault.code
+    return cancel_reason if done.finish_reason == "cancelled" else done.finish_reason or "stop"

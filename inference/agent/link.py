@@ -201,14 +201,17 @@ class Link:
         assert self._shell is not None
         session, now = self._shell.session, time.monotonic()
         frames = self._outbox.take()
-        if frames and isinstance(stats := frames[-1], wire.Stats) and session.version != 1:
-            frames[-1] = self._as_change(stats)
+        if session.version != 1:
+            frames = [self._as_change(frame) for frame in frames]
         for frame in frames:
             session.sent(frame, now)
         return frames
 
-    def _as_change(self, frame: wire.Stats) -> wire.Stats:
-        """With what changed on the engine since this gateway was told, not all that is there."""
+    def _as_change(self, frame: Frame) -> Frame:
+        """Statistics with what changed on the engine since this gateway was told, not all that is
+        there."""
+        if not isinstance(frame, wire.Stats):
+            return frame
         resident = frame.stats.resident
         loaded, evicted = residency_change(self._told_resident, resident)
         self._told_resident = resident

@@ -2,14 +2,40 @@
 
 Bounded whatever the gateway does: deltas of one stream become one, only the last statistics
 and the last that a request waits for count, and everything else is at most one frame per request.
+
+No frame is longer than the link takes, whatever was merged: what is long leaves in several frames.
+So only a single piece of an answer could be too long, which `too_long` says in time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TypeVar
+
 import msgspec
 
+from inference.errors import InvalidRequest
 from inference.link.session import Attempt
-from inference.link.wire import Delta, Frame, Stats, Step, Wait, Waits
+from inference.link.wire import MAX_FRAME_BYTES, Delta, Error, Frame, Stats, Step, Wait, Waits
+
+STEP_BYTES = 1 << 20
+"""About what one step frame holds, so that neither end's loop is long at one."""
+PIECE_BYTES = STEP_BYTES // 4
+"""About what a delta holds; a longer one is cut, but never within a chunk."""
+MAX_CHUNK_BYTES = MAX_FRAME_BYTES // 2
+MAX_SERVED = 8192
+"""Tenants in one frame of statistics."""
+MAX_WAITS = 8192
+UTF8_BYTES = 4
+"""Of a character, at the most."""
+ID_BYTES = 5
+"""Of a token's id, at the most."""
+DELTA_BYTES = 128
+"""Of a delta without its contents, about."""
+
+
+T = TypeVar("T")
 
 
 class Outbox:
@@ -20,9 +46,10 @@ class Outbox:
         self._deltas: dict[Attempt, Delta] = {}
         self._frames: list[Frame] = []
         self._stats: Stats | None = None
+        self._error: Error | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._waits or self._deltas or self._frames or self._stats)
+        return bool(self._waits or self._deltas or self._frames or self._stats or self._error)
 
     def add(self, delta: Delta) -> None:
         """A stream gained something."""
@@ -39,19 +66,93 @@ class Outbox:
         if isinstance(frame, Stats):
             served = self._stats.served | frame.served if self._stats else frame.served
             self._stats = msgspec.structs.replace(frame, served=served)
+        elif isinstance(frame, Error):
+            self._error = frame
         else:
             self._frames.append(frame)
 
     def take(self) -> list[Frame]:
-        """Everything so far: what is waited for, one step with all deltas, then the rest."""
-        taken: list[Frame] = [Waits(list(self._waits.values()))] if self._waits else []
-        if self._deltas:
-            taken.append(Step(list(self._deltas.values())))
+        """Everything so far: what is waited for, all deltas, then the rest, an error last."""
+        taken: list[Frame] = [Waits(some) for some in _batches(self._waits.values(), MAX_WAITS)]
+        taken += steps_of(self._deltas.values())
         taken += self._frames
         if self._stats is not None:
-            taken.append(self._stats)
-        self._waits, self._deltas, self._frames, self._stats = {}, {}, [], None
+            taken += _parts(self._stats)
+        if self._error is not None:
+            taken.append(self._error)
+        self._waits, self._deltas, self._frames = {}, {}, []
+        self._stats = self._error = None
         return taken
+
+
+def steps_of(deltas: Iterable[Delta]) -> Iterator[Step]:
+    """Frames that hold these deltas, in their order."""
+    pieces = (piece for delta in deltas for piece in _pieces(delta))
+    return map(Step, _packed(pieces, _size, STEP_BYTES))
+
+
+def too_long(delta: Delta) -> InvalidRequest | None:
+    """Why a delta can't be sent: one of its chunks does not fit a frame."""
+    longest = max(map(len, delta.chunks), default=0)
+    if longest <= MAX_CHUNK_BYTES:
+        return None
+    return InvalidRequest(
+        f"A piece of the answer has {longest} bytes, and one can have {MAX_CHUNK_BYTES}: ask for "
+        "less.",
+        param="logprobs",
+    )
+
+
+def _size(delta: Delta) -> int:
+    """At least its bytes in a frame."""
+    ids = sum(map(len, delta.ids.values())) + len(delta.ids) if delta.ids else 0
+    chunks = sum(map(len, delta.chunks)) + ID_BYTES * len(delta.chunks) if delta.chunks else 0
+    return DELTA_BYTES + UTF8_BYTES * len(delta.text) + chunks + 2 * ID_BYTES * ids
+
+
+def _pieces(delta: Delta) -> Iterator[Delta]:
+    """Deltas that say together what this one does; the first has all that is counted."""
+    if _size(delta) <= PIECE_BYTES:
+        yield delta
+        return
+    yield msgspec.structs.replace(delta, text="", chunks=[], ids={})
+    piece = Delta(delta.id, attempt=delta.attempt)
+    for text in _cut(delta.text, PIECE_BYTES // UTF8_BYTES):
+        yield msgspec.structs.replace(piece, text=text)
+    for chunks in _packed(delta.chunks, len, PIECE_BYTES):
+        yield msgspec.structs.replace(piece, chunks=chunks)
+    for choice, ids in delta.ids.items():
+        for some in _batches(ids, PIECE_BYTES // (2 * ID_BYTES)):
+            yield msgspec.structs.replace(piece, ids={choice: some})
+
+
+def _cut(text: str, chars: int) -> Iterator[str]:
+    return (text[at : at + chars] for at in range(0, len(text), chars))
+
+
+def _parts(stats: Stats) -> Iterator[Stats]:
+    """Frames that say together what this one does."""
+    for some in _batches(stats.served.items(), MAX_SERVED) or [[]]:
+        yield msgspec.structs.replace(stats, served=dict(some))
+
+
+def _packed(values: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """The values in their order, `most` together; one that is larger is alone."""
+    held, total = list[T](), 0
+    for value in values:
+        more = size(value)
+        if held and total + more > most:
+            yield held
+            held, total = [], 0
+        held.append(value)
+        total += more
+    if held:
+        yield held
+
+
+def _batches(values: Iterable[T], count: int) -> list[list[T]]:
+    rest = iter(values)
+    return list(iter(lambda: list(islice(rest, count)), []))
 
 
 def residency_change(told: list[str], now: list[str]) -> tuple[list[str], list[str]]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
+
 from inference.gateway.exchange import EVENT_STREAM, Exchange
 from inference.gateway.stream import Stream
 from inference.link.wire import Delta, Done
 from inference.operations.operation import Framing
+
+CHUNKS_AT_ONCE = 256
+"""Chunks of an engine's that are framed in one turn of the loop, which takes well under a
+millisecond; who reads slowly may find thousands."""
 
 
 async def write_whole(exchange: Exchange, stream: Stream, framing: Framing) -> None:
@@ -29,15 +36,25 @@ async def write_stream(exchange: Exchange, stream: Stream, framing: Framing) -> 
     whole_chunks = isinstance(news, Delta) and bool(news.chunks)
     opening = b"" if whole_chunks else framing.opening()
     while isinstance(news, Delta):
-        chunks = b"".join(map(framing.chunk, news.chunks)) or (
-            framing.text(news.text) if news.text else b""
-        )
-        if opening or chunks:
-            await exchange.write(opening + chunks)
+        for events in _events(news, framing, opening):
+            await exchange.write(events)
+            if len(news.chunks) > CHUNKS_AT_ONCE:
+                await asyncio.sleep(0)
         opening = b""
         news = await stream.read()
     closing = opening + framing.closing(_finish_reason(news), stream.limited)
     await exchange.write(closing + framing.ending(news.usage), more=False)
+
+
+def _events(delta: Delta, framing: Framing, opening: bytes) -> Iterator[bytes]:
+    """What is to be written of the delta, piece by piece, the opening before it."""
+    for start in range(0, len(delta.chunks), CHUNKS_AT_ONCE):
+        chunks = delta.chunks[start : start + CHUNKS_AT_ONCE]
+        yield opening + b"".join(map(framing.chunk, chunks))
+        opening = b""
+    text = framing.text(delta.text) if delta.text and not delta.chunks else b""
+    if opening or text:
+        yield opening + text
 
 
 def _finish_reason(done: Done) -> str:

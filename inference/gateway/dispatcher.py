@@ -77,6 +77,7 @@ class Dispatcher:
                     prompts=call.prompts,
                     choices=call.choices,
                     most_tokens=bound if call.max_tokens is None else call.max_tokens,
+                    logprobs=call.logprobs,
                 )
             )
         except BaseException:

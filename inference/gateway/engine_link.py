@@ -55,6 +55,10 @@ class Owner(Protocol):
         """The engine said something that only newer versions know."""
         ...
 
+    def heard_suspects(self, link: EngineLink, suspects: Sequence[wire.Suspect]) -> None:
+        """The engine said with which requests engines fail."""
+        ...
+
     def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
         """Requests ended, by the engine's journal.
 
@@ -172,9 +176,8 @@ class EngineLink:
             case wire.Done(id=id, attempt=attempt):
                 self.engine.dispatched -= 1
                 self._streams.pop((id, attempt)).settle(frame)
-            case wire.Stats():
-                self.engine.note(frame)
-                self._owner.heard_stats(self, frame)
+            case wire.Stats() | wire.Suspects():
+                self._note_news(frame)
             case wire.UsageReport(journal=journal, entries=entries):
                 self._owner.bill(self, journal, entries)
             case wire.Loaded():
@@ -204,6 +207,13 @@ class EngineLink:
     def _end_load(self, loaded: wire.Loaded) -> None:
         if not (answer := self._loads.pop(loaded.id)).done():
             answer.set_result(loaded)
+
+    def _note_news(self, frame: wire.Stats | wire.Suspects) -> None:
+        if isinstance(frame, wire.Stats):
+            self.engine.note(frame)
+            self._owner.heard_stats(self, frame)
+        else:
+            self._owner.heard_suspects(self, frame.suspects)
 
     def _note_waits(self, waits: Sequence[wire.Wait]) -> None:
         for wait in waits:

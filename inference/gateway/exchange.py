@@ -22,6 +22,7 @@ from inference.errors import (
     MethodNotAllowed,
     PayloadTooLarge,
     RequestTimeout,
+    UnsupportedMediaType,
 )
 from inference.gateway import idempotency
 from inference.gateway.hub import new_id
@@ -29,6 +30,7 @@ from inference.gateway.idempotency import Recording
 from inference.gateway.tick import Tick
 from inference.grants import Grant, KeptAnswer, Reservation, Room
 from inference.operations import openai
+from inference.operations.shape import Shape
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -40,6 +42,13 @@ BODY_TIMEOUT_S = 60.0
 DISCARD_FACTOR = 8
 """A body this many times over the limit is no longer read to its end before the 413: clients that
 write before they read would miss the answer otherwise."""
+
+MAX_RETRY_AFTER_S = 60
+"""OpenAI's SDKs take no notice of a `retry-after` above it and come back at once."""
+KEY_HEADERS = (b"api-key", b"x-api-key")
+"""Where clients of other APIs have their key, beside `Authorization`."""
+PLAIN = (b"", b"identity")
+"""Content encodings of a body that is what it is."""
 
 JSON: Headers = [(b"content-type", b"application/json")]
 EVENT_STREAM: Headers = [
@@ -67,7 +76,8 @@ class Exchange:
         """For the `x-ratelimit` headers."""
         self._began = time.monotonic()
         self._receive, self._send = receive, send
-        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self._all_headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._headers = dict(self._all_headers)
 
     @property
     def elapsed_s(self) -> float:
@@ -76,20 +86,27 @@ class Exchange:
     def require_method(self, *methods: str) -> None:
         """Raise MethodNotAllowed unless it is one of these."""
         if self.method not in methods:
-            raise MethodNotAllowed(f"{self.path} takes {' or '.join(methods)} only.")
+            raise MethodNotAllowed(
+                f"{self.path} takes {' or '.join(methods)} only.", allowed=methods
+            )
 
-    def bearer(self) -> str:
-        """The API key.
+    def api_key(self) -> str:
+        """The API key, of whichever header has it.
 
         Raises:
-            InvalidApiKey: there is none.
+            InvalidApiKey: there is none, or headers have different ones.
         """
-        scheme, _, secret = self._headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not secret.strip():
+        found = {key for name, value in self._all_headers if (key := _key_in(name, value))}
+        if not found:
             raise InvalidApiKey(
                 "You didn't provide an API key: send it as `Authorization: Bearer lk_...`."
             )
-        return secret.strip().decode("latin-1")
+        if len(found) > 1:
+            raise InvalidApiKey(
+                "The headers of this request have different API keys: send one, as "
+                "`Authorization: Bearer lk_...`."
+            )
+        return found.pop().decode("latin-1")
 
     def idempotency_key(self) -> str | None:
         """The `Idempotency-Key`, if there is one.
@@ -104,37 +121,50 @@ class Exchange:
         """From now on what is sent goes through the recording."""
         self._send = recording.tee(self._send)
 
-    async def body(self, limit_bytes: int, timeout_s: float = BODY_TIMEOUT_S) -> bytes:
-        """The whole request body.
+    async def body(
+        self, limit_bytes: int, timeout_s: float = BODY_TIMEOUT_S, shape: Shape | None = None
+    ) -> bytes:
+        """The whole request body; its `shape` is counted as it arrives.
 
         Raises:
+            UnsupportedMediaType: it is compressed.
             PayloadTooLarge: it is over the limit.
+            InvalidRequest: it holds too much.
             RequestTimeout: it did not arrive in time.
             ClientDisconnected: the client went away in the middle of it.
         """
+        if (encoding := self._headers.get(b"content-encoding", b"").lower()) not in PLAIN:
+            raise UnsupportedMediaType(
+                f"The body's `Content-Encoding` is {encoding.decode('latin-1')}: send it "
+                "uncompressed."
+            )
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._body(limit_bytes)
+                return await self._body(limit_bytes, shape)
         except TimeoutError:
             raise RequestTimeout(
                 f"The request body did not arrive within {timeout_s:g} s."
             ) from None
 
-    async def _body(self, limit_bytes: int) -> bytes:
+    async def _body(self, limit_bytes: int, shape: Shape | None) -> bytes:
         parts: list[bytes] = []
         size, more = 0, True
+        refusal: InferenceError | None = None
         while more and size <= limit_bytes * DISCARD_FACTOR:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
             part, more = message.get("body", b""), message.get("more_body", False)
             size += len(part)
-            if size <= limit_bytes:
+            if size > limit_bytes:
+                refusal = PayloadTooLarge(
+                    f"The request body is over this server's limit of {limit_bytes} bytes."
+                )
+            if refusal is None:
+                refusal = _refusal(shape, part)
                 parts.append(part)
-        if size > limit_bytes:
-            raise PayloadTooLarge(
-                f"The request body is over this server's limit of {limit_bytes} bytes."
-            )
+        if refusal is not None:
+            raise refusal
         return b"".join(parts)
 
     async def disconnected(self) -> None:
@@ -179,14 +209,42 @@ class Exchange:
         elif self.status:
             await self.write(openai.error_event(error), more=False)
         else:
-            await self.reply(error.http_status, openai.error_body(error), _retry_headers(error))
+            await self.reply(error.http_status, openai.error_body(error), _error_headers(error))
+
+
+def _key_in(name: bytes, value: bytes) -> bytes:
+    """The API key in a header; empty if there is none."""
+    if name == b"authorization":
+        scheme, _, secret = value.strip().partition(b" ")
+        return secret.strip() if scheme.lower() == b"bearer" else b""
+    return value.strip() if name in KEY_HEADERS else b""
+
+
+def _refusal(shape: Shape | None, part: bytes) -> InferenceError | None:
+    """Why no more of a body is kept after this part, which is read to its end all the same."""
+    try:
+        if shape is not None:
+            shape.feed(part)
+    except InvalidRequest as error:
+        return error
+    return None
+
+
+def _error_headers(error: InferenceError) -> Headers:
+    if isinstance(error, MethodNotAllowed) and error.allowed:
+        yield b"allow", ", ".join(error.allowed).encode()
+    if error.http_status == 401:
+        yield b"www-authenticate", b"Bearer"
+    yield from _retry_headers(error)
 
 
 def _retry_headers(error: InferenceError) -> Headers:
     """When to try again, or that it can't help: OpenAI's SDKs would after any 409 and 429."""
     if error.retry_after_s is not None:
-        return [(b"retry-after", str(max(1, math.ceil(error.retry_after_s))).encode())]
-    return [(b"x-should-retry", b"false")] if error.http_status < 500 else []
+        seconds = min(MAX_RETRY_AFTER_S, max(1, math.ceil(error.retry_after_s)))
+        yield b"retry-after", str(seconds).encode()
+    elif error.http_status < 500:
+        yield b"x-should-retry", b"false"
 
 
 def _ratelimit_headers(reservation: Reservation | None) -> Headers:

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and, on gateways, `/fleetz`."""
+"""`/healthz`, which load generators call `/health`, `/readyz` and, on gateways, `/fleetz`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
+from inference.errors import MethodNotAllowed
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 
 Checks = Mapping[str, Callable[[], Awaitable[bool]]]
@@ -22,7 +23,11 @@ class Health:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
-        if exchange.path == "/healthz":
+        try:
+            exchange.require_method("GET", "HEAD")
+        except MethodNotAllowed as error:
+            return await exchange.fail(error)
+        if exchange.path in ("/healthz", "/health"):
             return await exchange.reply(200, b'{"status":"ok"}')
         found = {name: await check() for name, check in self._checks[exchange.path].items()}
         ready = all(found.values())

@@ -1,8 +1,9 @@
 """The HTTP edge of inference: the ASGI application under `/v1/`, and the way of a request in it.
 
 1. The exchange is routed by its path, to an operation or to the models.
-2. The caller is identified from the headers, before the body is read.
-3. The operation parses the body: a `Call`.
+2. The caller is identified from the headers, before the body is read (`callers.py`); one who sends
+   mostly invalid requests is slowed (`pacing.py`).
+3. The body is counted as it arrives (`operations.shape`); the operation parses it: a `Call`.
 4. With an `Idempotency-Key` the answer may be there already (`idempotency.py`).
 5. The dispatcher resolves the model, reserves and submits: a `Stream` (`dispatcher.py`, `hub.py`).
 6. What the engine sends is written as the operation frames it (`answer.py`).
@@ -16,7 +17,7 @@ import asyncio
 
 import structlog
 
-from inference.errors import ClientDisconnected, InferenceError, NotFound
+from inference.errors import ClientDisconnected, InferenceError, NotFound, RequestError
 from inference.gateway import answer, idempotency, models
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
@@ -27,6 +28,7 @@ from inference.grants import Answers, Claim, Directory, KeptAnswer, Limiter
 from inference.operations.call import Call
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
+from inference.operations.shape import Shape
 
 log = structlog.get_logger(__name__)
 
@@ -89,9 +91,21 @@ class OpenAIServer:
 
     async def _serve(self, exchange: Exchange, operation: Operation) -> None:
         exchange.require_method("POST")
-        await self._callers.identify(exchange)
+        grant = await self._callers.identify(exchange)
+        await self._callers.wait_turn(grant)
+        try:
+            await self._answer(exchange, operation)
+        except RequestError as error:
+            await self._callers.note_invalid(exchange, grant, error)
+            raise
+        self._callers.note_valid(grant)
+
+    async def _answer(self, exchange: Exchange, operation: Operation) -> None:
+        shape = Shape(operation.max_numbers)
         # No name holds the body here: it is the call's alone, until the engine has it.
-        call = operation.parse(await exchange.body(self._max_body_bytes, self._body_timeout_s))
+        call = operation.parse(
+            await exchange.body(self._max_body_bytes, self._body_timeout_s, shape)
+        )
         exchange.model = call.model
         if (name := exchange.idempotency_key()) is None:
             await self._generate(exchange, call)
@@ -101,7 +115,7 @@ class OpenAIServer:
     async def _generate_once(self, exchange: Exchange, call: Call, name: str) -> None:
         """Generate the answer, or give the one that the idempotency key stands for."""
         grant = await self._callers.identify(exchange)
-        digest = idempotency.digest_of(exchange.path, call.body)
+        digest = await idempotency.digest_of(exchange.path, call.body)
         claim = Claim(grant.key_id, name, digest, exchange.id)
         async with self._idempotency.turn(claim, exchange.disconnected()) as turn:
             if isinstance(turn, KeptAnswer):

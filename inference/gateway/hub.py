@@ -44,6 +44,7 @@ from inference.grants import (
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S
 from inference.link.shell import Transport
+from inference.link.suspects import Suspects
 from inference.link.wire import Account, AdapterRef, LedgerEntry
 
 log = structlog.get_logger(__name__)
@@ -78,7 +79,8 @@ class Order:
     is told what the request waits for, until its first token. `parsers` are those that its engine
     should have (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client
     bounds it. `attempt` counts the engines that it was tried on. `choices` texts are generated from
-    `prompts`; `most_tokens` bounds each of them, None where only the context does.
+    `prompts`; `most_tokens` bounds each of them, None where only the context does, and so many
+    `logprobs` come with each of its tokens.
     """
 
     grant: Grant
@@ -98,6 +100,7 @@ class Order:
     prompts: int = 1
     choices: int = 1
     most_tokens: int | None = None
+    logprobs: int = 0
     started_at: float = field(default_factory=time.time)
     """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
 
@@ -154,6 +157,9 @@ class Order:
             prompt_tokens=self.prompt_tokens,
             watched=self.watch is not None,
             attempt=self.attempt,
+            choices=self.choices,
+            wanted_tokens=self.most_tokens,
+            logprobs=self.logprobs,
         )
 
 
@@ -187,6 +193,7 @@ class Hub:
         """By engine, the newest of its links; the others get nothing new."""
         self._open: dict[EngineLink, None] = {}
         """All links: several URLs that an agent dials, a load balancer's too, may lead here."""
+        self._suspects = Suspects()
         self._idle = asyncio.Event()
         self._idle.set()
         self.unknown_frames = 0
@@ -280,6 +287,8 @@ class Hub:
         )
         if self._pins is not None:
             self._pin(link, _loadable(link, self._pins))
+        if known := self._suspects.all(time.time()):
+            link.post(wire.Suspects(known))
         self._note_pool(link)
 
     def left(self, link: EngineLink, reason: str) -> None:
@@ -324,6 +333,27 @@ class Hub:
             for id, link in self._links.items():
                 if id != source.engine.id and link.engine.info.name == source.engine.info.name:
                     link.post(served)
+
+    def heard_suspects(self, source: EngineLink, suspects: Sequence[wire.Suspect]) -> None:
+        """An engine learnt with which requests engines fail: the others hear what of it is news."""
+        news = self._suspects.heard(suspects)
+        for suspect in news:
+            log.warning(
+                "engine_failed_with",
+                engine=source.engine.id,
+                request_id=suspect.request_id,
+                tenant=suspect.tenant,
+                digest=suspect.digest,
+                failures=self._suspects.failures(suspect.digest, time.time()),
+            )
+        for link in self._links.values() if news else ():
+            if link.engine.id != source.engine.id:
+                link.post(wire.Suspects(news))
+
+    @property
+    def refused_suspects(self) -> list[wire.Suspect]:
+        """Requests that engines refuse because engines failed with them twice."""
+        return self._suspects.refused(time.time())
 
     def _note_pool(self, link: EngineLink) -> None:
         self._noted_at[link.engine.pool] = time.monotonic()
@@ -434,6 +464,9 @@ class Hub:
                 "prompt_tokens": link.engine.stats.prompt_tokens,
                 "cached_tokens": link.engine.stats.cached_tokens,
                 "completion_tokens": link.engine.stats.completion_tokens,
+                "failures": link.engine.stats.failures,
+                "last_failure": link.engine.stats.last_failure,
+                "refused_suspects": link.engine.stats.refused_suspects,
             }
             for link in list(self._links.values())
         ]

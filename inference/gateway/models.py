@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from inference.errors import UnknownModel
 from inference.gateway.callers import Callers
 from inference.gateway.exchange import Exchange
-from inference.grants import Directory, Grant, ModelCard
+from inference.grants import OUR_MODELS, Directory, Grant, ModelCard
 
 PATH = "/v1/models"
 
@@ -27,20 +26,16 @@ class Models:
         await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))
 
     async def reply_one(self, exchange: Exchange) -> None:
-        """The model that the path names.
+        """The model that the path names, as a request may: one version of an adapter, too.
 
         Raises:
             UnknownModel: the caller has no such model.
         """
         grant = await self._greet(exchange)
-        name = exchange.path.removeprefix(f"{PATH}/")
-        await self._directory.resolve(grant, name)
-        cards = {card.id: card for card in await self._directory.models(grant)}
-        base_name = name.partition("@")[0]
-        if base_name not in cards:
-            raise UnknownModel(f"The model `{name}` has no live version.", param="model")
-        card = _card(cards[base_name]) | {"id": name}
-        await exchange.reply(200, msgspec.json.encode(card))
+        target = await self._directory.resolve(grant, exchange.path.removeprefix(f"{PATH}/"))
+        owner = OUR_MODELS if target.adapter is None else grant.tenant
+        card = ModelCard(target.model, target.created, owner, target.base_model)
+        await exchange.reply(200, msgspec.json.encode(_card(card)))
 
     async def _greet(self, exchange: Exchange) -> Grant:
         exchange.require_method("GET", "HEAD")

@@ -43,6 +43,7 @@ from inference.link.wire import (
     Stats,
     Step,
     Submit,
+    Suspects,
     Unknown,
     Unload,
     UsageAck,
@@ -86,12 +87,25 @@ _MAY_SEND: dict[tuple[Side, State], frozenset[type[Frame]]] = {
     (Side.AGENT, State.CONNECTED): frozenset({Hello, Error}),
     (Side.AGENT, State.GREETED): frozenset({Heartbeat, Error}),
     (Side.AGENT, State.OPEN): frozenset(
-        {Heartbeat, Step, Waits, Done, Stats, UsageReport, Loaded, Drain, Error}
+        {Heartbeat, Step, Waits, Done, Stats, Suspects, UsageReport, Loaded, Drain, Error}
     ),
     (Side.GATEWAY, State.CONNECTED): frozenset({Error}),
     (Side.GATEWAY, State.GREETED): frozenset({Welcome, Error}),
     (Side.GATEWAY, State.OPEN): frozenset(
-        {Heartbeat, Gateways, Submit, Cancel, Served, UsageAck, Pins, Load, Unload, Drain, Error}
+        {
+            Heartbeat,
+            Gateways,
+            Submit,
+            Cancel,
+            Served,
+            Suspects,
+            UsageAck,
+            Pins,
+            Load,
+            Unload,
+            Drain,
+            Error,
+        }
     ),
 }
 

@@ -20,7 +20,7 @@ from msgspec import inspect
 from inference.link import wire
 from inference.link.wire import Frame
 
-FRAMES: Mapping[type[Frame], int] = {}
+FRAMES: Mapping[type[Frame], int] = {wire.Suspects: 3}
 """The version that brought each frame; those not named are of version 1."""
 
 FIELDS: Mapping[type, Mapping[str, int]] = {
@@ -31,7 +31,8 @@ FIELDS: Mapping[type, Mapping[str, int]] = {
     wire.Delta: {"attempt": 2, "ids": 2},
     wire.Wait: {"attempt": 2},
     wire.Hello: {"run": 2},
-    wire.Submit: {"attempt": 2, "ids": 2},
+    wire.EngineStats: {"failures": 3, "last_failure": 3, "refused_suspects": 3},
+    wire.Submit: {"attempt": 2, "ids": 2, "choices": 3, "wanted_tokens": 3, "logprobs": 3},
     wire.Done: {"attempt": 2},
     wire.Cancel: {"attempt": 2},
     wire.Stats: {"loaded": 2, "evicted": 2},

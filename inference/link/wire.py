@@ -18,7 +18,9 @@ PROTOCOL_VERSION = 3
 OLDEST_VERSION = 1
 
 MAX_FRAME_BYTES = 32 << 20
-"""A submit frame holds one request body, 16 MiB at most. Answers may be longer: `Done.sendable`."""
+MAX_BODY_BYTES = MAX_FRAME_BYTES - (1 << 20)
+"""Of the one request body in a submit frame: the rest of that is names and numbers. A longer frame
+would break the link, and with it the streams of everybody else. Of answers see `Done.sendable`."""
 
 
 class Value(msgspec.Struct, array_like=True, frozen=True):
@@ -255,6 +257,27 @@ class EngineStats(Value, frozen=True):
     """Those of them that no gateway has acknowledged yet."""
     unjournaled_tokens: int = 0
     """Output tokens that the engine counted in this run beyond the journal: 0 if all is well."""
+    failures: int = 0
+    """Times that the engine's core died or hung, over restarts of the agent."""
+    last_failure: str = ""
+    """How it failed last: `died`, or `hung`."""
+    refused_suspects: int = 0
+    """Requests refused in this run because engines had failed with them (`Suspect`)."""
+
+
+class Suspect(Value, frozen=True):
+    """A request that ran on an engine when that failed; `suspects` says what follows from it.
+
+    `digest` names what was asked for, `tenant` and `request_id` who asked last.
+    """
+
+    digest: str
+    deaths: dict[str, float] = {}
+    """When engines failed with it, a unix time in seconds, by the agent's run (`Hello.run`)."""
+    ended_well_at: float = 0.0
+    """When it last ran to its end; what was before does not count."""
+    tenant: str = ""
+    request_id: str = ""
 
 
 class Wait(Value, frozen=True):
@@ -334,6 +357,12 @@ class Submit(Frame, tag="submit", frozen=True):
     never twice under one."""
     ids: bool = False
     """Say in `Delta.ids` which tokens were generated."""
+    choices: int = 0
+    """Texts that the body asks for; 0 where the gateway does not say, and the agent must look."""
+    wanted_tokens: int | None = None
+    """What the body bounds each of them by."""
+    logprobs: int = 0
+    """Log-probabilities that it asks for with each token of each of them."""
 
 
 class Step(Frame, tag="step", frozen=True):
@@ -415,6 +444,13 @@ class Served(Frame, tag="served", frozen=True):
     served: dict[str, float]
 
 
+class Suspects(Frame, tag="suspects", frozen=True):
+    """Either way: with which requests engines failed, as this agent learnt, or others did. Hearing
+    it twice changes nothing."""
+
+    suspects: list[Suspect]
+
+
 class UsageReport(Frame, tag="usage", frozen=True):
     """Agent to gateway: ended requests for the ledger, sent until one gateway acknowledges them."""
 
@@ -488,6 +524,7 @@ AnyFrame = (
     | Cancel
     | Stats
     | Served
+    | Suspects
     | UsageReport
     | UsageAck
     | Pins

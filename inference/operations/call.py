@@ -16,8 +16,8 @@ class Call:
     `choices` counts the texts that it asks for; `max_tokens` bounds each of them, None where the
     body doesn't. `tokens` counts those of all `prompts` where they come as tokens, 0 where they are
     text. A `flex` request may wait behind others. `parsers` are those that its engine should have
-    (`ModelInfo.parsers`). `body` is what the engine's agent gets: the client's bytes, unless the
-    operation makes something else of them.
+    (`ModelInfo.parsers`), `logprobs` are asked for with each token of each choice. `body` is what
+    the engine's agent gets: the client's bytes, unless the operation makes something else of them.
     """
 
     operation: Operation
@@ -30,10 +30,11 @@ class Call:
     prompts: int = 1
     tokens: int = 0
     parsers: tuple[str, ...] = ()
+    logprobs: int = 0
     body: bytes = b""
 
     def take_body(self) -> bytes:
         """The body, which is not kept here any longer: a call lives as long as its answer, and the
-        body may be as large as 16 MiB."""
+        body may have many megabytes."""
         body, self.body = self.body, b""
         return body

@@ -7,18 +7,54 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.operations.constraints import check_tools, with_parameters
 from inference.operations.fields import SAMPLING
-from inference.operations.openai import ARRAY, Fields, OpenAIOperation
+from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
+from inference.operations.reading import check_inner
+from inference.operations.shape import Shape
 
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 """What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""
 
 
+class _CalledFunction(msgspec.Struct):
+    name: str
+    arguments: str
+
+
+class _ToolCall(msgspec.Struct):
+    id: str
+    function: _CalledFunction
+    type: str | None = None
+
+
+class _Part(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Message(msgspec.Struct):
+    """Of some thousands with a wrong field vLLM's reader took ten seconds to say so."""
+
+    role: str | None = None
+    content: str | list[_Part] | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    tool_call_id: str | None = None
+
+
 class _ChatFields(Fields):
-    messages: msgspec.Raw = msgspec.Raw(b"[]")
+    messages: list[_Message] = []
     max_completion_tokens: int | None = None
-    tools: msgspec.Raw = msgspec.Raw(b"null")
+    tool_choice: msgspec.Raw = NULL
+    tools: msgspec.Raw = NULL
+    logprobs: msgspec.Raw = NULL
+    top_logprobs: msgspec.Raw = NULL
 
 
 class Chat(OpenAIOperation[_ChatFields]):
@@ -43,12 +79,14 @@ class Chat(OpenAIOperation[_ChatFields]):
     }
 
     def check_prompt(self, fields: _ChatFields) -> None:
-        """There must be an array of messages with something in it."""
-        array = ARRAY.match(fields.messages)
-        if array is None:
-            raise InvalidRequest("`messages` must be an array of messages.", param="messages")
-        if array[1] == b"]":
+        """There must be a message; what the assistant is said to have called must be bearable."""
+        if not fields.messages:
             raise InvalidRequest("`messages` must hold at least one message.", param="messages")
+        shape = Shape()
+        for i, message in enumerate(fields.messages):
+            for j, call in enumerate(message.tool_calls or ()):
+                param = f"messages[{i}].tool_calls[{j}].function.arguments"
+                check_inner(call.function.arguments, shape, param)
 
     def wanted_tokens(self, fields: _ChatFields) -> int | None:
         """`max_completion_tokens`, or else the older `max_tokens`."""
@@ -60,9 +98,16 @@ class Chat(OpenAIOperation[_ChatFields]):
         return most
 
     def parsers(self, fields: _ChatFields) -> tuple[str, ...]:
-        """One of tool calls, where there are tools."""
-        tools = ARRAY.match(fields.tools)
-        return () if tools is None or tools[1] == b"]" else ("tool",)
+        """One of tool calls, where there are tools that may be called."""
+        choice = bytes(fields.tool_choice)
+        must_use = choice not in (b"null", b'"none"', b'"auto"')
+        are_tools = check_tools(fields.tools, must_use=must_use)
+        return ("tool",) if are_tools and choice != b'"none"' else ()
+
+    def logprobs(self, fields: _ChatFields) -> int:
+        """Of the token itself, and of `top_logprobs` others."""
+        wanted = bytes(fields.logprobs).strip() not in (b"null", b"false")
+        return 1 + top_of(fields.top_logprobs) if wanted else 0
 
     def opening(self) -> dict[str, Any]:
         """Who speaks."""
@@ -84,6 +129,8 @@ class Chat(OpenAIOperation[_ChatFields]):
         """Messages of text, and of the template's arguments only switches."""
         kept = super().allowed(body)
         _check_messages(body.get("messages"))
+        if isinstance(tools := kept.get("tools"), list):
+            kept["tools"] = [with_parameters(tool) for tool in tools]
         if switches := _switches(body.get("chat_template_kwargs")):
             kept["chat_template_kwargs"] = switches
         return kept
@@ -118,10 +165,13 @@ def _check_content(content: Any, param: str) -> None:
         return
     if not isinstance(content, list):
         raise InvalidRequest(f"`{param}` must be a string or an array of parts.", param=param)
-    for part in content:
+    for i, part in enumerate(content):
         type_ = part.get("type") if isinstance(part, dict) else None
         if type_ not in ("text", "refusal"):
             raise InvalidRequest(f"`{param}`: only parts of type `text` are served.", param=param)
+        if part.get(type_) is None:
+            missing = f"{param}[{i}].{type_}"
+            raise InvalidRequest(f"`{missing}` is missing.", param=missing)
 
 
 def _switches(given: Any) -> dict[str, bool]:

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.operations.estimate import MAX_TOKENS
 from inference.operations.fields import SAMPLING
-from inference.operations.openai import ARRAY, Fields, OpenAIOperation
+from inference.operations.openai import ARRAY, NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
 
 COMPLETION_TOKENS = 16
@@ -16,7 +17,8 @@ COMPLETION_TOKENS = 16
 
 
 class _CompletionFields(Fields):
-    prompt: msgspec.Raw = msgspec.Raw(b"null")
+    prompt: msgspec.Raw = NULL
+    logprobs: msgspec.Raw = NULL
 
 
 class Completion(OpenAIOperation[_CompletionFields]):
@@ -28,6 +30,7 @@ class Completion(OpenAIOperation[_CompletionFields]):
     whole_object = chunk_object = "text_completion"
     decoder = msgspec.json.Decoder(_CompletionFields)
     accepted = SAMPLING | {"add_special_tokens", "echo", "prompt", "suffix"}
+    max_numbers = MAX_TOKENS
 
     def check_prompt(self, fields: _CompletionFields) -> None:
         """There must be one; its shape is left to the engine."""
@@ -47,6 +50,10 @@ class Completion(OpenAIOperation[_CompletionFields]):
             return len(msgspec.json.decode(array.string, type=list[msgspec.Raw])), 0
         parts = bytes(array.string)
         return max(1, parts.count(b"[") - 1), parts.count(b",") + 1
+
+    def logprobs(self, fields: _CompletionFields) -> int:
+        """Of the token itself, and of `logprobs` others."""
+        return 0 if bytes(fields.logprobs).strip() == b"null" else 1 + top_of(fields.logprobs)
 
     def opening(self) -> None:
         """A stream begins with its first text."""
@@ -75,6 +82,8 @@ class Completion(OpenAIOperation[_CompletionFields]):
         """A prompt of texts or tokens."""
         kept = super().allowed(body)
         _check_prompt(body.get("prompt"))
+        if kept.get("suffix") == "":
+            del kept["suffix"]
         return kept
 
     def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-import msgspec
 
 from inference.errors import InvalidRequest
 
@@ -58,16 +56,9 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
 """Fields of OpenAI's or vLLM's that would make another answer, so ignoring them would be to give a
 wrong one. The value that changes nothing, and what to do instead."""
 
-MAX_CONSTRAINT_BYTES = 64 << 10
-"""Of a schema or grammar as JSON. One of a megabyte held everybody's streams up for minutes."""
-
-MAX_VALUES = 50_000
-"""Of a body, apart from the prompt's tokens. vLLM's reader finds fault with each wrong one, several
-times, and everybody's streams stand still meanwhile."""
-
 
 def check_fields(body: dict[str, Any]) -> None:
-    """See that the body asks for nothing that no engine does, and for no more than is bearable.
+    """See that the body asks for nothing that no engine does.
 
     Raises:
         InvalidRequest: it does.
@@ -75,30 +66,3 @@ def check_fields(body: dict[str, Any]) -> None:
     for name, (harmless, instead) in UNSERVED.items():
         if (given := body.get(name)) and given != harmless:
             raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
-    for name in _constraints(body):
-        size = len(msgspec.json.encode(body.get(name)))
-        if size > MAX_CONSTRAINT_BYTES:
-            raise InvalidRequest(
-                f"`{name}` has {size} bytes: it can have {MAX_CONSTRAINT_BYTES} at most.",
-                param=name,
-            )
-    _check_size(body)
-
-
-def _check_size(body: dict[str, Any]) -> None:
-    seen = 0
-    rest: list[Any] = [{name: value for name, value in body.items() if name != "prompt"}]
-    while rest:
-        value = rest.pop()
-        within = value.values() if isinstance(value, dict) else value
-        seen += len(within)
-        if seen > MAX_VALUES:
-            raise InvalidRequest(f"The body holds more than {MAX_VALUES} values.")
-        rest += (part for part in within if isinstance(part, dict | list))
-
-
-def _constraints(body: dict[str, Any]) -> Iterator[str]:
-    """The fields that answers are held to."""
-    yield from ("response_format", "structured_outputs")
-    if body.get("tool_choice") not in (None, "none", "auto"):
-        yield "tools"

@@ -16,8 +16,10 @@ import msgspec
 from inference.errors import InferenceError, InvalidRequest
 from inference.link.wire import Usage
 from inference.operations.call import Call
+from inference.operations.constraints import check_response_format, check_structured_outputs
 from inference.operations.fields import check_fields
 from inference.operations.operation import Framing, Operation
+from inference.operations.reading import decode
 
 DONE = b"data: [DONE]\n\n"
 
@@ -26,6 +28,9 @@ MAX_CHOICES = 1024
 
 ARRAY = re.compile(rb"\s*\[\s*(.)", re.DOTALL)
 """With what its first part begins. Megabytes of small parts are not taken apart on this loop."""
+
+MAX_TOP = 1000
+"""Log-probabilities of one token; engines take fewer."""
 
 _json = msgspec.json.Encoder().encode
 
@@ -36,8 +41,13 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
+NULL = msgspec.Raw(b"null")
+"""Of a field that is not there."""
+
+
 class Fields(msgspec.Struct):
-    """What the gateway reads of any generating request."""
+    """What the gateway reads of any generating request: what it needs, and what engines take too
+    lightly or find out too late. A number is one, not a text such as "NaN"."""
 
     model: str
     stream: bool | None = None
@@ -45,9 +55,32 @@ class Fields(msgspec.Struct):
     max_tokens: int | None = None
     n: int | None = None
     service_tier: str | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    min_p: float | None = None
+    min_tokens: int | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    response_format: msgspec.Raw = NULL
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    structured_outputs: msgspec.Raw = NULL
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
 
 
 Read = TypeVar("Read", bound=Fields)
+
+
+def top_of(given: msgspec.Raw) -> int:
+    """The number of a field that asks for the likeliest tokens; 0 if it is none, which engines then
+    find fault with."""
+    digits = bytes(given).strip()
+    return min(MAX_TOP, int(digits[:4])) if digits.isdigit() else 0
 
 
 class OpenAIOperation(Operation, Generic[Read]):
@@ -79,8 +112,16 @@ class OpenAIOperation(Operation, Generic[Read]):
         return 1, 0
 
     def parsers(self, fields: Read) -> tuple[str, ...]:
-        """Those of `ModelInfo.parsers` that the engine should have."""
+        """Those of `ModelInfo.parsers` that the engine should have.
+
+        Raises:
+            InvalidRequest: what they would read is wrong.
+        """
         return ()
+
+    def logprobs(self, fields: Read) -> int:
+        """How many log-probabilities come with each token of each choice."""
+        return 0
 
     @abstractmethod
     def opening(self) -> dict[str, Any] | None:
@@ -108,6 +149,8 @@ class OpenAIOperation(Operation, Generic[Read]):
             raise InvalidRequest(
                 "`stream_options` is only allowed when `stream` is true.", param="stream_options"
             )
+        check_response_format(fields.response_format)
+        check_structured_outputs(fields.structured_outputs)
         options = fields.stream_options or StreamOptions()
         prompts, tokens = self.prompts(fields)
         choices = max(1, fields.n or 1) * prompts
@@ -128,6 +171,7 @@ class OpenAIOperation(Operation, Generic[Read]):
             prompts=prompts,
             tokens=tokens,
             parsers=self.parsers(fields),
+            logprobs=self.logprobs(fields),
             body=body,
         )
 
@@ -138,7 +182,12 @@ class OpenAIOperation(Operation, Generic[Read]):
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """As the operation says."""
         check_fields(body)
-        return super().allowed(body)
+        # A null means, as with OpenAI, that the field is not there; vLLM takes it of some alone.
+        kept = {name: value for name, value in super().allowed(body).items() if value is not None}
+        if kept.get("top_p") == 0:  # of the likeliest token alone, which vLLM wants said so
+            del kept["top_p"]
+            kept["top_k"] = 1
+        return kept
 
 
 class OpenAIFraming(Framing):
@@ -243,39 +292,6 @@ def _details(limited: InferenceError | None) -> dict[str, Any]:
     if limited is None:
         return {}
     return {"finish_details": {"code": limited.code, "message": limited.message}}
-
-
-def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-    """Read the gateway's fields of a body; the others are only skipped.
-
-    Raises:
-        InvalidRequest: not UTF-8, not JSON, or a field has a wrong type.
-    """
-    try:
-        body.decode()  # msgspec skips the text of fields that it doesn't read
-        return decoder.decode(body)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"The body is not UTF-8: {error.reason} at byte {error.start}."
-        ) from None
-    except msgspec.ValidationError as error:
-        raise _invalid_field(str(error)) from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
-
-
-_MISSING = re.compile(r"missing required field `(\w+)`")
-_AT = re.compile(r"(.*) - at `\$\.?(.*)`")
-
-
-def _invalid_field(message: str) -> InvalidRequest:
-    """msgspec's sentence (`Expected `str`, got `int` - at `$.model``) as ours."""
-    if missing := _MISSING.search(message):
-        return InvalidRequest(f"You must provide a {missing[1]} parameter.", param=missing[1])
-    if found := _AT.fullmatch(message):
-        what = found[1][0].lower() + found[1][1:]
-        return InvalidRequest(f"`{found[2]}`: {what}.", param=found[2])
-    return InvalidRequest(f"The body must be a JSON object: {message}.")
 
 
 def span(seconds: float) -> str:

@@ -4,6 +4,7 @@ A request meets its operation in this order:
 
 | where | what is asked of it |
 | --- | --- |
+| gateway | its body is counted while it arrives: `shape.Shape` |
 | gateway | `parse` reads the body as far as routing, limits and framing need it: a `Call` |
 | gateway | `estimate` says what to reserve for it, `bound` what the engine may generate of that |
 | gateway | the `submit` frame carries the operation's `name` and `Call.body` |
@@ -99,6 +100,10 @@ class Operation(ABC):
     """The fields of a body that engines may see. Others are ignored, as OpenAI ignores unknown
     ones, and so is every field by which a client could say who it is or where its cache lies. A
     list of what is allowed also holds for fields that vLLM has yet to invent."""
+
+    max_numbers: ClassVar[int] = 0
+    """How many numbers a body may hold in arrays, such as a prompt's tokens, beside
+    `shape.MAX_VALUES` other values."""
 
     # --- gateway ---------------------------------------------------------------------------------
 

@@ -12,9 +12,20 @@ from pathlib import Path
 from demo.data import about_capital, about_company, about_counting, about_sum
 from demo.voices import COURSES, TENANTS, Tenant
 
-__all__ = ["ADAPTERS", "BASE", "MODEL_NAME", "QUESTIONS", "SHIPPED", "TENANTS", "Tenant"]
+__all__ = [
+    "ADAPTERS",
+    "BASE",
+    "MODEL_NAME",
+    "QUESTIONS",
+    "SHIPPED",
+    "TENANTS",
+    "TOOL_PARSER",
+    "Tenant",
+]
 
 MODEL_NAME = "lorikeet-demo"
+TOOL_PARSER = "hermes"
+"""vLLM's parser of the tool calls that the chat template writes."""
 
 
 @dataclass(frozen=True, slots=True)

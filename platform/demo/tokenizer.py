@@ -20,17 +20,27 @@ PIECES = r"\d+|\p{Lu}\p{L}*| ?\p{Ll}+|[^\s\p{L}\d]+ ?|\s|\p{L}"
 """How text is cut before merging: numbers and capitalised words never take a space along, so that
 the model copies the same token from a question into a sentence and into JSON."""
 
+# Of tools the names alone: the model was taught none, and its context is short. What it calls is
+# held to their schemas, in the form that vLLM's parser `demo.TOOL_PARSER` reads.
 CHAT_TEMPLATE = """\
 {{- bos_token -}}
+{%- if tools -%}
+  {{- '<|system|>Tools: ' + tools | map(attribute='function.name') | join(', ') + '.' -}}
+{%- endif -%}
 {%- for message in messages -%}
   {%- if message['role'] == 'system' or message['role'] == 'developer' -%}
     {{- '<|system|>' + message['content'] -}}
-  {%- elif message['role'] == 'user' -%}
+  {%- elif message['role'] == 'user' or message['role'] == 'tool' -%}
     {{- '<|user|>' + message['content'] -}}
   {%- elif message['role'] == 'assistant' -%}
-    {{- '<|assistant|>' + message['content'] + eos_token -}}
+    {{- '<|assistant|>' + (message['content'] or '') -}}
+    {%- for call in message['tool_calls'] or [] -%}
+      {%- set said = {'name': call.function.name, 'arguments': call.function.arguments} -%}
+      {{- '<tool_call>' + said | tojson + '</tool_call>' -}}
+    {%- endfor -%}
+    {{- eos_token -}}
   {%- else -%}
-    {{- raise_exception('Only the roles system, user and assistant are supported.') -}}
+    {{- raise_exception('Only the roles system, user, assistant and tool are supported.') -}}
   {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}

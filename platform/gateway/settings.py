@@ -10,6 +10,7 @@ from gateway.database import parse_url
 from gateway.process_secrets import secrets_of
 from gateway.start import ROOT
 from inference import environ
+from inference.link.wire import MAX_BODY_BYTES
 
 start.load_settings(ROOT / ".env")
 VAR = start.var_folder()
@@ -58,7 +59,12 @@ GATEWAY_URL = environ.text("GATEWAY_URL", "http://127.0.0.1:8000")
 """The base URL under which agents, workers and consoles reach this gateway process."""
 CORS_ORIGINS = environ.words("CORS_ORIGINS")
 """Whose pages, besides the console's, may read what the API answers."""
-MAX_REQUEST_BYTES = environ.size("MAX_REQUEST_BYTES", 8 << 20)
+MAX_REQUEST_BYTES = environ.size(
+    "MAX_REQUEST_BYTES",
+    8 << 20,
+    high=MAX_BODY_BYTES,
+    why="a frame to an engine holds no longer body",
+)
 REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
 KEYS_WITHOUT_DATABASE_S = environ.integer("KEYS_WITHOUT_DATABASE_S", 300)
 """While PostgreSQL is away, so long after it was last heard of: a gateway goes on with the keys and

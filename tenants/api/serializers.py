@@ -374,6 +374,16 @@ class EngineSerializer(serializers.Serializer[Any]):
     prompt_tokens = serializers.IntegerField(required=False)
     cached_tokens = serializers.IntegerField(required=False)
     completion_tokens = serializers.IntegerField(required=False)
+    failures = serializers.IntegerField(
+        required=False, help_text="Times that its core died or hung, over restarts."
+    )
+    last_failure = serializers.CharField(
+        required=False, help_text="How it failed last: `died` or `hung`; empty if it never did."
+    )
+    refused_suspects = serializers.IntegerField(
+        required=False,
+        help_text="Requests refused since its start because engines had failed with them twice.",
+    )
 
 
 class OwnAdapter(serializers.SlugRelatedField[Adapter]):

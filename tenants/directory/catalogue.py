@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from inference.errors import UnknownModel
-from inference.grants import Grant, Limits, ModelCard, Price, Target
+from inference.grants import OUR_MODELS, Grant, Limits, ModelCard, Price, Target
 from inference.link.wire import AdapterRef
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
@@ -160,7 +160,9 @@ def resolve(
     if name in bases:
         base = bases[name]
         price = price_at(now, base.prices)
-        return Target(name, name, price=price, max_model_len=base.max_model_len)
+        return Target(
+            name, name, price=price, max_model_len=base.max_model_len, created=base.created
+        )
     row = own.find(name)
     # Missing only while the notice of a new base model is under way.
     base = bases.get(row.base_model, BaseRow(row.base_model, 0, 0))
@@ -173,6 +175,7 @@ def resolve(
         limits=own.limits(row),
         price=price_at(now, row.prices, base.prices),
         max_model_len=base.max_model_len,
+        created=row.created,
     )
 
 
@@ -192,7 +195,7 @@ def _ref(tenant: str, row: VersionRow | PinRow) -> AdapterRef:
 def cards(grant: Grant, bases: Mapping[str, BaseRow], own: Catalogue) -> list[ModelCard]:
     """Every model that the key may use, by name."""
     found = {
-        row.name: ModelCard(row.name, row.created, "lorikeet", row.name) for row in bases.values()
+        row.name: ModelCard(row.name, row.created, OUR_MODELS, row.name) for row in bases.values()
     }
     for row in own.live():
         card = ModelCard(row.adapter, row.created, grant.tenant, row.base_model)

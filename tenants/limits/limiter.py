@@ -51,6 +51,7 @@ from tenants.limits.redis_store import TIMEOUT_S, RedisStore
 from tenants.limits.refusals import error_of
 from tenants.limits.spent import Spent
 from tenants.limits.state import LEASE_MS
+from tenants.limits.window import WINDOW_S
 
 log = structlog.get_logger(__name__)
 
@@ -225,7 +226,8 @@ class StoreLimiter:
         for each in left:
             header = self._kinds[each.kind].header
             if header not in rooms or each.remaining < rooms[header].remaining:
-                rooms[header] = Room(each.limit, each.remaining, each.reset_ms / 1000)
+                reset_s = min(each.reset_ms / 1000, WINDOW_S)
+                rooms[header] = Room(each.limit, each.remaining, reset_s)
         return rooms
 
     async def _read_only(self, command: Look | Count) -> AnyAnswer:

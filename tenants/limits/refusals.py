@@ -9,6 +9,7 @@ from inference.errors import InferenceError, InsufficientQuota, RateLimitExceede
 from inference.grants import MICRO, Limits
 from tenants.limits.commands import Refused
 from tenants.limits.kinds import KINDS, Kinds
+from tenants.limits.window import WINDOW_S
 
 
 def error_of(
@@ -29,7 +30,9 @@ def error_of(
         return InsufficientQuota(f"Budget used up for {facts} It renews on {renewal:%Y-%m-%d} UTC.")
     if refused.wait_ms is None:
         return RateLimitExceeded(f"Request too large for {facts} It is more than the limit allows.")
-    wait_s = refused.wait_ms / 1000
+    # A second's requests leave when all of it is a minute ago, and so up to a second late; OpenAI's
+    # SDKs take no notice of more than a minute.
+    wait_s = min(refused.wait_ms / 1000, WINDOW_S)
     return RateLimitExceeded(
         f"Rate limit reached for {facts} Try again in {max(1, ceil(wait_s))} s.",
         retry_after_s=wait_s,

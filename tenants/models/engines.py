@@ -48,7 +48,7 @@ class EngineCredentialQuerySet(models.QuerySet["EngineCredential"]):
 class EngineCredential(models.Model):
     """Who an engine is: it bills and fetches only what was dispatched to this credential.
 
-    Gateways hear of every change at once (`migrations/0029_engine_credentials.py`).
+    Gateways hear of every change at once (`migrations/0027_engine_credentials.py`).
     """
 
     name = models.CharField(max_length=200, help_text="Such as the machine that it is for.")

@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from transformers import AutoTokenizer
 
 from inference.agent.engines.engine import Engine, LocalAdapter
 from inference.errors import EngineFailed, InvalidRequest, RequestError
-from inference.operations.fields import MAX_CONSTRAINT_BYTES
-from tests.engine.driving import QUESTION, ask, running_after_a_step, work_of
+from tests.engine.driving import QUESTION, ask, run, running_after_a_step, work_of
 from tests.engine.factory import AdapterFactory
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
@@ -65,6 +63,8 @@ async def test_log_probabilities_of_a_chat(vllm: Engine) -> None:
 async def test_token_ids_are_those_of_the_text_by_choice_over_all_prompts(
     vllm: Engine, base: Path, stream: bool
 ) -> None:
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(base)
     asked = {"prompt": ["Who are you?", "The quick"], "n": 2, "temperature": 0.9, "seed": 3}
     answer = await ask(vllm, "completion", stream=stream, wants_ids=True, **asked)
@@ -104,16 +104,64 @@ async def test_a_completion_echoes_its_prompt_with_log_probabilities(
 
 async def test_log_probabilities_are_bounded(vllm: Engine) -> None:
     asked = {"prompt": [[5] * 32] * 320, "echo": True, "logprobs": 20, "max_tokens": 1}
-    with pytest.raises(InvalidRequest, match="200000 log-probabilities") as refused:
+    with pytest.raises(InvalidRequest, match="5000 log-probabilities") as refused:
         await ask(vllm, "completion", **asked)
     assert refused.value.param == "logprobs"
 
 
-async def test_tools_that_answers_are_held_to_are_bounded(vllm: Engine) -> None:
-    long = WEATHER | {"function": {"name": "f", "description": "x" * MAX_CONSTRAINT_BYTES}}
-    with pytest.raises(InvalidRequest, match="bytes") as refused:
-        await ask(vllm, tools=[long], tool_choice="required")
-    assert refused.value.param == "tools"
+@pytest.mark.parametrize("stream", [True, False])
+async def test_log_probabilities_are_bounded_whether_or_not_they_stream(
+    vllm: Engine, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from inference.agent.engines.vllm import serving
+
+    monkeypatch.setattr(serving, "MAX_LOGPROBS", 100)
+    work = work_of(logprobs=True, top_logprobs=9, max_tokens=100, stream=stream)
+    with pytest.raises(InvalidRequest, match="100 log-probabilities") as refused:
+        await run(vllm, work)
+    assert refused.value.param == "logprobs"
+    assert 10 <= work.meter.completion_tokens < 100, "it ended there"
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+async def test_a_whole_answer_is_what_its_stream_was(vllm: Engine, kind: str) -> None:
+    """Log-probabilities are put together from a stream's; texts come from the same tokens."""
+    further: dict[str, Any] = {"logprobs": 3, "echo": True, "prompt": [9] * 40}
+    if kind == "chat":
+        further = {"logprobs": True, "top_logprobs": 3}
+    asked = {"n": 3, "temperature": 1.0, "seed": 5, "max_tokens": 12} | further
+    whole = await ask(vllm, kind, **asked)
+    streamed = await ask(vllm, kind, stream=True, **asked)
+    texts, logprobs = ["", "", ""], [dict[str, list[Any]]() for _ in range(3)]
+    for chunk in streamed.chunks:
+        for choice in chunk["choices"]:
+            at = choice["index"]
+            texts[at] += choice.get("text") or choice.get("delta", {}).get("content") or ""
+            for name, values in (choice["logprobs"] or {}).items():
+                logprobs[at].setdefault(name, []).extend(values or [])
+    for at, choice in enumerate(whole.response["choices"]):
+        assert (choice["index"], choice["finish_reason"]) == (at, "length")
+        assert (choice["message"]["content"] if kind == "chat" else choice["text"]) == texts[at]
+        assert choice["logprobs"] == {name: some for name, some in logprobs[at].items() if some}
+    assert len(set(texts)) == 3
+    assert whole.response["usage"]["completion_tokens"] == whole.tokens == 36
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"structured_outputs": {"grammar": "root ::= root"}},
+        {"structured_outputs": {"choice": ["yes", "no"]}, "allowed_token_ids": [5, 6]},
+    ],
+    ids=["nothing", "another"],
+)
+@pytest.mark.parametrize("n", [1, 2])
+async def test_an_answer_that_nothing_can_be_is_the_requests_fault(
+    vllm: Engine, held: dict[str, Any], n: int
+) -> None:
+    with pytest.raises(InvalidRequest):
+        await ask(vllm, n=n, temperature=1.0, **held)
+    assert vllm.alive
 
 
 async def test_what_is_wrong_is_said_of_the_type_that_was_given(vllm: Engine) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from allauth.account.models import EmailAddress
+from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
 from allauth.mfa.totp.internal import auth as totp
 from django.contrib.sessions.models import Session
 from django.core import mail
@@ -162,6 +163,17 @@ def test_the_right_code_signs_in(secret: str) -> None:
         if enter(client, code_of(secret)).status_code == 302:
             break
     assert "_auth_user_id" in client.session
+
+
+def test_the_recovery_codes_can_be_read(ada: User, secret: str) -> None:
+    codes = RecoveryCodes.activate(ada)
+    client = at_the_second_factor()
+    code = codes.get_unused_codes()[0]
+    enter(client, code)
+    client.post("/account/reauthenticate/", {"password": PASSWORD})
+    page = client.get("/account/2fa/recovery-codes/").content.decode()
+    assert code not in page
+    assert all(one in page for one in codes.get_unused_codes())
 
 
 # --- Mails ---------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from inference.environ import BadSetting
         (lambda: environ.size("X", 1), "512M", 512 << 20),
         (lambda: environ.size("X", 1), "2GiB", 2 << 30),
         (lambda: environ.size("X", 1), "3 kb", 3 << 10),
+        (lambda: environ.size("X", 1, high=2 << 20, why="so it is"), "2M", 2 << 20),
         (lambda: environ.words("X"), "a, b,,c ", ["a", "b", "c"]),
         (lambda: environ.words("X", ["d"]), "", ["d"]),
         (lambda: environ.secret("X"), "s" * 32, "s" * 32),

@@ -32,6 +32,31 @@ async def test_a_report_is_passed_on_and_nothing_that_it_needs_not() -> None:
 
 
 @pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-api-key": "lk_x"},
+        {"api-key": "lk_x", "Authorization": "Bearer lk_x"},
+        {"api-key": "lk_x", "Authorization": "Basic dXNlcjp3b3Jk"},
+    ],
+    ids=str,
+)
+async def test_the_console_finds_the_key_where_it_looks(headers: dict[str, str]) -> None:
+    console = Responder(lambda scope, body: (200, b""))
+    async with (
+        serving(console) as url,
+        Forward(url) as app,
+        serving(app) as here,
+        httpx.AsyncClient(base_url=here) as client,
+    ):
+        answer = await client.get(PATH, headers=headers)
+        differing = await client.get(PATH, headers={"api-key": "lk_x", "x-api-key": "lk_y"})
+    assert (answer.status_code, differing.status_code) == (200, 401)
+    ((_, passed, _),) = console.requests
+    assert passed[b"authorization"] == b"Bearer lk_x"
+    assert not passed.keys() & {b"api-key", b"x-api-key"}
+
+
+@pytest.mark.parametrize(
     ("method", "headers", "status"),
     [("POST", {}, 405), ("DELETE", {}, 405), ("GET", {"x-lorikeet-forwarded": "1"}, 503)],
 )

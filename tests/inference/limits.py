@@ -12,6 +12,8 @@ class Counted:
 
     def __init__(self) -> None:
         self.tokens_left: int | None = None
+        self.full = False
+        """No request is let in, whatever it asks for."""
         self.refusal: InferenceError = RateLimitExceeded(
             "Rate limit reached for tests.", retry_after_s=3
         )
@@ -25,6 +27,8 @@ class Counted:
         self.looked: list[tuple[Limits, ...]] = []
 
     async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
+        if self.full:
+            raise self.refusal
         granted = None if self.tokens_left is None else self._take(ask.output_tokens)
         if granted is not None and granted < ask.least_output_tokens:
             self.tokens_left = granted

@@ -224,7 +224,7 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     http = URLRouter(
         [
             re_path(r"^v1/", server),  # type: ignore[arg-type]
-            re_path(r"^(healthz|readyz|fleetz)$", Health({}, {"engine": connected})),  # type: ignore[arg-type]
+            re_path(r"^(healthz|health|readyz|fleetz)$", Health({}, {"engine": connected})),  # type: ignore[arg-type]
             path("engine/probe", EngineProbe(hub, WORKER_TOKEN)),  # type: ignore[arg-type]
         ]
     )

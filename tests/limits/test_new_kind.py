@@ -91,13 +91,13 @@ async def used(limiter: StoreLimiter) -> int:
 
 async def test_it_is_counted_and_refused_by_its_own_words(limiter: StoreLimiter) -> None:
     reservation = await limiter.reserve("r1", CALLER, target(), images(3))
-    assert reservation.rooms["images"] == Room(5, 2, 61.0)
+    assert reservation.rooms["images"] == Room(5, 2, 60)
     assert reservation.output_tokens is None, "it limits no output"
     with pytest.raises(RateLimitExceeded) as refused:
         await limiter.reserve("r2", CALLER, target(), images(3))
     assert refused.value.message == (
         "Rate limit reached for tenant `acme`: 5 images per minute; used 3, requested 3. "
-        "Try again in 61 s."
+        "Try again in 60 s."
     )
     assert refused.value.retry_after_s == 61.0
     with pytest.raises(RateLimitExceeded, match="Request too large for tenant `acme`: 5 images"):
@@ -155,7 +155,7 @@ async def test_its_header_tells_what_is_left(clock: Clock) -> None:
     headers = dict(sent[0]["headers"])
     assert headers[b"x-ratelimit-limit-images"] == b"5"
     assert headers[b"x-ratelimit-remaining-images"] == b"2"
-    assert headers[b"x-ratelimit-reset-images"] == b"1m1s"
+    assert headers[b"x-ratelimit-reset-images"] == b"1m0s"
 
 
 # --- setting -------------------------------------------------------------------------------------

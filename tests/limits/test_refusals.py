@@ -34,6 +34,15 @@ def test_a_rate_limit_says_when_to_try_again() -> None:
     assert error.retry_after_s == 11.001
 
 
+def test_a_wait_is_a_minute_at_most() -> None:
+    """Although what came in one second leaves when all of that is a minute ago."""
+    error = error_of(
+        refusal("requests_per_minute", wait_ms=60_990), limits(requests_per_minute=100), "usd"
+    )
+    assert error.message.endswith("Try again in 60 s.")
+    assert error.retry_after_s == 60
+
+
 def test_a_wait_is_a_second_at_least() -> None:
     error = error_of(refusal("concurrent_streams", wait_ms=0), limits(concurrent_streams=2), "usd")
     assert error.message.endswith(

@@ -42,6 +42,19 @@ def user(content: str) -> list[Any]:
     return [{"role": "user", "content": content}]
 
 
+def held_to(schema: Any) -> dict[str, Any]:
+    """An answer that has to have this JSON schema."""
+    json_schema = {"name": "answer", "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
+
+
+def called(arguments: str) -> dict[str, Any]:
+    """What an assistant says that calls a tool with these arguments."""
+    function = {"name": "f", "arguments": arguments}
+    call = {"id": "1", "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
 def ask(client: OpenAI, model: str, question: str, **options: Any) -> Any:
     return client.chat.completions.create(
         model=model, messages=user(question), temperature=0, **({"max_tokens": 60} | options)
@@ -87,6 +100,7 @@ def test_models_are_those_of_the_key(clients: dict[str, OpenAI]) -> None:
         models = {model.id for model in clients[tenant.slug].models.list()}
         assert models == {MODEL_NAME, tenant.adapter}
         assert clients[tenant.slug].models.retrieve(f"{tenant.adapter}@1").id
+        assert clients[tenant.slug].models.retrieve(MODEL_NAME).owned_by == "lorikeet"
 
 
 def test_another_tenants_adapter_is_an_unknown_model(client: OpenAI) -> None:
@@ -182,8 +196,27 @@ def _token(text: str) -> str:
         ({"logprobs": True, "top_logprobs": 500}, 400, None),
         ({"stop": 5}, 400, "stop"),
         ({"response_format": {"type": "sql"}}, 400, None),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools"),
+        ({"tools": [{"type": "function", "function": {}}]}, 400, "tools[0].function.name"),
         ({"messages": [{"role": "user", "content": "word " * 5000}]}, 400, None),
+        ({"logit_bias": {"5": "NaN"}}, 400, "logit_bias"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {}}},
+            400,
+            "response_format.json_schema.name",
+        ),
+        (held_to({"$ref": "#"}), 400, "response_format"),
+        (held_to({"type": "array", "minItems": 10**9}), 400, "response_format"),
+        (held_to({"type": "string", "minLength": -1}), 400, "response_format"),
+        ({"messages": [called("[" * 3000)]}, 400, "messages[0].tool_calls[0].function.arguments"),
+        ({"messages": [called('"\\ud800"')]}, 400, "messages[0].tool_calls[0].function.arguments"),
+        (
+            {"messages": user("hi") + [{"role": "user", "content": "x", "name": 5}] * 9000},
+            400,
+            "messages[1].name",
+        ),
+        ({"messages": user("\ud800")}, 400, None),
+        ({"x" * 300_000: 1, "stop": {"y" * 300_000: 1}}, 400, "stop"),
+        ({f"k{i}": i for i in range(60_000)}, 400, None),
         ({"model": 5}, 400, "model"),
         ({"model": "x" * 5000}, 404, "model"),
     ],
@@ -191,13 +224,33 @@ def _token(text: str) -> str:
 def test_bad_requests(stack: Stack, body: dict[str, Any], status: int, param: str | None) -> None:
     whole = {"model": MODEL_NAME, "messages": user("hi"), "max_tokens": 4} | body
     with stack.client(stack.key(SUPPORT.slug)) as client:
-        answer = client.post("/v1/chat/completions", json=whole)
+        answer = client.post("/v1/chat/completions", content=json.dumps(whole))
     error = answer.json()["error"]
     assert answer.status_code == status, error
     assert error["type"] == "invalid_request_error"
-    assert error["message"] and len(error["message"]) < 400
+    assert error["message"] and len(error["message"]) <= 400
     if param is not None:
         assert error["param"] == param, error
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 1.5, "top_p": 0},
+        {"temperature": 0, "stop": None, "ignore_eos": None, "min_tokens": None},
+        {"temperature": 0, "tool_choice": None, "response_format": None},
+        {"temperature": 0, "repetition_penalty": 1, "presence_penalty": 0, "logit_bias": {}},
+    ],
+)
+def test_what_means_nothing_changes_nothing(stack: Stack, fields: dict[str, Any]) -> None:
+    body = {"model": MODEL_NAME, "messages": user(PERU), "max_tokens": 20}
+    with stack.client(stack.key(SUPPORT.slug)) as client:
+        plain = client.post("/v1/chat/completions", json=body | {"temperature": 0}).json()
+        other = client.post("/v1/chat/completions", json=body | fields).json()
+        text = {"model": MODEL_NAME, "prompt": PERU, "max_tokens": 4, "suffix": ""}
+        completion = client.post("/v1/completions", json=text)
+    assert other["choices"] == plain["choices"]
+    assert completion.status_code == 200, completion.text
 
 
 def test_a_ten_megabyte_body_and_invalid_bytes_are_a_clear_4xx(stack: Stack) -> None:
@@ -257,7 +310,12 @@ def test_a_browser_at_the_apis_address_is_sent_to_the_console(stack: Stack) -> N
     for path in ("/api/v1/schema/", "/account/login/", "/static/css/console.css", "/t/acme/"):
         assert httpx.get(stack.url + path, timeout=30).status_code == 404, path
     assert httpx.get(f"{stack.console_url}/v1/models", timeout=30).status_code == 404
-    for path in ("/healthz", "/readyz"):
+    unsafe = httpx.post(stack.url, timeout=30)
+    assert (unsafe.status_code, unsafe.headers["allow"]) == (405, "GET, HEAD")
+    forgotten = httpx.post(f"{stack.url}/chat/completions", timeout=30)
+    assert forgotten.status_code == 404
+    assert "under /v1" in forgotten.json()["error"]["message"]
+    for path in ("/healthz", "/health", "/readyz"):
         assert httpx.get(stack.console_url + path, timeout=30).status_code == 200, path
 
 

@@ -1,4 +1,4 @@
-"""The operator's first page: is all well, and who uses it."""
+"""The operator's start page: health of the installation, and who uses it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from tenants.models.usage import FIGURES
 
 TOP = 5
 MAX_JOURNALS = 10
-"""Of those that agree; each one that does not is shown."""
+"""Most journals that agree with the ledger to show; those that differ are all shown."""
 MAX_MODELS = 20
-"""Base models whose isolation is shown."""
+"""Most base models whose isolation check is shown."""
 
 
 @require_GET
@@ -66,7 +66,7 @@ def overview(request: HttpRequest) -> HttpResponse:
 @require_POST
 @operator_page
 def check_isolation(request: HttpRequest) -> HttpResponse:
-    """Have a worker check now, and not in some hours."""
+    """Have a worker check isolation now instead of at the next scheduled time."""
     try:
         isolation.check_all.defer()
         messages.success(request, "A worker checks it now. The result is here within a minute.")
@@ -85,12 +85,12 @@ def fleet() -> dict[str, Any]:
 
 
 def tops(start: datetime, end: datetime) -> dict[str, list[dict[str, Any]]]:
-    """The customers with the most cost and those with the most tokens, as far as they have any."""
+    """The tenants with the highest cost and those with the most tokens."""
     ours = Tenant.objects.filter(slug__in=isolation.TENANTS)
     sums = UsageSum.objects.exclude(tenant__in=ours).sums(["tenant"], start, end)
     rows = [{**row, "tokens": row["prompt_tokens"] + row["completion_tokens"]} for row in sums]
     found = {f"By {by}": _most(rows, by) for by in ("cost", "tokens")}
-    # Names come last: joined, they would be compared for each of the sums.
+    # Names are looked up last: in a join they would be compared for each sum.
     tenants = Tenant.objects.in_bulk({row["tenant"] for top in found.values() for row in top})
     return {
         title: [{**row, "tenant": tenants[row["tenant"]]} for row in top]
@@ -103,7 +103,7 @@ def _most(rows: Iterable[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 
 
 def journals() -> dict[str, Any]:
-    """What the ledger and each engine's journal say of each other; those that differ first."""
+    """Reconciliation of the ledger with each engine's journal; those that differ first."""
     found = drifts()
     wrong = [drift for drift in found if drift]
     right = sorted((drift for drift in found if not drift), key=_reported, reverse=True)
@@ -117,7 +117,7 @@ def _reported(drift: Drift) -> float:
 
 
 def limits(alive: int) -> dict[str, str]:
-    """How so many gateways count limits at the moment: a state and what it means."""
+    """How that many gateways share limit counters at present: a state and its meaning."""
     if not settings.REDIS_URL and alive > 1:
         text = f"Each of {alive} gateways counts by itself: set REDIS_URL for all of them."
         return {"state": "degraded", "text": text}

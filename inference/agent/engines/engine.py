@@ -164,6 +164,10 @@ class Engine(Protocol):
         """
         ...
 
+    async def ping(self) -> None:
+        """Wait for a word of the engine's core, which it says between two steps."""
+        ...
+
     def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """Run one request; closing the generator or cancelling its task aborts it in the engine.
 

@@ -75,6 +75,10 @@ class Behaviour:
     """Every request fails in the engine after so many tokens."""
     stall_after_tokens: int | None = None
     """No request gets further than so many tokens."""
+    hangs: bool = False
+    """Nothing gets any further, and nobody is answered."""
+    deadly: str = ""
+    """A request whose prompt holds this ends the engine when it is computed."""
 
 
 class _Options(msgspec.Struct):
@@ -208,6 +212,11 @@ class SyntheticEngine:
             adapter_text=f"{name}: hello",
         )
 
+    async def ping(self) -> None:
+        """As the contract says."""
+        if self.behaviour.hangs:
+            await asyncio.Event().wait()
+
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """As the contract says; tools and log-probabilities are refused."""
         fields = work.take_fields()
@@ -310,8 +319,9 @@ class SyntheticEngine:
             return
         loop = asyncio.get_running_loop()
         rate, now = self.behaviour.tokens_per_second, time.monotonic()
+        idle = self.behaviour.stall_after_tokens is not None or self.behaviour.hangs
         soonest = min((stream.due_at for stream in self._running), default=now)
-        if rate is None and soonest <= now and self.behaviour.stall_after_tokens is None:
+        if rate is None and soonest <= now and not idle:
             self._timer = loop.call_soon(self._step)
         else:
             tick_s = max(1 / rate, SHORTEST_TICK_S) if rate else SHORTEST_TICK_S
@@ -327,12 +337,15 @@ class SyntheticEngine:
             if not stream.over:
                 self._running[stream] = None
         now = time.monotonic()
-        for stream in list(self._running):
+        for stream in list(self._running) if not self.behaviour.hangs else ():
             self._move(stream, now)
         self._schedule()
 
     def _move(self, stream: _Stream, now: float) -> None:
         if now < stream.due_at:
+            return
+        if self.behaviour.deadly and self.behaviour.deadly in stream.prompt:
+            self.die()
             return
         rate, limit = self.behaviour.tokens_per_second, self.behaviour.fail_after_tokens
         stall = self.behaviour.stall_after_tokens

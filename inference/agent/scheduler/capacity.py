@@ -8,6 +8,10 @@ cached part counts in full: it is shared, but it has to be there.
 
 A request larger than all of the KV runs alone.
 
+Log-probabilities take the time of the agent's loop, on which everybody's streams are: STEP_LOGPROBS
+may come of one engine step. A request that asks for some takes as large a share of the sequences as
+of these.
+
 The last `reserved` sequences, and as large a share of the KV, are for those that have few
 sequences, so that a newcomer finds room while a flood's long answers run. `Queue` says who that
 is. So at most `reserved / max_running` of the engine is left idle while others wait.
@@ -19,6 +23,9 @@ from collections import Counter
 
 GROWTH_TOKENS = 64
 """vLLM gives KV out in blocks of 16 or 32 tokens: up to one is partly empty, and one is next."""
+
+STEP_LOGPROBS = 256
+"""Of all that run. To make and to frame one takes about 45 us, most of it in vLLM."""
 
 
 def growth(generated: int, max_tokens: int | None, choices: int) -> int:
@@ -44,8 +51,18 @@ class Capacity:
 
     @property
     def open(self) -> int:
-        """Capacity that are not reserved."""
+        """Sequences that are not reserved."""
         return self._max_running - self.reserved
+
+    @property
+    def open_logprobs(self) -> int:
+        """The share of STEP_LOGPROBS that goes with those."""
+        return STEP_LOGPROBS * self.open // max(1, self._max_running)
+
+    def places(self, choices: int, logprobs: int) -> int:
+        """Sequences that a request takes: one for each choice, or its share by its
+        log-probabilities, of which it wants so many with each token of each choice."""
+        return max(choices, -(-choices * logprobs * self._max_running // STEP_LOGPROBS))
 
     def running(self, tenant: str) -> int:
         """Capacity that this tenant has."""
@@ -59,26 +76,26 @@ class Capacity:
         """Whether another sequence may run, the reserve counted in or not."""
         return self._total < self._limit(reserve=reserve)
 
-    def fits(self, tokens: int, choices: int, *, reserve: bool) -> bool:
+    def fits(self, tokens: int, places: int, *, reserve: bool) -> bool:
         """Whether a request that takes so much may run."""
         if not self._total:
             return True
         kv_tokens = self._kv_tokens if reserve else self._kv_open
         limit = self._limit(reserve=reserve)
-        return self.kv_held + tokens <= kv_tokens and self._total + choices <= limit
+        return self.kv_held + tokens <= kv_tokens and self._total + places <= limit
 
-    def start(self, tenant: str, tokens: int, choices: int) -> None:
+    def start(self, tenant: str, tokens: int, places: int) -> None:
         """A request starts that takes this much."""
-        self._running[tenant] += choices
-        self._total += choices
+        self._running[tenant] += places
+        self._total += places
         self.kv_held += tokens
 
-    def finish(self, tenant: str, tokens: int, choices: int) -> None:
+    def finish(self, tenant: str, tokens: int, places: int) -> None:
         """A request that took this much has ended."""
-        self._running[tenant] -= choices
+        self._running[tenant] -= places
         if not self._running[tenant]:
             del self._running[tenant]
-        self._total -= choices
+        self._total -= places
         self.kv_held -= tokens
 
     def _limit(self, *, reserve: bool) -> int:

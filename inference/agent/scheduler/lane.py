@@ -45,6 +45,8 @@ class Request:
     max_tokens: int | None = None
     choices: int = 1
     """Texts that it asks for: the engine generates all of them at once."""
+    logprobs: int = 0
+    """Log-probabilities that it asks for with each token of each of them."""
 
     def __post_init__(self) -> None:
         if not self.weight > 0:

@@ -6,7 +6,8 @@ Rules
        waited `batch_patience_s` joins its tenant's interactive requests as the youngest of them,
        one at a time: else its tenant's chat would have to wait for all that it left for later.
     2. At most `max_running` choices run, and what they hold fits the KV (`capacity`), so that the
-       engine's own waiting queue stays empty. A request takes a sequence for each of its choices.
+       engine's own waiting queue stays empty. A request takes a sequence for each of its choices,
+       or more if it asks for many log-probabilities (`capacity`).
     3. The last `reserved` sequences, and their share of the KV, are for *light* tenants: those that
        have fewer sequences than an equal share of `max_running`, one more tenant counted in, and
        are no more than LEEWAY ahead of the least counter. The second half keeps weights exact:
@@ -24,7 +25,7 @@ Rules
        that only who has less than an equal share of it waiting may add to that, up to twice as
        many: a few floods don't shut everybody else out. Requests that are expected (their
        adapter's files are on their way) count as waiting here.
-    8. A request with more choices than there are sequences outside of the reserve is refused.
+    8. A request that takes more sequences than there are outside of the reserve is refused.
 
 Work-conserving, except for the reserve, a slot that is being emptied or was promised
 (`slot_scheduler`), and KV or sequences that a large request waits for.
@@ -168,7 +169,7 @@ class Queue:
         Nothing changes where it is refused; one that was expected is not.
 
         Raises:
-            InvalidRequest: it asks for too many choices.
+            InvalidRequest: it asks for too many choices or log-probabilities.
             Overloaded: a bound on waiting requests is reached.
         """
         if request.id in self._waiting or request.id in self._running:
@@ -323,7 +324,9 @@ class Queue:
                 self._pass_over(lane, tenant, step)
             elif not self._may_have_slot(first, step):
                 self._want_slot(lane, first, step)
-            elif self._capacity.fits(_held(first.request), first.request.choices, reserve=light):
+            elif self._capacity.fits(
+                _held(first.request), self._places(first.request), reserve=light
+            ):
                 self._start(first, step.now)
                 started.append(first.request.id)
             else:
@@ -386,19 +389,14 @@ class Queue:
         priority = self._lanes.index(lane) * LANE_PRIORITY + self._capacity.running(request.tenant)
         running = Running(request, lane, priority, _held(request))
         self._running[request.id] = running
-        self._capacity.start(request.tenant, running.held, request.choices)
+        self._capacity.start(request.tenant, running.held, self._places(request))
         self._open(self._slots.start(request.adapter, request.tenant, now))
         self._charge(running, _estimate(request))
 
     # --- bookkeeping -----------------------------------------------------------------------------
 
     def _refuse_beyond_bounds(self, request: Request) -> None:
-        if request.choices > (most := max(1, self._capacity.open)):
-            raise InvalidRequest(
-                f"{request.choices} choices are asked for (`n` of each prompt): "
-                f"at most {most} may be asked for at once.",
-                param="n",
-            )
+        self._refuse_too_many(request)
         own = sum(lane.counters.waiting(request.tenant) for lane in self._lanes)
         own += self._expecting[request.tenant]
         total = len(self._waiting) + len(self._expected)
@@ -410,6 +408,23 @@ class Queue:
             return
         wait_s = self.expected_wait_s(request.tenant, request.lane)
         raise Overloaded(f"{reason}; try again later.", retry_after_s=wait_s)
+
+    def _refuse_too_many(self, request: Request) -> None:
+        if request.choices > (most := max(1, self._capacity.open)):
+            raise InvalidRequest(
+                f"{request.choices} choices are asked for (`n` of each prompt): "
+                f"at most {most} may be asked for at once.",
+                param="n",
+            )
+        if self._places(request) > most:
+            raise InvalidRequest(
+                f"{request.choices * request.logprobs} log-probabilities are asked for with each "
+                f"token of all choices: at most {self._capacity.open_logprobs} may be asked for.",
+                param="logprobs",
+            )
+
+    def _places(self, request: Request) -> int:
+        return self._capacity.places(request.choices, request.logprobs)
 
     def _has_a_share_left(self, own: int, total: int) -> bool:
         tenants = sum(lane.counters.tenants_waiting for lane in self._lanes)
@@ -445,7 +460,7 @@ class Queue:
         request = running.request
         self._tell(running)
         running.lane.counters.finish(request.tenant)
-        self._capacity.finish(request.tenant, running.held, request.choices)
+        self._capacity.finish(request.tenant, running.held, self._places(request))
         self._open(self._slots.finish(request.adapter))
         self._forget(request.tenant)
 

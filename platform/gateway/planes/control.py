@@ -76,7 +76,7 @@ _routes = ProtocolTypeRouter(
         "http": URLRouter(
             [
                 _route(r"^v1/", without_body(django_app)),
-                _route(r"^(healthz|readyz)$", Health({"database": _database_answers})),
+                _route(r"^(healthz|health|readyz)$", Health({"database": _database_answers})),
                 _route(r"", BodyGuard(Room(Intake(_pages)), directory)),
             ]
         ),

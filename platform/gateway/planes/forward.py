@@ -12,8 +12,8 @@ from types import TracebackType
 import httpx
 import structlog
 
-from inference.errors import InferenceError, MethodNotAllowed, Overloaded, Unavailable
-from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.errors import InferenceError, Overloaded, Unavailable
+from inference.gateway.exchange import KEY_HEADERS, Exchange, Headers, Receive, Scope, Send
 
 log = structlog.get_logger(__name__)
 
@@ -67,12 +67,11 @@ class Forward:
             raise Overloaded("Too many reports are asked for at this time.", retry_after_s=1)
         if any(name == FORWARDED for name, _ in headers):  # what stands before us sends it back
             raise Unavailable("No console answers here: see CONSOLE_INTERNAL_URL.")
-        if exchange.method not in ("GET", "HEAD"):
-            raise MethodNotAllowed(f"{exchange.path} takes GET only.")
+        exchange.require_method("GET", "HEAD")
         request = self._client.build_request(
             exchange.method,
             _target(scope),
-            headers=[*(one for one in headers if one[0] in ASKED), (FORWARDED, b"1")],
+            headers=[*_passed(exchange, headers), (FORWARDED, b"1")],
         )
         try:
             answer = await self._client.send(request, stream=True)
@@ -88,6 +87,15 @@ class Forward:
             log.warning("forward_cut_off", path=exchange.path, error=str(error))
         finally:
             await answer.aclose()
+
+
+def _passed(exchange: Exchange, headers: Headers) -> Headers:
+    """What the console is told, the key where it looks for one."""
+    passed = [(name, value) for name, value in headers if name in ASKED]
+    if not any(name in KEY_HEADERS for name, _ in headers):
+        return passed
+    key = (b"authorization", f"Bearer {exchange.api_key()}".encode("latin-1"))
+    return [*((name, value) for name, value in passed if name != b"authorization"), key]
 
 
 def _target(scope: Scope) -> str:

@@ -34,7 +34,7 @@ from gateway.edge.cors import Cors
 from gateway.planes.forward import Forward
 from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
-from inference.errors import NotFound, Unavailable
+from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway import history
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.dispatches import Dispatches
@@ -203,11 +203,15 @@ class ToConsole:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
-        if exchange.path == "/" and exchange.method in ("GET", "HEAD") and self._elsewhere:
-            location = (b"location", self._location)
-            await exchange.begin(302, [location, (b"content-length", b"0")])
-            return await exchange.write(b"", more=False)
-        await exchange.fail(NotFound(f"There is nothing at {exchange.path}."))
+        try:
+            if exchange.path != "/" or not self._elsewhere:
+                raise NotFound(f"There is nothing at {exchange.path}: the API is under /v1.")
+            exchange.require_method("GET", "HEAD")
+        except InferenceError as error:
+            return await exchange.fail(error)
+        location = (b"location", self._location)
+        await exchange.begin(302, [location, (b"content-length", b"0")])
+        await exchange.write(b"", more=False)
 
 
 def _health(parts: Parts) -> Health:
@@ -241,7 +245,7 @@ def application(parts: Parts) -> Any:
     http = [
         _route(r"^v1/(organization|usage)/", Cors(parts.forward, settings.CORS_ORIGINS)),
         _route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),
-        _route(r"^(healthz|readyz|fleetz)$", _health(parts)),
+        _route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
         _route(
             r"^metrics$",
             Metrics(settings.METRICS_TOKEN, hub, parts.ledger, limiter, parts.registry),

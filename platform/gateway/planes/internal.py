@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from inference.errors import InferenceError, InvalidApiKey, MethodNotAllowed, NotFound, Unavailable
+from inference.errors import InferenceError, InvalidApiKey, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.history import History
 from inference.gateway.hub import Hub
@@ -38,12 +38,12 @@ class Internal:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
         try:
-            if not hmac.compare_digest(exchange.bearer().encode("latin-1"), self._token):
+            if not hmac.compare_digest(exchange.api_key().encode("latin-1"), self._token):
                 raise InvalidApiKey("This address takes the INTERNAL_TOKEN.")
             way = self._ways.get((exchange.method, exchange.path))
             if way is None:
-                if any(path == exchange.path for _, path in self._ways):
-                    raise MethodNotAllowed(f"{exchange.path} does not take {exchange.method}.")
+                if allowed := [way for way, path in self._ways if path == exchange.path]:
+                    exchange.require_method(*allowed)
                 raise NotFound("There is no such address.")
             await exchange.reply(200, msgspec.json.encode(await way(exchange)))
         except InferenceError as error:

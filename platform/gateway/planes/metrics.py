@@ -34,6 +34,8 @@ ENGINE_COUNTERS = {
     "prompt_tokens": "Prompt tokens since the engine started.",
     "cached_tokens": "Prompt tokens that the prefix cache held.",
     "completion_tokens": "Output tokens since the engine started.",
+    "failures": "Times that the engine's core died or hung, over restarts.",
+    "refused_suspects": "Requests refused because engines had failed with them twice.",
 }
 
 
@@ -51,6 +53,7 @@ class Metrics:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
         try:
+            exchange.require_method("GET", "HEAD")
             self._require_token(exchange)
         except InferenceError as error:
             return await exchange.fail(error)
@@ -65,7 +68,7 @@ class Metrics:
     def _require_token(self, exchange: Exchange) -> None:
         if not self._token:
             raise NotFound("Metrics are shown where METRICS_TOKEN is set.")
-        if not hmac.compare_digest(exchange.bearer().encode(), self._token):
+        if not hmac.compare_digest(exchange.api_key().encode(), self._token):
             raise InvalidApiKey("This is not the METRICS_TOKEN.")
 
     def _engines(self) -> Iterator[Metric]:
@@ -82,6 +85,11 @@ class Metrics:
         ledger, limiter = self._ledger, self._limiter
         yield GaugeMetricFamily(
             "lorikeet_streams", "Requests in flight.", value=self._hub.in_flight
+        )
+        yield GaugeMetricFamily(
+            "lorikeet_refused_suspects",
+            "Requests that are refused because engines failed with them twice.",
+            value=len(self._hub.refused_suspects),
         )
         yield CounterMetricFamily(
             "lorikeet_link_unknown_frames",

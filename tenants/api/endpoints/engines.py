@@ -20,7 +20,7 @@ from tenants.permissions import TABLE, Permission
 
 OPERATORS_FIELDS = {
     "credential", "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
-    "completion_tokens",
+    "completion_tokens", "failures", "last_failure", "refused_suspects",
 }  # fmt: skip
 
 

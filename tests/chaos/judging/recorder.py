@@ -113,6 +113,9 @@ class Recorded:
     async def probe(self, adapter: LocalAdapter) -> ProbeReport:
         return await self.inside.probe(adapter)
 
+    async def ping(self) -> None:
+        await self.inside.ping()
+
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         meter = WatchedMeter(work.id, work.meter, self.record)
         async with aclosing(self.inside.generate(replace(work, meter=meter))) as outputs:

@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.agent.outbox import Outbox, residency_change
+from inference.agent.outbox import (
+    MAX_CHUNK_BYTES,
+    MAX_SERVED,
+    STEP_BYTES,
+    Outbox,
+    residency_change,
+    steps_of,
+    too_long,
+)
+from inference.errors import EngineFailed
 from inference.gateway.routing import EngineState
-from inference.link.wire import Delta, Done, EngineStats, Stats, Step, Usage, Wait, Waits
+from inference.link import wire
+from inference.link.wire import (
+    Delta,
+    Done,
+    EngineStats,
+    Error,
+    Fault,
+    Frame,
+    Stats,
+    Step,
+    Usage,
+    Wait,
+    Waits,
+)
 from tests.inference.samples import MODEL
 
 pytestmark = pytest.mark.pure
@@ -62,6 +85,82 @@ def test_two_attempts_of_a_request_stay_apart() -> None:
         Waits([Wait("a", "queued", 1), Wait("a", "queued", 2, attempt=2)]),
         Step([Delta("a", "1", 1), Delta("a", "2", 1, attempt=2)]),
     ]
+
+
+def sizes(frames: list[Frame]) -> list[int]:
+    return [len(wire.encode(frame)) for frame in frames]
+
+
+def test_many_streams_of_one_step_leave_in_frames_of_bounded_size() -> None:
+    outbox = Outbox()
+    deltas = [Delta(f"r{i}", chunks=[b"x" * 50_000] * 4, tokens=4) for i in range(300)]
+    for delta in deltas:
+        outbox.add(delta)
+    frames = outbox.take()
+    assert max(sizes(frames)) <= STEP_BYTES
+    assert [delta for frame in frames for delta in frame.deltas] == deltas  # type: ignore[attr-defined]
+
+
+CHOICES = st.dictionaries(
+    st.integers(0, 3), st.lists(st.integers(0, 99_999), max_size=5), max_size=3
+)
+
+
+@given(
+    st.text(max_size=20),
+    st.integers(1, 60_000),
+    st.lists(st.integers(0, 300_000), max_size=5),
+    CHOICES,
+    st.integers(1, 40_000),
+)
+def test_what_was_merged_while_a_gateway_was_slow_is_cut(
+    text: str, times: int, chunks: list[int], ids: dict[int, list[int]], repeated: int
+) -> None:
+    long_ids = {choice: some * repeated for choice, some in ids.items()}
+    bodies = [bytes([65 + i]) * size for i, size in enumerate(chunks)]
+    delta = Delta("a", text * times, 7, bodies, 5, 2, attempt=3, ids=long_ids)
+    steps = list(steps_of([delta, Delta("b", "other")]))
+    assert max(sizes(steps)) <= STEP_BYTES  # type: ignore[arg-type]
+    *pieces, last = [piece for step in steps for piece in step.deltas]
+    assert last == Delta("b", "other")
+    whole = pieces[0]
+    for piece in pieces[1:]:
+        whole = whole.merged(piece)
+    assert whole == msgspec.structs.replace(
+        delta, ids={choice: some for choice, some in long_ids.items() if some or len(pieces) == 1}
+    )
+
+
+def test_a_chunk_that_fits_no_frame_is_named_before_it_is_sent() -> None:
+    longest = Delta("a", chunks=[b"x" * MAX_CHUNK_BYTES])
+    assert too_long(longest) is None
+    assert too_long(Delta("a", "x" * (MAX_CHUNK_BYTES + 1))) is None, "a text is cut"
+    *_, step = steps_of([longest])
+    assert len(wire.encode(step)) < wire.MAX_FRAME_BYTES
+    error = too_long(Delta("a", chunks=[b"", b"x" * (MAX_CHUNK_BYTES + 1)]))
+    assert error is not None and f"{MAX_CHUNK_BYTES + 1} bytes" in error.message
+
+
+def test_the_service_of_many_tenants_leaves_in_several_frames() -> None:
+    outbox, served = Outbox(), {f"tenant-{i}": float(i) for i in range(2 * MAX_SERVED + 1)}
+    outbox.put(Stats(EngineStats(running=1), "run", served))
+    frames = outbox.take()
+    assert len(frames) == 3
+    together: dict[str, float] = {}
+    for frame in frames:
+        assert isinstance(frame, Stats) and frame.stats.running == 1
+        together |= frame.served
+    assert together == served
+
+
+def test_an_error_is_the_last_word() -> None:
+    outbox, error = Outbox(), Error(Fault.of(EngineFailed()))
+    outbox.put(error)
+    assert outbox
+    outbox.put(Stats(EngineStats()))
+    outbox.put(Done("a", Usage()))
+    assert outbox.take() == [Done("a", Usage()), Stats(EngineStats()), error]
+    assert not outbox
 
 
 NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True)

@@ -291,7 +291,7 @@ async def test_without_the_database_it_is_503_with_the_header_alone(stack: Rig) 
 async def test_a_dead_gateways_request_is_made_again(stack: Rig) -> None:
     body = chat(max_tokens=2)
     request = httpx.Request("POST", "http://x", json=body)
-    digest = digest_of(CHAT, request.content)
+    digest = await digest_of(CHAT, request.content)
     await stack.gateway.answers.claim(Claim(len("acme"), "order 17", digest, "dead"))
     asked = stack.gateway.answers.asked
     waits = asyncio.create_task(post(stack.gateway, body))

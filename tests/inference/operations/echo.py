@@ -9,8 +9,9 @@ import msgspec
 from inference.errors import InferenceError, InvalidRequest
 from inference.link.wire import Usage
 from inference.operations.call import Call
-from inference.operations.openai import decode, usage_body
+from inference.operations.openai import usage_body
 from inference.operations.operation import Framing, Operation, PlainPrompt
+from inference.operations.reading import decode
 
 
 class _EchoFields(msgspec.Struct):

@@ -10,14 +10,13 @@ import pytest
 from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
-from inference.operations.fields import MAX_CONSTRAINT_BYTES, MAX_VALUES
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
 
 pytestmark = pytest.mark.pure
 
 HELLO = [{"role": "user", "content": "Hello"}]
-LONG = "x" * MAX_CONSTRAINT_BYTES
+TEXT = {"type": "text", "text": "Hello"}
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"\xff", b'{"a":' + b"[" * 100_000])
@@ -100,10 +99,10 @@ def test_engines_see_listed_fields_alone() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content"),
         ({"best_of": 2}, "best_of"),
         ({"modalities": ["audio"]}, "modalities"),
-        ({"response_format": {"type": LONG}}, "response_format"),
-        ({"tools": [LONG], "tool_choice": "required"}, "tools"),
-        ({"stop": [1] * (MAX_VALUES + 1)}, None),
-        ({"metadata": [{"a": [0] * 9}] * (MAX_VALUES // 10)}, None),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text",
+        ),
     ],
 )
 def test_no_engine_takes_such_a_chat(fields: dict[str, Any], param: str | None) -> None:
@@ -117,8 +116,7 @@ def test_no_engine_takes_such_a_chat(fields: dict[str, Any], param: str | None) 
     "fields",
     [
         {"best_of": 1, "modalities": ["text"], "functions": None},
-        {"tools": [LONG], "tool_choice": "auto"},
-        {"messages": [{"role": "assistant"}, {"role": "user", "content": [{"type": "text"}]}]},
+        {"messages": [{"role": "assistant"}, {"role": "user", "content": [TEXT]}]},
     ],
 )
 def test_what_changes_nothing_is_let_through(fields: dict[str, Any]) -> None:
@@ -130,6 +128,17 @@ def test_no_engine_takes_such_a_prompt(prompt: Any) -> None:
     with pytest.raises(InvalidRequest) as refused:
         COMPLETION.allowed({"prompt": prompt})
     assert refused.value.param == "prompt"
+
+
+def test_what_is_empty_is_not_there() -> None:
+    assert COMPLETION.allowed({"prompt": "a", "suffix": "", "stop": None}) == {"prompt": "a"}
+    assert COMPLETION.allowed({"prompt": "a", "suffix": "b"}) == {"prompt": "a", "suffix": "b"}
+
+
+def test_the_likeliest_token_alone_is_what_a_top_p_of_0_asks_for() -> None:
+    asked = {"prompt": "a", "top_p": 0, "temperature": 1.5, "top_k": 40}
+    assert COMPLETION.allowed(asked) == {"prompt": "a", "temperature": 1.5, "top_k": 1}
+    assert COMPLETION.allowed({"prompt": "a", "top_p": 0.5}) == {"prompt": "a", "top_p": 0.5}
 
 
 @pytest.mark.parametrize("prompt", ["a", ["a", "b"], [1, 2], [[1], [2, 3]]])

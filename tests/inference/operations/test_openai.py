@@ -59,9 +59,19 @@ def chat(**fields: Any) -> bytes:
         (chat(model=None), "model", "expected `str`"),
         (b'{"model":"m"}', "messages", "at least one message"),
         (chat(messages=[]), "messages", "at least one message"),
-        (chat(messages="hi"), "messages", "must be an array"),
+        (chat(messages="hi"), "messages", "expected `array`"),
         (chat(max_completion_tokens=0), "max_completion_tokens", "at least 1"),
         (chat(stream="yes"), "stream", "expected `bool"),
+        (chat(logit_bias={"5": "NaN"}), "logit_bias", "expected `float`, got `str`"),
+        (chat(logit_bias=[5]), "logit_bias", "expected `object"),
+        (chat(temperature="NaN"), "temperature", "expected `float"),
+        (chat(top_p=True), "top_p", "expected `float"),
+        (chat(stop=["a", 5]), "stop[1]", "expected `str`"),
+        (chat(allowed_token_ids=[1, "2"]), "allowed_token_ids[1]", "expected `int`"),
+        (chat(seed=1.5), "seed", "expected `int"),
+        (chat()[:-1] + b',"min_p":1e999}', "min_p", "out of range"),
+        (chat()[:-1] + b',"x":"\\ud800"}', None, "`\\ud800` is half of a surrogate pair"),
+        (chat()[:-1] + b',"x":"\\uDC0a."}', None, "`\\uDC0a` is half of a surrogate pair"),
         (chat(stream_options={}), "stream_options", "only allowed when `stream`"),
         (chat(stream=True, stream_options=5), "stream_options", "expected `object"),
         (
@@ -76,6 +86,80 @@ def test_a_bad_body_is_refused_by_name(body: bytes, param: str | None, says: str
         CHAT.parse(body)
     assert refused.value.param == param
     assert says in refused.value.message
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+NESTED = '{"a":' * 3000
+
+
+def called(*calls: Any) -> bytes:
+    """A chat in which the assistant is said to have called tools."""
+    return chat(
+        messages=[{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": calls}]
+    )
+
+
+def with_arguments(arguments: Any) -> dict[str, Any]:
+    return CALL | {"function": {"name": "f", "arguments": arguments}}
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        (chat(messages=["hi"]), "messages[0]", "expected `object`"),
+        (chat(messages=[{"role": 5}]), "messages[0].role", "expected `str"),
+        (chat(messages=[{}, {"name": 5}]), "messages[1].name", "expected `str"),
+        (chat(messages=[{"content": 5}]), "messages[0].content", "expected `str"),
+        (chat(messages=[{"content": [{}, "x"]}]), "messages[0].content[1]", "expected `object`"),
+        (chat(messages=[{"content": [{"text": 5}]}]), "messages[0].content[0].text", "`str"),
+        (called("f"), "messages[1].tool_calls[0]", "expected `object`"),
+        (called(CALL, {"id": "2"}), "messages[1].tool_calls[1].function", "missing"),
+        (called({"function": CALL["function"]}), "messages[1].tool_calls[0].id", "missing"),
+        (
+            called(CALL | {"function": {"arguments": ""}}),
+            "messages[1].tool_calls[0].function.name",
+            "missing",
+        ),
+        (
+            called(CALL | {"function": {"name": "f"}}),
+            "messages[1].tool_calls[0].function.arguments",
+            "missing",
+        ),
+        (
+            called(CALL, with_arguments(NESTED)),
+            "messages[1].tool_calls[1].function.arguments",
+            "128 levels",
+        ),
+        (
+            called(*[with_arguments("[1" + ",1" * 30_000)] * 2),
+            "messages[1].tool_calls[1].function.arguments",
+            "50000 values",
+        ),
+        (
+            called(with_arguments('{"a": "\\ud800"}')),
+            "messages[1].tool_calls[0].function.arguments",
+            "half of a surrogate pair",
+        ),
+    ],
+)
+def test_a_wrong_message_is_refused_by_name(body: bytes, param: str, says: str) -> None:
+    """By the gateway: an engine's reader would find fault with each of thousands."""
+    with pytest.raises(InvalidRequest) as refused:
+        CHAT.parse(body)
+    assert refused.value.param == param
+    assert says in refused.value.message
+
+
+@pytest.mark.parametrize("arguments", ["", "no JSON", '{"a": "\\ud83d\\ude00"}', "[" * 128])
+def test_arguments_may_be_no_json(arguments: str) -> None:
+    """A model made them, and the conversation is to go on."""
+    CHAT.parse(called(CALL, with_arguments(arguments)))
+
+
+def test_messages_may_hold_what_nobody_reads() -> None:
+    parts = [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]
+    CHAT.parse(chat(messages=[{"role": "user", "content": parts, "id": 5, "name": None}]))
+    CHAT.parse(chat(messages=[{"role": "assistant", "content": None, "tool_calls": None}]))
 
 
 def test_a_completion_needs_a_prompt() -> None:
@@ -139,14 +223,6 @@ def test_what_a_chat_may_use_is_read(
 
 
 @pytest.mark.parametrize(
-    ("tools", "parsers"), [([{"type": "function"}], ("tool",)), ([], ()), (None, ()), ("x", ())]
-)
-def test_tools_need_an_engine_with_a_parser(tools: object, parsers: tuple[str, ...]) -> None:
-    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": tools}
-    assert CHAT.parse(json.dumps(body).encode()).parsers == parsers
-
-
-@pytest.mark.parametrize(
     ("seconds", "shown"),
     [
         (0, "0ms"),
@@ -197,6 +273,29 @@ def test_each_choice_ends_once(operation: Operation) -> None:
 def test_unknown_fields_are_ignored_and_nulls_mean_absent() -> None:
     body = chat(stream=None, stream_options=None, service_tier="auto", whatever={"a": [1]})
     assert CHAT.parse(body) == Call(CHAT, "m", body=body)
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({}, 0),
+        ({"logprobs": None, "top_logprobs": 5}, 0),
+        ({"logprobs": False, "top_logprobs": 5}, 0),
+        ({"logprobs": True}, 1),
+        ({"logprobs": True, "top_logprobs": 20}, 21),
+    ],
+)
+def test_a_chat_asks_for_log_probabilities_of_each_token(
+    fields: dict[str, Any], count: int
+) -> None:
+    assert CHAT.parse(chat(**fields)).logprobs == count
+
+
+@pytest.mark.parametrize(("logprobs", "count"), [(None, 0), (0, 1), (5, 6), (-1, 1)])
+def test_a_completion_asks_for_the_tokens_own_and_others(logprobs: int | None, count: int) -> None:
+    body = json.dumps({"model": "m", "prompt": "hi", "logprobs": logprobs}).encode()
+    assert COMPLETION.parse(body).logprobs == count
+    assert COMPLETION.parse(b'{"model":"m","prompt":"hi"}').logprobs == 0
 
 
 def test_a_call_gives_its_body_away() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.agent.scheduler.capacity import GROWTH_TOKENS
+from inference.agent.scheduler.capacity import GROWTH_TOKENS, STEP_LOGPROBS
 from inference.agent.scheduler.queue import LANE_PRIORITY, LEEWAY, LOOK_AHEAD, Queue, Request
 from inference.agent.scheduler.slots import Slots
 from inference.agent.scheduler.wait_estimate import DEFAULT_WAIT_S, LONGEST_WAIT_S
@@ -460,6 +460,28 @@ def test_each_choice_needs_room_to_grow() -> None:
     generated(q, "a", 399, prompt=100)  # 100 to go, of each choice
     push(q, "c", tenant="c", prompt_tokens=1000 - 499 - 5 * GROWTH_TOKENS)
     assert q.admit(0.0) == ["c"]
+
+
+def test_log_probabilities_take_places_by_their_share_of_a_step() -> None:
+    """So that those of all that run stay within it; nobody else's place is worth less for it."""
+    q, eighth = queue(running=8), STEP_LOGPROBS // 8
+    push(q, "few", choices=3, logprobs=1)
+    push(q, "many", choices=2, logprobs=eighth)
+    push(q, "more", tenant="b", logprobs=3 * eighth + 1)
+    push(q, "none", tenant="c")
+    assert q.admit(0.0) == ["few", "more", "none"], "3, 4 and 1 of 8 places"
+    q.finish("few", 0.1)
+    assert q.admit(0.1) == ["many"]
+
+
+def test_log_probabilities_of_one_request_are_bounded() -> None:
+    q = queue(running=8, reserved=2)
+    most = STEP_LOGPROBS * 6 // 8
+    with pytest.raises(InvalidRequest, match=f"{most + 4} log-.* at most {most}") as refused:
+        push(q, "a", choices=4, logprobs=most // 4 + 1)
+    assert refused.value.param == "logprobs"
+    push(q, "b", choices=4, logprobs=most // 4)
+    assert q.admit(0.0) == ["b"]
 
 
 def test_choices_are_bounded_by_the_places_that_are_not_reserved() -> None:

@@ -150,7 +150,8 @@ def test_cards_are_what_a_key_may_use() -> None:
 )
 def test_a_price_holds_from_its_date_on(now: float, figures: tuple[int, ...]) -> None:
     target = resolve_at(grant(), "org/base", BASES, OWN, now=now)
-    assert target == Target("org/base", "org/base", price=Price(*figures), max_model_len=4096)
+    price = Price(*figures)
+    assert target == Target("org/base", "org/base", price=price, max_model_len=4096, created=1)
 
 
 def test_an_adapters_price_goes_before_its_base_models() -> None:
@@ -180,6 +181,7 @@ def test_an_adapter_has_its_limits_at_whatever_version() -> None:
             limits=expected,
             price=Price(10, 5, 20),
             max_model_len=4096,
+            created=2,
         )
     assert resolve(grant(), "digits", BASES, OWN).limits == ()
     assert resolve(grant(), "org/base", BASES, OWN).limits == ()

@@ -34,6 +34,10 @@ class ChatRunner(Runner):
         wanted: int | None = request.max_completion_tokens
         return super().max_tokens(request) if wanted is None else wanted
 
+    def wants_logprobs(self, request: Any) -> bool:
+        """If it says so."""
+        return bool(request.logprobs)
+
     def uses_tools(self, request: Any) -> bool:
-        """If it names any."""
-        return bool(request.tools)
+        """If it names any that may be called."""
+        return bool(request.tools) and request.tool_choice != "none"

@@ -29,3 +29,7 @@ class CompletionRunner(Runner):
     async def create(self, endpoint: Any, request: Any) -> Any:
         """As vLLM's server does."""
         return await endpoint.create_completion(request)
+
+    def wants_logprobs(self, request: Any) -> bool:
+        """If it says how many, be it none beside the token's own."""
+        return request.logprobs is not None

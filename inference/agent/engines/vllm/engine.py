@@ -136,6 +136,10 @@ class VLLMEngine:
             loaded.load_s, loaded.weight_bytes, delta, finite, base_text, adapter_text
         )
 
+    async def ping(self) -> None:
+        """As the contract says, by a question that costs the core nothing."""
+        await self._llm.is_sleeping()
+
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """As the contract says."""
         try:
@@ -258,7 +262,7 @@ class VLLMEngine:
         )
         streams = bool(request.stream)
         del request, prompt  # large, and of no more use
-        counter = Counter(work.meter, self._totals)
+        counter = Counter(work.meter, self._totals, params)
         held, held_tokens, held_ids, first = "", 0, list[int](), True
         async with aclosing(deltas):
             async for delta in deltas:

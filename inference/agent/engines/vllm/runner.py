@@ -34,6 +34,10 @@ class Runner(ABC):
         wanted: int | None = vars(request)["max_tokens"]  # the attribute warns of its deprecation
         return wanted
 
+    def wants_logprobs(self, request: Any) -> bool:
+        """Whether log-probabilities come with the tokens."""
+        return False
+
     def uses_tools(self, request: Any) -> bool:
         """Whether it needs a tool-call parser."""
         return False

@@ -18,6 +18,7 @@ from starlette.datastructures import State
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
+from vllm.logprobs import PromptLogprobs
 from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -26,10 +27,11 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from inference.agent.engines.engine import Meter, Output, Work
 from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.vllm.assembly import Assembly
 from inference.agent.engines.vllm.requests import as_error, of_info
 from inference.agent.engines.vllm.runner import Runner
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
-from inference.operations.openai import usage_body
+from inference.operations.openai import OpenAIOperation, usage_body
 
 VLLM_ONLY = (
     "prompt_logprobs",
@@ -45,11 +47,20 @@ VLLM_ONLY_IN_CHOICE = ("prompt_logprobs", "prompt_token_ids", "routed_experts", 
 """The same for one choice."""
 
 MAX_LOGPROBS = 200_000
-"""Log-probabilities that are held for one answer: 20 for each of 9,500 tokens. vLLM makes an object
-of each before the answer leaves, and everybody's streams stand still meanwhile."""
+"""Log-probabilities of one answer: 20 for each of 9,500 tokens. vLLM keeps them all to its end. How
+many may come of one step is the queue's to say (`scheduler.capacity`)."""
 
-GIVEN_UP = ("abort", "error")
+MAX_LOGPROBS_AT_ONCE = 5_000
+"""Of which vLLM makes objects in one go, and everybody's streams stand still meanwhile: those of
+prompts, and of a whole answer that can't be put together of chunks (`Assembly`)."""
+
+ABORTED, FAILED = "abort", "error"
 """Finish reasons that no client asked for: the engine is closing, or failed on the request."""
+
+NO_TOKEN_FITS = (
+    "The answer cannot go on: what it is held to (`response_format`, `structured_outputs` or a "
+    "tool's parameters) cannot be compiled, or allows no token that the other fields allow."
+)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -58,10 +69,12 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class Counter:
     """Counts one request's tokens into its meter and into the engine's lifetime totals."""
 
-    __slots__ = ("_meter", "_prompt_counted", "_totals")
+    __slots__ = ("_held", "_meter", "_prompt_counted", "_totals")
 
-    def __init__(self, meter: Meter, totals: Meter) -> None:
+    def __init__(self, meter: Meter, totals: Meter, params: SamplingParams) -> None:
         self._meter, self._totals = meter, totals
+        self._held = params.structured_outputs is not None
+        """To a schema or a grammar."""
         self._prompt_counted = False
 
     def count(self, output: RequestOutput) -> int:
@@ -71,6 +84,7 @@ class Counter:
 
         Raises:
             EngineFailed: the engine gave the request up.
+            InvalidRequest: it did, because no token may come next.
         """
         if not self._prompt_counted and output.prompt_token_ids is not None:
             self._prompt_counted = True
@@ -80,8 +94,11 @@ class Counter:
         tokens = sum(len(completion.token_ids) for completion in output.outputs)
         self._meter.completion_tokens += tokens
         self._totals.completion_tokens += tokens
-        if any(completion.finish_reason in GIVEN_UP for completion in output.outputs):
-            raise EngineFailed
+        for completion in output.outputs:
+            if completion.finish_reason == FAILED and self._held:
+                raise InvalidRequest(NO_TOKEN_FITS, param="response_format")
+            if completion.finish_reason in (ABORTED, FAILED):
+                raise EngineFailed
         return tokens
 
 
@@ -97,7 +114,7 @@ class RequestClient:
         self._llm, self._lora, self._totals = llm, lora, totals
         self._requests: list[str] = []
         self._token_ids: dict[int, list[int]] = {}
-        self._logprobs = 0
+        self._logprobs = self._prompt_logprobs = 0
         self.error: InferenceError | None = None
         """Why the engine failed or refused; the serving layer only saw the deltas end."""
 
@@ -109,6 +126,11 @@ class RequestClient:
     ) -> AsyncGenerator[RequestOutput, None]:
         """As AsyncLLM's, for this request's adapter and priority. Each prompt comes after those of
         others that find their tenant with as many choices running (`Queue.priority`)."""
+        try:
+            self._check_prompt_logprobs(prompt, sampling_params)
+        except InvalidRequest as error:
+            self.error = error
+            return
         choices_before = len(self._requests) * (sampling_params.n or 1)
         priority = self.work.priority + choices_before
         self._requests.append(request_id)
@@ -116,14 +138,17 @@ class RequestClient:
         sampling_params.output_kind = RequestOutputKind.DELTA
         kwargs |= {"lora_request": self._lora, "priority": priority}
         deltas = self._llm.generate(prompt, sampling_params, request_id, **kwargs)
-        counter = Counter(self.work.meter, self._totals)
+        counter = Counter(self.work.meter, self._totals, sampling_params)
+        of_prompt: PromptLogprobs | None = None
         whole: RequestOutput | None = None
         try:
             async for delta in deltas:
                 counter.count(delta)
                 if self.work.wants_ids:
                     self._note_ids(delta, choices_before)
-                self._hold_logprobs(delta, of_answer=not streams)
+                self._count_logprobs(delta, at_once=not streams)
+                # vLLM gives them to the first choice alone, and its stream misses them in others.
+                of_prompt = delta.prompt_logprobs = delta.prompt_logprobs or of_prompt
                 if streams:
                     yield delta
                 elif whole is None:
@@ -148,20 +173,35 @@ class RequestClient:
             choice = choices_before + completion.index
             self._token_ids.setdefault(choice, []).extend(completion.token_ids)
 
-    def _hold_logprobs(self, delta: RequestOutput, *, of_answer: bool) -> None:
-        """Count what is held: of prompts in any case, of answers only where they don't stream.
+    def _check_prompt_logprobs(self, prompt: Any, params: SamplingParams) -> None:
+        """Before they are made.
 
         Raises:
-            InvalidRequest: it is too much.
+            InvalidRequest: there would be too many.
         """
-        tokens = list(delta.prompt_logprobs or ())
-        if of_answer:
-            tokens += (token for choice in delta.outputs for token in choice.logprobs or ())
-        self._logprobs += sum(len(token) for token in tokens if token)
-        if self._logprobs > MAX_LOGPROBS:
+        if params.prompt_logprobs is None:
+            return
+        of_each = len(prompt["prompt_token_ids"]) * (1 + params.prompt_logprobs)
+        self._prompt_logprobs += of_each * (params.n or 1)
+        if self._prompt_logprobs > MAX_LOGPROBS_AT_ONCE:
             raise InvalidRequest(
-                f"The answer has more than {MAX_LOGPROBS} log-probabilities: set `stream`, or ask "
-                "for fewer by `logprobs`, `top_logprobs`, `n` or `max_tokens`.",
+                f"The prompt has more than {MAX_LOGPROBS_AT_ONCE} log-probabilities: ask for fewer "
+                "by `logprobs`, or without `echo`.",
+                param="logprobs",
+            )
+
+    def _count_logprobs(self, delta: RequestOutput, *, at_once: bool) -> None:
+        """`at_once`: they are kept for vLLM to frame them at the end.
+
+        Raises:
+            InvalidRequest: there are too many.
+        """
+        tokens = (token for choice in delta.outputs for token in choice.logprobs or ())
+        self._logprobs += sum(map(len, tokens))
+        if self._logprobs > (most := MAX_LOGPROBS_AT_ONCE if at_once else MAX_LOGPROBS):
+            raise InvalidRequest(
+                f"The answer has more than {most} log-probabilities: ask for fewer by `logprobs`, "
+                f"`top_logprobs`, `n` or `max_tokens`{', or set `stream`' if at_once else ''}.",
                 param="logprobs",
             )
 
@@ -178,9 +218,9 @@ class RequestClient:
 class Serving:
     """The endpoints of one engine."""
 
-    def __init__(self, state: State) -> None:
-        """`state` is vLLM's application state."""
-        self._state = state
+    def __init__(self, state: State, *, reasons: bool) -> None:
+        """`state` is vLLM's application state; `reasons`: thoughts are told apart from answers."""
+        self._state, self._reasons = state, reasons
 
     @classmethod
     async def start(cls, llm: AsyncLLM, profile: EngineProfile) -> Self:
@@ -188,7 +228,7 @@ class Serving:
         state = State()
         tasks = await llm.get_supported_tasks()
         await init_app_state(llm, state, server_arguments(llm, profile), tasks)
-        return cls(state)
+        return cls(state, reasons=profile.reasoning_parser is not None)
 
     def endpoint(self, runner: Runner) -> Any:
         """The endpoint that this runner uses."""
@@ -205,6 +245,7 @@ class Serving:
         endpoint = copy(self.endpoint(runner))
         endpoint.engine_client = client
         events: AsyncGenerator[str, None] | None = None
+        assembly = self._assembly(runner, request, client)
         try:
             result = await _create(runner, endpoint, request, client)
             if client.error is not None:
@@ -215,13 +256,26 @@ class Serving:
                 yield _response(result.model_dump(mode="json"), client)
                 return
             events = result
-            async for output in _chunks(events, client):
+            outputs = (
+                _outputs(events, client) if assembly is None else _whole(assembly, events, client)
+            )
+            async for output in outputs:
                 yield output
         finally:
             # Closing the outer generator doesn't close vLLM's inner ones, so the engine is told.
             await client.abort()
             if events is not None:
                 await events.aclose()
+
+    def _assembly(self, runner: Runner, request: Any, client: RequestClient) -> Assembly | None:
+        """What puts this answer together, if anything must: it is then asked for as a stream."""
+        operation = client.work.operation
+        if request.stream or not runner.wants_logprobs(request) or runner.uses_tools(request):
+            return None
+        if self._reasons or not isinstance(operation, OpenAIOperation):
+            return None
+        request.stream = True
+        return Assembly(operation)
 
 
 def server_arguments(llm: AsyncLLM, profile: EngineProfile) -> Namespace:
@@ -253,8 +307,8 @@ async def _create(runner: Runner, endpoint: Any, request: Any, client: RequestCl
 
 async def _chunks(
     events: AsyncGenerator[str, None], client: RequestClient
-) -> AsyncGenerator[Output, None]:
-    meter, counted, reasons = client.work.meter, 0, set[str]()
+) -> AsyncGenerator[dict[str, Any], None]:
+    """What a stream says of its choices."""
     async for event in events:
         data = event.removeprefix("data: ").strip()
         if data == "[DONE]":
@@ -263,22 +317,43 @@ async def _chunks(
         if "error" in chunk:
             raise client.error or of_info(ErrorInfo.model_validate(chunk["error"]))
         if usage := chunk.pop("usage", None):
-            meter.reasoning_tokens = _reasoning_tokens(usage)
-        if not chunk["choices"]:
-            continue
-        reasons |= _reasons(chunk)
-        body = _encode(_openai(chunk) | client.identity())
-        tokens, counted = meter.completion_tokens - counted, meter.completion_tokens
-        yield Output(chunks=(body,), tokens=tokens, ids=client.take_ids())
+            client.work.meter.reasoning_tokens = _reasoning_tokens(usage)
+        if chunk["choices"]:
+            yield _openai(chunk)
     if client.error is not None:
         raise client.error
+
+
+async def _outputs(
+    events: AsyncGenerator[str, None], client: RequestClient
+) -> AsyncGenerator[Output, None]:
+    meter, counted, reasons = client.work.meter, 0, set[str]()
+    async for chunk in _chunks(events, client):
+        reasons |= _reasons(chunk)
+        body = _encode(chunk | client.identity())
+        tokens, counted = meter.completion_tokens - counted, meter.completion_tokens
+        yield Output(chunks=(body,), tokens=tokens, ids=client.take_ids())
     yield Output(finish_reason=_reason(reasons), ids=client.take_ids())
 
 
+async def _whole(
+    assembly: Assembly, events: AsyncGenerator[str, None], client: RequestClient
+) -> AsyncGenerator[Output, None]:
+    """A whole answer that was asked for as a stream."""
+    async for chunk in _chunks(events, client):
+        assembly.add(chunk)
+    yield _answer(assembly.body(), client)
+
+
 def _response(body: dict[str, Any], client: RequestClient) -> Output:
+    """A whole answer as vLLM makes it."""
+    client.work.meter.reasoning_tokens = _reasoning_tokens(body["usage"])
+    return _answer(_openai(body), client)
+
+
+def _answer(body: dict[str, Any], client: RequestClient) -> Output:
     meter = client.work.meter
-    meter.reasoning_tokens = _reasoning_tokens(body["usage"])
-    body = _openai(body) | client.identity() | {"usage": usage_body(meter)}
+    body |= client.identity() | {"usage": usage_body(meter)}
     reason = _reason(_reasons(body))
     return Output(
         response=_encode(body),

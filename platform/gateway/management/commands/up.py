@@ -226,6 +226,7 @@ class _Up:
     def _engine_command(self, name: str) -> list[str]:
         command = [*MANAGE, "engine", "--id", name]
         command += ["--model", self.model, "--served-name", self.model_name]
+        command += ["--tool-parser", demo.TOOL_PARSER] if self.is_demo else []
         command += ["--gateway", ",".join(self.urls)]
         command += ["--cache-dir", str(settings.VAR / "cache" / name)]
         command += ["--journal-dir", str(settings.VAR / "journal" / name)]

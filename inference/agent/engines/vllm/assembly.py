@@ -1,0 +1,68 @@
+"""A whole answer put together from the chunks of a stream, as they come.
+
+vLLM makes the objects of a whole answer at its end, all at once, and with log-probabilities these
+are so many that everybody's streams would stand still meanwhile. So such an answer is asked for as
+a stream, of which each step costs little.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+
+from inference.operations.openai import OpenAIOperation
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Choice:
+    """One text and its log-probabilities: those are kept as JSON, in pieces."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.logprobs: dict[str, list[bytes]] = defaultdict(list)
+        self.ended: dict[str, Any] = {"finish_reason": None, "stop_reason": None}
+
+    def add(self, choice: dict[str, Any]) -> None:
+        self.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
+        for name, values in (choice.get("logprobs") or {}).items():
+            if values:
+                self.logprobs[name].append(_encode(values)[1:-1])
+        if choice.get("finish_reason") is not None:
+            self.ended = {name: choice.get(name) for name in self.ended}
+
+    def whole_logprobs(self) -> dict[str, msgspec.Raw] | None:
+        return {
+            name: msgspec.Raw(b"[" + b",".join(pieces) + b"]")
+            for name, pieces in self.logprobs.items()
+        } or None
+
+
+class Assembly:
+    """`add` each chunk, then `body` is the answer, but for who asked and what it cost."""
+
+    def __init__(self, operation: OpenAIOperation[Any]) -> None:
+        self._operation = operation
+        self._choices: dict[int, _Choice] = defaultdict(_Choice)
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        """A decoded chunk."""
+        for choice in chunk["choices"]:
+            self._choices[choice["index"]].add(choice)
+
+    def body(self) -> dict[str, Any]:
+        """The answer's JSON, with parts that are encoded already."""
+        choices = [
+            {"index": index}
+            | self._operation.choice(choice.text)
+            | {"logprobs": choice.whole_logprobs()}
+            | choice.ended
+            for index, choice in sorted(self._choices.items())
+        ]
+        return {
+            "object": self._operation.whole_object,
+            "choices": choices,
+            "system_fingerprint": None,
+        }

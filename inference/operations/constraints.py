@@ -1,0 +1,251 @@
+"""What an answer is held to, a response format, a grammar or tools, as far as the gateway looks.
+
+Each becomes a grammar on the engine, for all of whose requests it is made on one loop. So they are
+small, have the shape of JSON schemas, and mean something.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from inference.errors import InvalidRequest
+from inference.operations.reading import decode_part
+
+MAX_CONSTRAINT_BYTES = 64 << 10
+"""Of a schema or grammar as JSON. One of a megabyte held everybody's streams up for minutes."""
+MAX_TOOLS_BYTES = 256 << 10
+"""Of tools that an answer may use: most of theirs is text that describes them."""
+
+NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
+"""Of a function that takes none, in which case OpenAI lets them be left out."""
+
+Schema = dict[str, msgspec.Raw]
+
+MAX_ITEMS = 10_000
+"""Of the arrays of a schema together, as it counts them. An engine's grammar has a rule for each:
+10^9 of them took its memory and minutes, and ended it."""
+
+_COUNTS = {"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"}
+_SUSPECT = re.compile(rb"\$ref|(?:min|max)(?:Items|Length|Properties)")
+"""What is not in most schemas, and may be wrong."""
+_ALTERNATIVES = ("anyOf", "oneOf", "allOf")
+_SAYS_TYPE = {"type", "$ref", "enum", "const", *_ALTERNATIVES}
+"""Keywords that say what a value is; a schema without them takes any."""
+
+
+class _JsonSchema(msgspec.Struct):
+    name: str
+    schema: Schema | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class _ResponseFormat(msgspec.Struct):
+    type: str
+    json_schema: _JsonSchema | None = None
+
+
+class _Function(msgspec.Struct):
+    name: str
+    description: str | None = None
+    parameters: Schema | None = None
+    strict: bool | None = None
+
+
+class _Tool(msgspec.Struct):
+    function: _Function
+
+
+_response_format = msgspec.json.Decoder(_ResponseFormat | None)
+_tools = msgspec.json.Decoder(list[_Tool] | None)
+
+
+def check_response_format(raw: msgspec.Raw) -> None:
+    """See that it is one, and bearable.
+
+    Raises:
+        InvalidRequest: it isn't.
+    """
+    _check_size(raw, "response_format", MAX_CONSTRAINT_BYTES)
+    found: _ResponseFormat | None = decode_part(_response_format, raw, "response_format")
+    if found is not None and found.type == "json_schema" and found.json_schema is None:
+        param = "response_format.json_schema"
+        raise InvalidRequest(f"`{param}` is missing.", param=param)
+    _check_schemas(raw, "response_format")
+
+
+def check_structured_outputs(raw: msgspec.Raw) -> None:
+    """See that it is bearable; the engine reads it.
+
+    Raises:
+        InvalidRequest: it isn't.
+    """
+    _check_size(raw, "structured_outputs", MAX_CONSTRAINT_BYTES)
+    _check_schemas(raw, "structured_outputs")
+
+
+def check_tools(raw: msgspec.Raw, *, must_use: bool) -> bool:
+    """See that these are tools, and bearable; whether there are any. `must_use`: the answer has to
+    be a call of one.
+
+    Raises:
+        InvalidRequest: they aren't.
+    """
+    _check_size(raw, "tools", MAX_CONSTRAINT_BYTES if must_use else MAX_TOOLS_BYTES)
+    tools: list[_Tool] | None = decode_part(_tools, raw, "tools")
+    for i, tool in enumerate(tools or ()):
+        param = f"tools[{i}].function"
+        if not tool.function.name:
+            raise InvalidRequest(f"`{param}.name` must not be empty.", param=f"{param}.name")
+        type_ = (tool.function.parameters or {}).get("type", b'"object"')
+        if bytes(type_) != b'"object"':
+            raise InvalidRequest(
+                f"`{param}.parameters.type` must be `object`: a function takes named parameters.",
+                param=f"{param}.parameters.type",
+            )
+    _check_schemas(raw, "tools")
+    return bool(tools)
+
+
+def with_parameters(tool: Any) -> Any:
+    """The tool with a schema that takes objects alone: without one, or with an empty one, any value
+    is an answer that holds to it. The tool is not changed."""
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict):
+        return tool
+    parameters = function.get("parameters")
+    if parameters is None:
+        parameters = NO_PARAMETERS
+    elif isinstance(parameters, dict) and not _SAYS_TYPE & parameters.keys():
+        parameters = {"type": "object"} | parameters
+    return tool | {"function": function | {"parameters": parameters}}
+
+
+def _check_size(raw: msgspec.Raw, name: str, most: int) -> None:
+    if (size := len(bytes(raw))) > most:
+        raise InvalidRequest(f"`{name}` has {size} bytes: it can have {most} at most.", param=name)
+
+
+# --- schemas -------------------------------------------------------------------------------------
+
+
+def _check_schemas(raw: msgspec.Raw, param: str) -> None:
+    """See that the schemas in this JSON can be made grammars of.
+
+    Raises:
+        InvalidRequest: one has counts that are none, or too large, or is nothing but itself, over
+            one `$ref` or several: no value is told from any other by it.
+    """
+    if not _SUSPECT.search(bytes(raw)):
+        return
+    for schema in _schemas(decode_part(msgspec.json.Decoder(), raw, param)):
+        _check_counts(schema, param)
+        if _is_circular(schema):
+            raise InvalidRequest(
+                f"`{param}` holds a schema whose `$ref` leads to itself and nowhere else.",
+                param=param,
+            )
+
+
+def _schemas(constraint: Any) -> Iterator[dict[str, Any]]:
+    """The schemas that a constraint holds: whole ones, in which references start."""
+    for value in _within(constraint):
+        for name in ("schema", "json_schema", "json", "parameters"):
+            inner = value.get(name)
+            if isinstance(inner, str):  # vLLM takes a schema as text, too
+                try:
+                    inner = json.loads(inner)
+                except (ValueError, RecursionError):
+                    continue
+            if isinstance(inner, dict):
+                yield inner
+
+
+def _check_counts(schema: dict[str, Any], param: str) -> None:
+    items = 0
+    for part in _within(schema):
+        for name in _COUNTS & part.keys():
+            count = part[name]
+            if isinstance(count, dict | list):  # a property of this name
+                continue
+            if type(count) is not int or count < 0:
+                raise InvalidRequest(
+                    f"`{param}`: `{name}` is {count!r}: it must be a whole number from 0.",
+                    param=param,
+                )
+            items += count if name.endswith("Items") else 0
+    if items > MAX_ITEMS:
+        raise InvalidRequest(
+            f"`{param}`: `minItems` and `maxItems` of a schema add up to {items}: it can be "
+            f"{MAX_ITEMS} at most.",
+            param=param,
+        )
+
+
+def _within(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects in it, and itself."""
+    rest = [value]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            yield value
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
+
+
+def _is_circular(root: dict[str, Any]) -> bool:
+    """Whether one of its schemas leads back to itself by references and alternatives alone."""
+    done: set[int] = set()
+    for start in _within(root):
+        on_path: dict[int, Iterator[dict[str, Any]]] = {}
+        path = [start]
+        while path:
+            here = path[-1]
+            if id(here) in done:
+                path.pop()
+                continue
+            if id(here) not in on_path:
+                on_path[id(here)] = _same_value(here, root)
+            if (following := next(on_path[id(here)], None)) is None:
+                done.add(id(here))
+                del on_path[id(here)]
+                path.pop()
+            elif id(following) in on_path:
+                return True
+            else:
+                path.append(following)
+    return False
+
+
+def _same_value(schema: dict[str, Any], root: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas that hold of the very value of which this one does."""
+    if isinstance(reference := schema.get("$ref"), str):
+        target = _resolved(reference, root)
+        if isinstance(target, dict):
+            yield target
+    for name in _ALTERNATIVES:
+        if isinstance(several := schema.get(name), list):
+            yield from (one for one in several if isinstance(one, dict))
+
+
+def _resolved(reference: str, root: Any) -> Any:
+    """What a reference within the same schema means; None where that is nothing."""
+    if reference.partition("#")[0]:
+        return None
+    found = root
+    for step in unquote(reference[1:]).split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = found.get(step)
+        elif isinstance(found, list) and step.isdecimal() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            return None
+    return found

@@ -1,0 +1,40 @@
+"""A short run of `make fuzz`; a seed of its own each day would find more, and repeat less."""
+
+from __future__ import annotations
+
+import pytest
+
+from inference.agent.engines.engine import Engine
+from tests.engine.factory import AdapterFactory
+from tests.fuzz.bodies import made
+from tests.fuzz.run import Run
+
+SEED, REQUESTS = 20, 150
+
+
+@pytest.mark.vllm
+@pytest.mark.asyncio(loop_scope="session")
+async def test_no_request_ends_the_engine_or_changes_a_neighbours_answer(
+    vllm: Engine, factory: AdapterFactory
+) -> None:
+    adapters = [factory.make(seed=90 + i) for i in range(2)]
+    for adapter in adapters:
+        await vllm.load(adapter)
+    try:
+        report = await Run(vllm, adapters, SEED).run(REQUESTS)
+    finally:
+        for adapter in adapters:
+            await vllm.unload(adapter)
+    assert vllm.alive
+    assert report.findings == []
+    assert report.answers.total() == REQUESTS
+    assert report.compared > 3
+    assert {"stop", "length", "left", "invalid_request"} <= report.answers.keys(), "of every kind"
+
+
+def test_a_seed_makes_the_same_requests_again() -> None:
+    requests = [made(SEED, number, 2) for number in range(500)]
+    assert requests == [made(SEED, number, 2) for number in range(500)]
+    assert requests != [made(SEED + 1, number, 2) for number in range(500)]
+    fields = {name for one in requests for name in one.body}
+    assert {"seed", "structured_outputs", "response_format", "tools", "echo", "n"} <= fields

@@ -1,0 +1,218 @@
+"""What an answer is held to has the shape of a constraint, is small, and means something."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from inference.errors import InvalidRequest
+from inference.operations.chat import CHAT
+from inference.operations.constraints import MAX_CONSTRAINT_BYTES, MAX_ITEMS, MAX_TOOLS_BYTES
+
+pytestmark = pytest.mark.pure
+
+HELLO = [{"role": "user", "content": "Hello"}]
+PLAIN = {"type": "function", "function": {"name": "now"}}
+LONG = "x" * MAX_CONSTRAINT_BYTES
+
+
+def body_of(fields: dict[str, Any]) -> bytes:
+    return json.dumps({"model": "m", "messages": HELLO} | fields).encode()
+
+
+def format_of(schema: Any) -> dict[str, Any]:
+    json_schema = {"name": "answer", "schema": schema}
+    return {"response_format": {"type": "json_schema", "json_schema": json_schema}}
+
+
+def tool(**function: Any) -> dict[str, Any]:
+    return {"tools": [PLAIN, {"type": "function", "function": function}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": 5}, "response_format"),
+        ({"response_format": {}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.name",
+        ),
+        (format_of("string"), "response_format.json_schema.schema"),
+        ({"response_format": {"type": LONG}}, "response_format"),
+        ({"structured_outputs": {"grammar": LONG}}, "structured_outputs"),
+        ({"tools": "now"}, "tools"),
+        ({"tools": ["now"]}, "tools[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        (tool(description="no name"), "tools[1].function.name"),
+        (tool(name=""), "tools[1].function.name"),
+        (tool(name="f", parameters=[]), "tools[1].function.parameters"),
+        (
+            tool(name="f", parameters={"type": "string"}),
+            "tools[1].function.parameters.type",
+        ),
+        (tool(name="f", description=LONG) | {"tool_choice": "required"}, "tools"),
+        (
+            tool(name="f", description=LONG)
+            | {"tool_choice": {"type": "function", "function": {"name": "f"}}},
+            "tools",
+        ),
+        (tool(name="f", description="x" * MAX_TOOLS_BYTES), "tools"),
+    ],
+)
+def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        CHAT.parse(body_of(fields))
+    assert refused.value.param == param
+    assert f"`{param}`" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": None, "structured_outputs": None, "tools": None},
+        {"response_format": {"type": "text"}},
+        format_of(None),
+        format_of({"type": "object", "properties": {"a": {"$ref": "#"}}}),
+        tool(name="f", description=LONG),
+        tool(name="f", description=LONG) | {"tool_choice": "auto"},
+    ],
+)
+def test_what_is_right_is_let_through(fields: dict[str, Any]) -> None:
+    CHAT.parse(body_of(fields))
+
+
+CIRCULAR: list[dict[str, Any]] = [
+    {"$ref": "#"},
+    {"anyOf": [{"type": "string"}, {"$ref": "#"}]},
+    {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"},
+    {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}},
+    {"type": "object", "properties": {"a/b": {"$ref": "#/properties/a~1b"}}},
+    {"type": "object", "properties": {"a b": {"$ref": "#/properties/a%20b"}}},
+    {"type": "object", "properties": {"a": {"oneOf": [{"$ref": "#/properties/a/oneOf/0"}]}}},
+    {"$defs": {f"d{i}": {"$ref": f"#/$defs/d{(i + 1) % 900}"} for i in range(900)}},
+]
+
+
+@pytest.mark.parametrize("schema", CIRCULAR, ids=range(len(CIRCULAR)))
+def test_a_schema_that_is_nothing_but_itself_is_refused(schema: dict[str, Any]) -> None:
+    for fields, param in (
+        (format_of(schema), "response_format"),
+        ({"structured_outputs": {"json": schema}}, "structured_outputs"),
+        ({"structured_outputs": {"json": json.dumps(schema)}}, "structured_outputs"),
+        (tool(name="f", parameters=schema), "tools"),
+    ):
+        with pytest.raises(InvalidRequest, match=r"\$ref") as refused:
+            CHAT.parse(body_of(fields))
+        assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"next": {"$ref": "#"}}},
+        {"type": "array", "items": {"$ref": "#"}},
+        {"$defs": {"a": {"type": "string"}}, "anyOf": [{"$ref": "#/$defs/a"}] * 2},
+        {"$ref": "#/nowhere"},
+        {"$ref": "#/anyOf/7", "anyOf": [{"type": "string"}]},
+        {"$ref": "https://example.com/schema#"},
+        {"$ref": 5, "enum": [{"$ref": "#"}]},
+        {"$defs": {"text": "is no schema"}, "$ref": "#/$defs/text/0"},
+    ],
+)
+def test_a_schema_may_hold_itself(schema: dict[str, Any]) -> None:
+    CHAT.parse(body_of(format_of(schema)))
+
+
+COUNTED: list[tuple[dict[str, Any], str]] = [
+    ({"type": "array", "minItems": 10**9}, "add up to 1000000000"),
+    ({"type": "array", "maxItems": MAX_ITEMS + 1}, "add up to 10001"),
+    ({"anyOf": [{"minItems": 6000}, {"items": {"maxItems": 6000}}]}, "add up to 12000"),
+    ({"type": "array", "minItems": -1}, "`minItems` is -1"),
+    ({"type": "string", "minLength": -1}, "`minLength` is -1"),
+    ({"type": "string", "maxLength": 1.5}, "`maxLength` is 1.5"),
+    ({"type": "object", "maxProperties": "5"}, "`maxProperties` is '5'"),
+    ({"type": "object", "minProperties": True}, "`minProperties` is True"),
+]
+
+
+@pytest.mark.parametrize(("schema", "says"), COUNTED)
+def test_a_schema_that_an_engine_could_not_make_a_grammar_of(
+    schema: dict[str, Any], says: str
+) -> None:
+    for fields, param in (
+        (format_of(schema), "response_format"),
+        ({"structured_outputs": {"json": json.dumps(schema)}}, "structured_outputs"),
+        (tool(name="f", parameters={"type": "object", "properties": {"a": schema}}), "tools"),
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            CHAT.parse(body_of(fields))
+        assert refused.value.param == param
+        assert says in refused.value.message
+
+
+def test_counts_may_be_as_large_as_engines_bear() -> None:
+    CHAT.parse(body_of(format_of({"type": "array", "minItems": 5, "maxItems": MAX_ITEMS - 5})))
+    CHAT.parse(body_of(format_of({"type": "string", "minLength": 0, "maxLength": 10**9})))
+    CHAT.parse(body_of(format_of({"type": "object", "properties": {"minItems": {"type": "x"}}})))
+
+
+def test_text_that_is_no_schema_is_left_to_the_engine() -> None:
+    CHAT.parse(body_of({"structured_outputs": {"json": '{"$ref": "#"', "regex": '"$ref"'}}))
+
+
+def test_a_constraint_that_nobody_can_read_is_none() -> None:
+    body = b'{"model":"m","messages":[{}],"tools":[{"function":{"name":"\\ud800"}}]}'
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        CHAT.parse(body)
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "parsers"),
+    [
+        (None, None, ()),
+        ([], "auto", ()),
+        ([PLAIN], None, ("tool",)),
+        ([PLAIN], "auto", ("tool",)),
+        ([PLAIN], "required", ("tool",)),
+        ([PLAIN], "none", ()),
+    ],
+)
+def test_tools_that_may_be_called_need_a_parser(
+    tools: Any, choice: str | None, parsers: tuple[str, ...]
+) -> None:
+    assert CHAT.parse(body_of({"tools": tools, "tool_choice": choice})).parsers == parsers
+
+
+NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ({}, NONE),
+        ({"parameters": None}, NONE),
+        ({"parameters": {}}, {"type": "object"}),
+        (
+            {"parameters": {"properties": {"a": {}}}},
+            {"type": "object", "properties": {"a": {}}},
+        ),
+        ({"parameters": {"$ref": "#/$defs/a"}}, {"$ref": "#/$defs/a"}),
+        ({"parameters": 7}, 7),
+    ],
+)
+def test_a_function_takes_objects_alone(given: dict[str, Any], seen: Any) -> None:
+    """Else a required call may have the arguments `11.4`."""
+    asked = {"messages": HELLO, "tools": [{"type": "function", "function": {"name": "f"} | given}]}
+    before = json.dumps(asked)
+    (kept,) = CHAT.allowed(asked)["tools"]
+    assert kept == {"type": "function", "function": {"name": "f", "parameters": seen}}
+    assert json.dumps(asked) == before, "it is left as it is"
+
+
+def test_what_are_no_tools_is_left_to_the_engine() -> None:
+    assert CHAT.allowed({"messages": HELLO, "tools": ["f"]})["tools"] == ["f"]
+    assert CHAT.allowed({"messages": HELLO, "tools": "f"})["tools"] == "f"

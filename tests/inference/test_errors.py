@@ -1,0 +1,48 @@
+"""An error is short and can be written, whatever a client sent."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from inference.errors import (
+    MAX_MESSAGE,
+    MAX_PARAM,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    UnknownModel,
+)
+from inference.link.wire import Fault
+from inference.operations.openai import error_body
+
+pytestmark = pytest.mark.pure
+
+
+def test_what_a_client_sent_is_not_sent_back() -> None:
+    error = InvalidRequest(f"`x` is {'y' * 324_000}: it must be one of a, b.", param="z" * 9000)
+    assert len(error.message) == MAX_MESSAGE
+    assert error.message.startswith("`x` is yyy")
+    assert error.message.endswith("yyy: it must be one of a, b.")
+    assert error.param == "z" * MAX_PARAM
+    assert str(error) == error.message
+
+
+def test_a_short_one_is_as_it_was_said() -> None:
+    assert NotFound("x" * MAX_MESSAGE).message == "x" * MAX_MESSAGE
+    assert UnknownModel().message == "The model does not exist or this key may not use it."
+    assert UnknownModel().param is None
+
+
+def test_half_a_character_breaks_neither_answer_nor_link() -> None:
+    error = InvalidRequest("`\ud800` is nothing.", param="a\udc00")
+    assert (error.message, error.param) == ("`?` is nothing.", "a?")
+    assert b'"a?"' in error_body(error)
+    assert msgspec.msgpack.encode(Fault.of(error))
+
+
+def test_a_method_that_is_not_taken_crosses_the_link_as_any_error() -> None:
+    fault = Fault.of(MethodNotAllowed("No.", allowed=("GET", "HEAD")))
+    error = fault.error()
+    assert isinstance(error, MethodNotAllowed)
+    assert (error.message, error.allowed) == ("No.", ())
