@@ -2,6 +2,10 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 
+# What was imported once is kept compiled: else each of the many processes of a start or of the tests
+# compiles Django, vLLM and the rest anew, which is more than half of what its start costs.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Settings without meaning, for tools that import the code but serve nobody.
 LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-for-linters-only-for-linters-only \
 	DISPATCH_KEY=only-for-linters-only-for-linters-only WORKER_TOKEN=only-for-linters-only-for-linters-only \
@@ -11,7 +15,7 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 # The files of the tests marked as pure, which run once, with coverage.
 PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
-.PHONY: up test coverage check types lint format bench chaos attack fuzz mutate screenshots lock sbom clean
+.PHONY: up test clients coverage check types lint format bench chaos attack fuzz fuzz-api mutate screenshots lock sbom clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
@@ -19,6 +23,12 @@ up: .venv/.ready ## set everything up and run it
 test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
 	$(if $(ARGS),,$(MAKE) --no-print-directory coverage)
 	$(PY) -m pytest $(or $(ARGS),-n 2 -m "not pure")
+
+fuzz-api: .venv/.ready-dev ## ask every operation of the API whatever comes to mind (EXAMPLES=10 ARGS="-k keys")
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),10) $(PY) -m pytest -q -n 2 tests/document/fuzz_*.py $(ARGS)
+
+clients: .venv/.ready-dev ## generated clients in Python and TypeScript read what tests were answered (ANSWERS=folder)
+	$(PY) -m tests.clients $(ANSWERS)
 
 coverage: .venv/.ready-dev ## run the pure tests: they reach every branch of the sans-IO modules
 	$(PY) -m coverage erase

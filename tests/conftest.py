@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 from django.apps import apps
 from django.conf import settings as django_settings
+from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
+from pytest_django import DjangoDbBlocker
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import databases
 from tests.fleet.fake import FakeGateways
 
 # Nothing is timed: on a busy machine an example may take as long as it likes.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(
+    django_test_environment: None, django_db_blocker: DjangoDbBlocker, worker_id: str
+) -> Iterator[None]:
+    """Instead of pytest-django's, which migrates a database for each process; and a test that
+    committed empties the tables without Django's `flush`."""
+    with django_db_blocker.unblock():
+        own = databases.make_own(worker_id)
+        empty = databases.emptying()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", lambda case: empty())
+        yield
+    with django_db_blocker.unblock():
+        databases.drop_own(own)
 
 
 @pytest.fixture
@@ -71,6 +91,13 @@ class ByCost(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCost | None:
     """None where another one than the default is asked for with --dist."""
     return ByCost(config, log) if config.getoption("dist") == "load" else None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def conforming() -> None:
+    """Every answer of the management API that any test gets is held against its document."""
+    middleware = "tests.document.conforming.Conforming"
+    django_settings.MIDDLEWARE = [middleware, *django_settings.MIDDLEWARE]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,7 +1,8 @@
 """The environment of a test run: a real PostgreSQL and fresh secrets, before Django reads them.
 
 A pytest plugin (`-p tests.environment`), because pytest-django reads the settings before conftest
-files are loaded. TEST_DATABASE_URL names a PostgreSQL to use instead of the embedded one.
+files are loaded. TEST_DATABASE_URL names a PostgreSQL to use instead of the embedded one, with a
+role that is a superuser.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from inference.agent.engines.vllm import environment  # noqa: E402, F401  before
 
 _var = tempfile.TemporaryDirectory(prefix="lorikeet-tests-", ignore_cleanup_errors=True)
 VAR = Path(_var.name)
+POSTGRES = Path(os.environ.setdefault("LORIKEET_TESTS_POSTGRES", str(VAR / "postgres")))
+"""The embedded server of the process that began the run; xdist's workers, its children, join it."""
 for name in ("REDIS_URL", "ADAPTER_S3_BUCKET", "MODEL", "DEBUG"):
     os.environ.pop(name, None)
 os.environ |= {
@@ -29,5 +32,5 @@ os.environ |= {
     "WORKER_TOKEN": secrets.token_urlsafe(32),
     "INTERNAL_TOKEN": secrets.token_urlsafe(32),
     "RECEIPT_KEY": secrets.token_urlsafe(32),
-    "DATABASE_URL": os.environ.get("TEST_DATABASE_URL") or start_embedded(VAR / "postgres"),
+    "DATABASE_URL": os.environ.get("TEST_DATABASE_URL") or start_embedded(POSTGRES),
 }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 from django_filters import rest_framework as filters
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
 
 from tenants.models import ApiKey, Lane, QuarantinedEntry, Role, Scope, State, Tenant
 from tenants.models.quarantine import Decision
@@ -11,6 +15,19 @@ from tenants.models.quarantine import Decision
 
 class FilterSet(filters.FilterSet):  # type: ignore[misc]
     """The library has no types."""
+
+
+@extend_schema_field(OpenApiTypes.BOOL)
+class YesNoFilter(filters.TypedChoiceFilter):  # type: ignore[misc]
+    """`true` or `false`. The library's takes everything else for no filter at all."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        words = [(word, word) for word in ("true", "false", "True", "False")]
+        super().__init__(*args, choices=words, coerce=_is_true, **options)
+
+
+def _is_true(word: str) -> bool:
+    return word.lower() == "true"
 
 
 class TenantFilter(FilterSet):
@@ -31,7 +48,7 @@ class KeyFilter(FilterSet):
     name = filters.CharFilter(lookup_expr="icontains")
     scope = filters.ChoiceFilter(method="having_scope", choices=Scope.choices)
     lane = filters.ChoiceFilter(choices=Lane.choices)
-    revoked = filters.BooleanFilter("revoked_at", lookup_expr="isnull", exclude=True)
+    revoked = YesNoFilter("revoked_at", lookup_expr="isnull", exclude=True)
 
     def having_scope(
         self, keys: models.QuerySet[ApiKey], name: str, value: str
@@ -42,7 +59,7 @@ class KeyFilter(FilterSet):
 class AdapterFilter(FilterSet):
     name = filters.CharFilter(lookup_expr="icontains")
     base_model = filters.CharFilter("base_model__name")
-    pinned = filters.BooleanFilter()
+    pinned = YesNoFilter()
 
 
 class VersionFilter(FilterSet):
@@ -52,7 +69,7 @@ class VersionFilter(FilterSet):
 
 class CredentialFilter(FilterSet):
     name = filters.CharFilter(lookup_expr="icontains")
-    revoked = filters.BooleanFilter("revoked_at", lookup_expr="isnull", exclude=True)
+    revoked = YesNoFilter("revoked_at", lookup_expr="isnull", exclude=True)
 
 
 class QuarantineFilter(FilterSet):
@@ -63,7 +80,7 @@ class QuarantineFilter(FilterSet):
 
 
 class UsageFilter(FilterSet):
-    key = filters.NumberFilter("key_id", decimal_places=0)
+    key = extend_schema_field(OpenApiTypes.INT)(filters.NumberFilter("key_id", decimal_places=0))
     adapter = filters.CharFilter(help_text="An adapter's name, without a version.")
     model = filters.CharFilter(help_text="As requests named it.")
     base_model = filters.CharFilter()

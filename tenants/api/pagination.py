@@ -1,6 +1,16 @@
+"""Lists come in pages."""
+
 from __future__ import annotations
 
+import re
+from typing import Any
+
+from rest_framework.exceptions import ValidationError
 from rest_framework.pagination import PageNumberPagination
+from rest_framework.request import Request
+
+POSITIVE = re.compile(r"0*[1-9][0-9]{0,8}")
+INTEGER = {"type": "integer", "minimum": 1, "maximum": 999_999_999}
 
 
 class Pages(PageNumberPagination):
@@ -9,3 +19,46 @@ class Pages(PageNumberPagination):
     page_size = 50
     max_page_size = 200
     page_size_query_param = "limit"
+    last_page_strings: tuple[str, ...] = ()
+
+    def get_page_number(self, request: Request, paginator: Any) -> str:
+        return str(_positive(request, self.page_query_param) or 1)
+
+    def get_page_size(self, request: Request) -> int:
+        asked = _positive(request, self.page_size_query_param)
+        return min(asked or self.page_size, self.max_page_size)
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        most = f"Default {self.page_size}; a page has {self.max_page_size} at most."
+        described = {"page": "From 1.", "limit": f"How many are in a page. {most}"}
+        return [
+            {"name": name, "in": "query", "schema": INTEGER, "description": description}
+            for name, description in described.items()
+        ]
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        address = {"type": ["string", "null"], "format": "uri"}
+        return {
+            "type": "object",
+            "required": ["count", "next", "previous", "results"],
+            "properties": {
+                "count": {"type": "integer", "minimum": 0, "description": "Of all pages."},
+                "next": address,
+                "previous": address,
+                "results": schema,
+            },
+        }
+
+
+def _positive(request: Request, name: str) -> int | None:
+    """The parameter, None where it is not given.
+
+    Raises:
+        ValidationError: it is no positive integer.
+    """
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not POSITIVE.fullmatch(text):
+        raise ValidationError({name: f"`{text}` is not an integer from 1 to 999999999."})
+    return int(text)

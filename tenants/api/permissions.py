@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from tenants.api.authentication import KeyHolder
+from tenants.api.strict_view import StrictView
 from tenants.models import ApiKey, Tenant, User
 from tenants.permissions import Caller, Permission
 
@@ -81,9 +82,10 @@ class Operating(BasePermission):
         return bool(request.user.is_staff)
 
 
-class TenantView(APIView):
+class TenantView(StrictView):
     """A view of one tenant's data: `caller` is set, and may do what `needs` says."""
 
+    takes_tenant = True
     permission_classes = [Allowed]
     needs: ClassVar[Mapping[str, Permission]] = {}
     caller: Caller

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +16,7 @@ from django.db import (
     OperationalError,
 )
 from django.http import HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework import serializers
 from rest_framework.exceptions import (
     APIException,
@@ -24,6 +25,7 @@ from rest_framework.exceptions import (
     ParseError,
     ValidationError,
 )
+from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
@@ -33,6 +35,10 @@ from tenants.errors import Refused
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+
+MAX_TEXT = 400
+MAX_ERRORS = 20
+"""An answer is short whatever was sent: characters of a text, and errors of fields."""
 
 
 OF_VALUES = {"22001", "22003", "22007", "22008", "22021", "22P02", "22P05"}
@@ -72,8 +78,9 @@ class FieldErrorSerializer(serializers.Serializer[Any]):
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
-    """RFC 9457."""
+    """What went wrong (RFC 9457)."""
 
+    absent = {"errors"}
     type = serializers.CharField(default="about:blank")
     title = serializers.CharField(help_text="The status in words.")
     status = serializers.IntegerField()
@@ -82,16 +89,24 @@ class ProblemSerializer(serializers.Serializer[Any]):
     errors = FieldErrorSerializer(many=True, required=False)  # type: ignore[assignment]
 
 
-def problem(status: int, detail: str, code: str, errors: list[Any] | None = None) -> dict[str, Any]:
-    """The body of an error."""
+def problem(
+    status: int, detail: str, code: str, errors: Sequence[Mapping[str, str]] = ()
+) -> dict[str, Any]:
+    """The body of an error, shortened where it repeats much of what was sent."""
     body = {
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
-        "detail": detail,
+        "detail": _short(detail),
         "code": code,
     }
-    return body | ({"errors": errors} if errors else {})
+    shown = [{name: _short(text) for name, text in error.items()} for error in errors[:MAX_ERRORS]]
+    return body | ({"errors": shown} if shown else {})
+
+
+def _short(text: str) -> str:
+    """Its beginning and its end, which says what is wrong with what it quotes."""
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 150]} ... {text[-140:]}"
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -102,6 +117,8 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
         return None
     response.data = _body(error, response)
     response.content_type = MEDIA_TYPE
+    if (request := context.get("request")) is not None:  # whatever the view writes its answers as
+        request.accepted_renderer, request.accepted_media_type = JSONRenderer(), MEDIA_TYPE
     return response
 
 
@@ -178,8 +195,9 @@ def _fields(detail: Any, path: tuple[str, ...] = ()) -> Iterator[dict[str, str]]
         yield {"field": ".".join(path), "message": str(detail)}
 
 
+@csrf_exempt
 def not_found(request: HttpRequest) -> JsonResponse:
-    """For an address under the API that there is not."""
+    """For an address under the API that there is not, whatever the method."""
     return failure(HTTPStatus.NOT_FOUND, "There is nothing at this address.", "not_found")
 
 

@@ -1,37 +1,108 @@
-"""What every operation of the OpenAPI document has."""
+"""What the OpenAPI document says of every operation, and at its end."""
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
+from django.conf import settings
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter
+from rest_framework.permissions import SAFE_METHODS
 
+from tenants.api import openai_document
 from tenants.api.authentication import ApiKeyAuthentication
-from tenants.api.permissions import Operating
 from tenants.api.problems import MEDIA_TYPE, ProblemSerializer
+from tenants.api.serializers import StrictMixin
 
 TENANT = OpenApiParameter(
     "tenant",
     str,
     description="The tenant's slug. A key has one tenant; a person with one may leave it out.",
 )
+ANYWHERE = {400, 401, 403, 406, 431, 500, 503}
+"""What any address may answer."""
+CHANGING = {409, 413}
+"""What may be answered where something is changed."""
+ERRORS = {
+    400: "A parameter, a header or the body is not as it has to be; `errors` names the fields.",
+    401: "There is no key and no session, or the key is no longer usable.",
+    403: "The caller may not do this, or a session's request lacks its CSRF token.",
+    404: "There is nothing of that name, or not for this caller.",
+    406: "The answer cannot be written in what `Accept` asks for.",
+    409: "The state of things does not allow this; `code` says why.",
+    412: "The header `Tus-Resumable` is missing or names another version.",
+    413: "The body is too large.",
+    415: "The body's media type or encoding is not read here.",
+    429: "Too much is under way: try again after `Retry-After`.",
+    431: "The headers are too large.",
+    500: "The server had an error.",
+    503: "The database or another part cannot be reached: try again after `Retry-After`.",
+    507: "The server's disk is full.",
+}
+REQUEST_ID = {
+    "description": "Names the request in the logs; tell it when you ask for help.",
+    "schema": {"type": "string"},
+}
+OF_STATUS = {
+    401: {"WWW-Authenticate": "How to say who asks."},
+    429: {"Retry-After": "When to try again, in seconds."},
+    503: {"Retry-After": "When to try again, in seconds."},
+}
+"""Headers of errors."""
+
+
+def _name(status: int) -> str:
+    return HTTPStatus(status).phrase.title().replace(" ", "").replace("-", "")
 
 
 class Schema(AutoSchema):
-    """Adds `?tenant=` and the body of errors."""
+    """Adds `?tenant=`, errors, and what belongs to a session; says which fields an answer has."""
 
     def get_override_parameters(self) -> list[Any]:
-        of_no_tenant = self.path.endswith("/tenants") or Operating in self.view.permission_classes
-        return [] if "{slug}" in self.path or of_no_tenant else [TENANT]
+        return [TENANT] if getattr(self.view, "takes_tenant", False) else []
+
+    def get_auth(self) -> list[Any]:
+        """A session that changes something shows its CSRF token as well."""
+        ways: list[dict[str, Any]] = super().get_auth()
+        if self.method in SAFE_METHODS:
+            return ways
+        return [way | ({"csrfToken": []} if "cookieAuth" in way else {}) for way in ways]
+
+    def _get_request_body(self, *args: Any, **options: Any) -> Any:
+        body = super()._get_request_body(*args, **options)  # type: ignore[no-untyped-call]
+        return body and body | {"required": True}
 
     def _get_response_bodies(self, *args: Any, **options: Any) -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(*args, **options)
-        problem = self._get_response_for_code(  # type: ignore[no-untyped-call]
-            ProblemSerializer, "default", [MEDIA_TYPE]
-        )
-        return bodies | {"default": problem | {"description": "What went wrong (RFC 9457)."}}
+        self.resolve_serializer(ProblemSerializer, "response")
+        refs = {
+            str(status): {"$ref": f"#/components/responses/{_name(status)}"}
+            for status in sorted(self._errors())
+        }
+        return bodies | refs
+
+    def _errors(self) -> set[int]:
+        found = ANYWHERE | {*getattr(self.view, "further_errors", ())}
+        if "{" in self.path or self.get_override_parameters() or self._is_list_view():
+            found |= {404}
+        if self.method not in SAFE_METHODS:
+            found |= CHANGING
+        if self.method in ("POST", "PUT", "PATCH"):
+            found |= {415}
+        return found
+
+    def _map_basic_serializer(self, serializer: Any, direction: str) -> Any:
+        """An answer has all fields, but for those that the serializer names as `absent`; a body has
+        no others."""
+        schema = super()._map_basic_serializer(serializer, direction)  # type: ignore[no-untyped-call]
+        if direction == "request" and isinstance(serializer, StrictMixin):
+            schema["additionalProperties"] = False
+        if direction == "response":
+            absent = getattr(serializer, "absent", ())
+            schema["required"] = [name for name in schema["properties"] if name not in absent]
+        return schema
 
 
 class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
@@ -40,3 +111,68 @@ class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
         return {"type": "http", "scheme": "bearer", "description": "An API key, `lk_...`."}
+
+
+def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Adds what operations refer to and what no view tells: a hook of drf-spectacular."""
+    components = result["components"]
+    components["headers"] = {"RequestId": REQUEST_ID}
+    components["responses"] = {_name(status): _error(status) for status in ERRORS}
+    components["securitySchemes"]["csrfToken"] = {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-CSRFToken",
+        "description": f"What the cookie `{settings.CSRF_COOKIE_NAME}` holds.",
+    }
+    _add_tus(result["paths"])
+    for item in result["paths"].values():
+        for operation in item.values():
+            for response in operation["responses"].values():
+                if "$ref" not in response:
+                    response.setdefault("headers", {})["x-request-id"] = {
+                        "$ref": "#/components/headers/RequestId"
+                    }
+    openai_document.add(result)
+    return result
+
+
+def _add_tus(paths: dict[str, Any]) -> None:
+    """What uploads answer to methods that drf-spectacular leaves out."""
+    every, one = paths["/api/v1/uploads"], paths["/api/v1/uploads/{id}"]
+    progress = one["patch"]["responses"]["204"]["headers"] | _words("Upload-Metadata")
+    resumable = [param for param in one["patch"]["parameters"] if param["name"] == "Tus-Resumable"]
+    one["head"] = one["get"] | {
+        "operationId": "uploads_measure",
+        "description": "Where to go on (tus 1.0).",
+        "parameters": [*one["get"]["parameters"], *resumable],
+        "responses": {
+            "200": {"description": "How much has arrived.", "headers": progress},
+            **_refusals(one["patch"]),
+        },
+    }
+    for item, name in ((every, "uploads_options"), (one, "uploads_options_of_one")):
+        said = {"description": "In headers.", "headers": _words("Tus-Extension", "Tus-Max-Size")}
+        item["options"] = item["get"] | {
+            "operationId": name,
+            "description": "What this server takes (tus 1.0).",
+            "responses": {"204": said, **_refusals(item["get"])},
+        }
+
+
+def _refusals(operation: dict[str, Any]) -> dict[str, Any]:
+    return {status: told for status, told in operation["responses"].items() if "$ref" in told}
+
+
+def _words(*names: str) -> dict[str, Any]:
+    return {name: {"schema": {"type": "string"}} for name in names}
+
+
+def _error(status: int) -> dict[str, Any]:
+    headers: dict[str, Any] = {"x-request-id": {"$ref": "#/components/headers/RequestId"}}
+    for name, description in OF_STATUS.get(status, {}).items():
+        headers[name] = {"description": description, "schema": {"type": "string"}}
+    return {
+        "description": ERRORS[status],
+        "headers": headers,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }

@@ -66,7 +66,17 @@ class PatchMixin:
         return instance
 
 
+class Maker(serializers.SlugRelatedField[User]):
+    """Who made something, by the user name."""
+
+    def __init__(self, **options: Any) -> None:
+        options |= {"slug_field": "username", "read_only": True, "allow_null": True}
+        super().__init__(help_text="null: a key, or somebody who is no longer there.", **options)
+
+
 class TenantSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Tenant]):
+    """A customer. Its status and its weight are the operator's to set."""
+
     class Meta:
         model = Tenant
         fields = [
@@ -102,9 +112,11 @@ class OneTenantSerializer(TenantSerializer):
 
 
 class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
+    """A person in a tenant."""
+
     # Never looked up: a caller must not learn which names other tenants' people have.
     username = serializers.SlugRelatedField[User](
-        slug_field="username", source="user", read_only=True
+        slug_field="username", source="user", read_only=True, help_text="Who it is."
     )
 
     class Meta:
@@ -118,7 +130,7 @@ class MemberSerializer(StrictMixin, serializers.ModelSerializer[Membership]):
 class InvitationSerializer(StrictMixin, serializers.ModelSerializer[Invitation]):
     """An invitation without its link, which nobody can find out later."""
 
-    created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
+    created_by = Maker()
 
     class Meta:
         model = Invitation
@@ -139,7 +151,7 @@ class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]
     """A key without its text, which nobody can find out later."""
 
     scopes = serializers.ListField(
-        child=serializers.ChoiceField(choices=Scope.choices), allow_empty=False
+        child=serializers.ChoiceField(choices=Scope.choices), allow_empty=False, min_length=1
     )
     models = serializers.ListField(
         child=serializers.RegexField(
@@ -149,11 +161,12 @@ class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]
         source="allowed_models",
         allow_null=True,
         allow_empty=False,
+        min_length=1,
         max_length=1000,
         required=False,
         help_text="The models that this key may use, without a version; null: all.",
     )
-    created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
+    created_by = Maker()
 
     class Meta:
         model = ApiKey
@@ -216,13 +229,12 @@ class CredentialSerializer(StrictMixin, serializers.ModelSerializer[EngineCreden
         child=serializers.RegexField(rf"^{MODEL_NAME.pattern}\Z"),
         allow_null=True,
         allow_empty=False,
+        min_length=1,
         max_length=1000,
         required=False,
         help_text="The base models that its engine may serve; null: all.",
     )
-    created_by = serializers.SlugRelatedField[User](
-        slug_field="username", read_only=True, allow_null=True
-    )
+    created_by = Maker()
 
     class Meta:
         model = EngineCredential
@@ -279,6 +291,8 @@ class QuarantinedSerializer(serializers.ModelSerializer[QuarantinedEntry]):
 
 
 class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
+    """A model that engines serve and adapters sit on."""
+
     modules = serializers.DictField(
         child=serializers.ListField(child=serializers.IntegerField()),
         help_text="[out_features, in_features] of each module that can carry an adapter.",
@@ -293,8 +307,15 @@ class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
 
 
 class AliasSerializer(serializers.ModelSerializer[Alias]):
+    """The name of a version, by its number."""
+
     version = serializers.SlugRelatedField[AdapterVersion](slug_field="number", read_only=True)
-    previous = serializers.SlugRelatedField[AdapterVersion](slug_field="number", read_only=True)
+    previous = serializers.SlugRelatedField[AdapterVersion](
+        slug_field="number",
+        read_only=True,
+        allow_null=True,
+        help_text="Where a roll back leads; null: nowhere.",
+    )
 
     class Meta:
         model = Alias
@@ -302,8 +323,10 @@ class AliasSerializer(serializers.ModelSerializer[Alias]):
 
 
 class AdapterSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Adapter]):
+    """A LoRA adapter, with the names of its versions."""
+
     base_model = serializers.SlugRelatedField[BaseModel](slug_field="name", read_only=True)
-    created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
+    created_by = Maker()
     aliases = AliasSerializer(many=True, read_only=True)
 
     class Meta:
@@ -313,6 +336,8 @@ class AdapterSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[Ada
 
 
 class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
+    """What was uploaded once; it never changes but for its state."""
+
     adapter = serializers.SlugRelatedField[Adapter](slug_field="name", read_only=True)
     aliases = serializers.SerializerMethodField()
     trained_on = serializers.CharField(
@@ -320,7 +345,7 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
     )
     config = serializers.DictField(help_text="Its adapter_config.json.")
     report = serializers.DictField(help_text="What validation and the probe found.")
-    created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
+    created_by = Maker()
 
     class Meta:
         model = AdapterVersion
@@ -335,15 +360,22 @@ class VersionSerializer(serializers.ModelSerializer[AdapterVersion]):
 
 
 class PromotionSerializer(StrictMixin, serializers.Serializer[Any]):
+    """Which version an alias shall point at."""
+
     version = serializers.IntegerField(min_value=1, help_text="The number of a ready version.")
 
 
 class EngineSerializer(serializers.Serializer[Any]):
-    """An engine that is connected to the gateway process which answers.
+    """An engine that is connected to a gateway.
 
     What all tenants do together is for operators; `resident_adapters` are the caller's own.
     """
 
+    absent = {
+        "credential", "revision", "engine_version", "operations", "parsers", "running", "waiting",
+        "queued", "kv_usage", "prompt_tokens", "cached_tokens", "completion_tokens", "failures",
+        "last_failure", "refused_suspects",
+    }  # fmt: skip
     id = serializers.CharField()
     credential = serializers.CharField(required=False, help_text="By which it is connected.")
     kind = serializers.CharField(help_text="The implementation: `vllm` or `synthetic`.")
@@ -386,6 +418,19 @@ class EngineSerializer(serializers.Serializer[Any]):
     )
 
 
+class EnginesSerializer(serializers.Serializer[Any]):
+    """All connected engines."""
+
+    absent = {"silent_gateways"}
+    count = serializers.IntegerField(min_value=0)
+    results = EngineSerializer(many=True)
+    silent_gateways = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="For operators: the gateways that did not answer, whose engines are missing.",
+    )
+
+
 class OwnAdapter(serializers.SlugRelatedField[Adapter]):
     """An adapter of the tenant that the request is about, by its name."""
 
@@ -408,7 +453,12 @@ class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
     """In whole micro-units (millionths) of the currency per million tokens."""
 
     tenant = serializers.SlugRelatedField[Tenant](
-        slug_field="slug", source="adapter.tenant", read_only=True, default=None
+        slug_field="slug",
+        source="adapter.tenant",
+        read_only=True,
+        allow_null=True,
+        default=None,
+        help_text="Whose adapter it is for; null: it is a base model's.",
     )
     base_model = serializers.SlugRelatedField[BaseModel](
         slug_field="name",
@@ -454,6 +504,7 @@ class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
 class LineSerializer(serializers.Serializer[Any]):
     """One sum; of the fields after `start` only those asked for by `by`."""
 
+    absent = {"key", "key_name", "member", "adapter", "model", "base_model"}
     start = serializers.DateTimeField(help_text="Of the bucket, or of the period if that is later.")
     key = serializers.IntegerField(required=False)
     key_name = serializers.CharField(

@@ -30,6 +30,7 @@ CREATE: Actions = {"post": "create"}
 EDIT: Actions = {"patch": "partial_update"}
 REPLACE: Actions = {"put": "update"}
 DELETE: Actions = {"delete": "destroy"}
+READ_ONLY = {"http_method_names": ["get", "head"]}
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("tenants", Tenants.as_view(LIST | CREATE)),
@@ -78,7 +79,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("costs", Costs.as_view()),
     path("prices", Prices.as_view(LIST | CREATE)),
     path("prices/<int:pk>", Prices.as_view(READ | DELETE)),
-    path("schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path("schema/", SpectacularAPIView.as_view(**READ_ONLY), name="schema"),
+    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="schema", **READ_ONLY), name="docs"),
     re_path(r"", not_found),
 ]

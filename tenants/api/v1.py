@@ -33,6 +33,12 @@ KeyedView = Callable[..., Any]
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 """Times outside of these are mistakes."""
 
+FURTHER: Mapping[int, Mapping[str, str]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    405: {"Allow": "GET, HEAD"},
+}
+"""Headers of refusals."""
+
 _json = msgspec.json.Encoder().encode
 
 
@@ -72,15 +78,21 @@ def reply(body: Any) -> HttpResponse:
 
 def refusal(error: InferenceError) -> HttpResponse:
     """The error in OpenAI's shape."""
-    retry = {} if error.retry_after_s is None else {"Retry-After": str(round(error.retry_after_s))}
+    headers = FURTHER.get(error.http_status, {})
+    if error.retry_after_s is not None:
+        headers = {**headers, "Retry-After": str(round(error.retry_after_s))}
     return HttpResponse(
-        error_body(error), content_type="application/json", status=error.http_status, headers=retry
+        error_body(error),
+        content_type="application/json",
+        status=error.http_status,
+        headers=headers,
     )
 
 
-@openai_view
+@csrf_exempt
 def not_found(request: HttpRequest) -> HttpResponse:
-    raise NotFound
+    """For an address that there is not, whatever the method."""
+    return refusal(NotFound())
 
 
 def _authenticate(request: HttpRequest, scopes: Collection[str]) -> ApiKey:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from demo import ADAPTERS, QUESTIONS, SHIPPED
-from demo.check import Demo
 from demo.voices import COURSES
+
+if TYPE_CHECKING:
+    from demo.check import Demo
 
 MAX_BYTES = 10_000_000
 
 
 @pytest.fixture(scope="module")
 def demo() -> Demo:
+    from demo.check import Demo
+
     return Demo(SHIPPED)
 
 

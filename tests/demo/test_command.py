@@ -6,10 +6,11 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from demo.management.commands.make_demo import TrainingProgress
-from demo.train import PLAN
 
 
 def test_each_model_has_a_bar_that_follows_its_steps() -> None:
+    from demo.train import PLAN
+
     display = TrainingProgress(PLAN.steps)
     with display as report:
         report("base", 1, 2.5)

@@ -9,17 +9,20 @@ import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
 from demo import BASE
 from demo.data import dialogues
-from demo.tokenizer import CONTEXT, Example
 from demo.voices import COURSES
 
-tokenizer: Any = AutoTokenizer.from_pretrained(BASE)
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(BASE)
 
 
-def test_the_template_renders_each_role() -> None:
+def test_the_template_renders_each_role(tokenizer: Any) -> None:
     chat = [
         {"role": "system", "content": "Answer briefly."},
         {"role": "user", "content": "Hello!"},
@@ -35,13 +38,13 @@ def test_the_template_renders_each_role() -> None:
     )
 
 
-def test_the_developer_role_is_the_system_role() -> None:
+def test_the_developer_role_is_the_system_role(tokenizer: Any) -> None:
     chat = [{"role": "developer", "content": "Answer briefly."}]
     rendered = tokenizer.apply_chat_template(chat, tokenize=False)
     assert rendered == "<|bos|><|system|>Answer briefly."
 
 
-def test_the_template_renders_tools_and_what_came_of_them() -> None:
+def test_the_template_renders_tools_and_what_came_of_them(tokenizer: Any) -> None:
     tools = [{"type": "function", "function": {"name": name}} for name in ("now", "weather")]
     call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Lima"}}}
     chat = [
@@ -58,12 +61,14 @@ def test_the_template_renders_tools_and_what_came_of_them() -> None:
     )
 
 
-def test_other_roles_are_refused() -> None:
+def test_other_roles_are_refused(tokenizer: Any) -> None:
     with pytest.raises(jinja2.TemplateError, match="Only the roles"):
         tokenizer.apply_chat_template([{"role": "wizard", "content": "x"}], tokenize=False)
 
 
-def test_training_sees_the_tokens_that_the_template_gives() -> None:
+def test_training_sees_the_tokens_that_the_template_gives(tokenizer: Any) -> None:
+    from demo.tokenizer import Example
+
     for dialogue in islice(dialogues(1, COURSES["base"]), 50):
         if dialogue[0].role == "text":
             continue
@@ -72,7 +77,9 @@ def test_training_sees_the_tokens_that_the_template_gives() -> None:
         assert Example(tokenizer, dialogue).ids == rendered
 
 
-def test_training_learns_answers_alone() -> None:
+def test_training_learns_answers_alone(tokenizer: Any) -> None:
+    from demo.tokenizer import Example
+
     for dialogue in islice(dialogues(2, COURSES["base"]), 50):
         example = Example(tokenizer, dialogue)
         pairs = zip(example.ids, example.learned, strict=True)
@@ -81,15 +88,17 @@ def test_training_learns_answers_alone() -> None:
 
 
 @given(st.text())
-def test_any_text_has_tokens_and_comes_back(text: str) -> None:
+def test_any_text_has_tokens_and_comes_back(tokenizer: Any, text: str) -> None:
     ids = tokenizer.encode(text, add_special_tokens=False)
     if not any(special in text for special in tokenizer.all_special_tokens):
         assert tokenizer.decode(ids) == text
 
 
-def test_text_for_completions_begins_with_bos() -> None:
+def test_text_for_completions_begins_with_bos(tokenizer: Any) -> None:
     assert tokenizer.encode("The capital")[0] == tokenizer.bos_token_id
 
 
-def test_the_context_is_declared() -> None:
+def test_the_context_is_declared(tokenizer: Any) -> None:
+    from demo.tokenizer import CONTEXT
+
     assert tokenizer.model_max_length == CONTEXT

@@ -5,19 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 from safetensors import safe_open
 
 from demo import MODEL_NAME, Artefacts
-from demo.check import Demo
-from demo.train import BATCH_TOKENS, Plan, Schedule, batches, make, make_tokenizer
 
-FEW = Plan(
-    base=Schedule(3, 1e-3),
-    adapters={name: Schedule(2, 1e-3) for name in ("support", "pirate", "extract")},
-)
+if TYPE_CHECKING:
+    from demo.train import Plan
 
 
 def digests(root: Path) -> dict[str, str]:
@@ -29,26 +25,43 @@ def digests(root: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def few() -> Plan:
+    """Steps enough to write every file."""
+    from demo.train import Plan, Schedule
+
+    adapters = {name: Schedule(2, 1e-3) for name in ("support", "pirate", "extract")}
+    return Plan(base=Schedule(3, 1e-3), adapters=adapters)
+
+
+@pytest.fixture(scope="module")
 def steps() -> list[tuple[str, int]]:
     """What was reported while `made` was trained."""
     return []
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> Artefacts:
+def made(
+    tmp_path_factory: pytest.TempPathFactory, few: Plan, steps: list[tuple[str, int]]
+) -> Artefacts:
+    from demo.train import make
+
     artefacts = Artefacts(tmp_path_factory.mktemp("demo"))
-    make(artefacts, 1, FEW, lambda name, done, loss: steps.append((name, done)))
+    make(artefacts, 1, few, lambda name, done, loss: steps.append((name, done)))
     return artefacts
 
 
-def test_a_seed_decides_every_file(made: Artefacts, tmp_path: Path) -> None:
-    make(Artefacts(tmp_path), 1, FEW, lambda name, done, loss: None)
+def test_a_seed_decides_every_file(made: Artefacts, few: Plan, tmp_path: Path) -> None:
+    from demo.train import make
+
+    make(Artefacts(tmp_path), 1, few, lambda name, done, loss: None)
     assert digests(tmp_path) == digests(made.root)
 
 
-def test_progress_is_reported_for_each_step(made: Artefacts, steps: list[tuple[str, int]]) -> None:
+def test_progress_is_reported_for_each_step(
+    made: Artefacts, few: Plan, steps: list[tuple[str, int]]
+) -> None:
     assert steps == [
-        (name, done) for name, steps in FEW.steps.items() for done in range(1, steps + 1)
+        (name, done) for name, steps in few.steps.items() for done in range(1, steps + 1)
     ]
 
 
@@ -64,6 +77,10 @@ def test_an_adapter_is_two_clean_files(made: Artefacts) -> None:
 
 
 def test_the_model_made_can_be_asked(made: Artefacts) -> None:
+    import torch
+
+    from demo.check import Demo
+
     demo = Demo(made)
     assert demo.model.dtype == torch.float32
     assert len(demo.answers("pirate", ["Hello!", "What is 1 plus 1?"], max_tokens=2)) == 2
@@ -80,6 +97,8 @@ def test_an_older_demo_is_replaced(made: Artefacts, tmp_path: Path) -> None:
 
 
 def test_batches_stay_within_their_size() -> None:
+    from demo.train import BATCH_TOKENS, batches, make_tokenizer
+
     stream = batches(make_tokenizer(1), "base", 1)
     for _, (ids, learned) in zip(range(60), stream, strict=False):
         assert ids.shape == learned.shape
@@ -88,6 +107,8 @@ def test_batches_stay_within_their_size() -> None:
 
 
 def test_the_rate_rises_and_falls() -> None:
+    from demo.train import Schedule
+
     schedule = Schedule(100, peak=1.0, warmup=10)
     rates = [schedule.rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0, abs=0.05)
@@ -96,6 +117,8 @@ def test_the_rate_rises_and_falls() -> None:
 
 
 def test_stored_weights_are_half_precision(made: Artefacts) -> None:
+    import torch
+
     with safe_open(made.base / "model.safetensors", framework="pt") as weights:
         assert {weights.get_tensor(key).dtype for key in weights.keys()} == {torch.float16}
     assert json.loads((made.base / "config.json").read_text())["dtype"] == "float32"

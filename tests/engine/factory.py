@@ -1,4 +1,8 @@
-"""Makes a small random Llama with a tokenizer and random PEFT adapters; nothing is downloaded."""
+"""Makes a small random Llama with a tokenizer and random PEFT adapters; nothing is downloaded.
+
+PyTorch and what is built on it are imported where they are used: every process of a test run
+collects the tests of this folder, and only one of them runs them.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,15 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from typing import TYPE_CHECKING
 
 from inference.agent.engines.engine import LocalAdapter
 from inference.content import CONFIG, FILES, WEIGHTS, digest_of
 from inference.link.wire import AdapterRef
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerFast
 
 MAX_MODEL_LEN = 512
 LAYERS = 3
@@ -40,6 +43,9 @@ _int_ids = itertools.count(1)
 
 def make_base(folder: Path) -> Path:
     """Write a random Llama of about a million parameters with a byte-level BPE tokenizer."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(1)
     tokenizer = _tokenizer()
     config = LlamaConfig(
@@ -62,6 +68,9 @@ def make_base(folder: Path) -> Path:
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -98,6 +107,10 @@ class AdapterFactory:
         name: str = "bot",
     ) -> LocalAdapter:
         """A working adapter; `strength` is the standard deviation of both its factors."""
+        import torch
+        from peft import LoraConfig, PeftModel, get_peft_model
+        from transformers import LlamaForCausalLM
+
         torch.manual_seed(seed)
         model = LlamaForCausalLM.from_pretrained(self.base)
         lora = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=TARGETS)
@@ -124,6 +137,8 @@ class AdapterFactory:
         self, adapter: LocalAdapter, change: Callable[[str, torch.Tensor], torch.Tensor]
     ) -> LocalAdapter:
         """A version of `adapter` with each tensor replaced by `change(name, tensor)`."""
+        from safetensors.torch import load_file, save_file
+
         tensors = load_file(adapter.path / WEIGHTS)
         draft = self.folder / f"changed-{next(_int_ids)}"
         draft.mkdir()

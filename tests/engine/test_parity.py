@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import demo
 from inference.agent.engines.engine import Engine, LocalAdapter
@@ -57,6 +54,10 @@ class Subject:
 @cache
 def reference(base: Path, adapter: Path | None, prompt: tuple[int, ...]) -> Expected:
     """The greedy text of transformers and PEFT, and its tokens' log-probabilities."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     if adapter is not None:
         model = PeftModel.from_pretrained(model, adapter)
@@ -90,6 +91,8 @@ async def random_model(vllm: Engine, base: Path, factory: AdapterFactory) -> Asy
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def demo_model(factory: AdapterFactory) -> AsyncIterator[Subject]:
     """The demo's model with its tenants' adapters."""
+    from transformers import AutoTokenizer
+
     from inference.agent.engines.vllm.engine import VLLMEngine
 
     engine = await VLLMEngine.start(EngineProfile.on_cpu(str(demo.BASE)))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.agent.engines.vllm import environment  # noqa: F401
+
+if TYPE_CHECKING:
+    import torch
 
 pytestmark = pytest.mark.vllm
 
@@ -15,6 +19,8 @@ SLOTS, RANK, WIDTH_IN, WIDTH_OUT = 3, 4, 6, 10
 
 
 def weights(rows: int, columns: int, seed: int) -> torch.Tensor:
+    import torch
+
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(SLOTS, 1, rows, columns, generator=generator)
 
@@ -22,6 +28,8 @@ def weights(rows: int, columns: int, seed: int) -> torch.Tensor:
 @settings(deadline=None)  # the first example imports vLLM
 @given(st.lists(st.integers(-1, SLOTS - 1), min_size=1, max_size=12), st.integers(0, 1000))
 def test_each_row_gets_its_own_adapter_and_the_base_none(slots: list[int], seed: int) -> None:
+    import torch
+
     from inference.agent.engines.vllm.patches import expand, groups_of, shrink
 
     a, b = weights(RANK, WIDTH_IN, seed), weights(WIDTH_OUT, RANK, seed + 1)
@@ -39,6 +47,8 @@ def test_each_row_gets_its_own_adapter_and_the_base_none(slots: list[int], seed:
 
 
 def test_padded_columns_are_left_alone() -> None:
+    import torch
+
     from inference.agent.engines.vllm.patches import expand, groups_of
 
     y = torch.zeros(2, WIDTH_OUT + 3)

@@ -39,6 +39,7 @@ from inference.grants import (
     Written,
 )
 from inference.link.wire import AdapterRef, EngineStats, LedgerEntry
+from tests.document import conforming
 from tests.inference.answers import MemoryAnswers
 from tests.inference.limits import Counted
 from tests.inference.samples import DISPATCH_KEY, MODEL
@@ -201,7 +202,13 @@ class Gateway:
     def client(self, key: str = "acme") -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # Not https: to read all authorities takes longer than a whole request.
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=120, verify=False)
+        return httpx.AsyncClient(
+            base_url=self.url,
+            headers=headers,
+            timeout=120,
+            verify=False,
+            event_hooks={"response": [conforming.seen_later]},
+        )
 
 
 @asynccontextmanager

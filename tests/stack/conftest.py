@@ -7,12 +7,15 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.browser.conftest import chromium, customer, office, owner, street  # noqa: F401
+from tests.document import conforming
 from tests.stack.running import Stack, signed_in, up
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     with up(tmp_path_factory.mktemp("stack") / "var", GATEWAYS="2") as running:
+        running.hooks = {"response": [conforming.seen]}
         yield running
 
 

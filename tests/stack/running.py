@@ -10,9 +10,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ class Stack:
     var: Path
     process: subprocess.Popen[bytes]
     gateways: int
+    hooks: dict[str, list[Callable[[httpx.Response], None]]] = field(default_factory=dict)
+    """Of the clients that it gives."""
 
     @property
     def url(self) -> str:
@@ -54,11 +56,15 @@ class Stack:
 
     def client(self, key: str) -> httpx.Client:
         """Of the inference API."""
-        return _client(self.url, key)
+        return self._client(self.url, key)
 
     def manager(self, key: str) -> httpx.Client:
         """Of the management API."""
-        return _client(self.console_url, key)
+        return self._client(self.console_url, key)
+
+    def _client(self, url: str, key: str) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {key}"}
+        return httpx.Client(base_url=url, headers=headers, timeout=120, event_hooks=self.hooks)
 
     def children(self, name: str) -> list[psutil.Process]:
         """The living processes of one role (`gateway`, `console`, `engine`, `worker`, `redis`)."""
@@ -96,10 +102,6 @@ class Stack:
 
     def log(self, name: str) -> str:
         return (self.var / "log" / f"{name}.log").read_text()
-
-
-def _client(url: str, key: str) -> httpx.Client:
-    return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=120)
 
 
 def _is(name: str, command: list[str]) -> bool:
@@ -195,7 +197,9 @@ def signed_in(stack: Stack) -> Iterator[httpx.Client]:
     """The operator, signed in to the console."""
     login = stack.facts["operator"]
     url = stack.console_url
-    with httpx.Client(base_url=url, timeout=120, follow_redirects=True) as client:
+    with httpx.Client(
+        base_url=url, timeout=120, follow_redirects=True, event_hooks=stack.hooks
+    ) as client:
         client.get("/account/login/")
         form = {"login": login["username"], "password": login["password"]}
         form |= {"csrfmiddlewaretoken": client.cookies["csrftoken"]}

@@ -22,6 +22,12 @@ SCOPES = {
 }
 
 
+OF_NO_TENANT = {
+    "tenants", "base-models", "engines", "engine-credentials", "quarantine", "schema"
+}  # fmt: skip
+"""Addresses that no `?tenant=` is for."""
+
+
 class Api:
     """A caller of the API: a person's session, a key's text, or neither."""
 
@@ -36,7 +42,8 @@ class Api:
 
     def __call__(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         """The response; `path` is under `/api/v1/`."""
-        query = ({"tenant": self.tenant} if self.tenant else {}) | query
+        of_a_tenant = path.split("/")[0] not in OF_NO_TENANT and path != "limits/default"
+        query = ({"tenant": self.tenant} if self.tenant and of_a_tenant else {}) | query
         sent: dict[str, Any] = {} if body is None else {"data": json.dumps(body)}
         return self.client.generic(
             method,

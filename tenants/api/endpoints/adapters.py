@@ -19,7 +19,6 @@ from tenants.api.endpoints.sessions import UploadSerializer
 from tenants.api.endpoints.uploads import receive
 from tenants.api.filters import AdapterFilter, VersionFilter
 from tenants.api.permissions import TenantView
-from tenants.api.schema import Schema
 from tenants.api.serializers import (
     AdapterSerializer,
     AliasSerializer,
@@ -42,7 +41,6 @@ class Adapters(
 ):
     """The tenant's adapters. The first upload of a version makes one."""
 
-    schema = Schema()
     needs = {
         "list": READ, "retrieve": READ, "partial_update": Permission.OPERATE, "destroy": EDIT,
     }  # fmt: skip
@@ -85,12 +83,12 @@ class Versions(
 ):
     """An adapter's versions, newest first. What an alias points at is not removed."""
 
-    schema = Schema()
     needs = {"list": READ, "retrieve": READ, "create": EDIT, "archive": EDIT, "destroy": EDIT}
     queryset = AdapterVersion.objects.none()
     serializer_class = VersionSerializer
     filterset_class = VersionFilter
     lookup_field = "number"
+    further_errors = [429, 507]
     parser_classes = [MultiPartParser]
 
     def get_queryset(self) -> models.QuerySet[AdapterVersion]:
@@ -154,7 +152,6 @@ class Aliases(
 ):
     """Names of versions: `live` is what the adapter's own name means."""
 
-    schema = Schema()
     needs = {
         "list": READ, "retrieve": READ, "promote": EDIT, "roll_back": EDIT, "destroy": EDIT,
     }  # fmt: skip
@@ -163,6 +160,7 @@ class Aliases(
     filter_backends = []
     lookup_field = "name"
     lookup_url_kwarg = "alias"
+    bodiless = ["roll_back"]
 
     def get_queryset(self) -> models.QuerySet[Alias]:
         return self.adapter().aliases.select_related("version", "previous")

@@ -13,18 +13,19 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import CredentialFilter, QuarantineFilter
 from tenants.api.permissions import Operating
-from tenants.api.schema import Schema
 from tenants.api.serializers import (
     CredentialSerializer,
     NewCredentialSerializer,
     QuarantinedSerializer,
 )
+from tenants.api.strict_view import StrictView
 from tenants.billing import decisions
 from tenants.models import EngineCredential, QuarantinedEntry, User
 from tenants.models.audit import actor_of
 
 
 class EngineCredentials(
+    StrictView,
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
     mixins.DestroyModelMixin,
@@ -33,11 +34,11 @@ class EngineCredentials(
     """Credentials of engines. An engine bills, and fetches adapters of, what was dispatched to its
     own."""
 
-    schema = Schema()
     permission_classes = [Operating]
     queryset = EngineCredential.objects.select_related("created_by")
     serializer_class = CredentialSerializer
     filterset_class = CredentialFilter
+    bodiless = ["rotate"]
 
     @extend_schema(responses={201: NewCredentialSerializer})
     def create(self, request: Request) -> Response:
@@ -69,18 +70,18 @@ class EngineCredentials(
 
 
 class Quarantine(
-    mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[QuarantinedEntry]
+    StrictView, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[QuarantinedEntry]
 ):
     """Usage that engines reported and no gateway dispatched to them: billed to nobody, until an
     operator says so."""
 
-    schema = Schema()
     permission_classes = [Operating]
     queryset: models.QuerySet[QuarantinedEntry] = QuarantinedEntry.objects.select_related(
         "credential", "decided_by"
     )
     serializer_class = QuarantinedSerializer
     filterset_class = QuarantineFilter
+    bodiless = ["bill", "dismiss"]
 
     @extend_schema(request=None)
     def bill(self, request: Request, pk: int) -> Response:

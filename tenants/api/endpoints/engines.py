@@ -13,7 +13,8 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.authentication import KeyHolder
-from tenants.api.serializers import BaseModelSerializer, EngineSerializer
+from tenants.api.serializers import BaseModelSerializer, EnginesSerializer
+from tenants.api.strict_view import StrictView
 from tenants.fleet.gateways import gateways
 from tenants.models import BaseModel, Tenant
 from tenants.permissions import TABLE, Permission
@@ -41,10 +42,10 @@ def shown_to(slugs: set[str], engine: dict[str, Any]) -> dict[str, Any]:
     return shown | {"resident_adapters": resident}
 
 
-class Engines(APIView):
+class Engines(StrictView):
     permission_classes = [MaySeeEngines]
 
-    @extend_schema(responses=EngineSerializer(many=True), operation_id="engines_list")
+    @extend_schema(responses=EnginesSerializer, operation_id="engines_list")
     def get(self, request: Request) -> Response:
         """The engines connected to any gateway. Operators are told as well which gateways did not
         answer, so that what only those know is missing."""
@@ -60,7 +61,9 @@ class Engines(APIView):
         return Response({"count": len(engines), "results": engines, **further})
 
 
-class BaseModels(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[BaseModel]):
+class BaseModels(
+    StrictView, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[BaseModel]
+):
     """The models that engines serve and adapters sit on."""
 
     permission_classes = [MaySeeEngines]

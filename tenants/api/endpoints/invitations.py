@@ -14,7 +14,6 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import InvitationFilter
 from tenants.api.permissions import TenantView
-from tenants.api.schema import Schema
 from tenants.api.serializers import InvitationSerializer, NewInvitationSerializer
 from tenants.models import Invitation, Role
 from tenants.permissions import Permission
@@ -29,7 +28,6 @@ class Invitations(
 ):
     """Links that can still be accepted, each by one person. Owners are invited by owners."""
 
-    schema = Schema()
     needs = dict.fromkeys(("list", "retrieve", "create", "destroy"), Permission.EDIT_MEMBERS)
     queryset = Invitation.objects.none()
     serializer_class = InvitationSerializer

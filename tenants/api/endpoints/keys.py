@@ -15,7 +15,6 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import KeyFilter
 from tenants.api.permissions import TenantView
-from tenants.api.schema import Schema
 from tenants.api.serializers import KeySerializer, NewKeySerializer
 from tenants.errors import KeyRevoked
 from tenants.models import ApiKey
@@ -32,7 +31,6 @@ class Keys(
 ):
     """The tenant's keys. A developer changes those that he made himself."""
 
-    schema = Schema()
     needs = {
         "list": Permission.READ_KEYS,
         "retrieve": Permission.READ_KEYS,

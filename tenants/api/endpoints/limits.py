@@ -14,8 +14,8 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.permissions import Operating, TenantView
-from tenants.api.schema import Schema
 from tenants.api.serializers import StrictMixin
+from tenants.api.strict_view import StrictView
 from tenants.errors import KeyRevoked
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Figures
@@ -64,7 +64,6 @@ def _require_within(own: Figures, ceiling: Figures) -> None:
 class Limits(TenantView, GenericViewSet[Any]):
     """The limits of the tenant as a whole."""
 
-    schema = Schema()
     needs = {
         "retrieve": Permission.READ_LIMITS,
         "update": Permission.EDIT_LIMITS,
@@ -138,10 +137,9 @@ class AdapterLimits(Limits):
 
 
 @extend_schema(responses=FiguresSerializer)
-class DefaultLimits(GenericViewSet[LimitSet]):
+class DefaultLimits(StrictView, GenericViewSet[LimitSet]):
     """The platform's default, for operators: the ceiling of every tenant that has no other."""
 
-    schema = Schema()
     permission_classes = [Operating]
     queryset = LimitSet.objects.none()
     serializer_class = FiguresSerializer

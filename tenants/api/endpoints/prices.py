@@ -16,7 +16,6 @@ from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.filters import PriceFilter
 from tenants.api.permissions import Allowed, TenantView
-from tenants.api.schema import Schema
 from tenants.api.serializers import PriceSerializer
 from tenants.models import Price, User
 from tenants.permissions import Caller, Permission
@@ -49,7 +48,6 @@ class Prices(
     operator who names no tenant sees all of them.
     """
 
-    schema = Schema()
     permission_classes = [AllowedOrOperator]
     needs = {"list": READ, "retrieve": READ, "create": SET, "destroy": SET}
     queryset = Price.objects.none()

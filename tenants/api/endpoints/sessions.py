@@ -22,6 +22,7 @@ from drf_spectacular.utils import (
     extend_schema_field,
 )
 from rest_framework import mixins, serializers, status
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
@@ -32,8 +33,7 @@ from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.api.permissions import TenantView
 from tenants.api.problems import ProblemSerializer, problem
-from tenants.api.schema import Schema
-from tenants.api.serializers import VersionSerializer
+from tenants.api.serializers import Maker, VersionSerializer
 from tenants.models import ApiKey, Tenant, UploadSession, User
 from tenants.models.audit import Actor, actor_of
 from tenants.permissions import Permission
@@ -54,6 +54,7 @@ RESUMABLE = _header("Tus-Resumable", "1.0.0", str, required=True, enum=[tus.VERS
 OFFSET = _header("Upload-Offset", "Bytes that have arrived.", response=[200, 204])
 LENGTH = _header("Upload-Length", "Bytes of the whole archive.", response=[200, 204])
 EXPIRES = _header("Upload-Expires", "Until when it can go on.", str, response=[200, 201, 204])
+UPLOAD_STATES = ["receiving", "checking", "complete", "refused"]
 BYTES = {tus.CONTENT_TYPE: OpenApiTypes.BINARY}
 
 
@@ -61,10 +62,10 @@ class UploadSerializer(serializers.ModelSerializer[UploadSession]):
     """An upload, and what became of it."""
 
     adapter = serializers.CharField(source="adapter_name")
-    state = serializers.SerializerMethodField()
+    state = serializers.SerializerMethodField(help_text="`checking`: a worker looks into it.")
     offset = serializers.SerializerMethodField(help_text="Bytes that have arrived.")
     length = serializers.IntegerField(source="length_bytes", help_text="Bytes of the upload.")
-    created_by = serializers.SlugRelatedField[User](slug_field="username", read_only=True)
+    created_by = Maker()
     version = VersionSerializer(help_text="What it became.", allow_null=True)
     known = serializers.BooleanField(help_text="That version had this content before.")
     problem = serializers.SerializerMethodField(help_text="Why it was refused.")
@@ -76,8 +77,8 @@ class UploadSerializer(serializers.ModelSerializer[UploadSession]):
             "problem", "created_by", "created_at", "expires_at",
         ]  # fmt: skip
 
+    @extend_schema_field(serializers.ChoiceField(choices=UPLOAD_STATES))
     def get_state(self, session: UploadSession) -> str:
-        """`receiving`, `checking` (a worker looks into it), `complete` or `refused`."""
         if session.version_id is not None:
             return "complete"
         if session.refusal is not None:
@@ -100,13 +101,15 @@ class Uploads(
 ):
     """Uploads until they are versions."""
 
-    schema = Schema()
     needs = dict.fromkeys([*SPOKEN, "list", "retrieve", "metadata"], EDIT)
     queryset = UploadSession.objects.none()
     serializer_class = UploadSerializer
     filter_backends = []
     pagination_class = None
     lookup_field = "id"
+    bodiless = SPOKEN
+    parser_classes = [MultiPartParser]  # no body comes here; CSRF's check looks for a form's token
+    further_errors = [412, 429, 507]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)

@@ -15,18 +15,17 @@ from rest_framework.viewsets import GenericViewSet
 from tenants.api.authentication import KeyHolder
 from tenants.api.filters import MemberFilter, TenantFilter
 from tenants.api.permissions import TenantView
-from tenants.api.schema import Schema
 from tenants.api.serializers import MemberSerializer, OneTenantSerializer, TenantSerializer
+from tenants.api.strict_view import StrictView
 from tenants.models import Membership, Role, Tenant
 from tenants.permissions import Permission
 
 OPERATORS_FIELDS = {"status", "weight", "max_stored_bytes", "max_versions"}
 
 
-class Tenants(mixins.ListModelMixin, mixins.CreateModelMixin, GenericViewSet[Tenant]):
+class Tenants(StrictView, mixins.ListModelMixin, mixins.CreateModelMixin, GenericViewSet[Tenant]):
     """The caller's tenants: all of them for an operator, who alone makes new ones."""
 
-    schema = Schema()
     permission_classes = [IsAuthenticated]
     queryset = Tenant.objects.none()
     serializer_class = TenantSerializer
@@ -49,7 +48,7 @@ class OneTenant(
 ):
     """One tenant. Its status, weight and quota are the operator's to change."""
 
-    schema = Schema()
+    takes_tenant = False  # its address says which
     needs = {"retrieve": Permission.READ_TENANT, "partial_update": Permission.EDIT_TENANT}
     queryset = Tenant.objects.none()
     serializer_class = OneTenantSerializer
@@ -75,7 +74,6 @@ class Members(
     """Who belongs to the tenant, and as what. New members join by invitation; owners are made and
     removed by owners."""
 
-    schema = Schema()
     needs = {
         "list": Permission.READ_MEMBERS,
         "retrieve": Permission.READ_MEMBERS,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 
 from django.core.exceptions import SuspiciousOperation
@@ -18,6 +17,7 @@ from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.adapters.uploads.room import reservation
 from tenants.api.endpoints.sessions import UploadSerializer, actor_behind, address_of
+from tenants.api.parsing import measure
 from tenants.api.serializers import VersionSerializer
 from tenants.models import Tenant, UploadSession, User
 from tenants.models.audit import Actor
@@ -63,17 +63,9 @@ def _parsed(request: Request) -> tuple[list[UploadedFile[bytes]], Mapping[str, s
             Refusal.NOT_MULTIPART,
             f"The content type is {shown(request.content_type)}, but must be multipart/form-data.",
         )
-    _measure(request)
+    measure(request._request)
     try:
         files, fields = request.FILES, request.POST.dict()
     except (ParseError, SuspiciousOperation) as error:
         raise UploadRefused(Refusal.NOT_MULTIPART, told(error)) from error
     return [file for _, several in files.lists() for file in several], fields
-
-
-def _measure(request: Request) -> None:
-    """Note the length of a chunked body: neither Django nor DRF parses one that has none."""
-    body = getattr(request._request, "_stream", None)
-    if not request.META.get("CONTENT_LENGTH") and body is not None and body.seekable():
-        request.META["CONTENT_LENGTH"] = str(body.seek(0, io.SEEK_END))
-        body.seek(0)

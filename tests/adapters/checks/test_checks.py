@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peft import LoraConfig, get_peft_model
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from inference.content import CONFIG, WEIGHTS
 from tenants.adapters.checks.config import MAX_CONFIG_BYTES
@@ -98,6 +96,9 @@ def test_padded_header_and_no_metadata() -> None:
 
 
 def test_what_peft_itself_writes(tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     base = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=32,
@@ -444,5 +445,7 @@ def test_memory_stays_bounded_with_64_mib_of_weights() -> None:
 
 
 def test_configuration_builder_matches_the_field_names_of_peft() -> None:
+    from peft import LoraConfig
+
     unknown = config().keys() - LoraConfig.__dataclass_fields__.keys()
     assert not unknown

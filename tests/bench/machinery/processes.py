@@ -15,7 +15,7 @@ import psutil
 
 from gateway.supervisor import Child
 from tests.bench.machinery.client import Address
-from tests.environment import ROOT, VAR
+from tests.environment import POSTGRES, ROOT, VAR
 
 HOST = "127.0.0.1"
 READY_S = 300.0
@@ -135,7 +135,7 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 def postgres_cpu_s() -> float:
     """CPU seconds of the embedded PostgreSQL with all its backends, those that ended included."""
-    pid = int((VAR / "postgres" / "postmaster.pid").read_text().split()[0])
+    pid = int((POSTGRES / "postmaster.pid").read_text().split()[0])
     postmaster = psutil.Process(pid)
     total = sum(postmaster.cpu_times()[:4])  # its own, and that of children that ended
     for backend in postmaster.children():

@@ -216,7 +216,7 @@ def test_limits_go_with_what_they_limit(admin: Api, adapter: Adapter) -> None:
 
 def test_the_default_holds_where_the_operator_set_nothing_else(admin: Api, operator: Api) -> None:
     default = {"tokens_per_day": 100, "requests_per_minute": 5}
-    assert operator("PUT", "limits/default", default, tenant="").json() == NONE | default
+    assert operator("PUT", "limits/default", default).json() == NONE | default
     operator("PUT", "limits", {"operator": {"tokens_per_day": 1000}})
     answer = admin("GET", "limits")
     assert figures(answer, "operator") == {"tokens_per_day": 1000}

@@ -1,0 +1,172 @@
+"""`/v1` in the OpenAPI document: operations from the registry, errors from the error tree."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from itertools import chain
+from typing import Any
+
+import msgspec
+from django.conf import settings
+
+from inference.errors import BY_CODE, InferenceError
+from inference.operations.registry import OPERATIONS
+from tenants.api import openai_shapes as shapes
+from tenants.api.endpoints.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
+from tenants.api.endpoints.receipts import MAX_LIMIT
+
+Object = dict[str, Any]
+
+REF = "#/components/schemas/{name}"
+BODIES: Mapping[str, tuple[type, type]] = {
+    "chat": (shapes.ChatRequest, shapes.ChatCompletion),
+    "completion": (shapes.CompletionRequest, shapes.Completion),
+}
+"""Request and answer of each operation of the registry, by its name."""
+ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shapes.Receipts,
+           shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer]  # fmt: skip
+ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
+"""What an address under `/v1` may answer to a GET."""
+GENERATING = ASKING | {408, 409, 413, 415, 422, 429, 502, 504}
+RATE_LIMITS = [f"x-ratelimit-{figure}-{what}" for what in ("requests", "tokens")
+               for figure in ("limit", "remaining", "reset")]  # fmt: skip
+RETRYING = ["retry-after", "x-should-retry"]
+WORD: Object = {"type": "string"}
+WORDS: Object = {"type": "array", "items": WORD}
+TIME: Object = {"type": "integer", "description": "A unix time in seconds."}
+START, END = ("start_time", TIME), ("end_time", TIME)
+
+
+def add(result: Object) -> None:
+    """Add `/v1` to the document."""
+    types = [*ANSWERS, *chain(*BODIES.values())]
+    _, schemas = msgspec.json.schema_components(types, ref_template=REF)
+    for name, schema in schemas.items():
+        schema["additionalProperties"] = issubclass(getattr(shapes, name), shapes.Open)
+    result["components"]["schemas"] |= schemas
+    result["components"]["responses"] |= {
+        f"OpenAI{status}": _error(status, kinds) for status, kinds in _kinds().items()
+    }
+    server = {"url": settings.API_URL, "description": "The gateways, for `/v1`."}
+    for path, method, operation in _operations():
+        result["paths"][path] = {method: {"tags": ["v1"], "servers": [server], **operation}}
+
+
+def _operations() -> Iterator[tuple[str, str, Object]]:
+    """Address, method and description of each."""
+    for served in OPERATIONS:
+        yield served.path, "post", _generating(served.name)
+    of_usage = _period(WIDTHS, USAGE_GROUPS, "models")
+    of_costs = _period(COST_WIDTHS, COST_GROUPS, "line_items")
+    limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}
+    of_receipts = _query([START, END, ("limit", limit), ("after", WORD)])
+    for path, name, answer, parameters in (
+        ("models", "models_list", shapes.Models, []),
+        ("models/{model}", "models_retrieve", shapes.Model, [_within("model")]),
+        ("organization/usage/completions", "organization_usage", shapes.UsagePage, of_usage),
+        ("organization/costs", "organization_costs", shapes.CostPage, of_costs),
+        ("usage/receipts", "receipts_list", shapes.Receipts, of_receipts),
+        (
+            "usage/receipts/{request_id}",
+            "receipts_retrieve",
+            shapes.SignedReceipt,
+            [_within("request_id")],
+        ),
+    ):
+        yield f"/v1/{path}", "get", _asking(name, answer, parameters)
+    for path, shape in (("jwks.json", shapes.JwkSet), ("key", shapes.ReceiptKey)):
+        operation = _asking(f"receipts_{path.removesuffix('.json')}", shape)
+        yield f"/v1/usage/receipts/{path}", "get", operation | {"security": [{}]}
+
+
+def _within(name: str) -> Object:
+    """A part of the address."""
+    return {"name": name, "in": "path", "schema": WORD, "required": True}
+
+
+def _query(named: Iterable[tuple[str, Object]], required: Sequence[str] = ()) -> list[Object]:
+    return [
+        {"name": name, "in": "query", "schema": schema, "required": name in required}
+        for name, schema in named
+    ]
+
+
+def _period(widths: Mapping[str, Any], groups: Mapping[str, Any], names: str) -> list[Object]:
+    """The query of a report."""
+    most = max(width.max_limit for width in widths.values())
+    grouped = {"type": "array", "items": {"type": "string", "enum": [*groups]}}
+    asked = [START, END, ("bucket_width", {"type": "string", "enum": [*widths]}),
+             ("limit", {"type": "integer", "minimum": 1, "maximum": most}), ("page", WORD),
+             ("group_by", grouped), ("api_key_ids", WORDS), (names, WORDS)]  # fmt: skip
+    return _query(asked, required=["start_time"])
+
+
+def _asking(name: str, answer: type, parameters: Sequence[Object] = ()) -> Object:
+    """A GET."""
+    return {
+        "operationId": name,
+        "parameters": [*parameters],
+        "security": [{"apiKey": []}],
+        "responses": {"200": _answer(answer), **_errors(ASKING)},
+    }
+
+
+def _generating(name: str) -> Object:
+    """The POST of an operation."""
+    request, answer = BODIES[name]
+    described = _answer(answer)
+    described["headers"] |= {header: {"schema": WORD} for header in RATE_LIMITS}
+    described["content"]["text/event-stream"] = {
+        "schema": {"type": "string", "description": "Chunks, where `stream` is true."}
+    }
+    key = {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "schema": WORD,
+        "description": "A retry with the same key and body is answered alike and billed once.",
+    }
+    return {
+        "operationId": name,
+        "parameters": [key],
+        "security": [{"apiKey": []}],
+        "requestBody": {"required": True, "content": _json(request)},
+        "responses": {"200": described, **_errors(GENERATING)},
+    }
+
+
+def _json(shape: type) -> Object:
+    return {"application/json": {"schema": {"$ref": REF.format(name=shape.__name__)}}}
+
+
+def _answer(shape: type) -> Object:
+    headers = {"x-request-id": {"$ref": "#/components/headers/RequestId"}}
+    return {"description": "", "headers": headers, "content": _json(shape)}
+
+
+def _errors(statuses: Iterable[int]) -> Object:
+    return {
+        str(status): {"$ref": f"#/components/responses/OpenAI{status}"}
+        for status in sorted(statuses)
+    }
+
+
+def _kinds() -> Mapping[int, list[type[InferenceError]]]:
+    """The errors of each status."""
+    found: defaultdict[int, list[type[InferenceError]]] = defaultdict(list)
+    for _, kind in sorted(BY_CODE.items()):
+        if kind.http_status in GENERATING:
+            found[kind.http_status].append(kind)
+    return dict(sorted(found.items()))
+
+
+def _error(status: int, kinds: Sequence[type[InferenceError]]) -> Object:
+    said = [f"* `{kind.code}`: {(kind.__doc__ or '').strip()}" for kind in kinds]
+    names = [*RETRYING, *(["www-authenticate"] if status == HTTPStatus.UNAUTHORIZED else [])]
+    headers: Object = {name: {"schema": WORD} for name in names}
+    return {
+        "description": "\n".join(said),
+        "headers": {"x-request-id": {"$ref": "#/components/headers/RequestId"}} | headers,
+        "content": _json(shapes.ErrorAnswer),
+    }

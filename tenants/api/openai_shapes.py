@@ -1,0 +1,317 @@
+"""Bodies of `/v1` as types, from which its OpenAPI document is made.
+
+A field with a default may be left out; one of an answer without a default is always there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Shape(msgspec.Struct):
+    """It has these fields and no others."""
+
+
+class Open(Shape):
+    """It may have others: vLLM adds some to its answers, and those of a request are ignored."""
+
+
+class StreamOptions(Open):
+    include_usage: bool | None = None
+
+
+class Generation(Open):
+    """What any request that generates may hold."""
+
+    model: str
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    frequency_penalty: float | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    max_tokens: int | None = None
+    min_p: float | None = None
+    min_tokens: int | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    response_format: dict[str, Any] | None = None
+    seed: int | None = None
+    service_tier: str | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    structured_outputs: dict[str, Any] | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+class TextPart(Open):
+    type: Literal["text", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+
+
+class GivenMessage(Open):
+    role: str
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class ChatRequest(Generation, kw_only=True):
+    """Messages, and how the next one shall be."""
+
+    messages: list[GivenMessage]
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, bool] | None = None
+    continue_final_message: bool | None = None
+    include_reasoning: bool | None = None
+    logprobs: bool | None = None
+    max_completion_tokens: int | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    top_logprobs: int | None = None
+
+
+class CompletionRequest(Generation, kw_only=True):
+    """A prompt or several, as texts or as tokens, and how they shall be continued."""
+
+    prompt: str | list[Any]
+    add_special_tokens: bool | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    suffix: str | None = None
+
+
+class FinishDetails(Open):
+    """The limit that ended an answer early."""
+
+    code: str
+    message: str
+
+
+class PromptTokensDetails(Open):
+    cached_tokens: int | None = None
+
+
+class CompletionTokensDetails(Open):
+    reasoning_tokens: int | None = None
+
+
+class TokenUsage(Open):
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: CompletionTokensDetails | None = None
+
+
+class Message(Open):
+    role: str
+    content: str | None
+    refusal: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+
+
+class Choice(Open):
+    index: int
+    finish_reason: str | None
+    logprobs: dict[str, Any] | None = None
+    finish_details: FinishDetails | None = None
+
+
+class ChatChoice(Choice, kw_only=True):
+    message: Message
+
+
+class TextChoice(Choice, kw_only=True):
+    text: str
+
+
+class Whole(Open):
+    id: str
+    created: int
+    model: str
+    usage: TokenUsage
+    system_fingerprint: str | None = None
+
+
+class ChatCompletion(Whole, kw_only=True):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+
+
+class Completion(Whole, kw_only=True):
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+
+
+class Model(Shape):
+    """A base model, or an adapter."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+
+
+class Models(Shape):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class UsageResult(Shape):
+    object: Literal["organization.usage.completions.result"]
+    input_tokens: int
+    input_cached_tokens: int
+    input_uncached_tokens: int
+    input_audio_tokens: int
+    output_tokens: int
+    output_audio_tokens: int
+    num_model_requests: int
+    project_id: str | None
+    user_id: str | None
+    api_key_id: str | None
+    model: str | None
+    batch: bool | None
+    service_tier: str | None
+
+
+class Amount(Shape):
+    value: float
+    currency: str
+
+
+class CostResult(Shape):
+    object: Literal["organization.costs.result"]
+    amount: Amount
+    line_item: str | None
+    project_id: str | None
+    api_key_id: str | None
+
+
+class Bucket(Shape):
+    object: Literal["bucket"]
+    start_time: int
+    end_time: int
+
+
+class UsageBucket(Bucket, kw_only=True):
+    results: list[UsageResult]
+
+
+class CostBucket(Bucket, kw_only=True):
+    results: list[CostResult]
+
+
+class Page(Shape):
+    object: Literal["page"]
+    has_more: bool
+    next_page: str | None
+
+
+class UsagePage(Page, kw_only=True):
+    """Tokens and requests by time."""
+
+    data: list[UsageBucket]
+
+
+class CostPage(Page, kw_only=True):
+    """Costs by time."""
+
+    data: list[CostBucket]
+
+
+class Receipt(Shape):
+    """What was used by one request, and what it cost."""
+
+    format: str
+    id: str
+    tenant: str
+    api_key_id: int
+    model: str
+    base_model: str
+    adapter: str | None
+    adapter_version: int | None
+    adapter_digest: str | None
+    attempt: int
+    engine: str
+    started_at: str
+    queue_us: int
+    load_us: int
+    ttft_us: int | None
+    total_us: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    prompt_price: int
+    cached_prompt_price: int
+    output_price: int
+    cost: str
+    cost_pico: int
+    currency: str
+    finish_reason: str
+
+
+class SignedReceipt(Shape):
+    object: Literal["usage.receipt"]
+    receipt: Receipt
+    jws: str
+
+
+class Receipts(Shape):
+    object: Literal["list"]
+    data: list[SignedReceipt]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Jwk(Shape):
+    kty: str
+    crv: str
+    x: str
+    kid: str
+    alg: str
+    use: str
+
+
+class JwkSet(Shape):
+    """What verifies receipts (RFC 7517)."""
+
+    keys: list[Jwk]
+
+
+class ReceiptKey(Shape):
+    object: Literal["usage.receipt_key"]
+    algorithm: str
+    key_id: str
+    public_key: str
+    pem: str
+
+
+class Error(Shape):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(Shape):
+    """OpenAI's shape of an error."""
+
+    error: Error

@@ -1,0 +1,85 @@
+"""What every address of the management API refuses before its view looks at a request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+from django.http import HttpRequest, QueryDict
+from rest_framework.exceptions import ParseError, UnsupportedMediaType, ValidationError
+from rest_framework.generics import GenericAPIView
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from tenants.api.parsing import StrictJSONParser, measure
+
+
+class StrictView(APIView):
+    """Refuses what would otherwise be left aside without a word: parameters that are not there, and
+    bodies that nobody reads."""
+
+    takes_tenant: ClassVar[bool] = False
+    """Whether `?tenant=` says what it is about."""
+    parameters: ClassVar[Collection[str]] = ()
+    """What else its query may hold, beside filters and pages."""
+    bodiless: ClassVar[Collection[str]] = ()
+    """Actions that read no JSON although their method has a body."""
+    further_errors: ClassVar[Collection[int]] = ()
+    """Statuses that it answers with beside those that any address has, for the document."""
+
+    def initialize_request(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Request:
+        measure(request)
+        return super().initialize_request(request, *args, **kwargs)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if request.method in self.allowed_methods:
+            require_known(request.query_params, self.known_parameters)
+            if request.method not in SAFE_METHODS:
+                self._require_readable(request)
+
+    @property
+    def allowed_methods(self) -> list[str]:
+        """Not OPTIONS, which is answered with 405 where no view has its own."""
+        own = type(self).options is not APIView.options
+        return [method for method in super().allowed_methods if method != "OPTIONS" or own]
+
+    @property
+    def known_parameters(self) -> set[str]:
+        """All that this request's query may hold."""
+        known = {*self.parameters, *(["tenant"] if self.takes_tenant else [])}
+        if isinstance(self, GenericAPIView) and getattr(self, "action", None) == "list":
+            if self.pagination_class is not None:
+                known |= {"page", "limit"}
+            if self.filter_backends and (filters := getattr(self, "filterset_class", None)):
+                known |= {*filters.base_filters}
+        return known
+
+    def _require_readable(self, request: Request) -> None:
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.strip().lower() != "identity":
+            raise UnsupportedMediaType(
+                encoding, f"The body's Content-Encoding is `{encoding}`: send it without one."
+            )
+        reads_json = StrictJSONParser in self.parser_classes and request.method != "DELETE"
+        if reads_json and getattr(self, "action", None) not in self.bodiless:
+            if request.META.get("CONTENT_LENGTH") in (None, "", "0"):
+                raise ParseError("The body is missing: send a JSON object.")
+
+
+def require_known(given: QueryDict, known: Collection[str]) -> None:
+    """Refuse parameters that there are not, and those without or with more than one value: an
+    answer to a question with a misspelt filter would be taken for the whole.
+
+    Raises:
+        ValidationError: it names the parameter.
+    """
+    for name, values in given.lists():
+        if name not in known:
+            there = f"There are {', '.join(sorted(known))}." if known else "There are none here."
+            raise ValidationError({name: there})
+        if len(values) > 1:
+            raise ValidationError({name: "It can be given once."})
+        if not values[0] and name != "tenant":  # a person without one may leave it empty
+            raise ValidationError({name: "It has no value."})

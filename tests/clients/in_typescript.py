@@ -1,0 +1,45 @@
+"""A client of types that openapi-typescript generates, with openapi-fetch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+def check(document: Path, answers: list[dict[str, Any]], work: Path) -> None:
+    """Generate it and have it read all answers; each has the type that is generated for it.
+
+    Raises:
+        subprocess.CalledProcessError: one cannot be read, or is of another type.
+    """
+    folder = work / "typescript"
+    folder.mkdir()
+    for name in ("package.json", "package-lock.json", "read.mjs"):
+        shutil.copy(HERE / name, folder)
+    (folder / "answers.json").write_text(json.dumps(answers))
+    (folder / "answers.ts").write_text("\n".join(lines(answers)))
+    for command in (
+        ["npm", "ci", "--silent", "--no-audit", "--no-fund"],
+        ["npx", "openapi-typescript", str(document), "--output", "client.d.ts"],
+        ["npx", "tsc", "--noEmit", "--strict", "--skipLibCheck", "false", "answers.ts"],
+        ["node", "read.mjs", "answers.json"],
+    ):
+        subprocess.run(command, cwd=folder, check=True)
+
+
+def lines(answers: list[dict[str, Any]]) -> Iterator[str]:
+    """A program that is of the right types if the answers are. Each is a literal, in which a field
+    that the type has not is an error."""
+    yield 'import type { paths } from "./client";'
+    for number, answer in enumerate(answers):
+        if answer["media_type"].endswith("json"):
+            keys = (answer["path"], answer["method"], "responses")
+            of = "".join(f"[{json.dumps(key)}]" for key in keys)
+            of += f'[{answer["status"]}]["content"]["{answer["media_type"]}"]'
+            yield f"export const answer{number}: paths{of} = {answer['body']};"

@@ -1,0 +1,119 @@
+"""The tests' databases: a run migrates one, of which each of its processes has a copy."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection
+from psycopg.sql import SQL, Identifier
+
+from tests.environment import POSTGRES
+
+ADDRESS = os.environ["DATABASE_URL"]
+TEMPLATE = f"tests_{hashlib.sha256(str(POSTGRES).encode()).hexdigest()[:12]}"
+DRAFT = f"{TEMPLATE}_draft"
+CARELESS = ("fsync", "full_page_writes", "synchronous_commit")
+"""What a server does only for data that somebody needs after a crash."""
+
+Server = psycopg.Connection[Any]
+
+
+def make_own(process: str) -> str:
+    """Make the database of this process of the run, and connect Django to it; its name."""
+    name = f"{TEMPLATE}_{process}"
+    with _server() as server:
+        if not _databases(server, TEMPLATE):
+            _make_template(server)
+        _create(server, name, TEMPLATE)
+    _use(name)
+    return name
+
+
+def drop_own(name: str) -> None:
+    """Delete what `make_own` made; with the last one the template goes too."""
+    connection.close()
+    with _server() as server:
+        _drop(server, name)
+        if _databases(server, f"{TEMPLATE}%") == [TEMPLATE]:
+            _drop(server, TEMPLATE)
+
+
+def emptying() -> Callable[[], None]:
+    """What empties all tables of the own database but those that migrations fill.
+
+    Truncating some sixty tables, as Django's `flush` does, makes and deletes hundreds of files:
+    deleting the few rows of a test is a hundredth of that. It waits for whoever still writes.
+    """
+    tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+    with connection.cursor() as cursor:
+        empty = [table for table in sorted(tables) if not _has_rows(cursor, table)]
+    lock = f"LOCK TABLE {', '.join(empty)} IN SHARE ROW EXCLUSIVE MODE"
+    deletes = (f"DELETE FROM {table}" for table in empty)
+    # No trigger runs, not those of foreign keys either: everything goes.
+    steps = ["BEGIN", lock, "SET LOCAL session_replication_role = replica", *deletes, "COMMIT"]
+    sql = "; ".join(steps)
+
+    def empty_all() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+
+    return empty_all
+
+
+def _has_rows(cursor: Any, table: str) -> bool:
+    cursor.execute(f"SELECT EXISTS (SELECT FROM {table})")
+    found: bool = cursor.fetchone()[0]
+    return found
+
+
+@contextmanager
+def _server() -> Iterator[Server]:
+    """A connection to the server's own database, of one process of the run at a time."""
+    with POSTGRES.with_name("tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with psycopg.connect(ADDRESS, autocommit=True) as server:
+            yield server
+
+
+def _make_template(server: Server) -> None:
+    """A database that is migrated; with its name once it is whole."""
+    if "TEST_DATABASE_URL" not in os.environ:
+        for name in CARELESS:
+            server.execute(SQL("ALTER SYSTEM SET {} = off").format(Identifier(name)))
+        server.execute("SELECT pg_reload_conf()")
+    _drop(server, DRAFT)  # a process that failed may have left it
+    _create(server, DRAFT, "template1")
+    _use(DRAFT)
+    call_command("migrate", verbosity=0, interactive=False, run_syncdb=True)
+    connection.close()
+    server.execute(
+        SQL("ALTER DATABASE {} RENAME TO {}").format(Identifier(DRAFT), Identifier(TEMPLATE))
+    )
+
+
+def _use(name: str) -> None:
+    """Connect Django to this database from now on."""
+    connection.close()
+    settings.DATABASES["default"]["NAME"] = connection.settings_dict["NAME"] = name
+
+
+def _databases(server: Server, pattern: str) -> list[str]:
+    query = "SELECT datname FROM pg_database WHERE datname LIKE %s"
+    return [name for (name,) in server.execute(query, [pattern])]
+
+
+def _create(server: Server, name: str, template: str) -> None:
+    names = Identifier(name), Identifier(template)
+    server.execute(SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
+
+
+def _drop(server: Server, name: str) -> None:
+    server.execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(Identifier(name)))

@@ -1,0 +1,1 @@
+"""Whether every answer is as the OpenAPI document says, whatever is asked."""

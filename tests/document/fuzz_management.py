@@ -1,0 +1,80 @@
+"""Every operation of the management API, as a key and as a person, asked whatever comes to mind."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from django.conf import settings as django_settings
+from django.test import Client
+from django.utils import timezone
+
+from gateway.planes.headers import HeaderLimit
+from tenants.adapters.uploads import parts
+from tenants.adapters.uploads.guard import BodyGuard
+from tenants.adapters.uploads.intake import Intake
+from tenants.models import AdapterVersion, Membership, Price, Scope, Tenant
+from tests.document.fuzzing import Known, fuzz, operations, schema_of
+from tests.document.in_process import URL, InProcess, console
+from tests.fleet.fake import FakeGateways
+from tests.tenants.making import make_adapter, make_key, make_member, make_user, make_version
+
+pytestmark = pytest.mark.django_db
+PREFIX = "/api/v1/"
+
+
+@pytest.fixture
+def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGateways) -> Known:
+    """What there is in acme, by where it stands in addresses and by parameter."""
+    settings.FILE_UPLOAD_TEMP_DIR, settings.UPLOAD_WAIT_S = str(tmp_path), 0
+    acme = live.adapter.tenant
+    make_version(live.adapter)
+    make_adapter(acme, "other")
+    make_user("joiner")
+    member = Membership.objects.get(user=make_member(acme, "viewer"))
+    tomorrow = timezone.now() + timedelta(days=1)
+    price = Price.objects.create(
+        adapter=live.adapter, starts_at=tomorrow, prompt=2, cached_prompt=1, output=3
+    )
+    upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=10)
+    parts.create(upload.pk)
+    return {
+        "adapters/name": ["support", "other", "nothing"],
+        "aliases/alias": ["live", "nothing"],
+        "versions/number": [1, 2, 3],
+        "keys/id": [make_key(acme)[0].pk],
+        "members/id": [member.pk],
+        "prices/id": [price.pk],
+        "uploads/id": [str(upload.pk)],
+        "base-models/name": ["base"],
+        "tenants/slug": ["acme"],
+        "tenant": ["acme"],
+    }
+
+
+@pytest.fixture(params=["key", "operator"])
+def session(request: Any, tenant: Tenant) -> requests.Session:
+    """Asks the console in this process."""
+    made = requests.Session()
+    if request.param == "key":
+        made.headers["Authorization"] = f"Bearer {make_key(tenant, *Scope.values)[1]}"
+    else:
+        client = Client()
+        client.force_login(make_user("operator", is_staff=True))
+        cookies = {name: morsel.value for name, morsel in client.cookies.items()}
+        token = "t" * 32
+        cookies[django_settings.CSRF_COOKIE_NAME] = token
+        made.headers["Cookie"] = "; ".join(f"{name}={value}" for name, value in cookies.items())
+        made.headers["X-CSRFToken"] = token
+    made.mount(URL, InProcess(HeaderLimit(BodyGuard(Intake(console())))))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), operations(PREFIX), ids=lambda text: str(text).removeprefix(PREFIX)
+)
+def test_an_operation(method: str, path: str, known: Known, session: requests.Session) -> None:
+    assert fuzz(schema_of(PREFIX, known)[path][method], session, URL) > 1

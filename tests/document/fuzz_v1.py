@@ -1,0 +1,62 @@
+"""Every operation of `/v1`: what a gateway with a synthetic engine generates, and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+from anyio.from_thread import start_blocking_portal
+from schemathesis.specs.openapi import checks as openapi
+
+from tenants.adapters.uploads.intake import without_body
+from tenants.models import Scope, Tenant
+from tests.document.fuzzing import CHECKS, fuzz, operations, schema_of
+from tests.document.in_process import URL, InProcess, console
+from tests.inference.rig import rig
+from tests.inference.samples import MODEL
+from tests.tenants.making import make_key
+from tests.tenants.spending import spend
+
+GENERATED = [one for one in operations("/v1/") if "/models" in one[1] or one[0] == "POST"]
+REPORTED = [one for one in operations("/v1/") if one not in GENERATED]
+ANSWERED = [check for check in CHECKS if check is not openapi.negative_data_rejection]
+"""Without a word about what is taken: engines judge their fields themselves."""
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running gateway."""
+    with start_blocking_portal() as portal:
+        running = rig(tmp_path_factory.mktemp("rig"))
+        with portal.wrap_async_context_manager(running) as made:
+            yield made.gateway.url
+
+
+def served(context: Any, body: Any) -> Any:
+    """A body that names a model that there is, and asks for little, so that it is generated."""
+    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+        return body
+    return body | {"model": MODEL.name, "max_tokens": 3, "n": 1, "min_tokens": 0}
+
+
+@pytest.mark.parametrize(("method", "path"), GENERATED)
+def test_what_generates(method: str, path: str, gateway: str) -> None:
+    schema = schema_of("/v1/", {"models/model": [MODEL.name, "nothing"]})
+    schema.hooks.hook("map_body")(served)
+    session = requests.Session()
+    session.headers["Authorization"] = "Bearer acme"
+    assert fuzz(schema[path][method], session, gateway, ANSWERED) > 1
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("method", "path"), REPORTED)
+def test_what_reports(method: str, path: str, tenant: Tenant) -> None:
+    key, secret = make_key(tenant, *Scope.values)
+    event = spend(key)
+    session = requests.Session()
+    session.headers["Authorization"] = f"Bearer {secret}"
+    session.mount(URL, InProcess(without_body(console())))
+    known = {"receipts/request_id": [f"req_{event.pk}", "nothing"]}
+    assert fuzz(schema_of("/v1/", known)[path][method], session, URL) > 1
