@@ -11,9 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from asgiref.sync import async_to_sync
-from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
-from django.contrib.sessions.backends.db import SessionStore
 from django.core.asgi import get_asgi_application
+from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 from rest_framework.test import APIClient
@@ -188,12 +187,9 @@ def test_uploads_at_once_never_take_the_same_room(door: Door, tenant: Tenant, ro
 
 def cookie_of(user: User) -> str:
     """A session of somebody who signed in."""
-    session = SessionStore()
-    session[SESSION_KEY] = str(user.pk)
-    session[BACKEND_SESSION_KEY] = "django.contrib.auth.backends.ModelBackend"
-    session[HASH_SESSION_KEY] = user.get_session_auth_hash()
-    session.save()
-    return f"sessionid={session.session_key}; csrftoken={'a' * 32}"
+    browser = Client()
+    browser.force_login(user)
+    return f"sessionid={browser.cookies['sessionid'].value}; csrftoken={'a' * 32}"
 
 
 CSRF = {"X-CSRFToken": "a" * 32, "Referer": "http://localhost/"}
