@@ -52,7 +52,7 @@ class Document:
 
     @cached_property
     def _strict(self) -> dict[str, Any]:
-        components = deepcopy(self.whole["components"])
+        components: dict[str, Any] = deepcopy(self.whole["components"])
         for schema in components["schemas"].values():
             if "properties" in schema:
                 schema.setdefault("additionalProperties", False)
