@@ -63,8 +63,8 @@ fuzz: .venv/.ready-dev ## thousands of random requests on a real vLLM, beside gr
 attack: .venv/.ready-dev ## attack a running stack, and measure what another tenant notices (SECONDS=10 of each, ONLY=name)
 	$(PY) -m tests.attack --seconds $(or $(SECONDS),10) $(if $(ONLY),--only "$(ONLY)") $(ARGS)
 
-mutate: .venv/.ready-dev ## mutated adapters through a whole Lorikeet; its neighbours notice nothing (COUNT=500 SEED=)
-	$(PY) -m tests.mutations --count $(or $(COUNT),500) $(if $(SEED),--seed $(SEED))
+mutate: .venv/.ready-dev ## mutated adapters through a whole Lorikeet; its neighbours notice nothing (COUNT=500 SECONDS= SEED=)
+	$(PY) -m tests.mutations --count $(or $(COUNT),500) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 screenshots: .venv/.ready-dev ## photograph every page (OUT=folder ONLY=name ENGINE=vllm; DOCS=1 renews docs/images)
 	$(PY) -m tests.screenshots $(if $(OUT),--out $(OUT)) $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(DOCS),--docs)

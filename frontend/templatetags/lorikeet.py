@@ -1,4 +1,4 @@
-"""How figures are shown, and the console's components."""
+"""Formatting of figures, and the console's components."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ NARROW_SPACE = "\u202f"
 
 @register.filter
 def number(value: int | None) -> str:
-    """A count with its thousands apart."""
+    """A count with thousands separators."""
     return "\u2013" if value is None else f"{value:,}".replace(",", NARROW_SPACE)
 
 
 @register.filter
 def money(pico: Any) -> str:
-    """A cost in pico-units: two places, more where it is under a cent."""
+    """A cost in pico-units: two decimal places, more if it is below a cent."""
     units = int(pico or 0) / PICO
     if units == 0:
         return "0.00"
@@ -42,20 +42,20 @@ def money(pico: Any) -> str:
 
 @register.filter
 def price(micro: int) -> str:
-    """Micro-units per million tokens as units, exact, with at least two places."""
+    """A price in micro-units per million tokens, exact, with at least two decimal places."""
     whole, _, part = f"{micro / Decimal(MICRO):f}".partition(".")
     return f"{int(whole):,}".replace(",", NARROW_SPACE) + "." + part.rstrip("0").ljust(2, "0")
 
 
 @register.filter
 def percent(share: float | None) -> str:
-    """A share from 0 to 1."""
+    """A share from 0 to 1 as a percentage."""
     return "\u2013" if share is None else f"{share:.0%}"
 
 
 @register.filter
 def duration(seconds: float | None) -> str:
-    """A time that something took, to about three figures."""
+    """A duration, to about three significant figures."""
     if seconds is None:
         return "\u2013"
     if seconds < 0.9995:
@@ -68,11 +68,11 @@ def duration(seconds: float | None) -> str:
 
 @register.filter
 def ago(at: datetime | None) -> SafeString | str:
-    """A moment as people say it; the exact one is in the title."""
+    """A point in time in relative words, with the exact time as the title."""
     if at is None:
         return "never"
     past = at <= timezone.now()
-    # The largest part alone, without timesince's non-breaking spaces.
+    # Only the largest unit, without timesince's non-breaking spaces.
     said = (timesince(at) if past else timeuntil(at)).split(",")[0].replace("\xa0", " ")
     text = (f"{said} ago" if past else f"in {said}") if said != "0 minutes" else "just now"
     return format_html('<time datetime="{}">{}</time>', at.isoformat(), text)
@@ -128,7 +128,7 @@ def live(
 
 @register.simple_tag
 def pill(state: str) -> SafeString:
-    """A state: its colour says the same as its word."""
+    """A state as a coloured label."""
     return format_html(
         '<span class="pill {}">{}</span>', STATES.get(state.lower(), ""), state.capitalize()
     )
@@ -136,14 +136,14 @@ def pill(state: str) -> SafeString:
 
 @register.inclusion_tag("components/meter.html")
 def meter(label: str, used: int, limit: int, text: str) -> dict[str, Any]:
-    """How much of a limit is used; its colour turns as the limit comes near."""
+    """A bar for the used share of a limit, which changes colour near the limit."""
     near = {"low": limit * 8 // 10, "high": limit * 95 // 100}
     return {"label": label, "used": used, "limit": limit, "text": text} | near
 
 
 @register.simple_block_tag
 def copyable(content: str, id: str = "") -> SafeString:
-    """Code to copy, exactly as it stands between the tags."""
+    """Code with a copy button, exactly as between the tags."""
     return format_html(
         '<copy-button class="copy"><pre tabindex="0"{}>{}</pre>'
         '<button class="button plain" type="button">Copy</button></copy-button>',
@@ -154,14 +154,14 @@ def copyable(content: str, id: str = "") -> SafeString:
 
 @register.simple_tag
 def stat(title: str, value: object, note: str = "") -> SafeString:
-    """One figure of a row of them (`<dl class="stats">`); what needs more markup writes it out."""
+    """One figure in a `<dl class="stats">`; write out the markup if you need more."""
     below = format_html('<dd class="note">{}</dd>', note) if note else ""
     return format_html('<div class="stat"><dt>{}</dt><dd>{}</dd>{}</div>', title, value, below)
 
 
 @register.simple_block_tag
 def table(content: str, label: str, look: str = "") -> SafeString:
-    """A table that scrolls sideways by itself, also by keyboard; `look` is its class."""
+    """A table that scrolls horizontally, also by keyboard; `look` is its CSS class."""
     return format_html(
         '<div class="table-wrap" tabindex="0" role="region" aria-label="{}">'
         "<table{}>{}</table></div>",
@@ -173,14 +173,14 @@ def table(content: str, label: str, look: str = "") -> SafeString:
 
 @register.simple_tag
 def nothing(text: str, action: str = "", url: str = "?") -> SafeString:
-    """What stands where a list is empty: one sentence, one action."""
+    """Placeholder for an empty list: one sentence, one action."""
     button = format_html('<a class="button" href="{}">{}</a>', url, action) if action else ""
     return format_html('<div class="empty"><p>{}</p>{}</div>', text, button)
 
 
 @register.simple_tag
 def options(choices: Iterable[tuple[str, str]], chosen: str) -> SafeString:
-    """What a `<select>` offers: each value and its text."""
+    """The options of a `<select>`, from pairs of value and text."""
     looks = {False: "", True: mark_safe(" selected")}
     rows = ((value, looks[value == chosen], text) for value, text in choices)
     return format_html_join("", '<option value="{}"{}>{}</option>', rows)
@@ -188,7 +188,7 @@ def options(choices: Iterable[tuple[str, str]], chosen: str) -> SafeString:
 
 @register.simple_block_tag
 def search(content: str, label: str, words: str) -> SafeString:
-    """The form that filters a list by words, and by further fields between the tags."""
+    """The search form of a list; further fields go between the tags."""
     return format_html(
         '<form class="filters" method="get" role="search"><div class="field">'
         '<label class="visually-hidden" for="q">{label}</label>'

@@ -45,11 +45,11 @@ COLUMNS = (
 )  # fmt: skip
 NOTHING = "\u2013"
 PLAIN = frozenset({"id", "tenant_id"})
-"""Columns that say nothing on a tenant's page."""
+"""Columns left out on a tenant's page, where they tell nothing."""
 
 
 class AuditFilter(forms.Form):
-    """What the list is narrowed by; days are UTC's, and both belong to the period."""
+    """The list's filter; days are in UTC, and the period includes both."""
 
     kind = forms.ChoiceField(
         required=False,
@@ -74,7 +74,7 @@ class AuditFilter(forms.Form):
         return given
 
     def narrow(self, entries: AuditEntryQuerySet) -> AuditEntryQuerySet:
-        """The entries that a valid form lets through."""
+        """The entries that match a valid form."""
         given = self.cleaned_data
         exact = {name: given[name] for name in ("kind", "action") if given[name]}
         entries = entries.filter(**exact)
@@ -99,7 +99,7 @@ class Change:
 @require_GET
 @tenant_page(Permission.READ_AUDIT)
 def audit(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """What happened to the tenant, newest first."""
+    """The tenant's log, newest first."""
     form = AuditFilter(request.GET)
     context = context_of(request, form, AuditEntry.objects.filter(tenant=caller.tenant))
     return render(request, "audit.html", context, status=422 if form.errors else 200)
@@ -108,7 +108,7 @@ def audit(request: HttpRequest, caller: Caller) -> HttpResponse:
 def context_of(
     request: HttpRequest, form: AuditFilter, entries: AuditEntryQuerySet
 ) -> dict[str, Any]:
-    """What the list's template shows of the entries: nothing if the form is not valid."""
+    """Template context of the list; without entries if the form is invalid."""
     entries = form.narrow(entries) if form.is_valid() else entries.none()
     if (before := place_of(request, "before")) is not None:
         entries = entries.filter(pk__lt=before)
@@ -127,7 +127,7 @@ def context_of(
 @require_GET
 @tenant_page(Permission.READ_AUDIT)
 def export(request: HttpRequest, caller: Caller) -> HttpResponseBase:
-    """The same entries, all pages of them, as CSV."""
+    """The same entries as CSV, over all pages."""
     form = AuditFilter(request.GET)
     if not form.is_valid():
         return HttpResponse(form.errors.as_text(), content_type="text/plain", status=422)
@@ -136,7 +136,7 @@ def export(request: HttpRequest, caller: Caller) -> HttpResponseBase:
 
 
 def changes(entry: AuditEntry) -> list[Change]:
-    """What differs, column by column; of something made or deleted, what it was."""
+    """The changes of an entry by column; for a created or deleted row, all its columns."""
     before, after = entry.before or {}, entry.after or {}
     names = sorted((before.keys() | after.keys()) - PLAIN)
     said = [Change(one.replace("_", " "), _said(before, one), _said(after, one)) for one in names]
@@ -144,7 +144,7 @@ def changes(entry: AuditEntry) -> list[Change]:
 
 
 def with_changes(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, list[Change]]]:
-    """Each with what it is about and what differs."""
+    """Entries with their subject and changes."""
     ids = [entry.object_id for entry in entries if entry.kind == "limits" and entry.object_id]
     found = LimitSet.objects.filter(pk__in=ids).select_related("key", "adapter") if ids else []
     limits = {one.pk: one for one in found}
@@ -152,7 +152,7 @@ def with_changes(entries: Sequence[AuditEntry]) -> list[tuple[AuditEntry, str, l
 
 
 def _about(entry: AuditEntry, limits: LimitSet | None) -> str:
-    """What kind of thing it was; limits are named by whose they are, as far as they still exist."""
+    """The kind of the subject; for limits with whose they are, if that still exists."""
     if entry.kind != "limits":
         return KINDS.get(entry.kind, entry.kind)
     if entry.tenant_id is None:

@@ -1,6 +1,6 @@
-"""Conversations that members keep: their list, saving from the playground, reading what is shared.
+"""Saved conversations: the list, saving from the playground, reading shared ones.
 
-Saving is asked by the page's script and answered in JSON; everything else is pages and forms.
+The page's script saves with JSON requests; everything else is pages and forms.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from tenants.models.conversations import MAX_BYTES, MAX_CONVERSATIONS, MAX_TITLE
 from tenants.permissions import Caller, Permission
 
 TITLE_CHARS = 60
-"""Of a title that nobody gave."""
+"""Length of a title taken from the first message."""
 
 playground_page = tenant_page(Permission.USE_PLAYGROUND)
 
 
 class TitleForm(forms.Form):
-    """Another title."""
+    """A new title."""
 
     title = forms.CharField(max_length=MAX_TITLE)
 
 
 @playground_page
 def conversations(request: HttpRequest, caller: Caller) -> HttpResponseBase:
-    """The caller's own, the last used first; POST keeps a new one."""
+    """The caller's own conversations, last used first; POST saves a new one."""
     if request.method == "POST":
         return _keep(request, caller)
     found = Conversation.objects.of(caller.tenant, caller.user).defer("panes")
@@ -67,14 +67,14 @@ def conversations(request: HttpRequest, caller: Caller) -> HttpResponseBase:
 @require_GET
 @playground_page
 def conversation(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """The playground with one of the caller's own, to go on with."""
+    """Open one of the caller's own in the playground."""
     return show(request, caller, _own(caller, pk))
 
 
 @require_POST
 @playground_page
 def save(request: HttpRequest, caller: Caller, pk: int) -> HttpResponseBase:
-    """Replace what is kept by what the page has."""
+    """Replace the saved conversation with the page's."""
     kept = _own(caller, pk)
     try:
         draft = _draft(request)
@@ -87,7 +87,7 @@ def save(request: HttpRequest, caller: Caller, pk: int) -> HttpResponseBase:
 @require_POST
 @playground_page
 def rename(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Give it another title."""
+    """Change the title."""
     kept, form = _own(caller, pk), TitleForm(request.POST)
     if form.is_valid():
         kept.rename(form.cleaned_data["title"])
@@ -100,7 +100,7 @@ def rename(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @require_POST
 @playground_page
 def delete(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Forget it, and with it the link that led to it."""
+    """Delete it, together with its shared link."""
     _own(caller, pk).delete()
     messages.success(request, "The conversation is deleted.")
     return redirect("playground-conversations", caller.tenant.slug)
@@ -109,7 +109,7 @@ def delete(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @require_POST
 @playground_page
 def share(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Let the tenant's other people read it."""
+    """Share it with the other members of the tenant."""
     kept = _own(caller, pk)
     kept.share()
     return redirect(reverse("playground-conversation", args=[caller.tenant.slug, pk]) + "?shared")
@@ -118,7 +118,7 @@ def share(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @require_POST
 @playground_page
 def unshare(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Make its link worthless."""
+    """Stop sharing it: its link no longer works."""
     kept = _own(caller, pk)
     kept.unshare()
     messages.success(request, "The conversation is private again; its link does nothing any more.")
@@ -128,7 +128,7 @@ def unshare(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @require_GET
 @playground_page
 def shared(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
-    """What somebody of this tenant shared, to be read; of an operator's look the tenant hears."""
+    """Read a shared conversation of this tenant; visits of operators are logged."""
     kept = _shared(caller, link)
     if caller.role is None and (actor := actor_of(request)) is not None:
         AuditEntry.objects.note(actor, caller.tenant, "read conversation", str(kept.pk))
@@ -138,7 +138,7 @@ def shared(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
 @require_POST
 @playground_page
 def copy(request: HttpRequest, caller: Caller, link: UUID) -> HttpResponse:
-    """Begin a conversation of one's own with what another has so far."""
+    """Copy a shared conversation into a new one of one's own."""
     kept = _shared(caller, link)
     with refusals_told(request):
         own = Conversation.objects.keep(_member(caller), kept.title, kept.panes)
@@ -170,7 +170,7 @@ def _draft(request: HttpRequest) -> Draft:
 
 
 def _title(draft: Draft) -> str:
-    """The one that was given, else how the conversation begins."""
+    """The given title, else the beginning of the conversation."""
     said = (node.content for pane in draft.panes for node in pane.nodes)
     if title := " ".join(draft.title.replace("\0", "").split()):
         return title[:MAX_TITLE]
@@ -195,7 +195,7 @@ def _shared(caller: Caller, link: UUID) -> Conversation:
 
 
 def _member(caller: Caller) -> Membership:
-    """Operators look; what is kept belongs to members."""
+    """The caller's membership: only members keep conversations, operators merely look."""
     found = caller.tenant.memberships.filter(user=caller.user).first()
     if found is None:
         raise PermissionDenied("Only members of the tenant keep conversations.")
@@ -203,7 +203,7 @@ def _member(caller: Caller) -> Membership:
 
 
 def _back(request: HttpRequest, caller: Caller, kept: Conversation) -> HttpResponse:
-    """To the list, if the form was there, else to the conversation."""
+    """Redirect to the list if the form was there, else to the conversation."""
     if "list" in request.POST:
         return redirect("playground-conversations", caller.tenant.slug)
     return redirect("playground-conversation", caller.tenant.slug, kept.pk)

@@ -1,4 +1,4 @@
-"""A tenant's first page: what it used, what went wrong, and what is still to be done."""
+"""A tenant's start page: usage, failures, and the first steps that are left."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from tenants.permissions import Caller, Permission
 MAX_EXPIRING = 5
 DAY = timedelta(days=1)
 MAX_EVENTS = 10_000
-"""How many requests of the last day are looked through for failed ones, the newest first."""
+"""Most requests of the last day, the newest, that are searched for failures."""
 BUDGETS = sorted(
     (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
 )
-"""Money first."""
+"""In this order: money first."""
 
 Sums = Mapping[str, Any]
 
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit of the tenant on a day or a month; `outlook` says when it is used up."""
+    """A daily or monthly limit of the tenant; `outlook` says when it will be used up."""
 
     label: str
     used: int
@@ -95,7 +95,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Sums of the last 24 hours, of this UTC day and of this month."""
+    """Sums of the last 24 hours, the current UTC day and the current month."""
 
     day: Sums
     today: Sums
@@ -111,7 +111,7 @@ class Used:
 
 
 def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:
-    """The tenant's budgets that are in force, and how long each lasts."""
+    """The tenant's budgets in force, and how long each will last."""
     in_force = ceilings.in_force(LimitScope(tenant).sets())
     currency = settings.CURRENCY.upper()
     found = []
@@ -128,7 +128,7 @@ def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:
 
 
 def _amount(sums: Sums, kind: Kind) -> int:
-    """Tokens, or the cost in micro-units, a started one counted whole."""
+    """Tokens, or the cost in micro-units, rounded up."""
     if kind.is_money:
         return -(-int(sums["cost"]) // MICRO)
     return int(sums["prompt_tokens"] + sums["completion_tokens"])
@@ -141,7 +141,7 @@ def _renewal(period: str, now: datetime) -> datetime:
 
 
 def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
-    """When what is left is used up if it goes on like this."""
+    """When the rest will be used up at the current rate."""
     if left <= 0:
         return f"Used up: requests are refused until {renews:%-d %B %H:%M} UTC."
     if not per_s:
@@ -164,7 +164,7 @@ def failures(events: UsageEventQuerySet, now: datetime) -> list[dict[str, Any]]:
 
 
 def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
-    """Keys that expire soon: all of the tenant's, or the caller's own."""
+    """Keys that expire soon: all of the tenant, or only the caller's own."""
     keys = caller.tenant.keys.filter(
         revoked_at=None, expires_at__gt=now, expires_at__lt=now + EXPIRES_SOON
     )
@@ -174,7 +174,7 @@ def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
 
 
 def progress(tenant: Tenant) -> Any:
-    """The tenant with what the checklist and the snippets are about, in one query."""
+    """The tenant, annotated for the checklist and the snippets, in one query."""
     live = Alias.objects.filter(adapter__tenant=OuterRef("pk"), name=LIVE)
     keys = ApiKey.objects.with_text().filter(
         tenant=OuterRef("pk"), revoked_at=None, scopes__contains=["inference"]
@@ -188,7 +188,7 @@ def progress(tenant: Tenant) -> Any:
 
 
 def steps(found: Any) -> list[Step]:
-    """What a new tenant does, in order; each turns green by itself."""
+    """The first steps of a new tenant, in order; each turns green by itself."""
     return [
         Step(
             "An engine is connected",

@@ -1,4 +1,4 @@
-"""The playground's page; what it shows comes over its socket (`frontend.playground`)."""
+"""The playground's page; answers come over its socket (`frontend.playground`)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tenants.models.adapters import State
 from tenants.permissions import Caller, Permission
 
 MAX_NAMES = 300
-"""Names that the page suggests of each kind; any other can be typed."""
+"""Most names of each kind that the page suggests; any other can be typed."""
 
 
 @require_GET
 @tenant_page(Permission.USE_PLAYGROUND)
 def playground(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Panes beside each other; `?model=` says what the first one asks."""
+    """Most panes side by side; `?model=` sets the model of the first one."""
     return show(request, caller)
 
 
@@ -34,7 +34,7 @@ def show(
     *,
     read_only: bool = False,
 ) -> HttpResponse:
-    """The playground, empty or with a conversation."""
+    """Render the playground, empty or with a conversation."""
     bases = list(BaseModel.objects.order_by("name").values_list("name", flat=True)[:MAX_NAMES])
     adapters = _adapters(caller.tenant)
     names = [*adapters, *bases, *_versions(caller.tenant)]
@@ -55,7 +55,7 @@ def show(
 
 
 def _link(request: HttpRequest, caller: Caller, kept: Conversation | None) -> str:
-    """By which others of the tenant read the conversation, if it is shared."""
+    """The link under which other members read the conversation, if it is shared."""
     if kept is None or kept.shared_as is None:
         return ""
     path = reverse("playground-shared", args=[caller.tenant.slug, kept.shared_as])
@@ -63,13 +63,13 @@ def _link(request: HttpRequest, caller: Caller, kept: Conversation | None) -> st
 
 
 def _adapters(tenant: Tenant) -> list[str]:
-    """Adapters with a live version, the last promoted first."""
+    """Adapters with a live version, last promoted first."""
     live = Alias.objects.filter(adapter__tenant=tenant, name=LIVE).order_by("-changed_at")
     return list(live.values_list("adapter__name", flat=True)[:MAX_NAMES])
 
 
 def _versions(tenant: Tenant) -> list[str]:
-    """Single versions that can serve, the newest first."""
+    """Versions that are ready, newest first."""
     ready = AdapterVersion.objects.filter(adapter__tenant=tenant, state=State.READY)
     found = ready.order_by("-id").values_list("adapter__name", "number")[:MAX_NAMES]
     return [f"{name}@{number}" for name, number in found]

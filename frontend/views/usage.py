@@ -1,4 +1,4 @@
-"""What a tenant used and what it cost: figures, a chart and a table, from the ledger's sums."""
+"""A tenant's usage and cost: figures, a chart and a table, from the ledger's sums."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ SHOW = {"tokens": "Tokens", "cost": "Cost"}
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 STEPS = {"hour": HOUR, "day": DAY}
 HOURLY, DAILY = 2 * DAY, 62 * DAY
-"""The longest periods that are cut into hours and into days; what is longer is cut into months."""
+"""Longest periods shown by hour and by day; longer ones are shown by month."""
 MAX_DAYS = 366
 MAX_SERIES = 5
-"""In the chart; the rest is summed up as one more."""
+"""Most series in the chart; the rest is summed up as one more."""
 MAX_ROWS = 50
-"""In the table; the CSV has all of them."""
+"""Most rows in the table; the CSV has all."""
 BASE = "base models"
-"""What is shown for usage without an adapter."""
+"""Label for usage without an adapter."""
 NOBODY = "no member"
-"""What is shown for keys that no member made: the playground's, and those of people who left."""
+"""Label for keys without a member: the playground's, and those of people who left."""
 OTHER = "Other"
 LOOKS = (
     ("c1", "none"),
@@ -58,14 +58,14 @@ LOOKS = (
     ("c5", "4 4"),
     ("c0", "1 3"),
 )
-"""Colour and stripes of each series; the last is for all others."""
+"""Colour class and dash pattern of each series; the last is for all others."""
 
 Row = Mapping[str, Any]
 UsageSums = QuerySet[UsageSum, dict[str, Any]]
 
 
 class UsageForm(forms.Form):
-    """What is asked for. Days are UTC's; both the first and the last belong to the period."""
+    """Query of the page. Days are in UTC; the period includes the first and the last."""
 
     period = forms.ChoiceField(required=False, choices=list(PERIODS.items()))
     first = Day(required=False, label="From")
@@ -95,10 +95,10 @@ def _check_days(first: date | None, last: date | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The hours from `start` to before `end`, stacked by a column, as tokens or as cost.
+    """The hours from `start` to before `end`, grouped by a column, as tokens or as cost.
 
-    `until` is where the sums are read to: whole months are read faster than their hours, and where
-    the end is not past yet, nothing comes after it.
+    `until` is the end of the range to read. It may lie after `end` if that is in the future, since
+    whole months are faster to read than their hours.
     """
 
     period: str
@@ -110,7 +110,7 @@ class Question:
 
     @classmethod
     def of(cls, given: Mapping[str, Any], now: datetime) -> Question:
-        """What a form asks for; the empty one if that was not valid."""
+        """The period and grouping of a form; the default if the form is invalid."""
         period = given.get("period") or "7d"
         start, end = _bounds(period, given, now)
         until = month_end(now) if end > now else end
@@ -124,27 +124,27 @@ class Question:
 
     @property
     def before(self) -> tuple[datetime, datetime]:
-        """The period just before, of the same length."""
+        """The preceding period of the same length."""
         return self.start - (self.end - self.start), self.start
 
     def buckets(self) -> Iterator[datetime]:
-        """When each begins; the first month may have begun before the period."""
+        """Start of each bucket; the first month may start before the period."""
         at = month_start(self.start) if self.bucket == "month" else self.start
         while at < self.end:
             yield at
             at = month_end(at) if self.bucket == "month" else at + STEPS[self.bucket]
 
     def sums(self, usage: UsageSumQuerySet, *by: str) -> UsageSums:
-        """What was used in the period, by the groups."""
+        """Usage in the period, by group."""
         return usage.sums(by, self.start, self.until)
 
     @property
     def shown(self) -> F | CombinedExpression:
-        """What the chart shows: tokens, or pico-units of the currency."""
+        """The expression shown in the chart: tokens, or cost in pico-units."""
         return F("cost") if self.show == "cost" else F("prompt_tokens") + F("completion_tokens")
 
     def value(self, row: Row) -> int:
-        """The same of a row of sums."""
+        """The same value of a row of sums."""
         if self.show == "cost":
             return int(row["cost"])
         return int(row["prompt_tokens"] + row["completion_tokens"])
@@ -153,7 +153,7 @@ class Question:
         return money(value) if self.show == "cost" else number(value)
 
     def query(self, **changed: str) -> str:
-        """The address of this view with some of it changed."""
+        """The URL of this view with some values changed."""
         parts = {"period": self.period, "by": self.by, "show": self.show} | changed
         if parts["period"] == "custom":
             days = {"first": self.start.date(), "last": (self.end - HOUR).date()}
@@ -162,7 +162,7 @@ class Question:
 
 
 def _bounds(period: str, given: Mapping[str, Any], now: datetime) -> tuple[datetime, datetime]:
-    """Whole hours; the one that has begun is part of it."""
+    """Start and end of a period, in whole hours; the current hour is included."""
     end = now.replace(minute=0, second=0, microsecond=0) + HOUR
     today = day_start(now)
     if period == "24h":
@@ -177,7 +177,7 @@ def _bounds(period: str, given: Mapping[str, Any], now: datetime) -> tuple[datet
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """A figure, and how it differs from the period before."""
+    """A figure, and its change from the preceding period."""
 
     title: str
     text: str
@@ -186,7 +186,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One value of the chart: as it is drawn, and as it is read."""
+    """One value of the chart: as drawn, and as text."""
 
     value: float
     text: str
@@ -194,7 +194,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One part of the stack: told apart by colour (a class) and by stripes (an SVG dash array)."""
+    """One series, distinguished by colour (a class) and stripes (an SVG dash array)."""
 
     name: str
     total: str
@@ -204,7 +204,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A line for each bucket; its cells are the series', and there are none without any usage."""
+    """A row per bucket with a cell per series; no rows if there is no usage."""
 
     series: Sequence[Series]
     lines: Sequence[tuple[datetime, Sequence[Cell]]]
@@ -213,9 +213,9 @@ class Chart:
 @require_GET
 @tenant_page(Permission.READ_OWN_USAGE)
 def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Figures against the period before, the chart, and the sums by what it is stacked by.
+    """Figures compared with the preceding period, the chart, and the sums by group.
 
-    Of the whole tenant, or of the caller's own keys, as the permissions have it.
+    Of the whole tenant or of the caller's own keys, depending on permissions.
     """
     form = UsageForm(request.GET)
     asked = Question.of(form.cleaned_data if form.is_valid() else {}, timezone.now())
@@ -243,13 +243,13 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 
 def added_up(rows: Iterable[Row]) -> dict[str, int]:
-    """The sums of all rows, zeros of none."""
+    """The sums over all rows; zeros if there are none."""
     found = list(rows)
     return {name: sum(int(row[name]) for row in found) for name in FIGURES}
 
 
 def groups(asked: Question, used: UsageSumQuerySet) -> list[dict[str, Any]]:
-    """The sums of those that have the most of what is shown, the most first."""
+    """The sums of the largest groups, largest first."""
     rows = list(asked.sums(used, asked.by).order_by(asked.shown.desc(), asked.by)[:MAX_ROWS])
     return [_with_uncached(row) for row in rows]
 
@@ -257,7 +257,7 @@ def groups(asked: Question, used: UsageSumQuerySet) -> list[dict[str, Any]]:
 def stacks(
     asked: Question, used: UsageSumQuerySet, series: Sequence[Row]
 ) -> dict[datetime, dict[str, Any]]:
-    """The sums of each bucket, and what of the chart is each series', as `part0` and so on."""
+    """The sums of each bucket, with the value of each series as `part0` and so on."""
     parts = {
         f"part{i}": Sum("shown", filter=Q(**{asked.by: row[asked.by]}), default=0)
         for i, row in enumerate(series)
@@ -272,7 +272,7 @@ def _with_uncached(row: Row) -> dict[str, Any]:
 
 
 def rest(total: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
-    """What is not in the rows; None if that is nothing."""
+    """The sum of all groups that are not in the rows; None if there are none."""
     shown = added_up(rows)
     left = {name: total[name] - shown[name] for name in FIGURES}
     return _with_uncached(left) if left["requests"] else None
@@ -298,7 +298,7 @@ def stats(now: Row, before: Row) -> list[Stat]:
 
 
 def change(now: int, before: int) -> str:
-    """How a figure differs from what it was, in words for people."""
+    """The change of a figure, in words."""
     if now == before:
         return "as before"
     if before == 0:
@@ -313,7 +313,7 @@ def chart(
     rows: Sequence[Row],
     names: Mapping[Any, str],
 ) -> Chart:
-    """The first of the rows as series, and one more for what is left of each bucket."""
+    """The first rows as series, and one more for the rest of each bucket."""
     shown = [names[row[asked.by]] for row in rows[:MAX_SERIES]]
     named = shown + ([OTHER] if len(rows) > MAX_SERIES else [])
     lines = [
@@ -327,7 +327,7 @@ def chart(
 
 
 def _line(asked: Question, bucket: Row | None, parts: int) -> list[int]:
-    """A bucket's parts and what is left of it; empty where nothing was used."""
+    """The values of a bucket's series and its rest; empty if nothing was used."""
     if bucket is None:
         return []
     values = [int(bucket[f"part{i}"]) for i in range(parts)]
@@ -339,7 +339,7 @@ def _cell(asked: Question, value: int) -> Cell:
 
 
 def _names(asked: Question, tenant: Tenant, rows: Sequence[Row]) -> dict[Any, str]:
-    """What people call each group."""
+    """Display names of the groups."""
     found = [row[asked.by] for row in rows]
     if asked.by == "member":
         members = User.objects.in_bulk(found)

@@ -63,7 +63,7 @@ class Owner(Protocol):
         """Requests ended, by the engine's journal.
 
         Raises:
-            ProtocolViolation: no journal has this name.
+            ProtocolViolation: no journal has this name, or it is more than a report holds.
         """
         ...
 

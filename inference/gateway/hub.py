@@ -60,6 +60,9 @@ longer what its base model is said to be."""
 JOURNAL = re.compile(r"[!-~]{1,64}")
 """What the ledger has room for."""
 
+MAX_ENTRIES = 1_000
+"""Of one report, twice as many as agents send: to check them takes the loop 5 ms."""
+
 SIGNS_SINCE = 3
 """The protocol version from which on engines hand back what was signed."""
 
@@ -372,10 +375,12 @@ class Hub:
         of this one are settled by their stream, whatever lower attempts report.
 
         Raises:
-            ProtocolViolation: no journal has this name.
+            ProtocolViolation: no journal has this name, or it is more than a report holds.
         """
         if JOURNAL.fullmatch(journal) is None:
             raise ProtocolViolation("this is not the name of a journal")
+        if len(entries) > MAX_ENTRIES:
+            raise ProtocolViolation(f"a report has {MAX_ENTRIES} entries at most")
 
         def written(attempts: Sequence[tuple[str, int]]) -> None:
             link.post(wire.UsageAck([], list(attempts)))

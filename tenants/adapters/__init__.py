@@ -1,8 +1,9 @@
 """An adapter version's way from upload to `ready`, or to `rejected` with the reasons.
 
-The process that serves takes bytes (`uploads`: `receiving`, `intake` with `parts`, and `guard` in
-front) and hands them over (`handover`). All else are background jobs (`jobs`): `checks` reads what
-arrived, in child processes that `sandbox` limits, and `uploads.keeping` makes it a version, whose
-files `store` keeps; `checks` judges these without executing anything; `probe` has an engine try
-them. `files` hands the files to engine agents.
+The console only receives bytes and hands them over (`uploads`: `guard` and `room` in front, then
+`receiving` or `intake` with `parts`, then `handover`). Everything else is a background job
+(`jobs`): `checks` reads the upload in child processes limited by `sandbox`; `uploads.keeping` turns
+it into a version, within the tenant's `quota`, and `store` stores its files; `checks` validates
+them without executing anything; `probe` has an engine try them. `files` serves the files to engine
+agents.
 """

@@ -1,11 +1,11 @@
-"""Background jobs: unpacking uploads, judging the versions that they become, and tidying up.
+"""Background jobs: unpacking uploads, validating the versions that they become, and cleaning up.
 
-The state of upload and version says what is left to do, so a job may be run again at any time: each
-step starts from the state, and moves it on in one statement. Uploads have a queue of their own:
-somebody waits for them, and probing may take minutes. A job whose worker was killed stays `doing`
-with a worker that no longer beats (every 10 s); `tend_queue`, each minute on whichever worker gets
-it, puts such jobs back. `resume` covers the rest: what waits for a job which no longer exists gets
-a new one.
+The state of an upload or version says what is left to do, so a job can be run again at any time:
+each step starts from the state and advances it in one statement. Uploads have their own queue,
+because clients wait for them and probing can take minutes. The job of a killed worker stays `doing`
+while its worker's heartbeat (every 10 s) has stopped; `tend_queue`, run each minute by one of the
+workers, retries such jobs. `resume` handles the rest: an upload or version whose job no longer
+exists gets a new one.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _with(report: dict[str, Any], finding: Finding) -> dict[str, Any]:
 
 
 def _reject(version: AdapterVersion, report: dict[str, Any]) -> None:
-    """Keep the report and nothing else: the files go at once."""
+    """Keep the report only: the files are deleted at once."""
     folder = version.folder
     with transaction.atomic():
         version.advance(State.REJECTED, report=report, folder="")
@@ -228,7 +228,7 @@ async def tend_queue(context: procrastinate.JobContext, timestamp: int) -> None:
 @app.periodic(cron="*/10 * * * *")
 @app.task(name="clean_up", queueing_lock="clean_up")
 def clean_up(timestamp: int) -> None:
-    """Remove what nobody will come back for, and restart what was left lying."""
+    """Remove abandoned and unused files, and resume what waits without a job."""
     remove_abandoned()
     remove_expired()
     remove_unused()
@@ -262,8 +262,8 @@ def remove_expired() -> None:
 
 
 def remove_unused() -> None:
-    """The files of archived versions, and of those that an earlier release rejected; an upload of
-    the same content brings an archived one back."""
+    """Delete the files of archived versions, and of those that an earlier release rejected. An
+    upload of the same content restores an archived version."""
     unused = AdapterVersion.objects.filter(state__in=(State.ARCHIVED, State.REJECTED))
     for version in unused.exclude(folder=""):
         folder = version.folder

@@ -1,12 +1,12 @@
 """How much a tenant may keep: bytes of adapter files, and versions.
 
-What is stored is no rate: no time frees it and no engine counts it. So these are not kinds of
-limits (`tenants.limits.kinds`) but two columns of the tenant's row, which operators set, with the
-settings TENANT_STORED_BYTES and TENANT_VERSIONS as defaults. The row is also the lock: whoever
-takes an upload in or makes one a version holds it while he counts, so no two take the same room.
+Storage is not a rate: it isn't freed by time, and engines don't count it. So these are not kinds of
+limits (`tenants.limits.kinds`) but two columns of the tenant, set by operators, with the settings
+TENANT_STORED_BYTES and TENANT_VERSIONS as defaults. The tenant's row is also the lock: whoever
+accepts an upload or creates a version holds it while counting, so two never take the same space.
 
-An upload is counted by its announced length before a byte of it is received, and by what it holds
-once that is known: an archive may grow.
+An upload counts with its announced length before its first byte is received, and with the size of
+its files once they are unpacked.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tenants.models import AdapterVersion, Tenant, UploadSession
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What a tenant keeps, and the most that it may. Versions count in every state, also without
-    their files: each has a report."""
+    """What a tenant stores, and its maximum. Versions count in every state, even without files,
+    because each keeps a report."""
 
     stored_bytes: int
     max_stored_bytes: int
@@ -32,7 +32,7 @@ class Storage:
 
     @classmethod
     def of(cls, tenant: Tenant, *, but: AdapterVersion | None = None) -> Storage:
-        """As it is now, without the version `but`."""
+        """The current figures, not counting the version `but`."""
         versions = AdapterVersion.objects.filter(adapter__tenant=tenant)
         if but is not None:
             versions = versions.exclude(pk=but.pk)
@@ -46,7 +46,7 @@ class Storage:
         )
 
     def require(self, more_bytes: int, more_versions: int = 1) -> None:
-        """Raises UploadRefused where so much more would be too much."""
+        """Raises UploadRefused if this much more would exceed a maximum."""
         if self.stored_bytes + more_bytes > self.max_stored_bytes:
             told = (
                 f"{self.stored_bytes} bytes of adapters are kept, and with {more_bytes} more they "
@@ -61,12 +61,13 @@ class Storage:
 
 
 def locked(tenant_id: int) -> Tenant:
-    """The tenant, for one transaction, in which nobody else takes room."""
+    """The tenant, locked for this transaction: nobody else takes space meanwhile."""
     return Tenant.objects.select_for_update(no_key=True).get(pk=tenant_id)
 
 
 def require_room_for_upload(tenant: Tenant, upload: UploadSession) -> None:
-    """Raises UploadRefused where what a `locked` tenant keeps and has under way leaves no room."""
+    """Raises UploadRefused if the stored versions and unfinished uploads of a `locked` tenant leave
+    no room for this upload."""
     others = tenant.uploads.unfinished().exclude(pk=upload.pk)
     coming = others.aggregate(n=Count("pk"), bytes=Sum("length_bytes"))
     Storage.of(tenant).require((coming["bytes"] or 0) + upload.length_bytes, coming["n"] + 1)

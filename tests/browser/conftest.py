@@ -1,4 +1,6 @@
-"""One Lorikeet on real vLLM and one Chromium for all journeys.
+"""One Lorikeet on the synthetic engine and one Chromium for all journeys.
+
+What pages show of a real engine is tested in `tests/stack/test_pages.py`.
 
 Both live as long as this folder's tests: Playwright keeps an event loop, which tests elsewhere
 must not find running.
@@ -17,6 +19,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tests.browser.people import PATIENCE_MS, Customer, Street, follow, session_of_new, sign_in
 from tests.frontend.identity_provider import CALLBACK, CLIENT, IdentityProvider, serving
 from tests.stack.running import Stack, signed_in, up
+
+ENGINE = "--engine synthetic --tokens-per-second 60"
 
 
 @pytest.fixture(scope="package")
@@ -46,7 +50,7 @@ def stack(
     chromium: Browser, provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     """After Chromium, so that nothing starts where the tests are skipped."""
-    settings = {"OIDC_ISSUER": provider.issuer, "OIDC_NAME": "Parrot ID"}
+    settings = {"ENGINE_OPTIONS": ENGINE, "OIDC_ISSUER": provider.issuer, "OIDC_NAME": "Parrot ID"}
     settings |= dict(zip(("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"), CLIENT, strict=True))
     with up(tmp_path_factory.mktemp("browser") / "var", **settings) as running:
         provider.redirect_uri = running.console_url + CALLBACK

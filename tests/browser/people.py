@@ -188,7 +188,7 @@ def chosen(page: Page, name: str, folder: Path) -> Locator:
     """The upload dialog with the folder's files, of which none is sent yet."""
     page.get_by_role("button", name="Upload an adapter").first.click()
     dialog = page.get_by_role("dialog", name="Upload an adapter")
-    dialog.get_by_label("Name").fill(name)
+    dialog.get_by_label("Name", exact=True).fill(name)
     dialog.get_by_label("Files", exact=True).set_input_files(files(folder))
     return dialog
 

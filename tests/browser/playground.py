@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 from playwright.sync_api import Locator, Page
 
+from demo import MODEL_NAME
+
 LONG = " ".join(f"word{number}" for number in range(150))
-"""A thousand tokens of the demo's: an answer of some seconds."""
+"""Its answer takes some seconds."""
 ENDLESS = " ".join(f"word{number}" for number in range(650))
-"""As much as the demo's context has room for, to be stopped."""
+"""Its answer takes so long that it is stopped before its end."""
 
 
 def pane(page: Page, number: int = 1) -> Locator:
@@ -23,17 +23,9 @@ def ask(page: Page, text: str) -> None:
     message.press("Control+Enter")
 
 
-def make_it_say(pane: Locator, text: str) -> None:
-    """Leave a model no choice: whatever it is asked, it says this JSON string."""
-    settings = pane.get_by_role("button", name="Settings")
-    if settings.get_attribute("aria-expanded") == "false":
-        settings.click()
-    pane.get_by_label("JSON schema of the answer").fill(schema(text))
-
-
-def schema(text: str) -> str:
-    """The JSON schema of an answer that can only be this string."""
-    return json.dumps({"const": text})
+def answer_to(text: str) -> str:
+    """What the synthetic engine says to it: it repeats what it is asked."""
+    return f"{MODEL_NAME}: {text}"
 
 
 def said(pane: Locator) -> Locator:

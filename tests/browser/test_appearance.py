@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.people import Customer, Street, go, join
 from tests.browser.playground import ask, foot, pane
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 DARK, LIGHT = "rgb(13, 16, 20)", "rgb(246, 247, 249)"
 """The canvas in both themes."""

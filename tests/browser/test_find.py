@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.people import Customer, create_key, go
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 A_DAY = "2100-01-01"
 

@@ -23,7 +23,7 @@ from tests.browser.people import (
     upload,
 )
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 ADAPTER, KEY, REQUEST = (
     "An adapter is live",

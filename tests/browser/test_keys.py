@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from demo import MODEL_NAME
 from tests.browser.people import Customer, create_key, follow, go, long_stream
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 
 def test_a_key_revoked_in_mid_stream_ends_it_and_is_refused(

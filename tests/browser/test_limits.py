@@ -12,7 +12,7 @@ from tests.browser.people import Customer, Street, completion, follow, go
 from tests.browser.playground import ask, feet, pane
 from tests.stack.asking import until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 
 def edit(page: Page, button: str, limit: str, figure: str) -> None:

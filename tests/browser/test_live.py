@@ -23,7 +23,7 @@ from tests.browser.playground import ask, foot, pane
 from tests.stack.asking import serves, until
 from tests.stack.running import Stack
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 
 def test_a_request_appears_in_the_tail_and_opens(owner: Page, customer: Customer) -> None:

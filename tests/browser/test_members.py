@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.people import Customer, Street, create_key, follow, go, invite, join
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 ODD = "<img src=x onerror=alert(1)><script>alert(1)</script>"
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import Page, expect
 
-from demo import MODEL_NAME, QUESTIONS
-from tests.browser.adapters import PIRATE, own
-from tests.browser.people import await_ready, go, upload
-from tests.browser.playground import ENDLESS, LONG, ask, foot, make_it_say, pane, said
+from demo import MODEL_NAME
+from tests.browser.people import go
+from tests.browser.playground import ENDLESS, LONG, answer_to, ask, foot, pane, said
+from tests.stack.asking import QUESTION
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
-QUESTION, ANSWERS = QUESTIONS[0]
 HOSTILE = (
     "[bad](javascript:alert(1)) [data](data:text/html,x) ![img](https://evil.example/a.png) "
     "<img src=x onerror=alert(1)><script>alert(1)</script> [good](https://example.com/x)"
@@ -29,25 +26,6 @@ def page(owner: Page) -> Page:
     go(owner, "Playground")
     expect(owner.get_by_role("status").get_by_text("Live")).to_be_visible()
     return owner
-
-
-def test_base_and_adapter_answer_differently_side_by_side(owner: Page, tmp_path: Path) -> None:
-    go(owner, "Adapters")
-    upload(owner, "crew", own(PIRATE, tmp_path / "crew"))
-    await_ready(owner)
-    go(owner, "Playground")
-    expect(pane(owner).get_by_label("Model or adapter")).to_have_value("crew")
-    owner.get_by_role("button", name="Add a pane").click()
-    expect(pane(owner, 2).get_by_label("Model or adapter")).to_have_value(MODEL_NAME)
-    for number in (1, 2):
-        pane(owner, number).get_by_role("button", name="Settings").click()
-        pane(owner, number).get_by_label("Temperature").fill("0")
-    ask(owner, QUESTION)
-    expect(said(pane(owner, 1))).to_have_text(ANSWERS["pirate"])
-    expect(said(pane(owner, 2))).to_have_text(ANSWERS["base"])
-    for number in (1, 2):
-        for part in ("TTFT ", " tok/s", " in", " out", "$0.0"):
-            expect(foot(pane(owner, number))).to_contain_text(part)
 
 
 def test_the_last_message_can_be_edited_and_asked_from_a_program(page: Page) -> None:
@@ -70,21 +48,19 @@ def test_the_last_message_can_be_edited_and_asked_from_a_program(page: Page) -> 
 def test_a_cut_socket_loses_and_doubles_nothing(page: Page) -> None:
     sockets: list[str] = []
     page.on("websocket", lambda socket: sockets.append(socket.url))
-    make_it_say(pane(page), LONG)
-    ask(page, "Count")
+    ask(page, LONG)
     for word in ("word5 ", "word30 ", "word60 "):
         expect(said(pane(page))).to_contain_text(word)
         page.wait_for_function(OPEN)  # again, after the last cut
         page.locator("lora-playground").evaluate(CUT)
     expect(foot(pane(page))).to_be_visible()
-    expect(said(pane(page))).to_have_text(f'"{LONG}"')
+    expect(said(pane(page))).to_have_text(answer_to(LONG))
     page.wait_for_function(OPEN)  # also where the answer had ended before the last cut
     assert len([url for url in sockets if "/ws/playground/" in url]) == 3
 
 
 def test_escape_stops_the_engine_and_says_what_is_billed(page: Page) -> None:
-    make_it_say(pane(page), ENDLESS)
-    ask(page, "Count")
+    ask(page, ENDLESS)
     expect(said(pane(page))).to_contain_text("word5 ")
     page.keyboard.press("Escape")
     expect(pane(page).get_by_text("Stopped. This is what is billed:")).to_be_visible()
@@ -93,7 +69,6 @@ def test_escape_stops_the_engine_and_says_what_is_billed(page: Page) -> None:
 
 
 def test_hostile_text_is_text(page: Page) -> None:
-    make_it_say(pane(page), HOSTILE)
     ask(page, HOSTILE)
     expect(foot(pane(page))).to_be_visible()
     log = pane(page).get_by_role("log")

@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from demo import MODEL_NAME
 from tests.browser.people import Customer, completion, go, live_state, staying
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 
 def asked(customer: Customer, times: int) -> None:

@@ -27,7 +27,7 @@ from tests.browser.playground import ask, foot, pane
 from tests.stack.asking import until
 from tests.stack.running import Stack
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 STEP_S = 30
 """How long a code of an authenticator app is good."""

@@ -13,7 +13,7 @@ from tests.browser.people import Customer, Street, follow
 from tests.browser.sweep import Sweep
 from tests.frontend.identity_provider import IdentityProvider
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 CONNECTIONS = "/account/3rdparty/"
 

@@ -12,7 +12,7 @@ from tests.browser.sweep import Visit, sweeping
 from tests.frontend.addresses import Subject, pages_of
 from tests.stack.running import Stack
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 ROLES = ("owner", "admin", "developer", "viewer", "operator", "nobody")
 

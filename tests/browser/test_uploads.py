@@ -14,7 +14,7 @@ from tests.adapters.checks.builder import config_bytes
 from tests.browser.people import Customer, Street, chosen, follow, go
 from tests.stack.asking import until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = pytest.mark.stack
 
 WEIGHTS_BYTES = 24 << 20
 SLOW_BYTES_PER_S = 1 << 20

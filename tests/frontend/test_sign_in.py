@@ -11,6 +11,7 @@ from allauth.account.models import EmailAddress
 from allauth.mfa.totp.internal import auth as totp
 from django.contrib.sessions.models import Session
 from django.core import mail
+from django.template import Context, Template
 from django.test import Client
 
 from frontend import throttling
@@ -162,6 +163,16 @@ def test_the_right_code_signs_in(secret: str) -> None:
         if enter(client, code_of(secret)).status_code == 302:
             break
     assert "_auth_user_id" in client.session
+
+
+def test_a_field_of_several_lines_shows_them() -> None:
+    """As allauth's page of recovery codes has one."""
+    template = Template(
+        "{% load allauth %}{% element field id='codes' type='textarea' rows=2 readonly=True %}"
+        "{% slot label %}Codes{% endslot %}{% slot value %}11 22{% endslot %}{% endelement %}"
+    )
+    shown = template.render(Context())
+    assert '<textarea id="codes" rows="2" readonly>11 22</textarea>' in shown
 
 
 # --- Mails ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from allauth.account.models import EmailAddress
 from allauth.mfa.totp.internal import auth as totp
 from allauth.socialaccount.models import SocialAccount
+from django.contrib.sessions.models import Session
 from django.test import Client
 
 from tenants.models import Invitation, Membership, Role, Tenant, User
@@ -130,6 +131,27 @@ def test_there_is_none_where_it_is_not() -> None:
     assert page.content.decode().count("<form") == 1
     for where in (SIGN_IN, SIGN_IN + "callback/"):
         assert Client().get(where).status_code == 404 and Client().post(where).status_code == 404
+
+
+def test_going_to_the_provider_and_back_in_vain_writes_nothing(provider: IdentityProvider) -> None:
+    browser = Browser()
+    browser.ask()
+    assert not Session.objects.exists()
+    browser.go(browser.ask())
+    assert browser.user is None and not Session.objects.exists()
+
+
+def test_an_operator_who_came_by_single_sign_on_is_not_asked_for_a_second_factor(
+    provider: IdentityProvider, settings: Any
+) -> None:
+    settings.OPERATOR_SECOND_FACTOR = "require"
+    user, browser = ann(is_staff=True), Browser()
+    browser.sign_on()
+    assert browser.user == user
+    assert browser.client.get("/operate/users").status_code == 200
+    other = Client()
+    other.force_login(user)  # by something else, such as a password
+    assert other.get("/operate/users").status_code == 302
 
 
 def test_somebody_with_the_same_verified_address_signs_in(provider: IdentityProvider) -> None:

@@ -14,7 +14,7 @@ from gateway.planes.inference import Parts, application
 PATHS = {
     r"^v1/(organization|usage)/": "/v1/usage/receipts",
     r"^v1/": "/v1/models",
-    r"^(healthz|readyz)$": "/healthz",
+    r"^(healthz|health|readyz|fleetz)$": "/healthz",
     r"^metrics$": "/metrics",
     r"^internal/": "/internal/engines",
     r"^engine/probe$": "/engine/probe",

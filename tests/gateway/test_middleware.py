@@ -30,6 +30,7 @@ def test_the_console_redirects_to_a_login() -> None:
     assert response["x-request-id"].startswith("req_")
 
 
+@pytest.mark.usefixtures("plain_files")
 @pytest.mark.parametrize("path", ["/account/login/", "/api/v1/keys", "/nowhere"])
 def test_the_page_for_a_wrong_host_has_the_policy_too(path: str) -> None:
     """It is made by a middleware: those with the policy stand around it."""

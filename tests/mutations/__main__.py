@@ -1,8 +1,9 @@
-"""`python -m tests.mutations [--count N] [--seed N]`: on a Lorikeet of its own, with real vLLM."""
+"""`python -m tests.mutations [--count N] [--seconds N] [--seed N]`, on real vLLM of its own."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import tempfile
@@ -22,6 +23,7 @@ def main() -> None:
     """Run, print the tables, and end with status 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("--count", type=int, default=500, help="mutants (%(default)s)")
+    parser.add_argument("--seconds", type=int, help="begin none after so many")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     options = parser.parse_args()
     console = Console(width=120, highlight=False)
@@ -29,7 +31,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lorikeet-mutations-") as folder:
         with up(Path(folder) / "var") as stack:
             began = time.monotonic()
-            tally = run(stack, options.count, options.seed)
+            tally = run(stack, options.count, options.seed, options.seconds or math.inf)
             took_s = time.monotonic() - began
     console.print(_table(tally))
     console.print(

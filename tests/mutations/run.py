@@ -7,6 +7,7 @@ never refused and say to the last byte what they said before it began.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -52,20 +53,27 @@ class Tally:
         return found
 
 
-def run(stack: Stack, count: int, seed: int) -> Tally:
-    """Upload so many mutants."""
-    tally = Tally()
+def run(stack: Stack, count: int, seed: int, longest_s: float = math.inf) -> Tally:
+    """Upload so many mutants, or as many as are begun in `longest_s`."""
+    tally, begun, end = Tally(), 0, time.monotonic() + longest_s
     originals = {name: _read(folder) for name, folder in ADAPTERS.items()}
     luck = random.Random(seed)
     mutants = [mutant(originals, luck) for _ in range(count)]
     engines = [one.pid for one in stack.children("engine")]
     with _neighbours(stack, tally), ThreadPoolExecutor(AT_ONCE) as pool:
-        for number, one in enumerate(mutants):
-            pool.submit(_one, stack, f"mutant-{number % ADAPTER_NAMES}", one, tally)
+        under_way = threading.Semaphore(AT_ONCE)
+        for one in mutants:
+            under_way.acquire()
+            if time.monotonic() > end:
+                break
+            adapter = f"mutant-{begun % ADAPTER_NAMES}"
+            future = pool.submit(_one, stack, adapter, one, tally)
+            future.add_done_callback(lambda _: under_way.release())
+            begun += 1
     if [one.pid for one in stack.children("engine")] != engines:
         tally.wrong.append("an engine's process ended")
-    if sum(tally.ends.values()) != count:
-        tally.wrong.append(f"{count - sum(tally.ends.values())} mutants came to no end")
+    if sum(tally.ends.values()) != begun:
+        tally.wrong.append(f"{begun - sum(tally.ends.values())} mutants came to no end")
     return tally
 
 

@@ -48,6 +48,12 @@ def serves(url: str) -> bool:
         return False
 
 
+def running(operator: httpx.Client) -> int:
+    """What the schedulers and queues of all engines have in hand."""
+    found = operator.get("/api/v1/engines").json()["results"]
+    return sum(engine["running"] + engine["waiting"] + engine["queued"] for engine in found)
+
+
 def text_of(seen: list[Any]) -> str:
     return "".join(
         chunk["choices"][0]["delta"].get("content", "")

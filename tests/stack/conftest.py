@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.browser.conftest import chromium, customer, office, owner, street  # noqa: F401
 from tests.document import conforming
 from tests.stack.running import Stack, signed_in, up
 

@@ -15,7 +15,7 @@ import pytest
 from openai import OpenAI, RateLimitError
 
 from demo import MODEL_NAME, TENANTS
-from tests.stack.asking import CHAT, ask, chunks, long, serves, text_of, until
+from tests.stack.asking import CHAT, ask, chunks, long, running, serves, text_of, until
 from tests.stack.running import START_S, Stack, signed_in
 
 pytestmark = [pytest.mark.vllm, pytest.mark.stack]
@@ -180,42 +180,58 @@ def test_one_answer_and_one_bill_for_one_idempotency_key(customer: Customer) -> 
     assert customer.costs() == billed > 0
 
 
-def test_a_killed_gateways_open_streams_are_billed_by_the_engine(customer: Customer) -> None:
+def test_a_killed_gateways_open_streams_are_billed_by_the_engine_and_it_comes_back(
+    customer: Customer, office: httpx.Client
+) -> None:
     url = customer.stack.urls[1]
     doomed = customer.stack.gateway(url)
     seen: list[Any] = []
-    with (
-        httpx.Client(headers=customer.headers, timeout=PATIENCE_S) as client,
-        pytest.raises(httpx.TransportError),
-        client.stream("POST", url + CHAT, json=long()) as response,
-    ):
-        for chunk in chunks(response):
-            seen.append(chunk)
-            if len(seen) == 20:
-                doomed.kill()
-    receipt = customer.receipt(response)
-    assert receipt["finish_reason"] == "gateway_lost"
-    assert receipt["completion_tokens"] >= len(seen) - 1
-    until(lambda: serves(url))
+    with httpx.Client(headers=customer.headers, timeout=PATIENCE_S) as client:
+        with (
+            pytest.raises(httpx.TransportError),
+            client.stream("POST", url + CHAT, json=long()) as response,
+        ):
+            for chunk in chunks(response):
+                seen.append(chunk)
+                if len(seen) == 20:
+                    doomed.kill()
+        receipt = customer.receipt(response)
+        assert receipt["finish_reason"] == "gateway_lost"
+        assert receipt["completion_tokens"] >= len(seen) - 1
+        until(lambda: serves(url))
+        until(lambda: running(office) == 0)
+        assert client.post(url + CHAT, json=ask(MODEL_NAME)).is_success
+    assert "gateway-2 ended with status -9" in (customer.stack.var / "up.log").read_text()
 
 
-def test_a_killed_engines_open_streams_are_billed_when_it_is_back(customer: Customer) -> None:
-    (engine,) = customer.stack.children("engine")
+def test_a_killed_engines_open_streams_get_a_clear_error_and_are_billed_when_it_is_back(
+    customer: Customer,
+) -> None:
+    stack = customer.stack
+    (engine,) = stack.children("engine")
     seen: list[Any] = []
-    with (
-        httpx.Client(headers=customer.headers, timeout=PATIENCE_S) as client,
-        client.stream("POST", customer.stack.url + CHAT, json=long()) as response,
-    ):
-        for chunk in chunks(response):
-            seen.append(chunk)
-            if len(seen) == 20:
-                engine.kill()
-    assert seen[-1]["error"]["code"] == "engine_lost"
+    with httpx.Client(headers=customer.headers, timeout=PATIENCE_S) as client:
+        with client.stream("POST", stack.url + CHAT, json=long()) as response:
+            for chunk in chunks(response):
+                seen.append(chunk)
+                if len(seen) == 20:
+                    engine.kill()
+        assert seen[-1]["error"]["code"] == "engine_lost"
+        assert "[DONE]" not in seen
+        refused = client.post(stack.url + CHAT, json=ask(MODEL_NAME))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "no_engine_available")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert httpx.get(f"{stack.url}/healthz", timeout=30).is_success
+    # No balancer drops the gateways, and what stands behind them, for the want of engines.
+    assert httpx.get(f"{stack.url}/readyz", timeout=30).is_success
+    assert httpx.get(f"{stack.url}/fleetz", timeout=30).status_code == 503
     receipt = customer.receipt(response)
     assert receipt["finish_reason"] == "engine_lost"
     assert receipt["completion_tokens"] >= len(seen) - 2
     assert text_of(seen)
-    until(lambda: all(serves(url) for url in customer.stack.urls), START_S)
+    until(lambda: all(serves(url) for url in stack.urls), START_S)
+    with stack.client(stack.key(TENANTS[0].slug)) as tenant:
+        assert tenant.post(CHAT, json=ask(TENANTS[0].adapter)).is_success
 
 
 def test_a_killed_redis_holds_nobody_up(customer: Customer) -> None:

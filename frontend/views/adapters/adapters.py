@@ -1,4 +1,4 @@
-"""Adapters: the list, and one adapter with its aliases and versions."""
+"""Adapters: the list, and the page of one adapter with its aliases and versions."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tenants.permissions import Caller, Permission
 READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
 VERSIONS = 25
 MAX_CHOICES = 100
-"""Ready versions to choose from, the newest; an older one is promoted on its own page."""
+"""Most ready versions, the newest, to offer as choices; older ones are promoted on their page."""
 
 
 class FilterForm(forms.Form):
-    """What the list's address says; what makes no sense filters nothing."""
+    """The filter in the list's URL; invalid values are ignored."""
 
     q = forms.CharField(required=False)
     state = forms.ChoiceField(required=False, choices=[("", "Any state"), *State.choices])
@@ -46,14 +46,14 @@ class FilterForm(forms.Form):
 
 
 class VersionField(forms.ModelChoiceField):  # type: ignore[type-arg]
-    """A version, by its number."""
+    """Choice of a version by its number."""
 
     def label_from_instance(self, obj: AdapterVersion) -> str:
         return f"{obj.number} · {obj.digest[:12]}"
 
 
 class PromoteForm(forms.Form):
-    """An alias, and the ready version that it is to point at."""
+    """An alias, and the ready version to which it should point."""
 
     version = VersionField(
         AdapterVersion.objects.none(),
@@ -85,7 +85,7 @@ class Row:
 
     @property
     def updated_at(self) -> datetime:
-        """When a version came last, or the live one changed."""
+        """When the last version was added, or the live one changed."""
         moments = [self.adapter.created_at]
         moments += [self.newest.created_at] if self.newest else []
         moments += [self.live.changed_at] if self.live else []
@@ -101,7 +101,7 @@ def adapters(request: HttpRequest, caller: Caller) -> HttpResponse:
 def _list(
     request: HttpRequest, caller: Caller, upload: Mapping[str, Any], status: int = 200
 ) -> HttpResponse:
-    """The page of all adapters; `upload` is about its dialog."""
+    """Render the list of adapters; `upload` is the context of its upload dialog."""
     seen = mark(caller.tenant)  # before the rest is read, which must not be older
     if as_seen(request, seen):
         return HttpResponseNotModified()
@@ -128,7 +128,7 @@ def _list(
 
 
 def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
-    """What the upload dialog needs to know."""
+    """Context of the upload dialog."""
     return {
         "may_edit": caller.may(EDIT),
         "max_bytes": settings.MAX_ADAPTER_BYTES,
@@ -137,11 +137,11 @@ def uploading(request: HttpRequest, caller: Caller) -> dict[str, Any]:
     }
 
 
-@csrf_exempt  # `_store` is not: its token is in a body that may be too large to be read
+@csrf_exempt  # not `_store`: its token is in a body that may be too large to read
 @require_http_methods(["GET", "POST"])
 @tenant_page(EDIT)
 def upload(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """The upload dialog, for browsers without JavaScript: as a page, and what it sends."""
+    """The upload dialog for browsers without JavaScript: the page, and its submission."""
     if request.method != "POST":
         return _dialog(request, caller, request.GET)
     try:
@@ -175,7 +175,7 @@ def _dialog(
     given: Mapping[str, Any],
     refusal: UploadRefused | None = None,
 ) -> HttpResponse:
-    """The page of all adapters with the open dialog, which holds what was given."""
+    """The list of adapters with the dialog open and filled with what was submitted."""
     context = {
         "upload_open": True,
         "upload_name": given.get("name", ""),
@@ -189,7 +189,7 @@ def _dialog(
 @require_POST
 @tenant_page(EDIT)
 def discard(request: HttpRequest, caller: Caller, id: UUID) -> HttpResponse:
-    """Give up an upload that is not finished."""
+    """Discard an unfinished upload."""
     session = get_object_or_404(caller.tenant.uploads.unfinished(), pk=id)
     parts.discard(session)
     messages.success(request, f"The upload of {session.file_name} is discarded.")
@@ -209,7 +209,7 @@ def _matching(caller: Caller, q: str = "", state: str = "", after: str = "") -> 
 
 
 def _rows(adapters: Sequence[Adapter]) -> list[Row]:
-    """A page of the list in two queries, however many versions each adapter has."""
+    """One page of the list, in two queries, however many versions each adapter has."""
     versions = AdapterVersion.objects.filter(adapter__in=adapters)
     newest = versions.order_by("adapter_id", "-number").distinct("adapter_id")
     live = Alias.objects.filter(adapter__in=adapters, name=LIVE).select_related("version")
@@ -263,14 +263,14 @@ def _annotated(
     holding = engines_by_adapter()
     rows = []
     for version in versions:
-        version.adapter = adapter  # spares a query for each one's LoRA name
+        version.adapter = adapter  # saves one query per version for its LoRA name
         pointing = [alias.name for alias in aliases if alias.version_id == version.pk]
         rows.append((version, pointing, holding.get(version.lora_name, [])))
     return rows
 
 
 def engines_by_adapter() -> Mapping[str, list[str]]:
-    """Which engines hold each LoRA name now, as the gateways hear from them."""
+    """The engines on which each LoRA name is loaded, according to the gateways."""
     holding: dict[str, list[str]] = {}
     for engine in gateways().fleet().engines:
         for name in engine["resident_adapters"]:
@@ -278,13 +278,13 @@ def engines_by_adapter() -> Mapping[str, list[str]]:
     return holding
 
 
-# --- What is done to an adapter ------------------------------------------------------------------
+# --- Actions on an adapter -----------------------------------------------------------------------
 
 
 @require_POST
 @tenant_page(EDIT)
 def promote(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
-    """Point an alias at a ready version; makes the alias if there is none."""
+    """Point an alias at a ready version; creates the alias if there is none."""
     found = find(caller, name)
     form = PromoteForm(found, request.POST)
     if not form.is_valid():
@@ -302,7 +302,7 @@ PINNED = "Open streams stay on the version that they began with."
 @require_POST
 @tenant_page(EDIT)
 def roll_back(request: HttpRequest, caller: Caller, name: str, alias: str) -> HttpResponse:
-    """Point the alias at the version before."""
+    """Point the alias at its previous version."""
     pointer = _alias(caller, name, alias)
     with refusals_told(request):
         pointer.roll_back()
@@ -328,7 +328,7 @@ def _alias(caller: Caller, name: str, alias: str) -> Alias:
 @require_POST
 @tenant_page(Permission.OPERATE)
 def pin(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
-    """Have engines keep the live version loaded, or no longer."""
+    """Pin the live version, so that engines keep it loaded, or unpin it."""
     found = find(caller, name)
     found.pinned = request.POST.get("pinned") == "yes"
     found.save(update_fields=["pinned"])
@@ -340,7 +340,7 @@ def pin(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
 @require_POST
 @tenant_page(EDIT)
 def retire(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
-    """Delete an adapter that no alias needs, with its versions and files."""
+    """Delete an adapter without aliases, with its versions and files."""
     found = find(caller, name)
     with refusals_told(request):
         found.retire()

@@ -1,4 +1,4 @@
-"""What changes whenever something that the adapters' pages show has changed."""
+"""Fingerprints that differ whenever something shown on the adapters' pages has changed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tenants.fleet.gateways import gateways
 from tenants.models import AdapterVersion, AuditEntry, Tenant
 
 Asked = tuple[int, str]
-"""A tenant, and the version (its primary key) that is looked at, if it is one."""
+"""Tenant id, and the primary key of the version whose page it is, if any."""
 LAST = 8
 """Changes that are compared: they get their numbers before they are committed, so that the newest
 alone could stay the same."""
 
 
 def marks(asked: Collection[Asked]) -> dict[Asked, str]:
-    """The mark of each, in at most two queries; of a tenant that is not there, none.
+    """The fingerprint of each page, in at most two queries; none for tenants that do not exist.
 
-    Everything that is changed is in the audit log, but for how a version's checks go and which
-    engines hold what.
+    The audit log covers all changes except the progress of a version's checks and which adapters
+    are loaded on engines.
     """
     changes = AuditEntry.objects.filter(tenant=OuterRef("pk")).order_by("-id").values("id")[:LAST]
     tenants = Tenant.objects.filter(pk__in={tenant for tenant, _ in asked})
@@ -39,13 +39,13 @@ def marks(asked: Collection[Asked]) -> dict[Asked, str]:
 
 
 def mark(tenant: Tenant, version: AdapterVersion | None = None) -> str:
-    """The mark of a page that is rendered now."""
+    """The fingerprint of a page rendered now."""
     asked = (tenant.pk, str(version.pk) if version else "")
     return marks([asked])[asked]
 
 
 def as_seen(request: HttpRequest, mark: str) -> bool:
-    """Whether a part of a page asks if it is still as it saw it, and it is: 304 says so."""
+    """Whether a live part asked if it is unchanged, and it is; the answer is then 304."""
     return request.headers.get("If-None-Match") == f'"{mark}"'
 
 
@@ -59,7 +59,7 @@ def _reports(asked: Collection[Asked]) -> Mapping[Asked, Any]:
 
 
 def _resident() -> Mapping[str, list[str]]:
-    """What engines hold, by the slug of its tenant."""
+    """What is loaded on engines, by tenant slug."""
     held: dict[str, list[str]] = {}
     for engine in gateways().fleet().engines:
         for name in engine["resident_adapters"]:

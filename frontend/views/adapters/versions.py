@@ -1,4 +1,4 @@
-"""One version of an adapter: how its checks go, what they found, and how it differs."""
+"""One version of an adapter: its checks and their findings, and differences to other versions."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ STAGES = {
     State.READY: "It can be promoted and called.",
 }
 UNJUDGED = (State.UPLOADING, State.VALIDATING, State.PROBING)
-"""A version in these states moves on by itself."""
+"""States that a version leaves without anybody's action."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step on the way to ready."""
+    """One step towards `ready`."""
 
     title: str
     text: str
@@ -39,8 +39,8 @@ class Stage:
 
 @tenant_page(READ)
 def version(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
-    """Everything that is known of a version."""
-    # Before what is shown is read: else a change in between would never be told to the page.
+    """The page of a version."""
+    # Before the rest is read: else the page would never learn of a change in between.
     seen = mark(caller.tenant, find(caller, name, number))
     if as_seen(request, seen):
         return HttpResponseNotModified()
@@ -73,13 +73,13 @@ def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
 
 
 def _suffixes(version: AdapterVersion, aliases: list[str]) -> list[str]:
-    """What follows the adapter's name in the model names that mean this version."""
+    """The suffixes after the adapter's name that select this version."""
     pointing = ["" if alias == LIVE else f"@{alias}" for alias in aliases]
     return [*sorted(pointing), f"@{version.number}", f"@{version.digest}"]
 
 
 def stages(here: State) -> list[Stage]:
-    """The way of a version that is checked, and how far along it is."""
+    """The steps of a version's checks, and how far along it is."""
     order = list(STAGES)
     return [
         Stage(one.label, text, order.index(one) < order.index(here), one == here)
@@ -92,7 +92,7 @@ def stages(here: State) -> list[Stage]:
 
 @tenant_page(READ)
 def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpResponse:
-    """What this version's configuration has otherwise than that of `?with=<number>`."""
+    """Differences between this version's configuration and that of `?with=<number>`."""
     new = find(caller, name, number)
     old = find(caller, name, place_of(request, "with") or 0)
     context = {
@@ -106,7 +106,7 @@ def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpRe
 
 
 def changes(old: dict[str, Any], new: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Each key that differs, with both values as text; a key that is missing has none."""
+    """Each key that differs, with both values as text; empty where a side lacks the key."""
     keys = sorted(old.keys() | new.keys())
     differing = [key for key in keys if old.get(key) != new.get(key)]
     return [(key, _said(old.get(key)), _said(new.get(key))) for key in differing]
@@ -122,7 +122,7 @@ def _said(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-# --- What is done to a version -------------------------------------------------------------------
+# --- Actions on a version ------------------------------------------------------------------------
 
 
 @require_POST

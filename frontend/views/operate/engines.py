@@ -1,4 +1,4 @@
-"""What every engine does at the moment, and how one is taken out of service."""
+"""What every engine is doing now, and draining an engine."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ MAX_ID_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One engine, as the table shows it."""
+    """One row of the table."""
 
     engine: dict[str, Any]
     connected_at: datetime
     rate: Rate | None
     cache_hits: float | None
-    """Share of the prompt tokens that the prefix cache held, 0 to 1; None before there are any."""
+    """Share of prompt tokens found in the prefix cache, 0 to 1; None before there are any."""
     held: list[tuple[str, str]]
-    """Adapters loaded on it with their digests, the last used first."""
+    """Adapters loaded on it with their digests, last used first."""
 
     @classmethod
     def of(cls, engine: dict[str, Any], rate: Rate | None) -> Row:
@@ -41,7 +41,7 @@ class Row:
 
 
 def fleet() -> dict[str, Any]:
-    """Every engine, by id, and the gateways that did not answer."""
+    """All engines, by id, and the gateways that did not answer."""
     found = gateways().fleet()
     rows = [Row.of(engine, found.rates.get(engine["id"])) for engine in found.engines]
     return {"rows": rows, "silent": found.silent}
@@ -49,7 +49,7 @@ def fleet() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """A point of the history: one engine, or all together. `kv_usage` is the fullest one's."""
+    """A point of the history, of one engine or all. `kv_usage` is that of the fullest engine."""
 
     at: datetime
     prompt: float | None
@@ -73,7 +73,7 @@ class Past:
 
 
 def past(engine: str = "") -> dict[str, Any]:
-    """The last quarter of an hour of an engine, or of all, the oldest point first."""
+    """The last 15 minutes of one engine, or of all, oldest point first."""
     points = gateways().history()
     of = [
         (point.at, [load for id, load in point.loads.items() if engine in ("", id)])
@@ -84,14 +84,14 @@ def past(engine: str = "") -> dict[str, Any]:
 
 
 def chosen(request: HttpRequest) -> str:
-    """The engine whose past is asked for; none for all."""
+    """The engine chosen for the charts; empty for all."""
     return request.GET.get("engine", "")[:MAX_ID_CHARS].replace("\0", "")
 
 
 @require_GET
 @operator_page
 def engines(request: HttpRequest) -> HttpResponse:
-    """The connected engines, and what they did; `?engine=` chooses one for the charts."""
+    """The connected engines and their history; `?engine=` selects one for the charts."""
     engine = chosen(request)
     context = {"chosen": engine} | fleet() | past(engine)
     return render(request, "operate/engines.html", context)
@@ -100,7 +100,7 @@ def engines(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @operator_page
 def drain(request: HttpRequest) -> HttpResponse:
-    """Ask whether, then take one engine out of service."""
+    """Ask for confirmation, then drain one engine."""
     id = request.GET.get("engine", "")
     connected = gateways().fleet().engines
     engine = next((one for one in connected if one["id"] == id), None)

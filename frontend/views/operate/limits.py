@@ -1,4 +1,4 @@
-"""The platform's default limits: the ceiling of each tenant that has no other."""
+"""The platform's default limits: the ceiling of every tenant without one of its own."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tenants.models import LimitScope, LimitSet, Tenant
 from tenants.models.accounts import TenantQuerySet
 
 MAX_LISTED = 50
-"""Tenants with a ceiling of their own; the page of tenants finds the others."""
+"""Most tenants with a ceiling of their own to list; the tenants page finds the others."""
 OPERATOR = LimitSet.Author.OPERATOR
 
 
 @require_http_methods(["GET", "POST"])
 @operator_page
 def limits(request: HttpRequest) -> HttpResponse:
-    """The defaults and who has ceilings instead; POST sets the defaults."""
+    """The defaults, and tenants with ceilings of their own; POST sets the defaults."""
     scope = LimitScope()
     figures = scope.sets().get(ceilings.DEFAULT, {})
     form = LimitsForm(OPERATOR, figures, {}, request.POST if request.method == "POST" else None)
@@ -47,7 +47,7 @@ def limits(request: HttpRequest) -> HttpResponse:
 
 
 def _with_ceilings() -> TenantQuerySet:
-    """Tenants of which the operator set a limit as a whole."""
+    """Tenants for which the operator has set limits."""
     anything = Q(*((f"{name}__isnull", False) for name in KINDS), _connector=Q.OR)
     ceilings = LimitSet.objects.filter(anything, author=OPERATOR, key=None, adapter=None)
     return Tenant.objects.filter(pk__in=ceilings.values("tenant")).order_by("name")

@@ -1,4 +1,4 @@
-"""What tokens cost, from when on. Prices are added, never changed."""
+"""Token prices with their start times. Prices are added, never changed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Amount(forms.DecimalField):
             min_value=0,
             max_value=MAX_PRICE // MICRO,
             decimal_places=6,
-            # `type=number` would round or forget what a browser's language writes with a comma.
+            # `type=number` rounds, or rejects the decimal comma of some languages.
             widget=forms.TextInput({"inputmode": "decimal", "autocomplete": "off"}),
             **options,
         )
@@ -92,7 +92,7 @@ class PriceForm(forms.Form):
         return given
 
     def save(self) -> bool:
-        """Set the price of a valid form; False, with an error, if that moment has one already."""
+        """Store the price of a valid form; False, with an error, if there is one for that time."""
         given = dict(self.cleaned_data)
         of = given.pop("of")
         named = {"base_model": of} if isinstance(of, BaseModel) else {"adapter": of}
@@ -121,7 +121,7 @@ def prices(request: HttpRequest) -> HttpResponse:
 @require_POST
 @operator_page
 def withdraw(request: HttpRequest, pk: int) -> HttpResponse:
-    """Take back a price that has not begun."""
+    """Withdraw a price that is not in force yet."""
     price = get_object_or_404(Price, pk=pk)
     try:
         price.withdraw()
@@ -151,7 +151,7 @@ def _list(request: HttpRequest, form: PriceForm) -> HttpResponse:
 
 
 def _narrowed(words: str, state: str) -> PriceQuerySet:
-    """The latest first."""
+    """All prices, latest first."""
     found = Price.objects.at(timezone.now(), *STATES[state]).order_by("-starts_at", "-id")
     if words:
         slug, _, adapter = words.partition("/")
@@ -162,7 +162,7 @@ def _narrowed(words: str, state: str) -> PriceQuerySet:
 
 
 def _after(found: PriceQuerySet, after: int | None) -> PriceQuerySet:
-    """Those behind the price with this row id."""
+    """The prices after the one with this id."""
     last = Price.objects.filter(pk=after).first() if after is not None else None
     if last is None:
         return found

@@ -1,4 +1,4 @@
-"""Every tenant's requests, or one's: what the ledger has of them."""
+"""Requests of all tenants, or of one, from the ledger."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class InstallationFilter(RequestFilter):
 
 
 def events_of(tenant: Tenant | None) -> UsageEventQuerySet:
-    """A tenant's requests, or everybody's; each with its tenant."""
+    """Requests of one tenant, or of all, each with its tenant."""
     events = UsageEvent.objects.select_related("tenant")
     return events.filter(tenant=tenant) if tenant else events
 
@@ -62,7 +62,7 @@ def events_of(tenant: Tenant | None) -> UsageEventQuerySet:
 @require_GET
 @operator_page
 def requests(request: HttpRequest) -> HttpResponse:
-    """What was asked for, newest first."""
+    """The list, newest first."""
     form = InstallationFilter(request.GET)
     found, tenant = Found(), None
     if form.is_valid():

@@ -1,4 +1,4 @@
-"""All tenants: found, made, weighted, suspended."""
+"""All tenants: search, create, set weights, suspend."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SECTIONS = {
     "usage": "Usage",
     "audit": "Audit log",
 }
-"""A tenant's pages that an operator goes to from here."""
+"""The pages of a tenant that are linked from here."""
 
 
 class NewTenant(TenantFormBase):
@@ -77,7 +77,7 @@ class Sort:
 
     @classmethod
     def of(cls, text: str) -> Sort:
-        """`weight` or `-weight`; what is no column means slugs."""
+        """Parse `weight` or `-weight`; anything that is not a column sorts by slug."""
         field = text.removeprefix("-")
         return cls(field, text.startswith("-")) if field in SORTS else cls("slug", False)
 
@@ -85,7 +85,7 @@ class Sort:
         return f"-{self.field}" if self.descending else self.field
 
     def behind(self, tenants: TenantQuerySet, after: str) -> TenantQuerySet:
-        """In this order, those behind the tenant with the slug `after`."""
+        """The tenants in this order, after the one with the slug `after`."""
         sign = "-" if self.descending else ""
         last = tenants.filter(slug=after).values_list(self.field, flat=True).first()
         if last is not None:
@@ -98,7 +98,7 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A head of the table: `state` is ARIA's, `query` sorts by it (the other way round)."""
+    """A column header: `state` is aria-sort, `query` sorts by it, or reverses the order."""
 
     title: str
     numeric: bool
@@ -109,7 +109,7 @@ class Column:
 @require_http_methods(["GET", "POST"])
 @operator_page
 def tenants(request: HttpRequest) -> HttpResponse:
-    """The list; POST makes a tenant."""
+    """The list; POST creates a tenant."""
     form = NewTenant()
     if request.method == "POST":
         form = NewTenant(request.POST)
@@ -123,7 +123,7 @@ def tenants(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @operator_page
 def edit(request: HttpRequest, tenant_slug: str) -> HttpResponse:
-    """One tenant: its name and weight, and where to go from here."""
+    """One tenant: its name and weight, and links to its pages."""
     tenant = get_object_or_404(_with_counts(Tenant.objects.all()), slug=tenant_slug)
     form = TenantForm(request.POST or None, instance=tenant)
     if request.method == "POST" and form.is_valid():
@@ -201,7 +201,7 @@ def _columns(query: QueryDict, sort: Sort) -> list[Column]:
 
 
 def _query(query: QueryDict, **changed: str) -> str:
-    """The address's query with other values, from the first page on."""
+    """The URL's query with some values changed, starting at the first page."""
     copy = query.copy()
     copy.pop("after", None)
     for name, value in changed.items():
@@ -210,7 +210,7 @@ def _query(query: QueryDict, **changed: str) -> str:
 
 
 def _with_cost(found: TenantQuerySet) -> TenantQuerySet:
-    """With `cost`, of this month of UTC so far, in pico-units."""
+    """Annotate `cost`, of this UTC month so far, in pico-units."""
     usage = UsageMonth.objects.filter(tenant=OuterRef("pk"), month=month_start(timezone.now()))
     cost = usage.order_by().values("tenant").annotate(sum=Sum("cost")).values("sum")
     whole: DecimalField[Decimal, Decimal] = DecimalField(max_digits=38, decimal_places=0)
@@ -218,7 +218,7 @@ def _with_cost(found: TenantQuerySet) -> TenantQuerySet:
 
 
 def _with_counts(found: TenantQuerySet) -> TenantQuerySet:
-    """With `cost` and how many members, live keys and adapters there are."""
+    """Annotate `cost` and the numbers of members, live keys and adapters."""
     return _with_cost(found).annotate(
         member_count=_count(Membership.objects.all()),
         key_count=_count(ApiKey.objects.filter(revoked_at=None)),
@@ -227,13 +227,13 @@ def _with_counts(found: TenantQuerySet) -> TenantQuerySet:
 
 
 def _count(rows: QuerySet[Any]) -> Coalesce:
-    """How many of the rows are the tenant's; joins would multiply them with each other."""
+    """Count a tenant's rows in a subquery; joins would multiply the counts."""
     own = rows.filter(tenant=OuterRef("pk")).order_by().values("tenant")
     return Coalesce(Subquery(own.annotate(count=Count("pk")).values("count")), 0)
 
 
 def _ceilings(tenant: Tenant) -> list[tuple[str, str, bool]]:
-    """The limits that it cannot go beyond: what, how much, and whether they are its own."""
+    """The tenant's ceilings: limit, value, and whether they are its own or the defaults."""
     sets = LimitScope(tenant).sets()
     own = sets.get(ceilings.OPERATOR, {})
     return [

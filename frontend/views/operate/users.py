@@ -1,4 +1,4 @@
-"""The accounts of people: who can sign in, by what, and who operates the installation."""
+"""User accounts: who can sign in and how, and who is an operator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHO = {
     "operators": ("Operators", Q(is_staff=True)),
     "inactive": ("Cannot sign in", Q(is_active=False)),
 }
-"""Filters of the list: title and condition, by their value in the address."""
+"""Filters of the list: title and condition, by their value in the URL."""
 
 
 @require_GET
@@ -35,7 +35,7 @@ def users(request: HttpRequest) -> HttpResponse:
 @require_POST
 @operator_page
 def set_active(request: HttpRequest, pk: int) -> HttpResponse:
-    """Switch an account on or off: whoever is off cannot sign in, and is signed out now."""
+    """Activate or deactivate an account; a deactivated user is signed out at once."""
     user, active = get_object_or_404(User, pk=pk), request.POST.get("active") == "yes"
     with refusals_told(request):
         user.set_access(active=active)
@@ -47,7 +47,7 @@ def set_active(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @operator_page
 def set_operator(request: HttpRequest, pk: int) -> HttpResponse:
-    """Make somebody an operator of the installation, or no longer."""
+    """Make somebody an operator, or take that away."""
     user, operator = get_object_or_404(User, pk=pk), request.POST.get("operator") == "yes"
     with refusals_told(request):
         user.set_access(operator=operator)
@@ -59,7 +59,7 @@ def set_operator(request: HttpRequest, pk: int) -> HttpResponse:
 @require_POST
 @operator_page
 def remove_second_factor(request: HttpRequest, pk: int) -> HttpResponse:
-    """For somebody who lost it: the password alone is enough until a new one is set up."""
+    """For somebody who has lost it; until a new one is set up, the password alone is enough."""
     user = get_object_or_404(User, pk=pk)
     Authenticator.objects.filter(user=user).delete()
     messages.success(request, f"{user.username} has no second factor any more.")
@@ -70,7 +70,7 @@ def remove_second_factor(request: HttpRequest, pk: int) -> HttpResponse:
 @never_cache
 @operator_page
 def password_link(request: HttpRequest, pk: int) -> HttpResponse:
-    """A link by which somebody sets a new password; the answer shows it this once."""
+    """Create a link with which the user sets a new password; shown only this once."""
     user = get_object_or_404(User, pk=pk, is_active=True)
     token = default_token_generator.make_token(user)
     where = reverse("account_reset_password_from_key", args=[user_pk_to_url_str(user), token])

@@ -1,4 +1,4 @@
-"""One request: where its time went, what it cost and why, and its receipt. Never what it said."""
+"""One request: its timeline, its cost, and its receipt. Never its content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tenants.models import ApiKey, UsageEvent
 from tenants.permissions import Caller, Permission
 
 SCALE = 1000
-"""Units of the timeline's drawing."""
+"""Width of the timeline, in SVG units."""
 REASONS = {
     "stop": "The model ended its answer, or came to a stop sequence.",
     "tool_calls": "The model called a tool.",
@@ -32,12 +32,12 @@ REASONS = {
     "cancelled": "The client went away, or stopped it, before the answer was complete.",
     "gateway_lost": "The gateway that passed the answer on was lost.",
 }
-"""Why it ended, for reasons that are no codes of errors."""
+"""Sentences for finish reasons that are not error codes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of the request's time; `x` and `width` are of SCALE."""
+    """A phase of the request; `x` and `width` are in units of SCALE."""
 
     name: str
     look: str
@@ -63,7 +63,7 @@ class Charge:
 @vary_on_headers("HX-Request")
 @tenant_page(Permission.READ_OWN_USAGE)
 def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
-    """The whole page, or for htmx what goes into the drawer."""
+    """The whole page, or for htmx the content of the drawer."""
     event = find(caller, request_id)
     part = "HX-Request" in request.headers
     template = "request_body.html" if part else "request.html"
@@ -73,7 +73,7 @@ def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 @require_GET
 @tenant_page(Permission.READ_OWN_USAGE)
 def receipt(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
-    """The signed receipt, to keep."""
+    """Download the signed receipt."""
     event = find(caller, request_id)
     name = f'attachment; filename="receipt-req_{event.id}.json"'
     signed = signer().sign(describe(event))
@@ -82,10 +82,10 @@ def receipt(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 
 
 def find(caller: Caller, request_id: str) -> UsageEvent:
-    """The event, if the caller may see it; it has selected its version, None if that is gone.
+    """The event with its version (None if deleted), if the caller may see it.
 
     Raises:
-        Http404: he may not, or there is none.
+        Http404: the caller may not, or there is none.
     """
     events = caller.events().select_related("tenant", "version__adapter")
     if (event := events.named(request_id).first()) is None:
@@ -122,10 +122,10 @@ def reason(event: UsageEvent) -> str:
 
 
 def phases(event: UsageEvent) -> Iterator[Phase]:
-    """Its time from the engine's receipt on, in order; nothing where nobody measured it.
+    """Its phases from the moment the engine received it, in order; empty if not measured.
 
-    An engine that died has measured nothing. An answer that came as a whole has no first token:
-    its prefill and its decoding are one.
+    An engine that died reports no times. An answer that was not streamed has no first token, so its
+    prefill and decoding are one phase.
     """
     end, x = event.total_s, 0.0
     for name, look, until in _ends(event) if end > 0 else ():
@@ -135,7 +135,7 @@ def phases(event: UsageEvent) -> Iterator[Phase]:
 
 
 def _ends(event: UsageEvent) -> Iterator[tuple[str, str, float]]:
-    """Each phase with its look, and when it ended, in seconds from the start."""
+    """Each phase with its CSS class, and its end in seconds from the start."""
     yield "Queued", "queued", event.queue_s
     if event.adapter:
         yield "Loading the adapter", "loading", event.queue_s + event.load_s
@@ -155,7 +155,7 @@ def rate(event: UsageEvent) -> float | None:
 
 
 def charges(event: UsageEvent) -> Iterator[Charge]:
-    """What adds up to its cost."""
+    """The items that add up to its cost."""
     uncached = event.prompt_tokens - event.cached_tokens
     yield Charge("Uncached prompt", uncached, event.prompt_price)
     yield Charge("Cached prompt", event.cached_tokens, event.cached_prompt_price)
@@ -163,6 +163,6 @@ def charges(event: UsageEvent) -> Iterator[Charge]:
 
 
 def exact(cost: int) -> str:
-    """A cost in pico-units with all of its places, at least two."""
+    """Format a cost in pico-units with all decimal places, at least two."""
     whole, _, part = amount(cost).partition(".")
     return f"{whole}.{part.rstrip('0').ljust(2, '0')}"

@@ -1,4 +1,4 @@
-"""The requests that a tenant made: the list, newest first, by filters that its address holds."""
+"""A tenant's requests: the list, newest first, with its filters in the URL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tenants.permissions import Caller, Permission
 
 PAGE = 50
 HORIZON = 10_000
-"""Requests that one page looks through: 5 to 30 ms of PostgreSQL where none of them matches."""
+"""Most requests that one page scans: 5 to 30 ms in PostgreSQL if none of them matches."""
 PERIODS = {
     "1h": ("Last hour", timedelta(hours=1)),
     "24h": ("Last 24 hours", timedelta(days=1)),
@@ -34,22 +34,22 @@ PERIODS = {
     "30d": ("Last 30 days", timedelta(days=30)),
 }
 MAX_CHOICES = 200
-"""Keys to choose from, the newest, and models that are suggested."""
+"""Most keys (the newest) and models to offer as choices."""
 RARE = ("since", "until", "ttft", "total")
-"""Filters that are folded away."""
+"""Filters that are collapsed."""
 NARROWING = ("model", "key", "outcome", "ttft", "total")
-"""Filters that are not of time."""
+"""Filters other than those of time."""
 PAST = frozenset({"period", "since"})
-"""Filters that let through whatever is yet to come."""
+"""Filters that every future request passes."""
 NOT_LIVE = frozenset({"before", "until", "id"})
-"""With one of them a list gets nothing new."""
+"""Filters with which a list cannot get new requests."""
 MARK = re.compile(r"(\d{1,17})-([A-Za-z0-9_-]{0,64})")
-"""A place in the list: microseconds since 1970, and the id of the request there."""
+"""A position in the list: microseconds since 1970, and a request id."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RequestFilter(forms.Form):
-    """What the list is narrowed by. An id is looked for by itself, whatever the rest says."""
+    """The list's filter. If an id is given, the other filters are ignored."""
 
     model = forms.CharField(
         required=False,
@@ -76,12 +76,12 @@ class RequestFilter(forms.Form):
     total = forms.FloatField(required=False, min_value=0, label="Took at least, s")
     periods = PERIODS
     usual = "24h"
-    """The period of a page that was asked for none."""
+    """The default period."""
     longer = "30d"
-    """The one that a page with nothing in it leads to."""
+    """The period suggested on an empty page."""
 
     def __init__(self, given: Any, keys: QuerySet[ApiKey] | None = None) -> None:
-        """`keys`: those to choose from; None where keys are no filter."""
+        """`keys` are the choices; None if there is no filter by key."""
         super().__init__({"period": self.usual} | given.dict())
         if keys is None:
             del self.fields["key"]
@@ -89,7 +89,7 @@ class RequestFilter(forms.Form):
         field = self.fields["key"]
         assert isinstance(field, forms.ModelChoiceField)
         field.queryset = keys
-        # The queryset is what may be chosen, the choices what is offered.
+        # The queryset limits what may be chosen, the choices what is offered.
         chosen = given.get("key", "")
         offered = list(keys[:MAX_CHOICES])
         if chosen.isdecimal() and int(chosen) not in {key.pk for key in offered}:
@@ -104,7 +104,7 @@ class RequestFilter(forms.Form):
         return given
 
     def window(self, now: datetime) -> tuple[datetime, datetime | None]:
-        """From when to before when (None: up to now) a valid form looks."""
+        """Start, and end (exclusive; None: now), of a valid form's period."""
         given = self.cleaned_data
         until: datetime | None = given["until"]
         _, length = self.periods[given["period"] or self.usual]
@@ -120,16 +120,16 @@ class RequestFilter(forms.Form):
 
     @property
     def more(self) -> bool:
-        """Whether one of the rare filters is used."""
+        """Whether one of the collapsed filters is used."""
         return any(self.data.get(name) for name in RARE)
 
     @property
     def narrows(self) -> bool:
-        """Whether a valid form passes requests over that are in its window."""
+        """Whether a valid form excludes some requests of its period."""
         return any(self.cleaned_data.get(name) for name in NARROWING)
 
     def narrow(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
-        """The events that a valid form lets through, whenever they were."""
+        """The events that match a valid form, regardless of its period."""
         given = self.cleaned_data
         if name := given["model"]:
             events = events.of_model(name)
@@ -148,9 +148,9 @@ class Found:
 
     events: Sequence[UsageEvent] = ()
     next: str = ""
-    """The mark from which the list goes on; empty at its end."""
+    """The mark after which the next page begins; empty at the end."""
     looked_to: datetime | None = None
-    """The horizon, where the list ends there for now."""
+    """The end of the scanned range, if the scan stopped before the end of the list."""
 
 
 def search(
@@ -161,9 +161,9 @@ def search(
     *,
     most: int = HORIZON,
 ) -> Found:
-    """What a valid form finds among `events` after the mark `before`, looking at `most` of them.
+    """The page of `events` before a mark that match a valid form, scanning at most `most` rows.
 
-    `everything` is what the index can tell from others: `events` are some of it, or all.
+    `everything` is the superset of `events` that the index can select by itself.
     """
     if id := form.cleaned_data["id"]:
         return Found(list(events.named(id)))
@@ -179,13 +179,13 @@ def search(
 
 
 def mark_of(text: str) -> Mark | None:
-    """The mark that an address has; None if that makes no sense."""
+    """Parse a mark from the URL; None if it is invalid."""
     form = MARK.fullmatch(text)
     return Mark(EPOCH + timedelta(microseconds=int(form[1])), form[2]) if form else None
 
 
 def text_of(mark: Mark) -> str:
-    """A mark as addresses have it."""
+    """A mark as it appears in URLs."""
     return f"{(mark.started_at - EPOCH) // timedelta(microseconds=1)}-{mark.id}"
 
 
@@ -199,14 +199,14 @@ class Row:
 
 
 def rows_of(events: Iterable[UsageEvent], tenant: Tenant | None = None) -> list[Row]:
-    """As the list shows them; without a tenant, of events that have selected theirs."""
+    """Rows of the list; without `tenant`, events must have selected theirs."""
     found = list(events)
     keys = ApiKey.objects.in_bulk({event.key_id for event in found})
     return [Row(event, (tenant or event.tenant).slug, keys.get(event.key_id)) for event in found]
 
 
 def query_of(request: HttpRequest, **changed: str) -> str:
-    """The address's query without its place in the list, with some of it changed."""
+    """The URL's query without its position in the list, with some values changed."""
     query = request.GET.copy()
     query.pop("before", None)
     for name, value in changed.items():
@@ -215,7 +215,7 @@ def query_of(request: HttpRequest, **changed: str) -> str:
 
 
 def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[str, Any]:
-    """What the list's template shows, the rows aside."""
+    """Template context of the list, except for the rows."""
     return {
         "form": form,
         "next": query_of(request, before=found.next) if found.next else "",
@@ -230,7 +230,7 @@ def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[
 
 
 def live_query(request: HttpRequest, form: RequestFilter) -> str | None:
-    """What a valid form asks of requests that are yet to come; None for a page that has no such."""
+    """The filter for live requests; None if a page with this form gets none."""
     if form.errors or not NOT_LIVE.isdisjoint(name for name, value in request.GET.items() if value):
         return None
     asked = {name: request.GET.get(name) for name in form.fields if name not in PAST}
@@ -238,7 +238,7 @@ def live_query(request: HttpRequest, form: RequestFilter) -> str | None:
 
 
 def form_of(request: HttpRequest, caller: Caller) -> RequestFilter:
-    """The filter, with the keys whose requests the caller sees."""
+    """The filter form, with the keys whose requests the caller may see."""
     keys = caller.tenant.keys.all()
     if not caller.may(Permission.READ_USAGE):
         keys = keys.filter(created_by=caller.user)
@@ -248,7 +248,7 @@ def form_of(request: HttpRequest, caller: Caller) -> RequestFilter:
 @require_GET
 @tenant_page(Permission.READ_OWN_USAGE)
 def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """The list: of the whole tenant, or of the caller's own keys, as the permissions have it."""
+    """The list: of the whole tenant or of the caller's own keys, depending on permissions."""
     tenant, whole = caller.tenant, caller.may(Permission.READ_USAGE)
     form = form_of(request, caller)
     found = Found()
@@ -268,7 +268,7 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
 
 
 def models_of(tenant: Tenant | None) -> list[str]:
-    """Names to suggest: of its adapters, and of base models."""
+    """Model names to suggest: the tenant's adapters and the base models."""
     adapters = Adapter.objects.filter(tenant=tenant) if tenant else Adapter.objects.none()
     names = adapters.values_list("name", flat=True).union(
         BaseModel.objects.values_list("name", flat=True)

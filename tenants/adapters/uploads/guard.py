@@ -1,8 +1,8 @@
-"""Stands before Django, whose handler spools a whole body to the disk before it looks who sends it.
+"""Runs before Django, whose handler writes a whole body to disk before it checks who sends it.
 
-So what is too large is answered here, before the body is read, and where adapters are uploaded
-also who is not let in. A body that does not say its length is counted as it arrives and cut off at
-the limit.
+So bodies that are too large are refused here before they are read, and so are uploads by callers
+who are not signed in. A body without a declared length is counted as it arrives, and cut off at the
+limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 UPLOAD_PATH = re.compile(r"/api/v1/adapters/[^/]+/versions/?|/t/(?P<tenant>[^/]+)/adapters/upload")
 """Where whole adapters are sent to: the API's address, and the form's of the console."""
 GRANT = "lorikeet.grant"
-"""Under this name the scope of an upload has the grant of its key, where that was checked."""
+"""Key of the API key's grant in the scope of an upload, if the key was checked here."""
 FRAMING_BYTES = 64 << 10
 """What multipart's boundaries, headers and small fields may add to the files."""
 UPLOADERS = {KeyScope.WRITE_ADAPTERS, KeyScope.ADMIN}
@@ -70,7 +70,7 @@ class BodyGuard:
             await _Counted(limit, error, receive, send).run(self._app, scope)
 
     async def _authorise(self, scope: Scope, headers: dict[bytes, bytes]) -> Grant | None:
-        """What the key may, if it comes with one that is known here."""
+        """The grant of the request's API key; None for a session, or without a directory."""
         scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if scheme.lower() == "bearer" and secret.strip().startswith("lk_"):
             if self._directory is not None:

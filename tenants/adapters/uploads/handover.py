@@ -1,8 +1,8 @@
-"""From a process that takes uploads to a worker, and back with the outcome.
+"""Hands a received upload over to a worker, and waits for the outcome.
 
-Whoever serves takes bytes only. Once all have arrived a worker has a child process look into them
-(`unpacking`), and the request that brought the last byte waits for that, for a while: most clients
-are told at once what became of their upload. Where it takes longer they ask again.
+The console only receives bytes. Once they are complete, a worker has a child process read them
+(`unpacking`). The request that sent the last byte waits for that, for a limited time: most clients
+learn at once what became of their upload, and the others ask again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tenants.models.audit import Actor
 from tenants.models.uploads import expiry
 
 FIRST_LOOK_S, LONGEST_PAUSE_S = 0.02, 0.5
-"""Between looks at the outcome, which a worker writes down in 0.1 s at best."""
+"""Pauses between checks for the outcome, which takes a worker at least 0.1 s."""
 
 
 def receive(
@@ -39,7 +39,7 @@ def receive(
 ) -> UploadSession:
     """Keep the files of a request, two or one archive, and hand them to a worker for the actor.
 
-    `reserved` is the upload under which `room` keeps the place of these files, if it does.
+    `reserved` is the upload that `room` created for this request, if it did.
 
     Raises:
         UploadRefused: they are none of an adapter by their names, can't become a version there, or
@@ -69,12 +69,12 @@ def receive(
 
 
 def admit(session: UploadSession) -> None:
-    """Save a new upload, in a transaction, if its tenant has not too much under way.
+    """Save a new upload, inside a transaction.
 
     Raises:
-        UploadRefused: it has, or it has no room left to keep it.
+        UploadRefused: the tenant has too many unfinished uploads, or no storage left.
     """
-    tenant = quota.locked(session.tenant_id)  # the next one counts this upload too
+    tenant = quota.locked(session.tenant_id)  # the next upload counts this one
     _check_under_way(tenant, session)
     quota.require_room_for_upload(tenant, session)
     session.save()
@@ -102,7 +102,8 @@ def _check_under_way(tenant: Tenant, session: UploadSession) -> None:
 
 
 def hand_over(session: UploadSession, actor: Actor) -> None:
-    """Have a worker make the complete upload a version, for the actor; once, whoever asks."""
+    """Have a worker turn the complete upload into a version on behalf of the actor; does nothing if
+    that was done before."""
     with transaction.atomic():
         waiting = UploadSession.objects.unfinished().filter(pk=session.pk, received_at=None)
         if waiting.update(received_at=timezone.now(), actor=asdict(actor)):
@@ -111,7 +112,7 @@ def hand_over(session: UploadSession, actor: Actor) -> None:
 
 
 def outcome(session: UploadSession) -> UploadSession:
-    """The upload once it has ended, or as it is after UPLOAD_WAIT_S.
+    """The upload once it has ended, or its state after UPLOAD_WAIT_S.
 
     Raises:
         UploadRefused: it was refused, or is gone.

@@ -1,9 +1,9 @@
-"""Takes the bytes of uploads that arrive in parts, past Django, which would first spool them.
+"""Receives uploads in parts without Django, which would write each body to disk first.
 
-Django is asked before and after. Before, with the same request but no body: may this caller append
-at this offset? Its 204 carries how much is still to come. Then the body goes to the file as it
-arrives, so whatever breaks off, a connection or this process, what has arrived stays. After, with
-the offset that was reached: Django answers for it, and makes a version of what is complete.
+Django is asked twice. Before the body, with the same request without it: may this caller append at
+this offset? Its 204 says how much is missing. The body is then appended to the file as it arrives,
+so that if the connection or this process fails, what has arrived is kept. After the body, with the
+offset that was reached: Django answers the client, and hands over an upload that is complete.
 """
 
 from __future__ import annotations

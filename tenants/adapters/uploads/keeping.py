@@ -1,4 +1,4 @@
-"""Makes an unpacked upload a version of an adapter, or finds the version that it is already."""
+"""Turns an unpacked upload into a version of an adapter, or finds the version with this content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenants.models import Adapter, AdapterVersion, BaseModel, State, Tenant, Up
 Judge = Callable[[AdapterVersion], None]
 """Called with a version that was given its files, in the transaction that gives them."""
 WITHOUT_FILES = (State.UPLOADING, State.ARCHIVED)
-"""Whoever brings the content of a version in these states gives it its files."""
+"""States in which a version has no files: an upload of its content provides them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ def _base_model_asked(where: Destination) -> BaseModel | None:
 
 
 def _check_trained_on(where: Destination, base_model: BaseModel, trained_on: str) -> None:
-    """Refuse an adapter that names another base model, unless somebody has said that it is meant:
-    for this upload, or for an earlier one of the tenant that names the same."""
+    """Refuse an adapter that names another base model, unless this was confirmed: with this upload,
+    or with an earlier one of the tenant that names the same model."""
     if may_be(trained_on, base_model.name):
         return
     told = (
@@ -196,10 +196,11 @@ def _keep(
 
 
 def _version_with_room(adapter: Adapter, digest: str, **fields: Any) -> AdapterVersion:
-    """The version with this content, made with these fields if need be, in a transaction.
+    """The version with this content, created with these fields if there is none. Call it inside a
+    transaction.
 
     Raises:
-        UploadRefused: its files have to be kept, and the tenant has no room for them.
+        UploadRefused: its files must be stored, and the tenant has no room for them.
     """
     tenant = quota.locked(adapter.tenant_id)
     version, _ = adapter.add_version(digest, **fields)

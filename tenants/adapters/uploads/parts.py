@@ -1,11 +1,10 @@
 """The files of an upload until it is a version.
 
-Of one that arrives in parts there is one file, an archive; its size, and nothing else, says how
-much has arrived.
+An upload in parts has one file, an archive, whose size alone says how much has arrived.
 
-Whoever writes holds the file's lock for that one write, and writes only where he believes the end
-to be. So of two requests for the same bytes one writes and the other is turned away, at whichever
-console each arrives; and a console that is killed in between leaves a shorter file, no wrong one.
+Each write holds the file's lock, and happens only if the file ends where the writer expects it to.
+So if two requests send the same bytes, to whichever consoles, one writes and the other is refused;
+and a console that is killed leaves a file that is too short but never one that is wrong.
 
 Consoles and workers of one installation share the folder FILE_UPLOAD_TEMP_DIR. On several machines
 that takes a file system with locks (NFS 4, for one).

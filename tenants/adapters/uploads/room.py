@@ -1,9 +1,9 @@
 """Reserves the room of an upload before a byte of it is received.
 
-An upload in parts is counted when it is begun (`handover.admit`). One that comes in a single
-request is written to the disk before Django looks at it, so it has its row, and with it its place
-in all sums, from here on: made before the body, taken over by `handover.receive`, or deleted with
-the request.
+An upload in parts is counted when it is created (`handover.admit`). The body of an upload in a
+single request is written to disk before any view runs, so its row, which counts towards the quota,
+is created here before the body is read. `handover.receive` takes the row over; otherwise it is
+deleted when the request ends.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tenants.models.uploads import RESERVED
 from tenants.permissions import Caller, Permission
 
 _RESERVED = "lorikeet.reserved_upload"
-"""Under this name the request's scope has the upload's id."""
+"""Key of the upload's id in the request's scope."""
 
 
 class Room:
-    """Passes requests on to `app`; an upload only once there is room for it.
+    """Passes requests on to `app`, and uploads only if there is room for them.
 
-    An upload of somebody who may not make it goes on without its body: Django says why.
+    If the caller may not upload, the request is passed on without its body, and Django answers why.
     """
 
     def __init__(self, app: App) -> None:
@@ -71,13 +71,13 @@ class Room:
 
 
 def reservation(request: HttpRequest) -> UUID | None:
-    """The upload that was made for this request before its body came; None where none was."""
+    """The upload that was reserved for this request before its body was read, if any."""
     found: UUID | None = getattr(request, "scope", {}).get(_RESERVED)
     return found
 
 
 def _reserve(scope: Scope) -> UUID | None:
-    """An upload of the body's length; None: whoever asks may make none.
+    """A new upload of the body's length; None if the caller may not upload.
 
     Raises:
         UploadRefused: there is no room for it.
@@ -101,7 +101,7 @@ def _release(reserved: UUID) -> None:
 
 
 def _caller(scope: Scope) -> Caller | None:
-    """Who sends the upload, and to which tenant; None where Django has an objection."""
+    """Who sends the upload, and to which tenant; None if Django is going to refuse the request."""
     grant: Grant | None = scope.get(GRANT)
     if grant is not None:
         key = ApiKey.objects.select_related("tenant").filter(pk=grant.key_id).first()
@@ -119,7 +119,7 @@ def _caller(scope: Scope) -> Caller | None:
 
 
 def _slug(scope: Scope) -> str:
-    """The tenant that the address names, if it does."""
+    """The slug of the tenant that the address names; empty if it names none."""
     page = UPLOAD_PATH.fullmatch(scope["path"])
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
     named: str | None = page["tenant"] if page else None

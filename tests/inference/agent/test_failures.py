@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -212,24 +213,36 @@ async def test_a_hung_engine_is_found_and_its_agent_ends(tmp_path: Path, logs: l
 async def test_an_engine_that_only_takes_long_does_not_hang() -> None:
     """It answers between its steps; one without work is not asked."""
     engine = SyntheticEngine(MODEL, Behaviour(stall_after_tokens=0))
-    asked = 0
+    looked, pings = Counter[bool](), Counter[bool]()
 
-    async def ping() -> None:
-        nonlocal asked
-        asked += 1
+    async def watched(busy: bool) -> None:
+        async def ping() -> None:
+            pings[busy] += 1
 
-    engine.ping = ping  # type: ignore[method-assign]
-    for busy in (True, False):
-        watch = asyncio.create_task(until_hung(engine, 0.01, lambda busy=busy: busy))  # type: ignore[misc]
-        await asyncio.sleep(0.1)
+        def is_busy() -> bool:
+            looked[busy] += 1
+            return busy
+
+        engine.ping = ping  # type: ignore[method-assign]
+        watch = asyncio.create_task(until_hung(engine, 0.001, is_busy))
+        await until(lambda: looked[busy] > 3)
         assert not watch.done()
         watch.cancel()
-        assert (asked > 0) == busy
-        asked = 0
-    engine.behaviour = Behaviour(hangs=True)
-    never = asyncio.create_task(until_hung(engine, 0, lambda: True))
-    await asyncio.sleep(0.05)
-    assert not never.done()
+        await asyncio.wait((watch,))
+
+    await watched(busy=True)
+    await watched(busy=False)
+    assert pings[True] >= 3
+    assert pings[False] == 0
+
+
+async def test_a_patience_of_0_never_ends() -> None:
+    engine = SyntheticEngine(MODEL, Behaviour(hangs=True))
+    asked = Counter[str]()
+    never = asyncio.create_task(until_hung(engine, 0, lambda: bool(asked.update(["busy"]))))
+    short = asyncio.create_task(until_hung(engine, 0.001, lambda: True))
+    await short
+    assert not never.done() and not asked
     never.cancel()
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from inference.errors import EngineLost, NoEngine
-from inference.gateway.hub import Order
+from inference.gateway.hub import MAX_ENTRIES, Order
 from inference.gateway.stream import Stream
 from inference.grants import Ask, EngineCredential, Reservation, Target
 from inference.link import wire
@@ -258,6 +258,15 @@ async def test_a_journal_has_a_name_that_the_ledger_can_hold(bench: Bench, journ
     engine.say(UsageReport(journal, []))
     error = await engine.hear()
     assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+
+
+async def test_a_report_is_no_longer_than_agents_make_it(bench: Bench) -> None:
+    engine = await bench.join()
+    lie = LedgerEntry("r", wire.NOBODY, "base", HONEST, "stop")
+    engine.say(UsageReport("journal-1", [lie] * (MAX_ENTRIES + 1)))
+    error = await engine.hear()
+    assert isinstance(error, wire.Error) and error.fault.code == "protocol_violation"
+    assert not bench.ledger.quarantined
 
 
 async def test_every_way_to_an_adapter_brings_its_ticket(bench: Bench) -> None:

@@ -477,10 +477,10 @@ def test_log_probabilities_take_places_by_their_share_of_a_step() -> None:
 def test_log_probabilities_of_one_request_are_bounded() -> None:
     q = queue(running=8, reserved=2)
     most = STEP_LOGPROBS * 6 // 8
-    with pytest.raises(InvalidRequest, match=f"{4 * 97} log-.* at most {most}") as refused:
-        push(q, "a", choices=4, logprobs=97)
+    with pytest.raises(InvalidRequest, match=f"{most + 4} log-.* at most {most}") as refused:
+        push(q, "a", choices=4, logprobs=most // 4 + 1)
     assert refused.value.param == "logprobs"
-    push(q, "b", choices=4, logprobs=96)
+    push(q, "b", choices=4, logprobs=most // 4)
     assert q.admit(0.0) == ["b"]
 
 

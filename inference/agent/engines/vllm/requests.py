@@ -13,6 +13,7 @@ from vllm.exceptions import GenerationError, VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from inference.agent.engines.engine import Work
+from inference.agent.engines.vllm.patterns import check_patterns
 from inference.agent.engines.vllm.runner import Runner
 from inference.errors import (
     ContextLengthExceeded,
@@ -52,6 +53,7 @@ def request_of(work: Work, runner: Runner, *, max_choices: int, tools: bool) -> 
 
 def _read(work: Work, runner: Runner) -> Any:
     fields = work.take_fields()
+    check_patterns(fields)
     fields |= {"request_id": work.key, "priority": work.priority, "cache_salt": work.salt or None}
     if fields.get("stream"):
         # The full path's last chunk then tells the reasoning tokens; it goes no further.

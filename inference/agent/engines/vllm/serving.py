@@ -50,7 +50,7 @@ MAX_LOGPROBS = 200_000
 """Log-probabilities of one answer: 20 for each of 9,500 tokens. vLLM keeps them all to its end. How
 many may come of one step is the queue's to say (`scheduler.capacity`)."""
 
-MAX_LOGPROBS_AT_ONCE = 10_000
+MAX_LOGPROBS_AT_ONCE = 5_000
 """Of which vLLM makes objects in one go, and everybody's streams stand still meanwhile: those of
 prompts, and of a whole answer that can't be put together of chunks (`Assembly`)."""
 

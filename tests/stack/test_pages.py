@@ -1,0 +1,95 @@
+"""What the console shows of a real engine: answers, probabilities, schemas, what a probe finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from demo import MODEL_NAME, QUESTIONS
+from tests.browser.adapters import PIRATE, inert, own
+from tests.browser.people import await_ready, go, upload
+from tests.browser.playground import ask, foot, pane, said
+
+pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+
+QUESTION, ANSWERS = QUESTIONS[0]
+
+
+@pytest.fixture
+def page(owner: Page) -> Page:
+    """The owner, in the playground."""
+    go(owner, "Playground")
+    expect(owner.get_by_role("status").get_by_text("Live")).to_be_visible()
+    pane(owner).get_by_role("button", name="Settings").click()
+    pane(owner).get_by_label("Temperature").fill("0")
+    return owner
+
+
+def log(page: Page) -> Locator:
+    return pane(page).get_by_role("log")
+
+
+def test_base_and_adapter_answer_differently_side_by_side(owner: Page, tmp_path: Path) -> None:
+    go(owner, "Adapters")
+    upload(owner, "crew", own(PIRATE, tmp_path / "crew"))
+    await_ready(owner)
+    go(owner, "Playground")
+    expect(pane(owner).get_by_label("Model or adapter")).to_have_value("crew")
+    owner.get_by_role("button", name="Add a pane").click()
+    expect(pane(owner, 2).get_by_label("Model or adapter")).to_have_value(MODEL_NAME)
+    for number in (1, 2):
+        pane(owner, number).get_by_role("button", name="Settings").click()
+        pane(owner, number).get_by_label("Temperature").fill("0")
+    ask(owner, QUESTION)
+    expect(said(pane(owner, 1))).to_have_text(ANSWERS["pirate"])
+    expect(said(pane(owner, 2))).to_have_text(ANSWERS["base"])
+    for number in (1, 2):
+        for part in ("TTFT ", " tok/s", " in", " out", "$0.0"):
+            expect(foot(pane(owner, number))).to_contain_text(part)
+
+
+def test_an_adapter_that_changes_nothing_is_rejected_with_the_reason(
+    owner: Page, tmp_path: Path
+) -> None:
+    go(owner, "Adapters")
+    upload(owner, "broken", inert(tmp_path / "adapter"))
+    expect(owner.get_by_text("Rejected", exact=True)).to_be_visible()
+    findings = owner.get_by_role("region", name="Why it was rejected").first
+    expect(findings).to_contain_text("The adapter changes no log-probability")
+    go(owner, "Adapters")
+    expect(owner.get_by_role("row", name="broken")).to_contain_text("Rejected")
+
+
+def test_how_probable_a_token_was_is_told_to_the_keyboard_too(page: Page) -> None:
+    pane(page).get_by_label("Show token probabilities").check()
+    ask(page, QUESTION)
+    expect(foot(pane(page))).to_be_visible()
+    expect(said(pane(page))).to_have_text(f"{ANSWERS['base']}<|eos|>")
+    first = said(pane(page)).get_by_role("button").first
+    first.focus()
+    tip = page.get_by_role("tooltip")
+    expect(tip).to_contain_text("%")
+    expect(tip.locator("tr")).to_have_count(5)
+    page.keyboard.press("End")
+    expect(tip).to_contain_text("<|eos|>")
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+
+
+def test_a_schema_is_checked_here_and_by_the_engine(page: Page) -> None:
+    settings = pane(page).get_by_label("JSON schema of the answer")
+    for wrong, why in (("{nope", "This is not JSON"), ("[1]", "A JSON schema is an object")):
+        settings.fill(wrong)
+        ask(page, "Hello")
+        expect(pane(page).get_by_role("alert").get_by_text(why)).to_be_visible()
+        expect(settings).to_be_focused()
+        expect(log(page).get_by_text("Hello", exact=True)).to_have_count(0)
+    settings.fill('{"type": "nonsense"}')
+    ask(page, "Hello")
+    expect(log(page).get_by_role("alert")).to_contain_text("nonsense")
+    settings.fill('{"enum": ["first", "second"]}')
+    log(page).get_by_role("button", name="Retry").click()
+    expect(foot(pane(page))).to_be_visible()
+    assert said(pane(page)).inner_text() in ('"first"', '"second"')
