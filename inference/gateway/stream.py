@@ -43,11 +43,11 @@ class Stream:
         limiter: Limiter,
         grows: bool,
         bound: int | None,
+        most: Bounds,
         post: Callable[[Cancel], None],
         settled: Callable[[Stream], None],
         watch: Watch | None = None,
         attempt: int = 1,
-        most: Bounds | None = None,
     ) -> None:
         """`post` sends to the engine; `settled` is called once, when the figures are final; `watch`
         whenever the request, still without output, waits for something else.
@@ -119,8 +119,7 @@ class Stream:
 
     def settle(self, done: Done) -> None:
         """Take the engine's last word."""
-        if self._most is not None:
-            done = self._believed(done, self._most)
+        done = self._believed(done, self._most)
         if self._bound is not None and self._reached(self._bound, done):
             self.limited = RateLimitExceeded(
                 f"The answer was ended at {self._bound} tokens, which is what the limits allow an "

@@ -119,9 +119,9 @@ class OpenAIOperation(Operation, Generic[Read]):
         """
         return ()
 
+    @abstractmethod
     def logprobs(self, fields: Read) -> int:
         """How many log-probabilities come with each token of each choice."""
-        return 0
 
     @abstractmethod
     def opening(self) -> dict[str, Any] | None:

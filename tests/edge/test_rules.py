@@ -96,10 +96,13 @@ def test_the_one_that_has_waited_longest_goes() -> None:
 
 def test_where_all_work_nobody_enters() -> None:
     census = Census(2, 2)
-    for _ in range(2):
-        census.enter(None, lambda: None).works()
+    visits = [census.enter(None, lambda: None) for _ in range(2)]
+    for visit in visits:
+        visit.works()
     with pytest.raises(Overloaded):
         census.enter("10.0.0.1", lambda: None)
+    visits[0].leave()
+    census.enter("10.0.0.1", lambda: None)
 
 
 def test_each_address_has_its_share() -> None:
