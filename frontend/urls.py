@@ -53,8 +53,15 @@ OPERATE: list[URLPattern | URLResolver] = [
         "tenants/<str:tenant_slug>/activate", all_tenants.activate, name="operate_tenants-activate"
     ),
     path("users", users.users, name="operate_users"),
-    path("users/<int:pk>/active", users.set_active, name="operate_users-active"),
-    path("users/<int:pk>/operator", users.set_operator, name="operate_users-operator"),
+    path(
+        "users/<int:pk>/active", users.set_access, {"what": "active"}, name="operate_users-active"
+    ),
+    path(
+        "users/<int:pk>/operator",
+        users.set_access,
+        {"what": "operator"},
+        name="operate_users-operator",
+    ),
     path("users/<int:pk>/password", users.password_link, name="operate_users-password"),
     path(
         "users/<int:pk>/second-factor",

@@ -7,6 +7,7 @@ object.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -107,6 +108,15 @@ class Exchange:
                 "`Authorization: Bearer lk_...`."
             )
         return found.pop().decode("latin-1")
+
+    def require_token(self, token: str, name: str) -> None:
+        """See that the caller shows this token, which is called `name`; in constant time.
+
+        Raises:
+            InvalidApiKey: it doesn't.
+        """
+        if not hmac.compare_digest(self.api_key().encode(), token.encode()):
+            raise InvalidApiKey(f"This address takes the {name} as its bearer.")
 
     def idempotency_key(self) -> str | None:
         """The `Idempotency-Key`, if there is one.

@@ -7,13 +7,12 @@ database.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from inference.errors import InferenceError, InvalidApiKey, MethodNotAllowed
+from inference.errors import InferenceError, MethodNotAllowed
 from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.hub import Hub
 from inference.grants import Engines
@@ -97,18 +96,17 @@ class EngineProbe:
     workers, with their token."""
 
     def __init__(self, hub: Hub, token: str) -> None:
-        self._hub, self._token = hub, token.encode()
+        self._hub, self._token = hub, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
         try:
-            await exchange.reply(200, msgspec.json.encode(await self._probe(exchange, scope)))
+            await exchange.reply(200, msgspec.json.encode(await self._probe(exchange)))
         except InferenceError as error:
             await exchange.fail(error)
 
-    async def _probe(self, exchange: Exchange, scope: Scope) -> dict[str, object]:
-        if not hmac.compare_digest(bearer(scope).encode(), self._token):
-            raise InvalidApiKey("This address takes the workers' token.")
+    async def _probe(self, exchange: Exchange) -> dict[str, object]:
+        exchange.require_token(self._token, "WORKER_TOKEN")
         if exchange.method != "POST":
             raise MethodNotAllowed(f"{exchange.path} takes POST only.")
         wanted = parse_json(_ProbeRequest, await exchange.body(MAX_PROBE_BYTES))

@@ -34,25 +34,13 @@ def users(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 @operator_page
-def set_active(request: HttpRequest, pk: int) -> HttpResponse:
-    """Activate or deactivate an account; a deactivated user is signed out at once."""
-    user, active = get_object_or_404(User, pk=pk), request.POST.get("active") == "yes"
+def set_access(request: HttpRequest, pk: int, what: str) -> HttpResponse:
+    """Switch an account on or off (whoever is off is signed out now), or make somebody an operator
+    of the installation or no longer: `what` is `active` or `operator`."""
+    user, yes = get_object_or_404(User, pk=pk), request.POST.get(what) == "yes"
     with refusals_told(request):
-        user.set_access(active=active)
-        said = "can sign in again" if active else "cannot sign in any more"
-        messages.success(request, f"{user.username} {said}.")
-    return redirect("operate_users")
-
-
-@require_POST
-@operator_page
-def set_operator(request: HttpRequest, pk: int) -> HttpResponse:
-    """Make somebody an operator, or take that away."""
-    user, operator = get_object_or_404(User, pk=pk), request.POST.get("operator") == "yes"
-    with refusals_told(request):
-        user.set_access(operator=operator)
-        said = "operates the installation now" if operator else "is no operator any more"
-        messages.success(request, f"{user.username} {said}.")
+        user.set_access(**{what: yes})
+        messages.success(request, f"{user.username} {SAID[what, yes]}.")
     return redirect("operate_users")
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hmac
 from typing import Any
 
 import msgspec
 
-from inference.errors import InferenceError, InvalidApiKey, NotFound, Unavailable
+from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send, parse_json
 from inference.gateway.history import History
 from inference.gateway.hub import Hub
@@ -26,7 +25,7 @@ class Internal:
     """The ASGI application."""
 
     def __init__(self, token: str, hub: Hub, limiter: StoreLimiter, history: History) -> None:
-        self._token = token.encode()
+        self._token = token
         self._hub, self._limiter, self._history = hub, limiter, history
         self._ways = {
             ("GET", "/internal/fleet"): self._fleet,
@@ -38,8 +37,7 @@ class Internal:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
         try:
-            if not hmac.compare_digest(exchange.api_key().encode("latin-1"), self._token):
-                raise InvalidApiKey("This address takes the INTERNAL_TOKEN.")
+            exchange.require_token(self._token, "INTERNAL_TOKEN")
             way = self._ways.get((exchange.method, exchange.path))
             if way is None:
                 if allowed := [way for way, path in self._ways if path == exchange.path]:

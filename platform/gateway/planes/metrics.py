@@ -6,7 +6,6 @@ drift are everybody's, so the same from each gateway; the rest is this process's
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from inference.errors import InferenceError, InvalidApiKey, NotFound, Unavailable
+from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.hub import Hub
 from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
@@ -46,7 +45,7 @@ class Metrics:
         self, token: str, hub: Hub, ledger: Ledger, limiter: StoreLimiter, database: Database
     ) -> None:
         """Without a `token` nobody is answered."""
-        self._token = token.encode()
+        self._token = token
         self._hub, self._ledger, self._limiter = hub, ledger, limiter
         self._database = database
 
@@ -68,8 +67,7 @@ class Metrics:
     def _require_token(self, exchange: Exchange) -> None:
         if not self._token:
             raise NotFound("Metrics are shown where METRICS_TOKEN is set.")
-        if not hmac.compare_digest(exchange.api_key().encode(), self._token):
-            raise InvalidApiKey("This is not the METRICS_TOKEN.")
+        exchange.require_token(self._token, "METRICS_TOKEN")
 
     def _engines(self) -> Iterator[Metric]:
         engines = self._hub.snapshot()
