@@ -22,6 +22,12 @@ WHO = {
     "inactive": ("Cannot sign in", Q(is_active=False)),
 }
 """Filters of the list: title and condition, by their value in the URL."""
+SAID = {
+    ("active", True): "can sign in again",
+    ("active", False): "cannot sign in any more",
+    ("operator", True): "operates the installation now",
+    ("operator", False): "is no operator any more",
+}
 
 
 @require_GET
