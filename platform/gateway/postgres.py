@@ -22,6 +22,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -76,6 +77,10 @@ class Postgres:
                 self._users = _opened(self._beside("users"))
                 fcntl.flock(self._users, fcntl.LOCK_SH)
             if not self.running:
+                self._until_nobody_is_left()
+                # A number that is still taken, if only by a dead process, would keep it from starting.
+                for name in ("postmaster.pid", f"{SOCKET}.lock"):
+                    (self._folder / name).unlink(missing_ok=True)
                 self.initialise()
                 options = ["-l", "log", "-o", "-h '' -k ."]  # its socket alone, beside its data
                 self._run("pg_ctl", "-w", "-t", str(START_S), *options, "start")
@@ -99,8 +104,21 @@ class Postgres:
         """Whether a server works in the folder; one that was killed leaves its number behind."""
         try:
             pid = int((self._folder / "postmaster.pid").read_text().split()[0])
-            return Path(f"/proc/{pid}/cwd").samefile(self._folder)
         except (OSError, ValueError, IndexError):
+            return False
+        return self._is_here(Path(f"/proc/{pid}"))
+
+    def _until_nobody_is_left(self) -> None:
+        """The processes of a server that was killed end a moment after it, and keep its memory."""
+        deadline = time.monotonic() + STOP_S
+        while time.monotonic() < deadline and any(map(self._is_here, Path("/proc").glob("[0-9]*"))):
+            time.sleep(0.05)
+
+    def _is_here(self, process: Path) -> bool:
+        """Whether this process of /proc works in the folder."""
+        try:
+            return (process / "cwd").samefile(self._folder)
+        except OSError:
             return False
 
     def initialise(self) -> None:

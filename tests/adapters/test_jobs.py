@@ -98,6 +98,7 @@ def test_ready(version: AdapterVersion, gateway: FakeGateway, settings: Settings
         "digest": version.digest,
         "rank": version.config["r"],
         "modules": version.config["target_modules"],
+        "ticket": "",
     }
     assert version.adapter.aliases.get(name=LIVE).version == version
 

@@ -73,8 +73,8 @@ async def test_a_reservation_tells_what_it_got_and_what_is_left(limiter: StoreLi
     adapter = target(limits("a1", tokens_per_minute=60))
     reservation = await limiter.reserve("r1", caller, adapter, wanted(10, 90, 20))
     assert (reservation.id, reservation.output_tokens) == ("r1", 50)
-    assert reservation.rooms["requests"] == Room(5, 4, 61.0)
-    assert reservation.rooms["tokens"] == Room(60, 0, 61.0)
+    assert reservation.rooms["requests"] == Room(5, 4, 60)
+    assert reservation.rooms["tokens"] == Room(60, 0, 60)
     assert limiter.reservations == 1
 
 
@@ -96,9 +96,9 @@ async def test_a_refusal_names_the_scope_and_reserves_nothing(limiter: StoreLimi
         RateLimitExceeded, match="for key `ci`: 50 tokens per minute; used 30,"
     ) as e:
         await limiter.reserve("r2", caller, target(), wanted(10, 20))
-    assert e.value.retry_after_s == 61.0
+    assert e.value.retry_after_s == 60
     assert limiter.reservations == 1
-    assert (await limiter.look(caller.limits)).rooms["requests"] == Room(10, 9, 61.0)
+    assert (await limiter.look(caller.limits)).rooms["requests"] == Room(10, 9, 60)
 
 
 async def test_looking_reserves_nothing(limiter: StoreLimiter) -> None:
@@ -129,7 +129,7 @@ async def test_settling_gives_the_rest_back(limiter: StoreLimiter) -> None:
     assert limiter.reservations == 0
     reservation = await limiter.reserve("r2", caller, target(), wanted(10, 80, 1))
     assert reservation.output_tokens == 70
-    assert reservation.rooms["requests"] == Room(10, 8, 61.0)
+    assert reservation.rooms["requests"] == Room(10, 8, 60)
 
 
 async def test_the_first_word_on_a_request_counts(limiter: StoreLimiter) -> None:
@@ -139,7 +139,7 @@ async def test_the_first_word_on_a_request_counts(limiter: StoreLimiter) -> None
     await settled(limiter, "r1")
     limiter.release("r1")
     await limiter.flushed()
-    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 40, 61.0)
+    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 40, 60)
 
 
 async def test_a_release_gives_all_of_it_back(limiter: StoreLimiter) -> None:
@@ -168,7 +168,7 @@ async def test_what_has_ended_does_not_grow(limiter: StoreLimiter) -> None:
     reservation = await limiter.reserve("r1", caller, target(), wanted(10, 20))
     await settled(limiter, "r1")
     await limiter.extend(reservation, 50)
-    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 80, 61.0)
+    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 80, 60)
 
 
 async def test_a_request_that_ends_while_it_grows_leaves_nothing(
@@ -180,7 +180,7 @@ async def test_a_request_that_ends_while_it_grows_leaves_nothing(
     limiter.settle("r1", USED)
     await growing
     await limiter.flushed()
-    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 80, 61.0)
+    assert (await limiter.look(caller.limits)).rooms["tokens"] == Room(100, 80, 60)
     await limiter.reserve("r2", caller, target(), wanted(10, 20))
 
 
@@ -360,10 +360,10 @@ async def test_each_store_keeps_the_part_of_a_request_that_it_counted(
     flaky.away = True
     await on_flaky.extend(reservation, 70)
     on_flaky.settle("r1", USED)
-    assert (await on_flaky.look(caller.limits)).rooms["tokens"] == Room(1000, 930, 61.0)
+    assert (await on_flaky.look(caller.limits)).rooms["tokens"] == Room(1000, 930, 60)
     await back(flaky, on_flaky)
     await on_flaky.flushed()
-    assert (await on_flaky.look(caller.limits)).rooms["tokens"] == Room(1000, 980, 61.0)
+    assert (await on_flaky.look(caller.limits)).rooms["tokens"] == Room(1000, 980, 60)
 
 
 async def test_a_request_that_began_locally_stays_local(

@@ -98,7 +98,8 @@ def test_a_stream_says_the_same_as_the_whole_answer(client: OpenAI) -> None:
 def test_models_are_those_of_the_key(clients: dict[str, OpenAI]) -> None:
     for tenant in TENANTS:
         models = {model.id for model in clients[tenant.slug].models.list()}
-        assert models == {MODEL_NAME, tenant.adapter}
+        own = {name for name in models if not name.startswith("mutant-")}  # of `test_mutations`
+        assert own == {MODEL_NAME, tenant.adapter}
         assert clients[tenant.slug].models.retrieve(f"{tenant.adapter}@1").id
         assert clients[tenant.slug].models.retrieve(MODEL_NAME).owned_by == "lorikeet"
 

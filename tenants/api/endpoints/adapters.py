@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from tenants.api.endpoints.sessions import UploadSerializer
+from tenants.api.endpoints.sessions import UploadSerializer, header
 from tenants.api.endpoints.uploads import receive
 from tenants.api.filters import AdapterFilter, VersionFilter
 from tenants.api.permissions import TenantView
@@ -120,6 +120,7 @@ class Versions(
             }
         },
         responses={200: VersionSerializer, 201: VersionSerializer, 202: UploadSerializer},
+        parameters=[header("Location", "Where to ask for the upload.", str, response=[202])],
     )
     def create(self, request: Request, name: str) -> Response:
         """Upload a version: 201 and it is being checked, or 200 if its content is known already.

@@ -46,14 +46,14 @@ SPOKEN = {"create", "measure", "append", "destroy"}
 """Actions of the protocol, which say its version; the others are ours."""
 
 
-def _header(name: str, description: str, type: Any = int, **options: Any) -> OpenApiParameter:
+def header(name: str, description: str, type: Any = int, **options: Any) -> OpenApiParameter:
     return OpenApiParameter(name, type, OpenApiParameter.HEADER, description=description, **options)
 
 
-RESUMABLE = _header("Tus-Resumable", "1.0.0", str, required=True, enum=[tus.VERSION])
-OFFSET = _header("Upload-Offset", "Bytes that have arrived.", response=[200, 204])
-LENGTH = _header("Upload-Length", "Bytes of the whole archive.", response=[200, 204])
-EXPIRES = _header("Upload-Expires", "Until when it can go on.", str, response=[200, 201, 204])
+RESUMABLE = header("Tus-Resumable", "1.0.0", str, required=True, enum=[tus.VERSION])
+OFFSET = header("Upload-Offset", "Bytes that have arrived.", response=[200, 204])
+LENGTH = header("Upload-Length", "Bytes of the whole archive.", response=[200, 204])
+EXPIRES = header("Upload-Expires", "Until when it can go on.", str, response=[200, 201, 204])
 UPLOAD_STATES = ["receiving", "checking", "complete", "refused"]
 BYTES = {tus.CONTENT_TYPE: OpenApiTypes.BINARY}
 
@@ -141,8 +141,8 @@ class Uploads(
         request=None,
         parameters=[
             RESUMABLE,
-            _header("Upload-Length", "Bytes of the whole archive.", required=True),
-            _header(
+            header("Upload-Length", "Bytes of the whole archive.", required=True),
+            header(
                 "Upload-Metadata",
                 "Keys, each with its value in Base64: `adapter`, its name; `filename`, which ends "
                 "with .tar or .zip; `base_model`, for a new adapter where there are several; "
@@ -150,7 +150,7 @@ class Uploads(
                 str,
                 required=True,
             ),
-            _header("Location", "The upload's own address.", str, response=[201]),
+            header("Location", "The upload's own address.", str, response=[201]),
             EXPIRES,
         ],
         responses={201: OpenApiResponse(description="Made; PATCH its address.")},
@@ -185,7 +185,7 @@ class Uploads(
         request=BYTES,
         parameters=[
             RESUMABLE,
-            _header("Upload-Offset", "Where the body belongs: what HEAD says.", required=True),
+            header("Upload-Offset", "Where the body belongs: what HEAD says.", required=True),
             OFFSET, LENGTH, EXPIRES,
         ],
         responses={

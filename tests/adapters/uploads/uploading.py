@@ -9,6 +9,7 @@ import httpx
 from asgiref.sync import async_to_sync
 from django.core.asgi import get_asgi_application
 from django.urls import path
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -30,6 +31,7 @@ class Versions(APIView):
     """The upload alone; keys and members are the API's affair."""
 
     authentication_classes = ()
+    parser_classes = (MultiPartParser,)
     permission_classes = ()
 
     def post(self, request: Request, name: str) -> Response:

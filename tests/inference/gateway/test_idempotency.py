@@ -127,10 +127,11 @@ def test_what_is_no_name(header: bytes) -> None:
         name_of(header)
 
 
-def test_the_digest_is_of_path_and_body() -> None:
-    assert digest_of("/v1/completions", b"{}") == digest_of("/v1/completions", b"{}")
-    assert digest_of("/v1/completions", b"{}") != digest_of("/v1/completions", b"{ }")
-    assert digest_of("/v1/completions", b"{}") != digest_of("/v1/chat/completions", b"{}")
+async def test_the_digest_is_of_path_and_body() -> None:
+    one = await digest_of("/v1/completions", b"{}")
+    assert await digest_of("/v1/completions", b"{}") == one
+    assert await digest_of("/v1/completions", b"{ }") != one
+    assert await digest_of("/v1/chat/completions", b"{}") != one
 
 
 async def test_the_answer_is_kept_as_it_was_sent_and_before_its_end() -> None:

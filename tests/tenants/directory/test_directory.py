@@ -458,7 +458,7 @@ async def test_a_targets_price_and_limits_follow_their_changes(
     directory: CachedDirectory, rows: Rows
 ) -> None:
     grant = await directory.authenticate(TEXT)
-    expected = Target("support", "base", REF, 5, 70, (), Price(10, 5, 20), 512)
+    expected = Target("support", "base", REF, 5, 70, (), Price(10, 5, 20), 512, created=1)
     assert await directory.resolve(grant, "support") == expected
     limits = {"operator": {"concurrent_streams": 2}}
     rows.versions = [replace(VERSION, prices=[(0.0, 1, 1, 1)], limits=limits)]
