@@ -42,7 +42,7 @@ def _by_password_alone(request: HttpRequest) -> bool:
     if not isinstance(user, User) or not user.is_staff:
         return False
     records = get_authentication_records(request, user)
-    if any(record.get("method") == "socialaccount" for record in records):
+    if any(record.get("method") in ("socialaccount", "mfa") for record in records):
         return False
     return not is_mfa_enabled(user, [Authenticator.Type.TOTP])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import CDPSession, Page, Request, Route, expect
 
+from demo import MODEL_NAME
 from inference.content import CONFIG, WEIGHTS
 from tests.adapters.checks.builder import config_bytes
 from tests.browser.people import Customer, Street, chosen, follow, go
@@ -24,7 +25,7 @@ RATE = re.compile(r"[KM]B/s")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / CONFIG).write_bytes(config_bytes())
+    (tmp_path / CONFIG).write_bytes(config_bytes(base_model_name_or_path=MODEL_NAME))
     (tmp_path / WEIGHTS).write_bytes(urandom(WEIGHTS_BYTES))
     return tmp_path
 

@@ -23,7 +23,7 @@ MATCHES = {
     r"^(?P<provider_id>[^/]+)/": "sso/",
     "": "no-such-address",
     r"^api(?:/|$)": "api/no-such-address",
-    r"^v1(?:/|$)": "v1/no-such-address",
+    r"^v1$": "v1",
     r"^confirm-email/(?P<key>[-:\w]+)/$": "confirm-email/sample/",
     r"^password/reset/key/(?P<uidb36>[0-9A-Za-z]+)-(?P<key>.+)/$": "password/reset/key/1-sample/",
 }

@@ -83,7 +83,8 @@ def asked(client: Client, page: Page) -> bytes:
         answer = client.get(page.url)
     told = "\n".join(query["sql"][:300] for query in queries)
     assert answer.status_code == 200, f"{page} answered {answer.status_code}"
-    assert len(queries) <= MAX_QUERIES, f"{page} asked {len(queries)} times:\n{told}"
+    most = MAX_QUERIES + (page.role == "operator")  # by a password alone: the banner asks
+    assert len(queries) <= most, f"{page} asked {len(queries)} times:\n{told}"
     return b"" if answer.streaming else answer.content
 
 

@@ -275,7 +275,11 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], Refusal]] = {
     "tar empty": ("a.tar", lambda: b"", Refusal.ARCHIVE_INVALID),
     "tar with a huge name": ("a.tar", _long_name_tar, Refusal.ARCHIVE_INVALID),
     "tar with a huge pax header": ("a.tar", lambda: _pax_tar(125_000), Refusal.ARCHIVE_INVALID),
-    "tar with a large pax header": ("a.tar", lambda: _pax_tar((8 << 10) + 512), Refusal.ARCHIVE_INVALID),
+    "tar with a large pax header": (
+        "a.tar",
+        lambda: _pax_tar((8 << 10) + 512),
+        Refusal.ARCHIVE_INVALID,
+    ),
     "tar of 2^62 bytes": ("a.tar", lambda: _huge_member(1 << 62), Refusal.ARCHIVE_INVALID),
     "tar of 2^50 bytes": ("a.tar", lambda: _huge_member(1 << 50), Refusal.ARCHIVE_INVALID),
     "tar of negative size": ("a.tar", lambda: _huge_member(-(1 << 62)), Refusal.ARCHIVE_INVALID),
