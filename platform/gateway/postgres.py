@@ -78,7 +78,7 @@ class Postgres:
                 fcntl.flock(self._users, fcntl.LOCK_SH)
             if not self.running:
                 self._until_nobody_is_left()
-                # A number that is still taken, if only by a dead process, would keep it from starting.
+                # A number that is taken, if only by a dead process, would keep it from starting.
                 for name in ("postmaster.pid", f"{SOCKET}.lock"):
                     (self._folder / name).unlink(missing_ok=True)
                 self.initialise()
