@@ -34,9 +34,8 @@ PROMPT_TOKENS_PER_BYTE = 4
 TEMPLATE_TOKENS = 1 << 16
 """A token has a byte of its prompt at least, and a chat template adds its own text to it: what it
 puts around messages, and a system prompt or tools, written anew and indented."""
-OVERSHOOT_TOKENS = 1024
-"""Of each choice: what may be counted beyond the last step in which it had to end, and what an
-engine generates that has another default than the gateway for a completion without `max_tokens`."""
+OVERSHOOT_TOKENS = 64
+"""Of each choice: what may be counted beyond the last step in which it had to end."""
 
 _encode = msgspec.msgpack.Encoder().encode
 

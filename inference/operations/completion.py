@@ -71,6 +71,11 @@ class Completion(OpenAIOperation[_CompletionFields]):
         """The text."""
         return {"text": text}
 
+    def max_tokens(self, body: dict[str, Any]) -> int | None:
+        """`max_tokens`, which has a default."""
+        wanted = super().max_tokens(body)
+        return COMPLETION_TOKENS if wanted is None else wanted
+
     def choices(self, body: dict[str, Any]) -> int:
         """`n` of each prompt."""
         choices, prompts = super().choices(body), body.get("prompt")

@@ -221,7 +221,8 @@ class SyntheticEngine:
         """As the contract says; tools and log-probabilities are refused."""
         fields = work.take_fields()
         options = _options_of(fields)
-        stream = self._stream_of(work, work.operation.plain_prompt(fields), options)
+        wanted = work.operation.max_tokens(fields)
+        stream = self._stream_of(work, work.operation.plain_prompt(fields), options, wanted)
         del fields
         self._submit(stream, work.priority)
         try:
@@ -256,7 +257,9 @@ class SyntheticEngine:
             stream.wake()
         self._waiting.clear()
 
-    def _stream_of(self, work: Work, prompt: PlainPrompt, options: _Options) -> _Stream:
+    def _stream_of(
+        self, work: Work, prompt: PlainPrompt, options: _Options, wanted: int | None
+    ) -> _Stream:
         if not self.alive:
             raise EngineFailed("The engine stopped.")
         if work.adapter is not None and work.adapter.int_id not in self._loaded:
@@ -268,7 +271,7 @@ class SyntheticEngine:
                 f"the model's context {self.info.max_model_len}."
             )
         voice = work.adapter.ref.name if work.adapter else self.info.name
-        most = min(_wanted(options) or room, room)
+        most = min(wanted or room, room)
         answer, reason = _answer(f"{voice}: {prompt.said}", most, options)
         due_at = time.monotonic() + self.behaviour.latency_s
         return _Stream(prompt.whole, answer, max(1, tokens_in(answer)), reason, due_at)
@@ -442,12 +445,6 @@ def _options_of(fields: dict[str, Any]) -> _Options:
         if value is not None and value < 1:
             raise InvalidRequest(f"`{name}` is {value}: it must be at least 1.", param=name)
     return options
-
-
-def _wanted(options: _Options) -> int | None:
-    if options.max_completion_tokens is not None:
-        return options.max_completion_tokens
-    return options.max_tokens
 
 
 def _answer(text: str, limit: int, options: _Options) -> tuple[str, str]:

@@ -146,7 +146,7 @@ async def test_a_lie_settles_no_reservation(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("said", "believed"),
     [
-        (Usage(5, 0, 10**9), (5, 0, 16 + 1024)),
+        (Usage(5, 0, 10**9), (5, 0, 16 + 64)),
         (Usage(10**9, 10**9, 2), (2048, 2048, 2)),
         (Usage(-5, -5, -1000), (0, 0, 0)),
         (HONEST, (5, 0, 2)),
