@@ -36,13 +36,14 @@ class InferenceError(Exception):
         Whatever the message and the parameter hold, they are short, and text that can be written as
         UTF-8.
         """
-        self.message = _short(message or (type(self).__doc__ or "").strip())
+        self.message = short(message or (type(self).__doc__ or "").strip())
         self.param = None if param is None else _text(param)[:MAX_PARAM]
         self.retry_after_s = retry_after_s
         super().__init__(self.message)
 
 
-def _short(message: str) -> str:
+def short(message: str) -> str:
+    """Its beginning and its end, as UTF-8 can hold it."""
     message = _text(message)
     if len(message) <= MAX_MESSAGE:
         return message

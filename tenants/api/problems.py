@@ -29,6 +29,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
 
+from inference.errors import short
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.errors import Refused
 
@@ -36,9 +37,8 @@ log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 
-MAX_TEXT = 400
 MAX_ERRORS = 20
-"""An answer is short whatever was sent: characters of a text, and errors of fields."""
+"""Of fields, in an answer, which is short whatever was sent."""
 
 
 OF_VALUES = {"22001", "22003", "22007", "22008", "22021", "22P02", "22P05"}
@@ -97,16 +97,11 @@ def problem(
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
-        "detail": _short(detail),
+        "detail": short(detail),
         "code": code,
     }
-    shown = [{name: _short(text) for name, text in error.items()} for error in errors[:MAX_ERRORS]]
+    shown = [{name: short(text) for name, text in error.items()} for error in errors[:MAX_ERRORS]]
     return body | ({"errors": shown} if shown else {})
-
-
-def _short(text: str) -> str:
-    """Its beginning and its end, which says what is wrong with what it quotes."""
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 150]} ... {text[-140:]}"
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from tenants.api.problems import MAX_ERRORS, MAX_TEXT
+from inference.errors import MAX_MESSAGE
+from tenants.api.problems import MAX_ERRORS
 from tenants.models import LimitSet, Tenant
 from tests.document.document import document
 from tests.tenants.callers import Api, person, with_key
@@ -209,12 +210,12 @@ NUMBER = "9" * 10_000
 def test_whatever_is_sent_the_answer_is_short(owner: Api, body: str) -> None:
     answer = owner.client.post("/api/v1/keys", body, content_type="application/json")
     refused(answer)
-    assert len(answer.content) < MAX_ERRORS * 2 * (MAX_TEXT + 100)
-    assert len(answer.json()["detail"]) <= MAX_TEXT
+    assert len(answer.content) < MAX_ERRORS * 2 * (MAX_MESSAGE + 100)
+    assert len(answer.json()["detail"]) <= MAX_MESSAGE
 
 
 def test_what_is_cut_shows_its_beginning_and_its_end(owner: Api) -> None:
     answer = owner("POST", "keys", {"name": "k", "scopes": ["a" * 1000]})
     (told,) = refused(answer).values()
     assert told.startswith('"aaa') and told.endswith('aaa" is not a valid choice.')
-    assert len(told) <= MAX_TEXT
+    assert len(told) <= MAX_MESSAGE
