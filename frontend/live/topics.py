@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from frontend.live.feeds import Key
 from frontend.live.signals import LIMITS_S, Signals, Values
 from frontend.tickets import WHOLE, Ticket
-from inference.gateway.history import STEP_S
+from inference.gateway.fleet.history import STEP_S
 
 Signal = Callable[[Signals, Sequence[Key], float], Values]
 """Returns, for each watched key at a unix time, a value that differs whenever the state does."""

@@ -26,8 +26,8 @@ from inference.errors import (
     PayloadTooLarge,
 )
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.hub import new_id
-from inference.gateway.stream import Stream
+from inference.gateway.fleet.hub import new_id
+from inference.gateway.fleet.stream import Stream
 from inference.grants import Grant
 from inference.link.wire import Delta, Wait
 from inference.operations.call import Call

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from inference.errors import ClientDisconnected
-from inference.gateway.hub import Hub, Order
+from inference.gateway.fleet.hub import Hub, Order
+from inference.gateway.fleet.stream import Stream, Watch
 from inference.gateway.prompt_lengths import PromptLengths
-from inference.gateway.stream import Stream, Watch
 from inference.gateway.tick import Tick
 from inference.grants import Directory, Grant, Limiter
 from inference.operations.call import Call

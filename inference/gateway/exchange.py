@@ -26,7 +26,7 @@ from inference.errors import (
     UnsupportedMediaType,
 )
 from inference.gateway import idempotency
-from inference.gateway.hub import new_id
+from inference.gateway.fleet.hub import new_id
 from inference.gateway.idempotency import Recording
 from inference.gateway.tick import Tick
 from inference.grants import Grant, KeptAnswer, Reservation, Room

@@ -46,8 +46,8 @@ class AdapterRef(Value, frozen=True):
     """Names of the modules that it adapts, without the path to them (`q_proj`), sorted; empty where
     they are not known."""
     ticket: str = ""
-    """Lets the engine that got it fetch the files (`inference.gateway.dispatches`); empty elsewhere
-    than on the way to an engine."""
+    """Lets the engine that got it fetch the files (`inference.gateway.fleet.dispatches`); empty
+    elsewhere than on the way to an engine."""
 
 
 class ModelInfo(Value, frozen=True):
@@ -120,7 +120,7 @@ class Dispatch(Value, frozen=True):
     """Which engine was given an attempt of a request, and what it may report of it at most.
 
     `credential` is the row id of the engine's credential. `mac` binds all of it to the attempt and
-    its account; `inference.gateway.dispatches` makes and checks it, agents only hand it back.
+    its account; `inference.gateway.fleet.dispatches` makes and checks it, agents only hand it back.
     """
 
     credential: int

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 
-from inference.gateway.hub import new_id
+from inference.gateway.fleet.hub import new_id
 from tenants.models.audit import act_as, actor_of
 
 log = structlog.get_logger(__name__)

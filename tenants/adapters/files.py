@@ -17,7 +17,7 @@ from django.core.files import File
 
 from inference.content import FILES, TICKET_HEADER
 from inference.errors import InferenceError, Unavailable
-from inference.gateway.dispatches import Dispatches
+from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.sockets import bearer
 from inference.grants import EngineCredential, Engines
 from tenants.adapters import storage

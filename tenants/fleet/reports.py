@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from inference.gateway.history import STEP_S, Load, Point, Rate
+from inference.gateway.fleet.history import STEP_S, Load, Point, Rate
 
 Engine = dict[str, Any]
-"""As `inference.gateway.hub.Hub.snapshot` tells it."""
+"""As `inference.gateway.fleet.hub.Hub.snapshot` tells it."""
 
 
 class Report(msgspec.Struct):

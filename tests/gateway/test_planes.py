@@ -30,6 +30,6 @@ def test_a_gateway_loads_no_view_no_model_and_no_parser_of_files() -> None:
     done = subprocess.run(program, env=os.environ | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.split()
-    assert "inference.gateway.hub" in loaded
+    assert "inference.gateway.fleet.hub" in loaded
     wrong = [one for one in loaded if any(f"{one}.".startswith(f"{name}.") for name in FORBIDDEN)]
     assert wrong == []

@@ -15,9 +15,9 @@ from inference.agent.agent import Agent
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.errors import InferenceError
-from inference.gateway.dispatches import Bounds, Dispatches
-from inference.gateway.hub import Hub, Order
-from inference.gateway.stream import Stream
+from inference.gateway.fleet.dispatches import Bounds, Dispatches
+from inference.gateway.fleet.hub import Hub, Order
+from inference.gateway.fleet.stream import Stream
 from inference.grants import Ask, Reservation, Source, Written
 from inference.link import wire
 from inference.link.wire import (

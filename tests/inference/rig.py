@@ -23,10 +23,10 @@ from inference.agent.journal.journal import Journal
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.dispatches import Dispatches
+from inference.gateway.fleet.dispatches import Dispatches
+from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
-from inference.gateway.hub import Hub
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.grants import (
     EngineCredential,

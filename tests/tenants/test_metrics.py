@@ -10,8 +10,8 @@ from asgiref.sync import sync_to_async
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.planes.metrics import Metrics
-from inference.gateway.dispatches import Dispatches
-from inference.gateway.hub import Hub
+from inference.gateway.fleet.dispatches import Dispatches
+from inference.gateway.fleet.hub import Hub
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
 from tenants.directory.engines import KnownEngines

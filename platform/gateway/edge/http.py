@@ -43,7 +43,7 @@ from inference.errors import (
     RequestTimeout,
     UriTooLong,
 )
-from inference.gateway.hub import new_id
+from inference.gateway.fleet.hub import new_id
 from inference.operations.openai import error_body
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,7 @@ import structlog
 
 from inference.errors import HeadersTooLarge
 from inference.gateway.exchange import Receive, Scope, Send
-from inference.gateway.hub import new_id
+from inference.gateway.fleet.hub import new_id
 from inference.operations.openai import error_body
 from tenants.api.problems import MEDIA_TYPE, problem
 

@@ -35,14 +35,14 @@ from gateway.planes.forward import Forward
 from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
 from inference.errors import InferenceError, NotFound, Unavailable
-from inference.gateway import history
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.dispatches import Dispatches
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.fleet import history
+from inference.gateway.fleet.dispatches import Dispatches
+from inference.gateway.fleet.history import History
+from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
-from inference.gateway.history import History
 from inference.gateway.http import OpenAIServer
-from inference.gateway.hub import Hub
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.link.wire import ModelInfo
 from inference.supervision import supervised

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
-from inference.gateway.hub import Hub
+from inference.gateway.fleet.hub import Hub
 from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
 from tenants.billing.ledger import Ledger
 from tenants.database import Database

@@ -17,7 +17,7 @@ from inference.agent.outbox import (
     too_long,
 )
 from inference.errors import EngineFailed
-from inference.gateway.routing import EngineState
+from inference.gateway.fleet.routing import EngineState
 from inference.link import wire
 from inference.link.wire import (
     Delta,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.gateway.dispatches import (
+from inference.gateway.fleet.dispatches import (
     OVERSHOOT_TOKENS,
     TEMPLATE_TOKENS,
     Bounds,

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from inference.errors import EngineLost, NoEngine
-from inference.gateway.hub import MAX_ENTRIES, Order
-from inference.gateway.stream import Stream
+from inference.gateway.fleet.hub import MAX_ENTRIES, Order
+from inference.gateway.fleet.stream import Stream
 from inference.grants import Ask, EngineCredential, Reservation, Target
 from inference.link import wire
 from inference.link.wire import Done, LedgerEntry, Usage, UsageAck, UsageReport
@@ -220,7 +220,7 @@ async def test_a_credential_that_changes_ends_the_link_too(bench: Bench) -> None
 async def test_one_that_was_revoked_while_it_waited_for_its_welcome_does_not_join(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from inference.gateway import hub
+    from inference.gateway.fleet import hub
 
     monkeypatch.setattr(hub, "RIVAL_SPEAKS_S", 0.01)
     await bench.join("e", run="first")

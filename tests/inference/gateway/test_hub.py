@@ -20,10 +20,10 @@ from inference.errors import (
     NoEngine,
     Overloaded,
 )
-from inference.gateway import hub
-from inference.gateway.engine_link import MAX_OUTBOX_FRAMES
-from inference.gateway.hub import Order
-from inference.gateway.stream import Stream
+from inference.gateway.fleet import hub
+from inference.gateway.fleet.engine_link import MAX_OUTBOX_FRAMES
+from inference.gateway.fleet.hub import Order
+from inference.gateway.fleet.stream import Stream
 from inference.grants import Ask, Price, Reservation
 from inference.link import wire
 from inference.link.wire import (

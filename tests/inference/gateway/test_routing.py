@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from inference.errors import NoEngine
-from inference.gateway.routing import COLD_LOAD_COST, EngineState, Needs, choose
+from inference.gateway.fleet.routing import COLD_LOAD_COST, EngineState, Needs, choose
 from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Stats
 from tests.inference.samples import MODEL, REF
 

@@ -21,7 +21,7 @@ from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.agent.link import Link
 from inference.errors import ApiKeyRevoked, EngineLost, InsufficientQuota
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.hub import new_id
+from inference.gateway.fleet.hub import new_id
 from inference.grants import Ask, Grant, Limits, Reservation, Target
 from inference.link.session import LOST_S
 from inference.link.wire import MAX_FRAME_BYTES, Delta, EngineStats, Frame, Wait

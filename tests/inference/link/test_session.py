@@ -312,7 +312,7 @@ def test_an_answer_too_long_for_a_frame_is_an_error_of_its_request() -> None:
 
 
 def test_ids_sort_by_time_and_differ() -> None:
-    from inference.gateway.hub import new_id
+    from inference.gateway.fleet.hub import new_id
 
     ids = [new_id() for _ in range(1000)]
     assert len(set(ids)) == 1000

@@ -18,8 +18,8 @@ from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
 
 from inference.errors import InvalidApiKey
-from inference.gateway.dispatches import Dispatches
-from inference.gateway.hub import Hub, Order
+from inference.gateway.fleet.dispatches import Dispatches
+from inference.gateway.fleet.hub import Hub, Order
 from inference.grants import Grant, Price, Reservation, Source, Target
 from inference.link import wire
 from inference.link.wire import Account, LedgerEntry, Totals, Usage, UsageAck, UsageReport

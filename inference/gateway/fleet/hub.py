@@ -27,10 +27,10 @@ from inference.errors import (
     Overloaded,
     ProtocolViolation,
 )
-from inference.gateway.dispatches import Bounds, Dispatches, Mismatch
-from inference.gateway.engine_link import EngineLink
-from inference.gateway.routing import Needs, choose
-from inference.gateway.stream import Stream, Watch
+from inference.gateway.fleet.dispatches import Bounds, Dispatches, Mismatch
+from inference.gateway.fleet.engine_link import EngineLink
+from inference.gateway.fleet.routing import Needs, choose
+from inference.gateway.fleet.stream import Stream, Watch
 from inference.grants import (
     EngineCredential,
     Engines,

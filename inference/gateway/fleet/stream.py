@@ -17,7 +17,7 @@ from collections.abc import Callable
 import msgspec
 
 from inference.errors import EngineLost, InferenceError, RateLimitExceeded, Unavailable
-from inference.gateway.dispatches import Bounds
+from inference.gateway.fleet.dispatches import Bounds
 from inference.grants import Grant, Limiter, Reservation, Target
 from inference.link.wire import Cancel, Delta, Done, Fault, Usage, Wait
 from inference.operations.estimate import EXTENSION_TOKENS

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from inference.errors import EngineLost, InferenceError, ProtocolViolation
-from inference.gateway.routing import EngineState
-from inference.gateway.stream import Stream
+from inference.gateway.fleet.routing import EngineState
+from inference.gateway.fleet.stream import Stream
 from inference.grants import EngineCredential
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S, Attempt, Side, State, negotiate
