@@ -64,6 +64,11 @@ def test_what_bounds_a_choice(body: dict[str, Any], max_tokens: int | None) -> N
     assert CHAT.max_tokens(body) == max_tokens
 
 
+@pytest.mark.parametrize(("body", "max_tokens"), [({}, 16), ({"max_tokens": 5}, 5)])
+def test_a_completion_is_bounded_by_its_default(body: dict[str, Any], max_tokens: int) -> None:
+    assert COMPLETION.max_tokens(body) == max_tokens
+
+
 def test_engines_see_listed_fields_alone() -> None:
     body = {
         "messages": HELLO,
