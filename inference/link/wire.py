@@ -14,7 +14,7 @@ import msgspec
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 OLDEST_VERSION = 1
 
 MAX_FRAME_BYTES = 32 << 20
@@ -326,6 +326,21 @@ class Heartbeat(Frame, tag="heartbeat", frozen=True):
     """Either way, when nothing else was sent for a while."""
 
 
+class Resume(Value, frozen=True):
+    """Where another engine stopped: what lower attempts generated and the reader was given.
+
+    An engine of the same revision goes on from there as if it had generated this itself, and sends
+    nothing of it again.
+    """
+
+    ids: dict[int, list[int]]
+    """The ids of the output tokens by choice, each list in order."""
+    finished: dict[int, str] = {}
+    """The choices that had ended, with their finish reasons."""
+    usage: Usage = Usage()
+    """Of the lower attempts together, cumulative: the prompt once."""
+
+
 class Submit(Frame, tag="submit", frozen=True):
     """Gateway to agent: generate this.
 
@@ -363,6 +378,8 @@ class Submit(Frame, tag="submit", frozen=True):
     """What the body bounds each of them by."""
     logprobs: int = 0
     """Log-probabilities that it asks for with each token of each of them."""
+    resume: Resume | None = None
+    """Go on from here; None begins anew."""
 
 
 class Step(Frame, tag="step", frozen=True):
@@ -383,7 +400,9 @@ class Waits(Frame, tag="waits", frozen=True):
 class Done(Frame, tag="done", frozen=True):
     """Agent to gateway: the request ended; nothing more comes for `id`.
 
-    `response` is the whole JSON body of a non-streaming request that took the full path.
+    `response` is the whole JSON body of a non-streaming request that took the full path. The finish
+    reason `moved` says that the engine gave the request up, for another one to go on with: only
+    gateways hear it that asked for `Submit.ids`, and speak version 4.
     """
 
     id: str
