@@ -11,7 +11,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from inference.errors import InferenceError, NotFound, Unavailable
@@ -57,7 +62,12 @@ class Metrics:
         except InferenceError as error:
             return await exchange.fail(error)
         page = _Page(
-            [*self._engines(), *self._ledger_and_limits(), *await _reconciliation(self._database)]
+            [
+                *self._engines(),
+                *self._waiting_and_moving(),
+                *self._ledger_and_limits(),
+                *await _reconciliation(self._database),
+            ]
         )
         registry = CollectorRegistry(auto_describe=False)
         registry.register(page)
@@ -78,6 +88,29 @@ class Metrics:
         for name, text in ENGINE_COUNTERS.items():
             yield _filled(CounterMetricFamily(f"lorikeet_engine_{name}", text, labels=labels),
                           engines, name)  # fmt: skip
+
+    def _waiting_and_moving(self) -> Iterator[Metric]:
+        held = GaugeMetricFamily(
+            "lorikeet_held", "Requests that wait here for an engine.", labels=["base_model"]
+        )
+        for base_model, count in self._hub.held.items():
+            held.add_metric([base_model], count)
+        yield held
+        moves = CounterMetricFamily(
+            "lorikeet_moves",
+            "Requests that their engine did not bring to their end, and what became of them.",
+            labels=["reason", "outcome"],
+        )
+        for (why, outcome), count in self._hub.moves.items():
+            moves.add_metric([why, outcome], count)
+        yield moves
+        gaps = self._hub.gaps
+        yield HistogramMetricFamily(
+            "lorikeet_move_gap_seconds",
+            "How long readers of streams that moved waited.",
+            buckets=gaps.buckets(),
+            sum_value=gaps.total_s,
+        )
 
     def _ledger_and_limits(self) -> Iterator[Metric]:
         ledger, limiter = self._ledger, self._limiter

@@ -13,7 +13,8 @@ from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from inference.agent.engines.synthetic import SyntheticEngine
-from inference.gateway.fleet.hub import Hub, Order
+from inference.gateway.fleet.hub import Hub
+from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.stream import Stream
 from inference.grants import Grant, Price, Reservation, Target
 from inference.link.wire import Done
