@@ -187,6 +187,7 @@ class Requests:
         if why is not None and may_leave(leg, why):
             self._move(leg, why, done)
         else:
+            self._note_stay(leg, why)
             stream.settle(last_word(leg, done))
         self._note_room(leg)
 
@@ -196,6 +197,7 @@ class Requests:
         if may_leave(leg, Why.LOST):
             self._move(leg, Why.LOST)
         else:
+            self._note_stay(leg, Why.LOST)
             leg.stream.settle_as_seen(None, lost(leg))
 
     # --- what streams ask (stream.Carrier) -------------------------------------------------------
@@ -427,6 +429,19 @@ class Requests:
             self._leave(stream)
         else:
             self._wait(stream, self._holding.seconds)
+
+    def _note_stay(self, leg: Leg, why: Why | None) -> None:
+        """It ends with its engine; `why` is None where that ended it well."""
+        journey = leg.stream.journey
+        if why is not None and leg.stream.is_wanted and journey is not None:
+            log.warning(
+                "request_moved_no_more",
+                request_id=leg.stream.id,
+                attempt=leg.attempt,
+                why=why.value,
+                engine=leg.link.engine.id,
+                moves=journey.moves,
+            )
 
     def _note(self, stream: Stream, outcome: Outcome) -> None:
         assert stream.journey is not None
