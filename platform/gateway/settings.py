@@ -76,7 +76,7 @@ HELD_BYTES = environ.size("HELD_BYTES", 64 << 20)
 quarter of that at most."""
 MOVABLE_BYTES = environ.size("MOVABLE_BYTES", 256 << 20)
 """Of the bodies of running requests, what each gateway process keeps, so that they can go on on
-another engine. A request that does not fit ends with its engine."""
+another engine, of each tenant a quarter of it. A request that does not fit ends with its engine."""
 KEYS_WITHOUT_DATABASE_S = environ.integer("KEYS_WITHOUT_DATABASE_S", 300)
 """While PostgreSQL is away, so long after it was last heard of: a gateway goes on with the keys and
 models that it knows. A key that is revoked where the gateway can't hear it works that long."""

@@ -14,7 +14,7 @@ Token ids are kept in 4 bytes each. No IO, no clock.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from inference.gateway.fleet.dispatches import Bounds
 from inference.link.wire import Delta, Resume, Usage
@@ -75,8 +75,15 @@ class Delivered:
             return delta
         if self._exact:
             self._note(delta.ids)
-        counts = delta.prompt_tokens, delta.cached_tokens
-        return Delta(delta.id, delta.text, delta.tokens, delta.chunks, *counts, delta.attempt)
+        return Delta(
+            delta.id,
+            delta.text,
+            delta.tokens,
+            delta.chunks,
+            delta.prompt_tokens,
+            delta.cached_tokens,
+            delta.attempt,
+        )
 
     def resume(self, ttft_s: float | None, total_s: float) -> Resume | None:
         """Where another engine goes on; None: it begins anew. Times as the reader saw them."""
@@ -96,19 +103,17 @@ class Delivered:
         self._exact, self._given = False, True
         self._ids.clear()
 
-    def _note(self, news: Mapping[int, Iterable[int]]) -> None:
+    def _note(self, news: Mapping[int, list[int]]) -> None:
+        """Once per token."""
         for choice, ids in news.items():
-            if not self._keep(choice, ids):
+            kept = self._ids.get(choice)
+            if kept is None:
+                if not 0 <= choice < self._choices:
+                    return self.forget()
+                kept = self._ids[choice] = array("I")
+            try:
+                kept.fromlist(ids)
+            except OverflowError:
                 return self.forget()
-
-    def _keep(self, choice: int, ids: Iterable[int]) -> bool:
-        """False: it says more than it may."""
-        if choice not in range(self._choices):
-            return False
-        if (kept := self._ids.get(choice)) is None:
-            kept = self._ids[choice] = array("I")
-        try:
-            kept.extend(ids)
-        except OverflowError:
-            return False
-        return len(kept) <= self._most_tokens
+            if len(kept) > self._most_tokens:
+                return self.forget()

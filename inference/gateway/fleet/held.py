@@ -7,9 +7,7 @@ Rules
        time (`scheduler.aging`).
     2. Requests of different *kinds* need different things of an engine, so one may start while the
        other can't. Whoever takes requests up passes over a kind that nobody takes now.
-    3. Requests and their bytes are bounded, of each tenant to a share of that. Where all is full,
-       only who has less than an equal share waiting may add to it, up to twice as much: some that
-       flood it shut nobody else out.
+    3. Requests and their bytes are bounded, of each tenant to its share (`shares`).
 
 Each base model has counters of its own. What started without waiting here charges nobody: where
 nobody waits there is no turn to owe. Each call takes O(log n) on average for each kind that waits,
@@ -22,16 +20,14 @@ import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from inference.errors import NoEngine
+from inference.gateway.fleet.shares import Shares
 from inference.scheduler.aging import Aging
 from inference.scheduler.lazy_heap import LazyHeap, Rank
 from inference.scheduler.vtc import VirtualTokenCounters
 
 BATCH = "batch"
-TENANT_SHARE = 4
-"""A tenant may have a quarter of what is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +68,6 @@ class Waiting:
     number: int
     since: float
     lane: Lane
-
-
-class Amount(NamedTuple):
-    """Of requests, or of their bytes."""
-
-    own: int
-    total: int
-    most: int
-    more: int
-
-    def exceeds(self, tenants: int) -> bool:
-        """Whether there is no room for more, with so many tenants that wait: rule 3."""
-        own, total = self.own + self.more, self.total + self.more
-        if own > self.most // TENANT_SHARE:
-            return True
-        return total > self.most and (own > self.most // tenants or total > 2 * self.most)
 
 
 @dataclass(slots=True)
@@ -148,12 +128,8 @@ class Held:
         self._waiting: dict[str, Waiting] = {}
         self._pools: dict[str, Pool] = {}
         self._kinds: Counter[Hashable] = Counter()
-        self._requests: Counter[str] = Counter()
-        """How many wait, by tenant."""
-        self._sizes: Counter[str] = Counter()
-        """Their bytes, by tenant."""
+        self._requests, self._bytes = Shares(holding.requests), Shares(holding.bytes)
         self._arrivals = itertools.count()
-        self._size = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -183,6 +159,8 @@ class Held:
         if lane is pool.batch:
             pool.aging.add(waiting)
         self._waiting[request.id] = waiting
+        self._requests.take(request.tenant, 1)
+        self._bytes.take(request.tenant, request.size)
         self._note(pool, request, 1)
 
     def start(self, id: str) -> None:
@@ -222,37 +200,27 @@ class Held:
 
     def _leave(self, id: str) -> Waiting:
         waiting = self._waiting.pop(id)
-        pool = self._pools[waiting.request.base_model]
+        request = waiting.request
+        pool = self._pools[request.base_model]
         waiting.lane.remove(waiting)
         pool.aging.discard(waiting)
-        self._note(pool, waiting.request, -1)
+        self._requests.give_back(request.tenant, 1)
+        self._bytes.give_back(request.tenant, request.size)
+        self._note(pool, request, -1)
         return waiting
 
     def _note(self, pool: Pool, request: Request, more: int) -> None:
         """So many more requests like this one wait."""
         pool.count += more
-        self._size += more * request.size
-        for counter, key, amount in (
-            (self._kinds, request.kind, more),
-            (self._requests, request.tenant, more),
-            (self._sizes, request.tenant, more * request.size),
-        ):
-            counter[key] += amount
+        self._kinds[request.kind] += more
         if not self._kinds[request.kind]:
             del self._kinds[request.kind]
-        if not self._requests[request.tenant]:
-            del self._requests[request.tenant], self._sizes[request.tenant]
 
     def _refuse_beyond_bounds(self, request: Request) -> None:
-        tenant, most = request.tenant, self._holding
-        tenants = len(self._requests) + (tenant not in self._requests)
-        amounts = (
-            Amount(self._requests[tenant], len(self._waiting), most.requests, 1),
-            Amount(self._sizes[tenant], self._size, most.bytes, request.size),
-        )
-        if any(amount.exceeds(tenants) for amount in amounts):
+        tenant = request.tenant
+        if not (self._requests.has_room(tenant, 1) and self._bytes.has_room(tenant, request.size)):
             raise NoEngine(
                 f"Too many requests wait for an engine that serves `{request.base_model}`; try "
                 "again later.",
-                retry_after_s=most.retry_after_s,
+                retry_after_s=self._holding.retry_after_s,
             )

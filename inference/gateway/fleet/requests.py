@@ -14,7 +14,7 @@ Rules
 
 What can't move ends with its engine: what an engine of a protocol before MOVES_SINCE has begun to
 answer, or one that does not say of which revision it is; what was ended anyway; and requests whose
-bodies, together, are more than `kept_bytes`.
+bodies are beyond their tenant's share of `kept_bytes`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ from inference.gateway.fleet.journey import (
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.routing import Needs, choose
+from inference.gateway.fleet.shares import Shares
 from inference.gateway.fleet.stream import Stream
 from inference.grants import Limiter
 from inference.link.wire import Done, LedgerEntry, Resume, Wait
@@ -92,7 +93,8 @@ class Requests:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """Of those that wait."""
         self._looking = False
-        self._kept_bytes, self._kept = kept_bytes, 0
+        self._kept = Shares(kept_bytes)
+        """Bytes of bodies, by tenant."""
         self._unbilled: OrderedDict[str, int] = OrderedDict()
         """Requests whose limits are settled here, until the engine's journal reports the attempt
         that they ended with, or a higher one."""
@@ -209,9 +211,9 @@ class Requests:
             self._note(stream, Outcome.STOPPED)
         self._end(stream, None)
 
-    def forgot(self, kept: int) -> None:
-        """So many bytes of a body are not kept any longer."""
-        self._kept -= kept
+    def forgot(self, stream: Stream) -> None:
+        """Its body is not kept any longer."""
+        self._kept.give_back(stream.grant.tenant, stream.kept)
 
     def settled(self, stream: Stream) -> None:
         """Its figures are final."""
@@ -259,13 +261,14 @@ class Requests:
     def _start(
         self, stream: Stream, order: Order, link: EngineLink, left_s: float, resume: Resume | None
     ) -> None:
-        if not stream.kept and self._kept + len(order.body) <= self._kept_bytes:
-            stream.kept = len(order.body)
-            self._kept += stream.kept
+        tenant, size = stream.grant.tenant, len(order.body)
+        if not stream.kept and self._kept.has_room(tenant, size):
+            self._kept.take(tenant, size)
+            stream.kept = size
         engine, journey = link.engine, stream.journey
         moves = 0 if journey is None else journey.moves
         exact = (
-            stream.kept == len(order.body)
+            stream.kept == size
             and engine.version >= MOVES_SINCE
             and bool(engine.info.revision)
             and moves < MAX_MOVES
@@ -284,7 +287,7 @@ class Requests:
             resume=resume,
         )
         link.submit(stream.leg, frame)
-        if stream.kept < len(order.body):
+        if stream.kept < size:
             stream.stay()
         if journey is not None:
             self._note(stream, Outcome.BEGUN_ANEW if resume is None else Outcome.RESUMED)

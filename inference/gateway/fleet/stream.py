@@ -41,8 +41,8 @@ class Carrier(Protocol):
         """A stream that no engine has at the moment is to end."""
         ...
 
-    def forgot(self, kept: int) -> None:
-        """So many bytes of a body are not kept any longer."""
+    def forgot(self, stream: Stream) -> None:
+        """Its body is not kept any longer."""
         ...
 
     def settled(self, stream: Stream) -> None:
@@ -133,7 +133,7 @@ class Stream:
         """Whatever becomes of its engine, it goes to no other one."""
         if self.order is not None:
             self.order = None
-            self._carrier.forgot(self.kept)
+            self._carrier.forgot(self)
             self.delivered.forget()
 
     def waits(self, wait: Wait) -> None:

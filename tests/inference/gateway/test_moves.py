@@ -473,7 +473,7 @@ async def test_an_entry_of_a_moved_request_settles_nothing_while_it_waits(bench:
 
 
 async def test_bodies_are_kept_within_bounds(bench: Bench) -> None:
-    async with benched(holding=HOLDING, kept_bytes=10) as bench:
+    async with benched(holding=HOLDING, kept_bytes=40) as bench:
         first, second = await engines(bench, "a", "b")
         kept = bench.submit("r1", body=b"x" * 8)
         assert (await first.asked()).ids
