@@ -219,7 +219,14 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     recorder: Recorder = options.pop("recorder", ledger)
     answers = options.pop("answers", None) or MemoryAnswers()
     engines = KnownEngines()
-    hub = Hub(url, recorder, limits, engines=engines, dispatches=Dispatches(DISPATCH_KEY))
+    hub = Hub(
+        url,
+        recorder,
+        limits,
+        engines=engines,
+        dispatches=Dispatches(DISPATCH_KEY),
+        holding=options.pop("holding", None),
+    )
     keys.on_revoked(hub.end_streams)
 
     async def connected() -> bool:
