@@ -90,7 +90,7 @@ class Hub:
         """All links: several URLs that an agent dials, a load balancer's too, may lead here."""
         self._suspects = Suspects()
         self._requests = Requests(
-            self._links.values,
+            self._links,
             limiter,
             dispatches,
             holding=holding or Holding(),
@@ -352,7 +352,7 @@ class Hub:
             AdapterLoadFailed: it cannot be loaded.
             EngineLost: the engine went away meanwhile.
         """
-        link = choose_link(self._links.values(), Needs(base_model, adapter))
+        link = choose_link(self._links, Needs(base_model, adapter))
         ticketed = self._dispatches.ticketed(adapter, link.credential.id)
         return await link.load(wire.Load(new_id(), ticketed, probe=True))
 

@@ -23,7 +23,7 @@ import asyncio
 import sys
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Mapping
 
 import structlog
 
@@ -73,15 +73,15 @@ class Requests:
 
     def __init__(
         self,
-        links: Callable[[], Iterable[EngineLink]],
+        links: Mapping[str, EngineLink],
         limiter: Limiter,
         dispatches: Dispatches,
         *,
         holding: Holding,
         kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        """`links` are those that may get work, one of each engine; `kept_bytes` of bodies are kept
-        at most, so that their requests can move."""
+        """`links` are those that may get work, by engine; `kept_bytes` of bodies are kept at most,
+        so that their requests can move."""
         self.closing = False
         self.moves: Counter[tuple[Why, Outcome]] = Counter()
         self.gaps = Gaps()
@@ -246,13 +246,19 @@ class Requests:
             return GenerationTimeout()
         resume = stream.delivered.resume(stream.ttft_s, stream.elapsed_s)
         version = 1 if not stream.attempt else 2 if resume is None else MOVES_SINCE
-        links = [link for link in self._links() if not paced or link.unbegun < TAKEN_UP]
-        if (journey := stream.journey) is not None:
-            links = [link for link in links if link not in journey.avoided]
-            if resume is not None:
-                links = [link for link in links if link.engine.pool == journey.pool]
+        journey = stream.journey
+
+        def may_take(link: EngineLink) -> bool:
+            if paced and link.unbegun >= TAKEN_UP:
+                return False
+            if journey is None:
+                return True
+            alike = resume is None or link.engine.pool == journey.pool
+            return alike and link not in journey.avoided
+
         try:
-            link = choose_link(links, order.needs(version))
+            any_may = journey is None and not paced
+            link = choose_link(self._links, order.needs(version), None if any_may else may_take)
         except Overloaded as refusal:
             return refusal
         self._start(stream, order, link, left_s, resume)
@@ -419,7 +425,7 @@ class Requests:
     def _judge(self, stream: Stream, journey: Journey) -> None:
         """Of the engines that it was on, those that live have come back by now (`journey`)."""
         journey.in_doubt = False
-        if journey.died_twice(link.engine.life for link in self._links()):
+        if journey.died_twice(link.engine.life for link in self._links.values()):
             del self._moving[stream.id]
             self._note(stream, Outcome.QUARANTINED)
             self._end(
@@ -451,18 +457,22 @@ class Requests:
         self.moves[stream.journey.why, outcome] += 1
 
 
-def choose_link(links: Iterable[EngineLink], needs: Needs) -> EngineLink:
-    """The link of the engine that should get a request.
+def choose_link(
+    links: Mapping[str, EngineLink],
+    needs: Needs,
+    may_take: Callable[[EngineLink], bool] | None = None,
+) -> EngineLink:
+    """The link of the engine that should get a request, of those that may take it.
 
     Raises:
         NoEngine, Overloaded: none can take it.
     """
-    known = list(links)
-    ready = {link.engine.id: link for link in known if not link.full}
+    ready = [link for link in links.values() if not link.full]
+    able = ready if may_take is None else filter(may_take, ready)
     try:
-        return ready[choose((link.engine for link in ready.values()), needs)]
+        return links[choose([link.engine for link in able], needs)]
     except NoEngine:
-        if len(ready) < len(known):
+        if len(ready) < len(links):
             raise Overloaded(
                 "The engines are behind with reading requests.", retry_after_s=1
             ) from None
