@@ -108,7 +108,7 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-OPS = ("ask", "ask", "step", "step", "step", "join", "join_old", "lose", "drain", "fail", "leave")
+OPS = (*["ask"] * 4, *["step"] * 6, *["join"] * 2, "join_old", "lose", "drain", "fail", "leave")
 
 
 class World:
@@ -184,11 +184,13 @@ class World:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 7)), max_size=40))
+@given(st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 7)), min_size=20, max_size=60))
 def test_nobody_loses_or_doubles_a_token_and_nothing_leaks(ops: list[tuple[str, int]]) -> None:
     async def run() -> None:
         async with benched(holding=Holding(60.0)) as bench:
             world = World(bench)
+            for _ in range(2):
+                await world.join()
             for op, number in ops:
                 await world.do(op, number)
             await world.finish()
