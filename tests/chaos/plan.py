@@ -68,7 +68,7 @@ STORMS = {
         ),
     ),
     "vllm": Storm(
-        interval_s=5.0,
+        interval_s=4.0,
         victims=(
             Victim("agent", AGENTS, 2.0, 60.0, apart_s=30.0),
             Victim("hang", AGENTS, 1.0, 60.0, apart_s=30.0),

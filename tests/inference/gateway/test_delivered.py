@@ -50,8 +50,8 @@ class Script:
             after = min(self.lengths[choice], before + 1 + size)
             at[choice] = after
             text = self.text(choice, after)[len(self.text(choice, before)) :]
-            ids = {choice: [100 * choice + n for n in range(before, after)]}
-            yield Delta("r", text, after - before, [], prompt, 0, attempt, ids)
+            told = {choice: [100 * choice + n for n in range(before, after)]}
+            yield Delta("r", text, after - before, [], prompt, 0, attempt, told)
             prompt = 0
 
 

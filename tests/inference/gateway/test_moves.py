@@ -45,7 +45,8 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def engines(bench: Bench, *ids: str, **hello: Any) -> list[Played]:
-    return [await bench.join(id, **({"model": MOVABLE, "run": f"run-{id}"} | hello)) for id in ids]
+    given: dict[str, Any] = {"model": MOVABLE} | hello
+    return [await bench.join(id, **({"run": f"run-{id}"} | given)) for id in ids]
 
 
 async def begun(bench: Bench, first: Played, **options: Any) -> Stream:

@@ -24,7 +24,7 @@ STALLS = Behaviour(tokens_per_second=200.0, stall_after_tokens=7)
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 LONG: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "seed": 7}
-USAGE = {"stream_options": {"include_usage": True}}
+USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
 
 def completion(**fields: Any) -> dict[str, Any]:
