@@ -38,7 +38,7 @@ async def acme(async_db: None) -> Customer:
 def order(who: Customer, tokens: int) -> Order:
     grant = Grant(who.key_id, who.tenant_id, "acme", frozenset(), None, 1.0, "salt")
     target = Target(MODEL.name, MODEL.name, price=PRICE)
-    body = msgspec.json.encode(chat(max_tokens=tokens, stream=True))
+    body = msgspec.json.encode(chat(max_tokens=tokens, stream=True, ignore_eos=True))
     return Order(grant, target, Reservation("r1"), "chat", body, "interactive", 60.0)
 
 
