@@ -44,7 +44,7 @@ class JournalFile:
         match kind, rest:
             case "begun", [id, [billed, *_], _]:
                 self.id, self.billed = id, billed
-            case "opened", [_, id, _, _, attempt]:
+            case "opened", [_, id, _, _, attempt, *_]:
                 self.open.add((id, attempt))
             case "closed", [entry]:
                 closed = _entry(self.id, entry)
