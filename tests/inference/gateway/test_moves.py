@@ -294,6 +294,34 @@ async def test_an_engine_whose_link_was_cut_and_that_comes_back_did_not_die(
     stream.cancel("cancelled")
 
 
+async def test_what_engines_may_have_died_of_waits_until_that_is_known(bench: Bench) -> None:
+    first, second = await engines(bench, "a", "b")
+    stream = await begun(bench, first)
+    first.hang_up()
+    await second.asked()
+    second.hang_up()
+    await until(lambda: bench.hub.held)
+    (third,) = await engines(bench, "c")
+    bench.submit("r2")
+    assert (await third.asked()).id == "r2"
+    assert bench.hub.held == {"base": 1} and third.all_heard
+    stream.cancel("cancelled")
+
+
+async def test_only_so_many_settled_requests_are_remembered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "MAX_UNBILLED", 1)
+    (engine,) = await engines(bench, "a")
+    for id in ("r1", "r2"):
+        bench.submit(id)
+        engine.say(Done(id, WHOLE, "stop"))
+        await bench.hub.drained()
+    engine.say(UsageReport("j", [entry("r1"), entry("r2")]))
+    await until(lambda: bench.ledger.told)
+    assert bench.limits.offered == ["r1", "r2", "r1"], "which changes nothing"
+
+
 async def test_an_engine_may_go_on_with_its_own_after_its_link_was_cut(bench: Bench) -> None:
     (old,) = await engines(bench, "a")
     stream = await begun(bench, old)
