@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from inference import environ, gc_tuning, logs
+from inference import announce, environ, gc_tuning, logs
 from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent, default_id
 from inference.agent.engines.engine import Engine
@@ -327,17 +327,29 @@ async def serve(
 async def _until(stop: asyncio.Event, agent: Agent, gateways: list[str], drain_s: float) -> int:
     running = asyncio.create_task(agent.run(gateways))
     stopping = asyncio.create_task(stop.wait())
+    announced = asyncio.create_task(_announce(agent))
     await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
+    if not agent.joined.is_set():  # it will never be ready
+        announced.cancel()
+    announce.stopping()
     if running.done():
         running.result()
         return EXIT_ENGINE_DIED
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().remove_signal_handler(number)
     await agent.drain(drain_s)
+    announced.cancel()
     running.cancel()
     await asyncio.wait((running,))
     return 0
+
+
+async def _announce(agent: Agent) -> None:
+    """It is ready when a gateway has taken it; then requests may come."""
+    await agent.joined.wait()
+    announce.ready()
+    await announce.keep_alive()
 
 
 if __name__ == "__main__":
