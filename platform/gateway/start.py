@@ -21,7 +21,7 @@ PRODUCTION = {"gateway", "console", "worker"}
 """Commands that production runs: they are given their secrets, never make them."""
 WITHOUT_DJANGO = {
     "engine": "inference.agent.__main__",
-    "engines": "gateway.scaling.ray",
+    "engines": "gateway.scaling.ray_serve",
     "scaledown": "gateway.scaling.kubernetes",
 }
 """Commands that need neither Django nor settings, with the modules that have their `main`."""

@@ -30,7 +30,7 @@ def take(root: Path) -> tuple[Path, Journal]:
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
-        left = sorted(folder for folder in root.iterdir() if folder.is_dir())
+        left = sorted(one for one in root.iterdir() if one.is_dir() and one.name[0] != ".")
     except OSError as error:
         raise JournalFailed(f"cannot read {root}: {error}") from error
     for folder in left:
