@@ -65,9 +65,7 @@ class Registry(Database):
         await self.execute(BEAT, {"url": url, "forgotten_days": FORGOTTEN_DAYS})
         return [row.url for row in await self.rows(_Gateway, ALIVE, [ALIVE_S])]
 
-    async def share_demand(
-        self, url: str, demand: Mapping[str, Demand]
-    ) -> list[dict[str, Demand]]:
+    async def share_demand(self, url: str, demand: Mapping[str, Demand]) -> list[dict[str, Demand]]:
         """Record what the gateway at this URL sees, by base model; returns what each other live
         gateway does."""
         await self.execute(SHARE_DEMAND, [Jsonb(msgspec.to_builtins(demand)), url])

@@ -53,7 +53,9 @@ def test_the_metrics_are_listed() -> None:
 
 def test_a_pool_is_told_of_by_its_label() -> None:
     demand = fleet(**{"org/Base 1": Demand(1, 2, held=3), "other": Demand(1, 9)})
-    assert value("lorikeet_demand?labelSelector=pool%3Dorg-Base-1", demand) == {"org-Base-1": "5000m"}
+    assert value("lorikeet_demand?labelSelector=pool%3Dorg-Base-1", demand) == {
+        "org-Base-1": "5000m"
+    }
     assert value("lorikeet_demand", demand) == {"org-Base-1": "5000m", "other": "9000m"}
     assert label_of("-" + "x" * 99) == "x" * 63
 

@@ -54,7 +54,9 @@ def test_gateways_are_asked_now_and_then_and_while_none_answers_nothing_changes(
     assert policy(Context())[0] == 0
 
 
-def test_an_engine_takes_the_gpus_of_its_profile_on_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_takes_the_gpus_of_its_profile_on_one_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(ray_serve, "is_cpu_build", lambda: False)
     options = ray_serve._parser().parse_args(["--ray", "auto", "--cpus", "4", "--max", "5"])
     profile = EngineProfile("org/model", tensor_parallel_size=4, pipeline_parallel_size=2)

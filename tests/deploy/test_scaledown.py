@@ -47,7 +47,13 @@ def fleet(**loads: int) -> Fleet:
 
 
 def test_the_idlest_costs_least_and_small_changes_cost_no_write() -> None:
-    assert costs(fleet(a=0, b=1, c=5, d=7, e=8)) == {"a": "0", "b": "1", "c": "3", "d": "3", "e": "4"}
+    assert costs(fleet(a=0, b=1, c=5, d=7, e=8)) == {
+        "a": "0",
+        "b": "1",
+        "c": "3",
+        "d": "3",
+        "e": "4",
+    }
 
 
 def test_only_what_changed_is_written(tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield listening
 
 
-def test_nobody_is_told_where_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_is_told_where_nobody_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     announce.ready()
     announce.stopping()
     asyncio.run(announce.keep_alive())

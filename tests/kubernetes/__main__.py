@@ -1,6 +1,6 @@
 """`python -m tests.kubernetes BINARIES FOLDER`: the scenario, inside of namespaces of its own.
 
-    unshare --net --mount --pid --fork --kill-child --mount-proc python -m tests.kubernetes ...
+unshare --net --mount --pid --fork --kill-child --mount-proc python -m tests.kubernetes ...
 """
 
 from __future__ import annotations

@@ -90,9 +90,7 @@ class Kubelet:
         """Follow what Kubernetes wants here, until cancelled."""
         try:
             while True:
-                found = await self.api.items(
-                    "/api/v1/pods", fieldSelector=f"spec.nodeName={NODE}"
-                )
+                found = await self.api.items("/api/v1/pods", fieldSelector=f"spec.nodeName={NODE}")
                 await self._follow({pod["metadata"]["uid"]: pod for pod in found})
                 await asyncio.sleep(POLL_S)
         finally:
@@ -290,7 +288,9 @@ class Pod:
         await self._tell("Running")
         if startup := self._container.get("startupProbe"):
             await self._until(startup, succeeds=True)
-        readiness, liveness = (self._container.get(f"{one}Probe") for one in ("readiness", "liveness"))
+        readiness, liveness = (
+            self._container.get(f"{one}Probe") for one in ("readiness", "liveness")
+        )
         async with asyncio.TaskGroup() as together:
             together.create_task(self._follow_readiness(readiness))
             if liveness:

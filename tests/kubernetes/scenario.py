@@ -292,7 +292,9 @@ class Manager:
             command = ["manage.py", "kubernetes_secrets", *arguments]
             found += json.loads(self._run(command, {}))["items"]
         found.append(front_proxy)
-        return sorted(found, key=lambda one: ORDER.index(one["kind"]) if one["kind"] in ORDER else 9)
+        return sorted(
+            found, key=lambda one: ORDER.index(one["kind"]) if one["kind"] in ORDER else 9
+        )
 
     async def let_engines_in(self, api: Api, kubelet: Kubelet) -> None:
         """Once the migration is through: a credential for the engines of the pool."""

@@ -52,7 +52,9 @@ def test_nothing_runs_with_more_than_it_needs(manifests: list[Object]) -> None:
 def test_each_process_is_given_its_own_secret_alone(manifests: list[Object]) -> None:
     for name, pod in pods(manifests):
         (container,) = pod["containers"]
-        given = [one["secretRef"]["name"] for one in container.get("envFrom", []) if "secretRef" in one]
+        given = [
+            one["secretRef"]["name"] for one in container.get("envFrom", []) if "secretRef" in one
+        ]
         assert given == ([] if name == "redis" else [name])
         if name in SECRETS_OF and name != "redis":
             assert container["args"][0] == name

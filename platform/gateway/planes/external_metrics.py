@@ -233,7 +233,10 @@ class ExternalMetrics:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         address = str(writer.get_extra_info("peername")[0])
-        if self._addresses.total() >= MAX_CONNECTIONS or self._addresses[address] >= MAX_PER_ADDRESS:
+        if (
+            self._addresses.total() >= MAX_CONNECTIONS
+            or self._addresses[address] >= MAX_PER_ADDRESS
+        ):
             return writer.transport.abort()
         self._addresses[address] += 1
         try:

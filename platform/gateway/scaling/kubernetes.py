@@ -114,7 +114,10 @@ class Cluster:
             BadSetting: this is none, or it has no service account.
         """
         try:
-            host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+            host, port = (
+                os.environ["KUBERNETES_SERVICE_HOST"],
+                os.environ["KUBERNETES_SERVICE_PORT"],
+            )
             namespace = (account / "namespace").read_text().strip()
             context = ssl.create_default_context(cafile=account / "ca.crt")
         except (KeyError, OSError) as error:

@@ -144,9 +144,7 @@ def main(arguments: list[str]) -> None:
     log.info("engines_deployed", pool=profile.name, least=options.min, most=options.max)
 
 
-def deployed(
-    options: argparse.Namespace, profile: EngineProfile, drain_s: float
-) -> dict[str, Any]:
+def deployed(options: argparse.Namespace, profile: EngineProfile, drain_s: float) -> dict[str, Any]:
     """The options of the deployment: where its replicas lie, how many there are, how they end."""
     gpus = profile.tensor_parallel_size * profile.pipeline_parallel_size
     return {

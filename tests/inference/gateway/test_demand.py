@@ -67,7 +67,9 @@ views = st.lists(st.dictionaries(st.sampled_from(["a", "b"]), figures), max_size
 
 
 @given(views)
-def test_engines_count_once_and_what_gateways_hold_each_time(found: list[dict[str, Demand]]) -> None:
+def test_engines_count_once_and_what_gateways_hold_each_time(
+    found: list[dict[str, Demand]],
+) -> None:
     for pool, demand in together(found).items():
         of_pool = [view[pool] for view in found if pool in view]
         assert demand.running == max(one.running for one in of_pool)
