@@ -136,7 +136,7 @@ class Listening:
     """The listener, and what its clients trust."""
 
     def __init__(self, folder: Path) -> None:
-        secret, service = external_metrics("lorikeet")
+        secret, _ = external_metrics("lorikeet")
         self.files = Files(folder / "tls.crt", folder / "tls.key", folder / "front-proxy.crt")
         self.files.certificate.write_text(secret["stringData"]["tls.crt"])
         self.files.key.write_text(secret["stringData"]["tls.key"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -24,9 +23,9 @@ class Context:
 
 
 def test_there_are_as_many_engines_as_requests_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: Callable[[], Fleet] = lambda: Fleet({"base": Pool(demand, 1)}, [])
-    monkeypatch.setattr(ray_serve, "ask", lambda *_: told())
     for demand, wanted in ((0, 0), (1, 1), (16, 1), (17, 2), (1000, 8)):
+        told = Fleet({"base": Pool(demand, 1)}, [])
+        monkeypatch.setattr(ray_serve, "ask", lambda *_, told=told: told)
         policy = Demanded(["http://gateway"], "token", "base", 16)
         assert policy(Context())[0] == wanted
     assert Demanded([], "", "another", 16)(Context())[0] == 0, "nobody asks for it"

@@ -180,7 +180,7 @@ class Pod:
     async def live(self) -> None:
         """From its start to its end."""
         try:
-            await self._network.connect()
+            await asyncio.to_thread(self._network.connect)
             self._folder.mkdir(parents=True)
             binds = [bind async for bind in self._volumes()]
             policy = self.manifest["spec"].get("restartPolicy", "Always")

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import random
 import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -43,14 +44,14 @@ class Namespace:
         self._holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
         self.path = f"/proc/{self._holder.pid}/ns/net"
 
-    async def connect(self) -> None:
+    def connect(self) -> None:
         """Give it its end of a cable."""
         own = Path("/proc/self/ns/net").readlink()
         while Path(self.path).readlink() == own:  # until `unshare` has done it
-            await asyncio.sleep(0.01)
+            time.sleep(0.01)
         outer, inside = f"pod{self._number}", ["nsenter", f"--net={self.path}"]
-        ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns",
-           str(self._holder.pid))  # fmt: skip
+        pid = str(self._holder.pid)
+        ip("link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", pid)
         ip("link", "set", outer, "master", "pods", "up")
         for command in (
             ["ip", "addr", "add", f"{self.address}/24", "dev", "eth0"],

@@ -14,16 +14,16 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import demo
 import yaml
 
+import demo
 from gateway.database import redis_command, redis_socket, start_embedded
 from gateway.start import SECRETS
 from tests.kubernetes.api import Api, Object
 from tests.kubernetes.control_plane import Keys, control_plane
 from tests.kubernetes.kubelet import Image, Kubelet, Pod
 from tests.kubernetes.load import Load
-from tests.kubernetes.network import HOST_IP, Services, bring_up, outside
+from tests.kubernetes.network import Services, bring_up, outside
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERLAY = Path(__file__).parent / "overlay"
@@ -300,7 +300,7 @@ class Manager:
         """Once the migration is through: a credential for the engines of the pool."""
         path = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/migrate"
         async with asyncio.timeout(WAIT_S):
-            while not (await api.get(path))["status"].get("succeeded"):
+            while not (await api.get(path))["status"].get("succeeded"):  # noqa: ASYNC110
                 await asyncio.sleep(0.5)
         made = self._manage("engine_credential", "make", "pool", "--pool", demo.MODEL_NAME)
         secret = {

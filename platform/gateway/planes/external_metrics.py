@@ -7,8 +7,8 @@ which only that certificate is heard: signed by the cluster's front-proxy author
 the names that are expected, as that authority may sign others too. Whom the API server asks for
 (`X-Remote-User`) changes nothing. A gateway has no rights in Kubernetes at all.
 
-Whoever else connects is bounded before anything is known of it: in number, in number of an address,
-and in time. On its worst day that keeps the autoscaler without figures, and it changes nothing then.
+Whoever else connects is bounded before anything is known of them: in number, in number of one
+address, and in time. At worst the autoscaler gets no figures, and then it changes nothing.
 
 https://kubernetes.io/docs/tasks/extend-kubernetes/configure-aggregation-layer
 """

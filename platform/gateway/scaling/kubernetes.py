@@ -36,8 +36,8 @@ COST = "controller.kubernetes.io/pod-deletion-cost"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 HELP = (
     "Tell Kubernetes which engine to stop first when it stops one: the one with least to do "
-    "(controller.kubernetes.io/pod-deletion-cost). One of them is enough; without it a newer engine "
-    "is stopped before an older one."
+    "(controller.kubernetes.io/pod-deletion-cost). One such process is enough; without it a newer "
+    "engine is stopped before an older one."
 )
 
 

@@ -42,8 +42,8 @@ log = structlog.get_logger(__name__)
 
 ROOT = Path(__file__).resolve().parents[3]
 HELP = (
-    "Run the engines of one pool on a Ray cluster, as many as its demand needs. What follows -- are "
-    "options of `manage.py engine`, whose --gateway is asked for the demand. It ends when Ray has it."
+    "Run the engines of one pool on a Ray cluster, as many as its demand needs. What follows `--` "
+    "are options of `manage.py engine`; its --gateway is asked for the demand."
 )
 ASK_EVERY_S = 2.0
 """Serve's controller asks for a decision ten times a second, and waits for it."""
@@ -52,7 +52,7 @@ STOPS_S = 60
 
 
 class Demanded:
-    """Serve's autoscaling policy: so many replicas that none has more than `per_engine` requests."""
+    """Serve's autoscaling policy: one replica for each `per_engine` requests."""
 
     def __init__(self, gateways: list[str], token: str, pool: str, per_engine: int) -> None:
         self._gateways, self._token = gateways, token
@@ -103,7 +103,7 @@ class Engine:
     async def __del__(self) -> None:
         """Serve waits for this, as long as the deployment's grace is."""
         self._process.send_signal(signal.SIGTERM)
-        while self._process.poll() is None:
+        while self._process.poll() is None:  # noqa: ASYNC110 - nobody tells this loop
             await asyncio.sleep(0.2)
 
 

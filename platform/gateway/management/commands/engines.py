@@ -1,5 +1,5 @@
-"""`manage.py engines`: the engines of a pool on a Ray cluster. It runs without Django; this lists it
-in `help`."""
+"""`manage.py engines`: a pool's engines on a Ray cluster. It runs without Django; this lists it in
+`help`."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ def _secret(
 
 
 def external_metrics(namespace: str) -> list[dict[str, Any]]:
-    """The APIService that sends the autoscaler's questions to gateways, and their certificate, which
-    is its own authority."""
+    """The APIService that sends the autoscaler's questions to gateways, and their certificate,
+    which is its own authority."""
     certificate, key = _certificate(f"{SERVICE}.{namespace}.svc")
     tls = {"tls.crt": certificate, "tls.key": key}
     service = {
