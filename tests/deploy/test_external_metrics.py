@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -145,13 +143,11 @@ class Listening:
         names = ["front-proxy-client"]
         demand = FleetDemand(lambda: {"base": Demand(1, 2)}, -1000.0)
         demand.heard([], asyncio.get_running_loop().time() + 1e6)
-        self.server = ExternalMetrics(demand, "127.0.0.1", 1, self.files, names)
+        self.server = ExternalMetrics(demand, "127.0.0.1", 0, self.files, names)
 
     @property
-    def port(self) -> int:
-        server = self.server._server
-        assert server is not None
-        return int(server.sockets[0].getsockname()[1])
+    def port(self) -> int | None:
+        return self.server.port
 
     async def ask(self, certificate: tuple[str, str] | None, target: str) -> httpx.Response:
         """As Kubernetes' API server asks: for the service's name, with its certificate."""
@@ -167,16 +163,9 @@ class Listening:
 
 
 @pytest.fixture
-async def listening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listening]:
-    start = asyncio.start_server
-
-    async def anywhere(serve: Any, host: str, port: int) -> asyncio.Server:
-        return await start(serve, host, 0)
-
-    monkeypatch.setattr(asyncio, "start_server", anywhere)
-    async with AsyncExitStack() as stack:
-        made = Listening(tmp_path)
-        await stack.enter_async_context(made.server)
+async def listening(tmp_path: Path) -> AsyncIterator[Listening]:
+    made = Listening(tmp_path)
+    async with made.server:
         yield made
 
 

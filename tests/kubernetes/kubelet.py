@@ -14,9 +14,10 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 import structlog
@@ -25,10 +26,11 @@ from tests.kubernetes.api import Api, Object
 from tests.kubernetes.network import Namespace, Services
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 NODE = "node"
 POLL_S = 0.2
-RESTART_S = 1.0
+RESTART_S = 3.0
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 ROOM = {"cpu": "100", "memory": "1000Gi", "pods": "100"}
 IN_A_ROOT_OF_ITS_OWN = """
@@ -42,6 +44,7 @@ while IFS=' ' read -r from to; do
   else mkdir -p "$(dirname "$PLACE/root$to")"; [ -e "$PLACE/root$to" ] || touch "$PLACE/root$to"; fi
   mount --bind "$from" "$PLACE/root$to"
 done <<< "$BINDS"
+while read -r folder; do chmod o+x "$PLACE/root$folder"; done <<< "$OPEN"
 if [ "$READ_ONLY" = 1 ]; then mount -o remount,ro "$PLACE/root"; fi
 cd /
 exec chroot "$PLACE/root" setpriv --reuid="$USER_ID" --regid="$GROUP_ID" --clear-groups \
@@ -59,6 +62,12 @@ class Image:
 
     command: list[str]
     environment: Mapping[str, str]
+
+    @property
+    def folders(self) -> set[str]:
+        """All above its files. In the pod anybody may pass through them, as through an image's."""
+        files = [Path(part) for one in self.command for part in (one, os.path.realpath(one))]
+        return {str(folder) for file in files for folder in file.parents if str(folder) != "/"}
 
 
 @dataclass
@@ -182,7 +191,7 @@ class Pod:
         try:
             await asyncio.to_thread(self._network.connect)
             self._folder.mkdir(parents=True)
-            binds = [bind async for bind in self._volumes()]
+            binds = await self._given(self._volumes)
             policy = self.manifest["spec"].get("restartPolicy", "Always")
             while not self._stopping.is_set():
                 status = await self._run(binds)
@@ -203,7 +212,7 @@ class Pod:
 
     async def _run(self, binds: list[tuple[str, str]]) -> int:
         """One life of the container; its exit status."""
-        environment = await self._environment()
+        environment = await self._given(self._environment)
         place = self._folder / "root"
         place.mkdir(exist_ok=True)
         security = self.manifest["spec"].get("securityContext", {})
@@ -212,6 +221,7 @@ class Pod:
             "PATH": os.environ["PATH"],
             "PLACE": str(place),
             "BINDS": "\n".join(f"{source} {target}" for source, target in binds),
+            "OPEN": "\n".join(self._kubelet.image.folders),
             "READ_ONLY": "1" if own.get("readOnlyRootFilesystem") else "0",
             "USER_ID": str(security["runAsUser"]),
             "GROUP_ID": str(security["runAsGroup"]),
@@ -329,7 +339,7 @@ class Pod:
         asked = probe["httpGet"]
         url = f"http://{self.address}:{self._port(asked['port'])}{asked['path']}"
         try:
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx.AsyncClient(trust_env=False, verify=False) as client:
                 answer = await client.get(url, timeout=probe.get("timeoutSeconds", 1) + 1)
         except httpx.HTTPError:
             return False
@@ -351,6 +361,16 @@ class Pod:
         return await done.wait()
 
     # --- what it is given ------------------------------------------------------------------------
+
+    async def _given(self, find: Callable[[], Awaitable[T]]) -> T:
+        """What the manifest names, once all of it is there."""
+        while True:
+            try:
+                return await find()
+            except httpx.HTTPStatusError as error:
+                if error.response.status_code != httpx.codes.NOT_FOUND or self._stopping.is_set():
+                    raise
+            await asyncio.sleep(RESTART_S)
 
     async def _environment(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -377,19 +397,21 @@ class Pod:
     async def _secret(self, name: str) -> dict[str, str]:
         return _decoded((await self._named("secrets", name))["data"])
 
-    async def _volumes(self) -> AsyncIterator[tuple[str, str]]:
+    async def _volumes(self) -> list[tuple[str, str]]:
         """What is mounted where: pairs of paths."""
+        binds = []
         volumes = {one["name"]: one for one in self.manifest["spec"].get("volumes", [])}
         for mount in self._container.get("volumeMounts", []):
             source = await self._source(volumes[mount["name"]])
             if sub := mount.get("subPath"):
                 source = self._for_its_account(source / sub)
-            yield str(source), mount["mountPath"]
+            binds.append((str(source), mount["mountPath"]))
         hosts = {"localhost": "127.0.0.1", **self._kubelet.hosts, **self._kubelet.services.names}
         lines = "".join(f"{address} {name}\n" for name, address in hosts.items())
-        yield str(self._written("hosts", lines)), "/etc/hosts"
+        binds.append((str(self._written("hosts", lines)), "/etc/hosts"))
         if self.manifest["spec"].get("automountServiceAccountToken") is not False:
-            yield str(await self._account()), ACCOUNT
+            binds.append((str(await self._account()), ACCOUNT))
+        return binds
 
     async def _source(self, volume: Object) -> Path:
         place = self._folder / "volumes" / volume["name"]
@@ -398,7 +420,7 @@ class Pod:
         if "persistentVolumeClaim" in volume:
             claim = volume["persistentVolumeClaim"]["claimName"]
             return self._for_its_account(self._kubelet.folder / "claims" / claim)
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         if "secret" in volume:
             files = await self._secret(volume["secret"]["secretName"])
         else:
@@ -425,7 +447,7 @@ class Pod:
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         made = await self._api.create(path, asked)
         place = self._folder / "account"
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         authority = (self._kubelet.folder / "keys" / "ca.crt").read_text()
         for file, text in (
             ("token", made["status"]["token"]),

@@ -60,7 +60,9 @@ class Load:
         headers = {"Authorization": f"Bearer {self.key}"}
         try:
             async with (
-                httpx.AsyncClient(trust_env=False, timeout=120, headers=headers) as client,
+                httpx.AsyncClient(
+                    trust_env=False, verify=False, timeout=120, headers=headers
+                ) as client,
                 client.stream("POST", f"{self.url}/v1/chat/completions", json=body) as answer,
             ):
                 if answer.status_code != httpx.codes.OK:

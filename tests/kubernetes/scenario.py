@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
@@ -201,7 +202,7 @@ async def run(binaries: Path, folder: Path) -> Result:
 def _settings(folder: Path) -> dict[str, str]:
     """What `.env` has."""
     url = start_embedded(folder / "postgres")
-    socket = url.partition("host=")[2]
+    (socket,) = parse_qs(urlsplit(url).query)["host"]
     made = {name: secrets.token_urlsafe(32) for name in (*SECRETS, "METRICS_TOKEN")}
     return made | {
         "DATABASE_URL": "postgresql://postgres@postgres:5432/postgres",

@@ -53,4 +53,8 @@ def test_engines_come_and_go_with_the_load_and_nothing_is_lost(tmp_path: Path) -
     facts = result["facts"]
     assert facts["cut off at the end of their grace"] == []
     assert facts["ended by a liveness probe"] == []
-    assert facts["answered"] == facts["told to clients"]
+    told, billed = facts["told to clients"], facts["answered"]
+    failures = sum(sum(step["failures"].values()) for step in result["steps"])
+    # A client may have missed the end of an answer that was all there.
+    assert told["requests"] <= billed["requests"] <= told["requests"] + failures
+    assert told["completion_tokens"] <= billed["completion_tokens"]

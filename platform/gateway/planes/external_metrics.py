@@ -19,12 +19,14 @@ import asyncio
 import json
 import math
 import re
+import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,6 +39,7 @@ from django.conf import settings
 from inference.environ import BadSetting
 from inference.errors import Unavailable
 from inference.gateway.fleet.demand import FIGURES, FleetDemand
+from inference.supervision import supervised
 
 log = structlog.get_logger(__name__)
 
@@ -184,14 +187,14 @@ class ExternalMetrics:
     """The listener; a context, which ends it."""
 
     def __init__(
-        self, demand: FleetDemand, host: str, port: int, files: Files, names: Collection[str]
+        self, demand: FleetDemand, host: str, port: int | None, files: Files, names: Collection[str]
     ) -> None:
-        """Port 0: none. `names` are those of the API servers' certificates."""
+        """Without a port there is none. `names` are those of the API servers' certificates."""
         self._demand, self._host, self.port = demand, host, port
         self._files, self._names = files, frozenset(names)
         self._context: tuple[tuple[int, ...], ssl.SSLContext] | None = None
         self._addresses = Counter[str]()
-        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     def configured(cls, demand: FleetDemand) -> ExternalMetrics:
@@ -208,12 +211,18 @@ class ExternalMetrics:
         )
         if port and not names:
             raise BadSetting("EXTERNAL_METRICS_CLIENTS is empty: it must name API servers")
-        return cls(demand, settings.EXTERNAL_METRICS_HOST, port, files, names)
+        return cls(demand, settings.EXTERNAL_METRICS_HOST, port or None, files, names)
 
     async def __aenter__(self) -> ExternalMetrics:
-        if self.port:
+        if self.port is not None:
             self._fresh_context()  # what is wrong with the files is said at the start
-            self._server = await asyncio.start_server(self._serve, self._host, self.port)
+            listening = socket.create_server((self._host, self.port), backlog=MAX_CONNECTIONS)
+            listening.setblocking(False)
+            self.port = listening.getsockname()[1]
+            accepting = partial(self._accept, listening)
+            self._keep(supervised("external metrics", accepting)).add_done_callback(
+                lambda ended: listening.close()
+            )
         return self
 
     async def __aexit__(
@@ -222,8 +231,15 @@ class ExternalMetrics:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._server is not None:
-            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _fresh_context(self) -> ssl.SSLContext:
         state = self._files.state()
@@ -231,31 +247,45 @@ class ExternalMetrics:
             self._context = state, self._files.context()
         return self._context[1]
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = str(writer.get_extra_info("peername")[0])
-        if (
-            self._addresses.total() >= MAX_CONNECTIONS
-            or self._addresses[address] >= MAX_PER_ADDRESS
-        ):
-            return writer.transport.abort()
-        self._addresses[address] += 1
-        try:
-            await writer.start_tls(self._fresh_context(), ssl_handshake_timeout=HANDSHAKE_S)
-            if name := self._stranger(writer):
-                log.warning("external_metrics_refused", address=address, client=name)
+    async def _accept(self, listening: socket.socket) -> None:
+        """asyncio's own servers know of a connection when its handshake is over."""
+        while True:
+            connection, (address, *_) = await asyncio.get_running_loop().sock_accept(listening)
+            taken = self._addresses
+            if taken.total() >= MAX_CONNECTIONS or taken[address] >= MAX_PER_ADDRESS:
+                connection.close()
             else:
-                await self._converse(reader, writer)
+                self._addresses[address] += 1
+                self._keep(self._serve(connection, address))
+
+    async def _serve(self, connection: socket.socket, address: str) -> None:
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=self._fresh_context(),
+                ssl_handshake_timeout=HANDSHAKE_S,
+            )
+            try:
+                if name := _stranger(transport, self._names):
+                    log.warning("external_metrics_refused", address=address, client=name)
+                else:
+                    writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+                    await self._converse(reader, writer)
+                    writer.close()
+                    async with asyncio.timeout(HANDSHAKE_S):
+                        await writer.wait_closed()
+            finally:
+                transport.abort()
         except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
             log.info("external_metrics_broken", address=address, error=str(error))
         finally:
+            connection.close()
             self._addresses[address] -= 1
-            writer.transport.abort()
-
-    def _stranger(self, writer: asyncio.StreamWriter) -> str:
-        """The name of a client that is none of the API servers; empty if it is one."""
-        subject = (writer.get_extra_info("peercert") or {}).get("subject", ())
-        names = [value for part in subject for kind, value in part if kind == "commonName"]
-        return "" if len(names) == 1 and names[0] in self._names else f"{names}"
+            if not self._addresses[address]:
+                del self._addresses[address]
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
@@ -279,7 +309,10 @@ class ExternalMetrics:
         try:
             if asked.method != b"GET":
                 raise Refused(405, "MethodNotAllowed", "there is nothing but GET")
-            status, told = 200, answer(asked.target.decode(), self._demand, time.monotonic())
+            status, told = (
+                200,
+                answer(asked.target.decode("latin-1"), self._demand, time.monotonic()),
+            )
         except Refused as refused:
             status = refused.status
             told = {
@@ -298,3 +331,10 @@ class ExternalMetrics:
             connection.send(h11.EndOfMessage()),
         ]
         return b"".join(part for part in parts if part)
+
+
+def _stranger(transport: asyncio.BaseTransport, names: Collection[str]) -> str:
+    """The name of a client that is none of the API servers; empty if it is one."""
+    subject = (transport.get_extra_info("peercert") or {}).get("subject", ())
+    found = [value for part in subject for kind, value in part if kind == "commonName"]
+    return "" if len(found) == 1 and found[0] in names else f"{found}"
