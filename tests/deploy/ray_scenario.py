@@ -128,7 +128,7 @@ class World:
             sys.executable, str(ROOT / "manage.py"), "engines", "--ray", ADDRESS, "--max", "3",
             "--per-engine", "8", "--cpus", "0", "--resources", '{"engine": 1}',
             "--up-after", "1", "--down-after", "5", "--",
-            "--engine", "synthetic", "--tokens-per-second", "20", "--model", str(demo.BASE),
+            "--engine", "synthetic", "--tokens-per-second", "5", "--model", str(demo.BASE),
             "--served-name", demo.MODEL_NAME, "--gateway", ",".join(self._stack.urls),
             "--journals", str(self._folder / "journals"),
             "--cache-dir", str(self._folder / "cache"), "--drain", str(drain_s),

@@ -204,10 +204,12 @@ async def test_those_that_never_say_who_they_are_keep_nobody_else_away_for_long(
     silent = [
         await asyncio.open_connection("127.0.0.1", listening.port) for _ in range(MAX_PER_ADDRESS)
     ]
-    refused, _ = await asyncio.open_connection("127.0.0.1", listening.port)
-    assert await refused.read() == b"", "one more than an address may have"
-    for reader, _ in silent:
+    reader, refused = await asyncio.open_connection("127.0.0.1", listening.port)
+    assert await reader.read() == b"", "one more than an address may have"
+    refused.close()
+    for reader, writer in silent:
         assert await reader.read() == b"", "its time is over"
+        writer.close()
     certificate = listening.authority.client("front-proxy-client")
     assert (await listening.ask(certificate, METRIC)).status_code == 200
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -35,8 +37,9 @@ def test_there_are_as_many_engines_as_requests_need(monkeypatch: pytest.MonkeyPa
 def test_gateways_are_asked_now_and_then_and_while_none_answers_nothing_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now, answers = 0.0, [Fleet({"base": Pool(40, 1)}, []), Unknown(), Fleet({}, [])]
-    monkeypatch.setattr(ray_serve.time, "monotonic", lambda: now)
+    now = 0.0
+    answers: list[Fleet | Unknown] = [Fleet({"base": Pool(40, 1)}, []), Unknown(), Fleet({}, [])]
+    monkeypatch.setattr(time, "monotonic", lambda: now)
 
     def ask(*_: object) -> Fleet:
         answer = answers.pop(0)
@@ -58,7 +61,7 @@ def test_an_engine_takes_the_gpus_of_its_profile_on_one_node(
 ) -> None:
     monkeypatch.setattr(ray_serve, "is_cpu_build", lambda: False)
     options = ray_serve._parser().parse_args(["--ray", "auto", "--cpus", "4", "--max", "5"])
-    profile = EngineProfile("org/model", tensor_parallel_size=4, pipeline_parallel_size=2)
+    profile = EngineProfile(model="org/model", tensor_parallel_size=4, pipeline_parallel_size=2)
     made = deployed(options, profile, 600.0)
     assert made["ray_actor_options"] == {"num_cpus": 4.0, "num_gpus": 8, "resources": {}}
     assert made["graceful_shutdown_timeout_s"] >= 630
@@ -69,6 +72,6 @@ def test_an_engine_takes_the_gpus_of_its_profile_on_one_node(
 
 
 def test_without_ray_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ray_serve.sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(BadSetting, match="pip install"):
         main(["--ray", "auto", "--", "--model", "org/model"])

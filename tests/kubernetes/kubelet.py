@@ -40,6 +40,7 @@ mount -t tmpfs tmpfs "$PLACE"; mkdir "$PLACE/upper" "$PLACE/work" "$PLACE/root"
 mount -t overlay overlay -o "lowerdir=/,upperdir=$PLACE/upper,workdir=$PLACE/work" "$PLACE/root"
 mount --rbind /proc "$PLACE/root/proc"; mount --rbind /dev "$PLACE/root/dev"
 while IFS=' ' read -r from to; do
+  to=$(chroot "$PLACE/root" realpath -m "$to")
   if [ -d "$from" ]; then mkdir -p "$PLACE/root$to"
   else mkdir -p "$(dirname "$PLACE/root$to")"; [ -e "$PLACE/root$to" ] || touch "$PLACE/root$to"; fi
   mount --bind "$from" "$PLACE/root$to"
@@ -144,7 +145,7 @@ class Pod:
         self.component: str = self.meta["labels"].get("app.kubernetes.io/component", "")
         (self._container,) = manifest["spec"]["containers"]
         self._kubelet, self._api = kubelet, kubelet.api
-        self._folder = kubelet.folder / "pods" / self.meta["uid"]
+        self._folder: Path = kubelet.folder / "pods" / self.meta["uid"]
         self._network = Namespace()
         self._process: asyncio.subprocess.Process | None = None
         self._grace_s: float | None = None

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 
 import httpx
 
-TOKENS = 60
-"""Of each answer: three seconds of the synthetic engine."""
+TOKENS = 30
+"""Of each answer, at 5 a second: long ones at a leisurely pace leave the machine to the processes
+that come and go."""
+QUESTION = "Tell me a long story. " * 20
+"""The synthetic engine answers with what it is asked."""
 PAUSE_S = 0.2
 """After a failure; a client that asks at once again would count one cause a hundred times."""
 
@@ -52,7 +55,7 @@ class Load:
         """One request over a new connection; what went wrong, empty if nothing did."""
         body = {
             "model": self.model,
-            "messages": [{"role": "user", "content": "Tell me a long story."}],
+            "messages": [{"role": "user", "content": QUESTION}],
             "max_tokens": tokens,
             "stream": True,
             "stream_options": {"include_usage": True},

@@ -106,7 +106,7 @@ class World:
         """Whether all pods of the Deployment are of its newest template, and no other is there."""
         found = await self.api.get(f"{APPS}/{name}")
         status, replicas = found["status"], found["spec"]["replicas"]
-        return (
+        return bool(
             status.get("observedGeneration") == found["metadata"]["generation"]
             and status.get("updatedReplicas") == status.get("availableReplicas") == replicas
             and len(self.kubelet.of(name)) == replicas

@@ -129,7 +129,8 @@ def main(arguments: list[str]) -> None:
     name = f"engines-{profile.name}"
     ray.init(options.ray, log_to_driver=False)
     if options.stop:
-        return serve.delete(name)
+        serve.delete(name)
+        return
     global policy
     policy = Demanded(
         environ.base_urls(engine.gateway),

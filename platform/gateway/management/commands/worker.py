@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from procrastinate.contrib.django import app
 
+from gateway.schema import require_migrated
 from inference import announce
 from inference.logs import configure
 from tenants.adapters.jobs import UPLOADS
@@ -35,6 +36,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        require_migrated()
         configure("worker", settings.LOG_LEVEL)
         queues = {"default": options["concurrency"], UPLOADS: options["upload_concurrency"]}
         asyncio.run(_work(queues))
