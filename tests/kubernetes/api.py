@@ -85,7 +85,7 @@ class Api:
         """Make it. What this Kubernetes has no room for is left out."""
         if one["kind"] in UNKNOWN:
             return
-        version: str = OLDER.get((one["apiVersion"], one["kind"]), one["apiVersion"])
+        version = OLDER.get((one["apiVersion"], one["kind"])) or str(one["apiVersion"])
         await self.create(collection_of(one, version), one | {"apiVersion": version})
 
     async def patch(self, path: str, body: Mapping[str, Any], kind: str = "merge") -> bool:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 NODE = "node"
 POLL_S = 0.2
-RESTART_S = 3.0
+RESTART_S = 10.0
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 ROOM = {"cpu": "100", "memory": "1000Gi", "pods": "100"}
 IN_A_ROOT_OF_ITS_OWN = """
@@ -415,7 +415,7 @@ class Pod:
         return binds
 
     async def _source(self, volume: Object) -> Path:
-        place = self._folder / "volumes" / volume["name"]
+        place: Path = self._folder / "volumes" / volume["name"]
         if "emptyDir" in volume:
             return self._for_its_account(place)
         if "persistentVolumeClaim" in volume:

@@ -32,7 +32,7 @@ NAMESPACE = "lorikeet"
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 SCALERS = f"/apis/autoscaling/v2beta2/namespaces/{NAMESPACE}/horizontalpodautoscalers"
 COST = "controller.kubernetes.io/pod-deletion-cost"
-WAIT_S = 300.0
+WAIT_S = 600.0
 FEW, MANY = 2, 26
 
 
