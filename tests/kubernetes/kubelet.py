@@ -415,20 +415,17 @@ class Pod:
         return binds
 
     async def _source(self, volume: Object) -> Path:
-        place: Path = self._folder / "volumes" / volume["name"]
+        place = self._folder / "volumes" / volume["name"]
         if "emptyDir" in volume:
             return self._for_its_account(place)
         if "persistentVolumeClaim" in volume:
             claim = volume["persistentVolumeClaim"]["claimName"]
             return self._for_its_account(self._kubelet.folder / "claims" / claim)
-        place.mkdir(parents=True, exist_ok=True)
         if "secret" in volume:
-            files = await self._secret(volume["secret"]["secretName"])
-        else:
-            files = (await self._named("configmaps", volume["configMap"]["name"]))["data"]
-        for name, text in files.items():
-            (place / name).write_text(text)
-        return place
+            return _filled(place, await self._secret(volume["secret"]["secretName"]))
+        return _filled(
+            place, (await self._named("configmaps", volume["configMap"]["name"]))["data"]
+        )
 
     def _for_its_account(self, place: Path) -> Path:
         place.mkdir(parents=True, exist_ok=True)
@@ -447,16 +444,22 @@ class Pod:
         path = f"/api/v1/namespaces/{self.meta['namespace']}/serviceaccounts/{name}/token"
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         made = await self._api.create(path, asked)
-        place = self._folder / "account"
-        place.mkdir(exist_ok=True)
-        authority = (self._kubelet.folder / "keys" / "ca.crt").read_text()
-        for file, text in (
-            ("token", made["status"]["token"]),
-            ("namespace", self.meta["namespace"]),
-            ("ca.crt", authority),
-        ):
-            (place / file).write_text(text)
-        return place
+        return _filled(
+            self._folder / "account",
+            {
+                "token": made["status"]["token"],
+                "namespace": self.meta["namespace"],
+                "ca.crt": (self._kubelet.folder / "keys" / "ca.crt").read_text(),
+            },
+        )
+
+
+def _filled(place: Path, files: Mapping[str, str]) -> Path:
+    """A folder with these files."""
+    place.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (place / name).write_text(text)
+    return place
 
 
 def _decoded(data: Mapping[str, str]) -> dict[str, str]:
