@@ -20,8 +20,10 @@ from inference.errors import (
     EngineLost,
     EngineRefused,
     InferenceError,
+    Overloaded,
     ProtocolViolation,
 )
+from inference.gateway.fleet.demand import Demand, seen
 from inference.gateway.fleet.dispatches import Dispatches, Mismatch
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.gaps import Gaps
@@ -29,7 +31,7 @@ from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.journey import Outcome, Why
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.requests import KEPT_BYTES, Requests, choose_link
-from inference.gateway.fleet.routing import Needs
+from inference.gateway.fleet.routing import EngineState, Needs
 from inference.gateway.fleet.stream import Stream
 from inference.grants import EngineCredential, Engines, Limiter, Recorder, Source
 from inference.link import wire
@@ -338,6 +340,15 @@ class Hub:
         for link in self._links.values():
             link.post(wire.Unload(digest))
 
+    def engines(self) -> list[EngineState]:
+        """What is known of the connected engines."""
+        return [link.engine for link in self._links.values()]
+
+    def demand(self) -> dict[str, Demand]:
+        """What this gateway sees that is asked of each pool, by base model."""
+        refused = self._requests.refusals.counts(time.monotonic())
+        return seen(self.engines(), self.held, refused)
+
     def drain(self, engine_id: str) -> None:
         """The engine gets no new work until its process starts anew; what runs is finished."""
         if link := self._links.get(engine_id):
@@ -352,7 +363,11 @@ class Hub:
             AdapterLoadFailed: it cannot be loaded.
             EngineLost: the engine went away meanwhile.
         """
-        link = choose_link(self._links, Needs(base_model, adapter))
+        try:
+            link = choose_link(self._links, Needs(base_model, adapter))
+        except Overloaded:
+            self._requests.note_unmet(base_model)
+            raise
         ticketed = self._dispatches.ticketed(adapter, link.credential.id)
         return await link.load(wire.Load(new_id(), ticketed, probe=True))
 

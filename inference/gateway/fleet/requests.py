@@ -34,6 +34,7 @@ from inference.errors import (
     Overloaded,
     RequestQuarantined,
 )
+from inference.gateway.fleet.demand import Refusals
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.gaps import Gaps
@@ -85,6 +86,7 @@ class Requests:
         self.closing = False
         self.moves: Counter[tuple[Why, Outcome]] = Counter()
         self.gaps = Gaps()
+        self.refusals = Refusals()
         self._links, self._limiter, self._dispatches = links, limiter, dispatches
         self._holding, self._held = holding, Held(holding)
         self._streams: dict[str, Stream] = {}
@@ -157,6 +159,15 @@ class Requests:
         elif entry.attempt >= self._unbilled.get(entry.id, sys.maxsize):
             del self._unbilled[entry.id]
 
+    def note_unmet(self, base_model: str) -> None:
+        """A request was refused; it counts as unmet where one more engine would have taken it,
+        which what no engine there can do says nothing of."""
+        if not any(
+            link.engine.info.name == base_model and not link.engine.draining and not link.full
+            for link in self._links.values()
+        ):
+            self.refusals.note(base_model, time.monotonic())
+
     def look_soon(self) -> None:
         """An engine came, or may take more than before: see who waits for one."""
         if (self._moving or self._held) and not self._looking:
@@ -219,7 +230,12 @@ class Requests:
         """Its figures are final."""
         done = stream.done
         assert done is not None
-        refused = done.fault is not None and isinstance(done.fault.error(), Overloaded)
+        error = done.fault and done.fault.error()
+        refused = isinstance(error, Overloaded)
+        if isinstance(error, NoEngine):
+            self.note_unmet(stream.target.base_model)
+        elif refused and not stream.ended_as_seen:  # the engine is full
+            self.refusals.note(stream.target.base_model, time.monotonic())
         if done.usage.prompt_tokens or not (stream.ended_as_seen or refused):
             self._limiter.settle(stream.id, done.usage)
         elif stream.may_have_cost:
@@ -311,13 +327,14 @@ class Requests:
         Raises:
             NoEngine, Overloaded: it can't wait either.
         """
+        base_model = order.target.base_model
         if refusal is not None and not self._holding.seconds:
+            self.note_unmet(base_model)
             raise refusal
-        target, tenant = order.target, order.grant.tenant
         request = Request(
             id=stream.id,
-            tenant=tenant,
-            base_model=target.base_model,
+            tenant=order.grant.tenant,
+            base_model=base_model,
             kind=_kind_of(order.needs(1)),
             size=len(order.body),
             tokens=order.tokens,
@@ -328,6 +345,7 @@ class Requests:
             self._held.add(request, time.monotonic())
         except NoEngine:
             if refusal is not None or self._try(stream) is not None:
+                self.note_unmet(base_model)
                 raise
             return
         self._wait(stream, self._holding.seconds)
