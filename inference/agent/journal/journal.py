@@ -70,6 +70,8 @@ from inference.operations.openai import Counts
 
 log = structlog.get_logger(__name__)
 
+NOTHING = Usage()
+
 _LIVE_BYTES = 160
 """About what an open or unacknowledged attempt takes in a snapshot."""
 
@@ -185,8 +187,11 @@ class Journal:
         """
         return list(self._state.closed.values())
 
-    def opened(self, attempt: Attempt, account: Account, model: str) -> None:
-        """An attempt was accepted; `model` as the client wrote it.
+    def opened(
+        self, attempt: Attempt, account: Account, model: str, inherited: Counts = NOTHING
+    ) -> None:
+        """An attempt was accepted; `model` as the client wrote it. It goes on from what lower
+        attempts used (`inherited`), which is part of its figures from now on.
 
         Raises:
             ValueError: this attempt is open or unacknowledged.
@@ -194,7 +199,10 @@ class Journal:
         id, number = attempt
         if attempt in self._state.open or attempt in self._state.closed:
             raise ValueError(f"attempt {number} of request {id} is in the journal already")
-        self._gather(Opened(next(self._handles), id, account, model, number))
+        tokens = inherited.completion_tokens
+        self._gather(Opened(next(self._handles), id, account, model, number, tokens))
+        if tokens:
+            self.progressed([(attempt, inherited)])
 
     def progressed(self, figures: Iterable[tuple[Attempt, Counts]]) -> None:
         """What attempts used up to now; those that aren't open are ignored."""

@@ -37,13 +37,15 @@ class Begun(_Record, tag="begun", frozen=True):
 
 
 class Opened(_Record, tag="opened", frozen=True):
-    """`handle` stands for the id in progress records: a fourth of the bytes."""
+    """`handle` stands for the id in progress records: a fourth of the bytes. `inherited` counts the
+    output tokens of lower attempts that this one goes on from; they are in its figures."""
 
     handle: int
     id: str
     account: Account
     model: str
     attempt: int = 1
+    inherited: int = 0
 
 
 class Progressed(_Record, tag="progressed", frozen=True):
@@ -157,5 +159,11 @@ class State:
 def entry_of(opened: Opened, usage: Usage, finish_reason: str) -> LedgerEntry:
     """What the ledger gets of an attempt that ended."""
     return LedgerEntry(
-        opened.id, opened.account, opened.model, usage, finish_reason, opened.attempt
+        opened.id,
+        opened.account,
+        opened.model,
+        usage,
+        finish_reason,
+        opened.attempt,
+        opened.inherited,
     )
