@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from inference.agent.engines.synthetic import Behaviour
+from inference.errors import Overloaded
 from inference.link import wire
 from inference.link.wire import Delta, Done, Resume, Usage
 from tests.inference.played import PlayedGateway, played_gateway
@@ -177,7 +178,7 @@ async def test_who_can_not_have_it_moved_is_refused_while_the_engine_goes(tmp_pa
         await played.agent.drain(DRAIN_S)
         await played.say(submit("r", ids=False))
         done = await played.hear(Done)
-        assert done.fault is not None and done.fault.code == "overloaded"
+        assert done.fault is not None and done.fault.code == Overloaded.code
 
 
 async def test_an_operators_drain_finishes_what_runs(tmp_path: Path) -> None:
