@@ -143,11 +143,10 @@ def said(chunks: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
 
 
 def nameless(body: dict[str, Any]) -> dict[str, Any]:
-    """An answer without the names that vLLM gives to calls of tools, which are drawn at random, and
-    without how much of a prompt was cached."""
-    bare: dict[str, Any] = json.loads(
-        re.sub(r'"(chatcmpl-tool-|call_)[\w-]+"', '"name"', json.dumps(body))
-    )
+    """An answer without the names that vLLM gives to calls of tools, which are drawn at random, how
+    much of a prompt was cached, and the digits of numbers that depend on who else is computed."""
+    anonymous = re.sub(r'"(chatcmpl-tool-|call_)[\w-]+"', '"name"', json.dumps(body))
+    bare: dict[str, Any] = json.loads(anonymous, parse_float=lambda text: round(float(text), 3))
     bare.get("usage", {}).pop("prompt_tokens_details", None)
     return bare
 

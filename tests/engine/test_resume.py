@@ -100,8 +100,9 @@ async def check(vllm: Engine, kind: str, *, every: bool = False, **given: Any) -
     """Resume it after each of some outputs; the answer that nothing disturbed."""
     whole = await ask(vllm, kind, wants_ids=True, **given)
     assert len(whole.outputs) > 1
-    for cut in range(1, len(whole.outputs)) if every else cuts(whole):
-        assert_same(await goes_on(vllm, whole, cut, kind, **given), whole)
+    at = range(1, len(whole.outputs)) if every else cuts(whole)
+    for moved in await asyncio.gather(*(goes_on(vllm, whole, cut, kind, **given) for cut in at)):
+        assert_same(moved, whole)
     return whole
 
 
