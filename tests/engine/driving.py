@@ -113,7 +113,7 @@ async def goes_on(
     work = replace(
         work_of(kind, wants_ids=True, **given),
         id=whole.work.id,
-        attempt=2,
+        attempt=1 + cut,
         meter=inherited,
         resume=Resume(before.ids, {}, usage),
     )
@@ -155,7 +155,8 @@ def _join(whole: dict[str, Any], more: dict[str, Any]) -> None:
     """Texts and lists go on; calls are found by their place; anything else is said once."""
     for name, value in more.items():
         if isinstance(value, dict):
-            _join(whole.setdefault(name, {}), value)
+            whole[name] = whole.get(name) or {}
+            _join(whole[name], value)
         elif name == "tool_calls":
             for call in value or ():
                 _join(whole.setdefault(f"call {call['index']}", {}), call | {"index": ""})

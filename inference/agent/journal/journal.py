@@ -58,6 +58,7 @@ from inference.agent.journal.records import (
     Acknowledged,
     AnyRecord,
     Closed,
+    Figures,
     Opened,
     Progressed,
     State,
@@ -199,22 +200,14 @@ class Journal:
         id, number = attempt
         if attempt in self._state.open or attempt in self._state.closed:
             raise ValueError(f"attempt {number} of request {id} is in the journal already")
-        tokens = inherited.completion_tokens
-        self._gather(Opened(next(self._handles), id, account, model, number, tokens))
-        if tokens:
-            self.progressed([(attempt, inherited)])
+        handle, figures = next(self._handles), _figures_of(inherited)
+        self._gather(Opened(handle, id, account, model, number, figures))
 
     def progressed(self, figures: Iterable[tuple[Attempt, Counts]]) -> None:
         """What attempts used up to now; those that aren't open are ignored."""
         known = self._state.open
         rows = [
-            (
-                opened.handle,
-                counts.prompt_tokens,
-                counts.cached_tokens,
-                counts.completion_tokens,
-                counts.reasoning_tokens,
-            )
+            (opened.handle, *_figures_of(counts))
             for attempt, counts in figures
             if (opened := known.get(attempt)) is not None
         ]
@@ -301,3 +294,12 @@ class Journal:
         self._submit(retire, self._folder, self._file)
         self._file = file
         self._rotate_at = max(self._rotate_bytes, 2 * file.size)
+
+
+def _figures_of(counts: Counts) -> Figures:
+    return (
+        counts.prompt_tokens,
+        counts.cached_tokens,
+        counts.completion_tokens,
+        counts.reasoning_tokens,
+    )

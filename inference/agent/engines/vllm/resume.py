@@ -93,7 +93,8 @@ def is_replayed(output: RequestOutput) -> bool:
 
 def _tokens_of(params: SamplingParams | None) -> list[int]:
     extra = None if params is None else params.extra_args
-    return (extra or {}).get(TOKENS, [])
+    tokens: list[int] = (extra or {}).get(TOKENS, [])
+    return tokens
 
 
 # --- engine core and workers ---------------------------------------------------------------------

@@ -191,7 +191,9 @@ class RequestClient:
         """Of one prompt; each choice as a request of its own, if this is gone on with."""
         if self.work.resume is None:
             self._requests.append(request_id)
-            return self._llm.generate(prompt, params, request_id, **kwargs)
+            deltas: AsyncGenerator[RequestOutput, None]
+            deltas = self._llm.generate(prompt, params, request_id, **kwargs)
+            return deltas
         several = [
             own_params(params, choice, self.work.resume, choices_before + choice)
             for choice in range(params.n or 1)
