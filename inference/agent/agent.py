@@ -107,6 +107,8 @@ class Agent:
         self._idle = asyncio.Event()
         self._idle.set()
         self._billed = asyncio.Event()
+        self.joined = asyncio.Event()
+        """Set once a gateway has welcomed it."""
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -252,6 +254,7 @@ class Agent:
             self._failures.heard(frame.suspects)
 
     def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
+        self.joined.set()
         self._billing.link_up(link.url, frame.version)
         if known := self._failures.known():
             link.post(wire.Suspects(known))

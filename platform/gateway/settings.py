@@ -86,6 +86,17 @@ BODY_IDLE_S = environ.integer("BODY_IDLE_S", 30, low=1)
 WRITE_IDLE_S = environ.integer("WRITE_IDLE_S", 60, low=1)
 """How long a client may read nothing of what waits for it."""
 
+# --- Kubernetes ----------------------------------------------------------------------------------
+EXTERNAL_METRICS_PORT = environ.integer("EXTERNAL_METRICS_PORT", 0, high=65535)
+"""On which a gateway answers `external.metrics.k8s.io`; 0: not at all."""
+EXTERNAL_METRICS_HOST = environ.text("EXTERNAL_METRICS_HOST", "0.0.0.0")
+EXTERNAL_METRICS_CERT = environ.text("EXTERNAL_METRICS_CERT", "")
+EXTERNAL_METRICS_KEY = environ.text("EXTERNAL_METRICS_KEY", "")
+EXTERNAL_METRICS_CLIENT_CA = environ.text("EXTERNAL_METRICS_CLIENT_CA", "")
+"""Files in PEM: its certificate, that one's key, and the cluster's front-proxy authority."""
+EXTERNAL_METRICS_CLIENTS = environ.words("EXTERNAL_METRICS_CLIENTS", ["front-proxy-client"])
+"""Names of the API servers' own certificates, as that authority may have signed others."""
+
 # --- Limits and bills ----------------------------------------------------------------------------
 REDIS_URL = environ.text("REDIS_URL", "")
 LIMITS_WITHOUT_REDIS = environ.choice("LIMITS_WITHOUT_REDIS", ["local", "refuse"], "local")
@@ -283,7 +294,7 @@ LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
-STATIC_ROOT = VAR / "static"
+STATIC_ROOT = environ.text("STATIC_ROOT", str(VAR / "static"))
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",

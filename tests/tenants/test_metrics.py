@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 import httpx
@@ -10,6 +11,7 @@ from asgiref.sync import sync_to_async
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.planes.metrics import Metrics
+from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.hub import Hub
 from tenants.billing.ledger import Ledger
@@ -37,7 +39,10 @@ def client(database: Database, token: str = TOKEN) -> httpx.AsyncClient:
     limiter = StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     engines, dispatches = KnownEngines(), Dispatches("d" * 40)
     hub = Hub("http://gateway", ledger, limiter, engines=engines, dispatches=dispatches)
-    app = Metrics(token, hub, ledger, limiter, database)
+    hub.held["base"] = 3
+    demand = FleetDemand(hub.demand, 0.0)
+    demand.heard([{"base": Demand(engines=1, running=2, held=1)}], time.monotonic())
+    app = Metrics(token, hub, ledger, limiter, database, demand)
     transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
@@ -81,3 +86,6 @@ async def test_drift_is_exported_for_each_journal(database: Database) -> None:
     assert found["lorikeet_unjournaled_tokens"] == (labels, 1)
     assert found["lorikeet_limits_degraded"] == ({}, 0)
     assert found["lorikeet_streams"] == ({}, 0)
+    assert found["lorikeet_pool_held"] == ({"base_model": "base"}, 4)
+    assert found["lorikeet_pool_demand"] == ({"base_model": "base"}, 6)
+    assert "lorikeet_pool_expected_wait_seconds" not in found, "nothing has ended yet"

@@ -27,9 +27,10 @@ from inference.errors import (
     Overloaded,
     ProtocolViolation,
 )
+from inference.gateway.fleet.demand import Demand, Refusals, seen
 from inference.gateway.fleet.dispatches import Bounds, Dispatches, Mismatch
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.routing import Needs, choose
+from inference.gateway.fleet.routing import EngineState, Needs, choose
 from inference.gateway.fleet.stream import Stream, Watch
 from inference.grants import (
     EngineCredential,
@@ -187,6 +188,9 @@ class Hub:
         self._engines, self._dispatches = engines, dispatches
         self._running: dict[str, int] = {}
         """Requests that are not settled, with their highest attempt."""
+        self.held: dict[str, int] = {}
+        """Requests that wait here for an engine, by base model."""
+        self._refusals = Refusals()
         self._unbilled: OrderedDict[str, int] = OrderedDict()
         """Requests whose limits are settled here, until the engine's journal reports the attempt
         that they ended with, or a higher one."""
@@ -425,6 +429,14 @@ class Hub:
         for link in self._links.values():
             link.post(wire.Unload(digest))
 
+    def engines(self) -> list[EngineState]:
+        """What is known of the connected engines."""
+        return [link.engine for link in self._links.values()]
+
+    def demand(self) -> dict[str, Demand]:
+        """What this gateway sees that is asked of each pool, by base model."""
+        return seen(self.engines(), self.held, self._refusals.counts(time.monotonic()))
+
     def drain(self, engine_id: str) -> None:
         """The engine gets no new work until its process starts anew; what runs is finished."""
         if link := self._links.get(engine_id):
@@ -522,11 +534,21 @@ class Hub:
         try:
             return self._links[choose(ready, needs)]
         except NoEngine:
+            self._note_refusal(needs.base_model)
             if len(ready) < len(self._links):
                 raise Overloaded(
                     "The engines are behind with reading requests.", retry_after_s=1
                 ) from None
             raise
+
+    def _note_refusal(self, pool: str) -> None:
+        """A request was refused; it counts as unmet where one more engine of its pool would have
+        taken it, which what no engine there can do says nothing of."""
+        if not any(
+            link.engine.info.name == pool and not link.engine.draining and not link.full
+            for link in self._links.values()
+        ):
+            self._refusals.note(pool, time.monotonic())
 
     def _settled(self, stream: Stream) -> None:
         if self._running.get(stream.id) != stream.attempt:
@@ -536,6 +558,7 @@ class Hub:
         error, known = done.fault and done.fault.error(), done.usage.prompt_tokens > 0
         if isinstance(error, Overloaded) and not known:  # the engine never took it
             self._limiter.release(stream.id)
+            self._refusals.note(stream.target.base_model, time.monotonic())
         else:
             lost = isinstance(error, EngineLost) and not known
             self._limiter.settle(stream.id, None if lost else done.usage)

@@ -1,11 +1,12 @@
 """`GET /metrics`: what this gateway process knows, in Prometheus's text format.
 
-Only with METRICS_TOKEN as the bearer; without that setting there is no such page. Engines and their
-drift are everybody's, so the same from each gateway; the rest is this process's own.
+Only with METRICS_TOKEN as the bearer; without that setting there is no such page. Engines, pools
+and drift are everybody's, so the same from each gateway; the rest is this process's own.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.fleet.demand import FIGURES, FleetDemand
 from inference.gateway.fleet.hub import Hub
 from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
 from tenants.billing.ledger import Ledger
@@ -42,10 +44,16 @@ class Metrics:
     """The ASGI application."""
 
     def __init__(
-        self, token: str, hub: Hub, ledger: Ledger, limiter: StoreLimiter, database: Database
+        self,
+        token: str,
+        hub: Hub,
+        ledger: Ledger,
+        limiter: StoreLimiter,
+        database: Database,
+        demand: FleetDemand,
     ) -> None:
         """Without a `token` nobody is answered."""
-        self._token = token
+        self._token, self._demand = token, demand
         self._hub, self._ledger, self._limiter = hub, ledger, limiter
         self._database = database
 
@@ -57,7 +65,12 @@ class Metrics:
         except InferenceError as error:
             return await exchange.fail(error)
         page = _Page(
-            [*self._engines(), *self._ledger_and_limits(), *await _reconciliation(self._database)]
+            [
+                *self._engines(),
+                *self._pools(),
+                *self._ledger_and_limits(),
+                *await _reconciliation(self._database),
+            ]
         )
         registry = CollectorRegistry(auto_describe=False)
         registry.register(page)
@@ -78,6 +91,19 @@ class Metrics:
         for name, text in ENGINE_COUNTERS.items():
             yield _filled(CounterMetricFamily(f"lorikeet_engine_{name}", text, labels=labels),
                           engines, name)  # fmt: skip
+
+    def _pools(self) -> Iterator[Metric]:
+        """The whole fleet's, so the same from each gateway; nothing while this one can't know."""
+        try:
+            pools = self._demand.figures(time.monotonic())
+        except Unavailable:
+            return
+        for name, text in FIGURES.items():
+            family = GaugeMetricFamily(f"lorikeet_pool_{name}", text, labels=["base_model"])
+            for pool, figures in pools.items():
+                if name in figures:
+                    family.add_metric([pool], figures[name])
+            yield family
 
     def _ledger_and_limits(self) -> Iterator[Metric]:
         ledger, limiter = self._ledger, self._limiter
