@@ -96,7 +96,7 @@ async def test_drift_is_exported_for_each_journal(database: Database) -> None:
     assert "lorikeet_pool_expected_wait_seconds" not in found, "nothing has ended yet"
 
 
-async def test_what_waits_and_what_moved_is_exported(async_db: None) -> None:
+async def test_what_waits_and_what_moved_is_exported(database: Database) -> None:
     ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     async with benched(holding=Holding(60.0)) as bench:
         first = await bench.join("first", model=MOVABLE)
@@ -110,7 +110,7 @@ async def test_what_waits_and_what_moved_is_exported(async_db: None) -> None:
         bench.submit("r2", target=Target("other", "other"))
         demand = FleetDemand(bench.hub.demand, 0.0)
         demand.heard([], time.monotonic())
-        app = Metrics(TOKEN, bench.hub, ledger, limits, Database("closed"), demand)
+        app = Metrics(TOKEN, bench.hub, ledger, limits, database, demand)
         transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as one:
             answer = await one.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})

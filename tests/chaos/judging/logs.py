@@ -12,6 +12,10 @@ from tests.chaos.judging.facts import Life, Moved
 from tests.chaos.judging.verdict import CRASHES
 
 
+MOST_MOVES = 2
+"""Of one request."""
+
+
 def crashes(path: Path) -> Iterator[str]:
     """Events that must not be, and what was thrown without being logged."""
     for line in path.read_text(errors="replace").splitlines():
@@ -61,7 +65,8 @@ def moved(path: Path) -> Iterator[Moved]:
 def stayed(path: Path) -> Iterator[str]:
     """The requests of this gateway that had moved as often as one may."""
     for line in path.read_text(errors="replace").splitlines():
-        if (event := _event(line)).get("event") == "request_moved_no_more":
+        event = _event(line)
+        if event.get("event") == "request_moved_no_more" and event["moves"] >= MOST_MOVES:
             yield event["request_id"]
 
 

@@ -49,7 +49,8 @@ def test_what_moved(tmp_path: Path) -> None:
     path = log(
         tmp_path,
         line("request_moved", 5.0, request_id="r1", gap_s=0.25),
-        line("request_moved_no_more", 6.5, request_id="r2"),
+        line("request_moved_no_more", 6.5, request_id="r2", moves=2),
+        line("request_moved_no_more", 7.5, request_id="r3", moves=1),
     )
     assert list(logs.moved(path)) == [Moved("r1", 0.25)]
     assert list(logs.stayed(path)) == ["r2"]
