@@ -11,7 +11,6 @@ from typing import Any
 from tests.chaos.judging.facts import Life, Moved
 from tests.chaos.judging.verdict import CRASHES
 
-
 MOST_MOVES = 2
 """Of one request."""
 
