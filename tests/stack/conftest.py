@@ -14,7 +14,9 @@ from tests.stack.running import Stack, signed_in, up
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with up(tmp_path_factory.mktemp("stack") / "var", GATEWAYS="2") as running:
+    var = tmp_path_factory.mktemp("stack") / "var"
+    # An engine that was killed takes its time to start on a busy machine.
+    with up(var, GATEWAYS="2", QUEUE_WITHOUT_ENGINE_S="300") as running:
         running.hooks = {"response": [conforming.seen]}
         yield running
 
