@@ -377,7 +377,7 @@ class Agent:
                 salt=frame.salt,
                 adapter=adapter,
                 priority=self._queue.priority(job.key),
-                created=int(time.time()),
+                created=int(frame.account.started_at or time.time()),
                 meter=job.meter,
                 attempt=job.attempt,
                 wants_ids=job.wants_ids,

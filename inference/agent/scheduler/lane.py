@@ -23,9 +23,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from inference.agent.scheduler.lazy_heap import LazyHeap, Rank
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
-from inference.agent.scheduler.vtc import VirtualTokenCounters
+from inference.scheduler.lazy_heap import LazyHeap, Rank
+from inference.scheduler.vtc import VirtualTokenCounters
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,16 +50,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from inference.agent.scheduler.aging import Aging
 from inference.agent.scheduler.capacity import Capacity, growth
 from inference.agent.scheduler.lane import Lane, Request, Waiting
 from inference.agent.scheduler.prefill import Prefill
 from inference.agent.scheduler.service_gossip import RemoteService, ServiceTotals
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
 from inference.agent.scheduler.slots import Slots
-from inference.agent.scheduler.vtc import VirtualTokenCounters
 from inference.agent.scheduler.wait_estimate import WaitEstimate
 from inference.errors import InvalidRequest, Overloaded
+from inference.scheduler.aging import Aging
+from inference.scheduler.vtc import VirtualTokenCounters
 
 __all__ = ["Queue", "Request"]
 
@@ -134,7 +134,7 @@ class Queue:
         batch_patience_s: float = 30.0,
     ) -> None:
         self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
-        self._patience_s, self._aging = patience_s, Aging(batch_patience_s)
+        self._patience_s, self._aging = patience_s, Aging[Waiting](batch_patience_s)
         self._slots = SlotScheduler(slots, quota=slots_per_tenant, turn_s=patience_s)
         self._capacity = Capacity(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
         self._prefill = Prefill(step_tokens)
