@@ -53,6 +53,11 @@ class Request:
     paid: int = 0
     """Tokens of prompt and answer that its tenant was charged for when it had its turn."""
 
+    @property
+    def prefill_tokens(self) -> int:
+        """What the engine computes before it generates."""
+        return self.prompt_tokens + self.generated
+
     def __post_init__(self) -> None:
         if not self.weight > 0:
             raise ValueError(f"weight={self.weight} must be greater than 0")
