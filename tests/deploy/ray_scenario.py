@@ -43,7 +43,7 @@ NODES: dict[str, Any] = {
         "disable_launch_config_check": True,
     },
     "available_node_types": {
-        "head": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
+        "ray.head.default": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
         "machine": {
             "resources": {"CPU": 1, "engine": 1, "object_store_memory": 80 << 20},
             "node_config": {},
@@ -51,7 +51,7 @@ NODES: dict[str, Any] = {
             "max_workers": 3,
         },
     },
-    "head_node_type": "head",
+    "head_node_type": "ray.head.default",
     "upscaling_speed": 1.0,
     "idle_timeout_minutes": 0.1,
     "file_mounts_sync_continuously": False,
