@@ -190,9 +190,9 @@ async def play(world: World) -> None:
         return not world.processes() and world.nodes() == 0
 
     await asyncio.to_thread(world.deploy, 60)
-    await world.step("deployed, with no engine and no node", empty)
+    await world.step("deployed; the pool's first engine comes", engines(1))
     world.load.want(12)
-    await world.step("load rises from 0 to 12 requests at a time", engines(2))
+    await world.step("load rises to 12 requests at a time", engines(2))
     before = await world.engines()
     world.processes()[0].kill()
 
@@ -211,6 +211,14 @@ async def play(world: World) -> None:
     await world.step("load falls to 2", engines(1))
     await world.load.stop()
     await world.step("nothing is asked", empty)
+    world.load.want(1)
+
+    async def answered() -> bool:
+        return world.load.answered > before_it
+
+    before_it = world.load.answered
+    await world.step("one client comes back, and an engine and a node for it", answered)
+    await world.load.stop()
 
 
 def main() -> None:
