@@ -137,7 +137,8 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="longest wait for running requests at the end",
+        help="longest wait for running requests at the end; then gateways have other engines go on "
+        "with what is left",
     )
     add(
         "--hung-after",

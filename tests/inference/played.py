@@ -190,6 +190,9 @@ class PlayedGateway:
         self.heard: list[Any] = []
         self.not_understood: list[str] = []
         self.dialled = 0
+        self.agent: Agent
+        """The one that dials."""
+        self.engine: SyntheticEngine
         self._welcome, self._decode = welcome, decode
         self._socket: ServerConnection | None = None
 
@@ -238,8 +241,9 @@ async def played_gateway(
     async with serve(played.handle, "127.0.0.1", 0, compression=None) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         limits: dict[str, Any] = {"max_running": 8, "max_resident": 4}
-        agent = Agent(
-            SyntheticEngine(info),
+        engine = played.engine = SyntheticEngine(info)
+        agent = played.agent = Agent(
+            engine,
             Folders(root),
             journal,
             id="engine-1",

@@ -26,6 +26,9 @@ Rules
        many: a few floods don't shut everybody else out. Requests that are expected (their
        adapter's files are on their way) count as waiting here.
     8. A request that takes more sequences than there are outside of the reserve is refused.
+    9. A request that goes on from another engine had its turn there: it goes before all others of
+       its tenant, is not charged again for what it was charged for there, and no bound on waiting
+       requests refuses it.
 
 Work-conserving, except for the reserve, a slot that is being emptied or was promised
 (`slot_scheduler`), and KV or sequences that a large request waits for.
@@ -71,6 +74,9 @@ when a prompt has been counted: a few prompts. What it lets a tenant gain is bou
 
 LOOK_AHEAD = 32
 """Tenants; more than have a long answer running on most engines."""
+
+FIRST_RETURN = -(1 << 62)
+"""Numbers below those of arrivals, for requests that go on from another engine."""
 
 LEAST_CHARGE = 1
 """Tokens charged at the start where the estimate is 0, so that no tenant starts many at once."""
@@ -138,7 +144,7 @@ class Queue:
         self._running: dict[str, Running] = {}
         self._requests: Counter[str] = Counter()
         """Waiting and running, by tenant."""
-        self._arrivals = itertools.count()
+        self._arrivals, self._returns = itertools.count(), itertools.count(FIRST_RETURN)
         self._estimate = WaitEstimate()
         self._totals, self._remote = ServiceTotals(), RemoteService()
 
@@ -177,7 +183,8 @@ class Queue:
         if not self._came(request.id):
             self._refuse_beyond_bounds(request)
         lane = self._batch if request.lane == BATCH else self._interactive
-        waiting = Waiting(request, next(self._arrivals), now, lane)
+        number = next(self._returns if request.generated else self._arrivals)
+        waiting = Waiting(request, number, now, lane)
         lane.add(waiting)
         self._waiting[request.id] = waiting
         self._requests[request.tenant] += 1
@@ -226,7 +233,7 @@ class Queue:
             return
         request = running.request
         prompt = prompt_tokens - cached_tokens if prompt_tokens else _estimate(request)
-        self._charge(running, prompt + completion_tokens)
+        self._charge(running, max(0, prompt + completion_tokens - request.paid))
         if prompt_tokens:
             self._tell(running)
         held = (prompt_tokens or request.prompt_tokens) + completion_tokens
@@ -397,6 +404,8 @@ class Queue:
 
     def _refuse_beyond_bounds(self, request: Request) -> None:
         self._refuse_too_many(request)
+        if request.generated:
+            return
         own = sum(lane.counters.waiting(request.tenant) for lane in self._lanes)
         own += self._expecting[request.tenant]
         total = len(self._waiting) + len(self._expected)
@@ -493,8 +502,10 @@ class Queue:
 
 
 def _estimate(request: Request) -> int:
-    return max(LEAST_CHARGE, request.prompt_tokens)
+    return LEAST_CHARGE if request.paid else max(LEAST_CHARGE, request.prompt_tokens)
 
 
 def _held(request: Request) -> int:
-    return request.prompt_tokens + growth(0, request.max_tokens, request.choices)
+    generated = request.generated
+    grown = growth(generated, request.max_tokens, request.choices)
+    return request.prompt_tokens + generated + grown
