@@ -68,6 +68,7 @@ async def test_an_aborted_request_ends_with_what_was_generated(
 
 async def test_the_rest_of_the_engine_is_the_engine(engine: Recorded) -> None:
     assert engine.info == MODEL
+    assert engine.step_tokens == engine.inside.step_tokens
     assert engine.alive
     assert engine.stats() == EngineStats()
     await engine.close()
