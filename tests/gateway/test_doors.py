@@ -16,6 +16,7 @@ PATHS = {
     r"^v1/": "/v1/models",
     r"^(healthz|health|readyz|fleetz)$": "/healthz",
     r"^metrics$": "/metrics",
+    r"^demand$": "/demand",
     r"^internal/": "/internal/engines",
     r"^engine/probe$": "/engine/probe",
     r"^engine/adapters/": "/engine/adapters/" + "0" * 64 + "/adapter_config.json",
