@@ -147,7 +147,7 @@ def nameless(body: dict[str, Any]) -> dict[str, Any]:
     much of a prompt was cached, and the digits of numbers that depend on who else is computed."""
     anonymous = re.sub(r'"(chatcmpl-tool-|call_)[\w-]+"', '"name"', json.dumps(body))
     bare: dict[str, Any] = json.loads(anonymous, parse_float=lambda text: round(float(text), 3))
-    bare.get("usage", {}).pop("prompt_tokens_details", None)
+    (bare.get("usage") or {}).pop("prompt_tokens_details", None)
     return bare
 
 
