@@ -251,7 +251,7 @@ def test_the_only_way_in_stays_connected(provider: IdentityProvider, tenant: Ten
 def test_a_stranger_gets_no_account(provider: IdentityProvider) -> None:
     browser = Browser()
     page = text(browser.sign_on())
-    assert "Accounts are made by invitation" in page
+    assert "Accounts are by invitation only" in page
     assert f"{NAME} says that you are ann@example.com , which opens no account" in page
     assert not User.objects.exists() and browser.user is None
     assert "made by invitation" in text(browser.go("/account/signup/"))
@@ -292,9 +292,9 @@ def test_an_invitation_gives_nobody_the_account_of_another(
     browser = Browser()
     invited(browser, tenant, Role.VIEWER)
     page = browser.sign_on()
-    again = browser.press(page, "Make an account", username="ann2", email="ann@example.com")
+    again = browser.press(page, "Create an account", username="ann2", email="ann@example.com")
     assert browser.user is None and "already" in text(again)
-    browser.press(page, "Make an account", username="ann2", email="")
+    browser.press(page, "Create an account", username="ann2", email="")
     assert browser.user == User.objects.get(username="ann2") != other
     assert not EmailAddress.objects.filter(user=browser.user, email=other.email).exists()
 

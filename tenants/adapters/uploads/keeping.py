@@ -26,8 +26,8 @@ WITHOUT_FILES = (State.UPLOADING, State.ARCHIVED)
 @dataclass(frozen=True, slots=True)
 class Destination:
     """Where an upload belongs: the tenant's adapter `name`, which is created if it does not exist,
-    on the base model `base_name` (empty: see `_base_model`). `user` uploads it; `base_confirmed` says
-    whether they accepted that the adapter names another base model."""
+    on the base model `base_name` (empty: see `_base_model`). `base_confirmed` says whether `user`
+    accepted that the adapter names another base model."""
 
     tenant: Tenant
     name: str
