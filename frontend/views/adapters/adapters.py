@@ -316,7 +316,7 @@ def roll_back(request: HttpRequest, caller: Caller, name: str, alias: str) -> Ht
 def drop_alias(request: HttpRequest, caller: Caller, name: str, alias: str) -> HttpResponse:
     """Delete an alias; the version that it points at stays."""
     _alias(caller, name, alias).delete()
-    messages.success(request, f"The alias “{alias}” is gone. {PINNED}")
+    messages.success(request, f"The alias “{alias}” is deleted. {PINNED}")
     return redirect("adapters-one", caller.tenant.slug, name)
 
 
