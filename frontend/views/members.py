@@ -39,7 +39,10 @@ class InviteForm(RoleForm):
     """A new invitation."""
 
     note = forms.CharField(
-        max_length=200, required=False, label="For", help_text="A name by which you recognise the link."
+        max_length=200,
+        required=False,
+        label="For",
+        help_text="A name by which you recognise the link.",
     )
 
 
