@@ -18,8 +18,8 @@ from inference.errors import InvalidRequest
 MAX_REPEATS = 100
 """In all patterns of a request together, those in literals counted in."""
 MAX_COUNTS = 500
-"""The sum of the highest counts (1000 of `{1,1000}`) in all patterns of a request. The time to make a
-grammar of a schema's pattern grows by their squares: 0.25 s of a core for 500, 1 s for 1,000."""
+"""The sum of the highest counts (1000 of `{1,1000}`) in all patterns of a request. The time to make
+a grammar of a schema's pattern grows by their squares: 0.25 s of a core for 500, 1 s for 1,000."""
 _REPEAT = re.compile(r"[*+?{]")
 _COUNTS = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?+\}")
 _PATTERNS = ("grammar", "pattern", "regex")

@@ -28,6 +28,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from inference.agent.engines.engine import Meter, Output, Work
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.assembly import Assembly
+from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import as_error, of_info
 from inference.agent.engines.vllm.runner import Runner
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
@@ -109,9 +110,17 @@ class RequestClient:
     that doesn't stream gets their sum at the end.
     """
 
-    def __init__(self, llm: AsyncLLM, work: Work, lora: LoRARequest | None, totals: Meter) -> None:
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        work: Work,
+        lora: LoRARequest | None,
+        *,
+        grammars: Grammars,
+        totals: Meter,
+    ) -> None:
         self.work = work
-        self._llm, self._lora, self._totals = llm, lora, totals
+        self._llm, self._lora, self._grammars, self._totals = llm, lora, grammars, totals
         self._requests: list[str] = []
         self._token_ids: dict[int, list[int]] = {}
         self._logprobs = self._prompt_logprobs = 0
@@ -137,11 +146,12 @@ class RequestClient:
         streams = sampling_params.output_kind == RequestOutputKind.DELTA
         sampling_params.output_kind = RequestOutputKind.DELTA
         kwargs |= {"lora_request": self._lora, "priority": priority}
-        deltas = self._llm.generate(prompt, sampling_params, request_id, **kwargs)
         counter = Counter(self.work.meter, self._totals, sampling_params)
         of_prompt: PromptLogprobs | None = None
         whole: RequestOutput | None = None
         try:
+            await self._grammars.check(sampling_params)
+            deltas = self._llm.generate(prompt, sampling_params, request_id, **kwargs)
             async for delta in deltas:
                 counter.count(delta)
                 if self.work.wants_ids:
