@@ -22,7 +22,7 @@ up: .venv/.ready ## set everything up and run it
 
 test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
 	$(if $(ARGS),,$(MAKE) --no-print-directory coverage)
-	$(PY) -m pytest $(or $(ARGS),-n 2 -m "not pure")
+	$(PY) -m pytest $(or $(ARGS),-n 3 -m "not pure")
 
 fuzz-api: .venv/.ready-dev ## ask every operation of the API whatever comes to mind (EXAMPLES=10 ARGS="-k keys")
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),10) $(PY) -m pytest -q -n 2 tests/document/fuzz_*.py $(ARGS)

@@ -56,12 +56,12 @@ def plain_files(settings: Any) -> None:
 
 TOGETHER = ("stack", "browser", "engine")
 """Folders whose tests share a whole stack or an engine, the longest first."""
-ALONE = ("stack/test_up.py", "stack/test_planes.py")
-"""Files in these folders that start stacks of their own."""
+ALONE = ("stack/test_up.py", "stack/test_planes.py", "browser/test_sweep.py")
+"""Files in these folders that start stacks of their own, or are worth another one."""
 
 
 def scope_of(nodeid: str) -> str:
-    """What runs in one process of `-n 2`: a file, or what a folder of TOGETHER shares."""
+    """What runs in one process of `-n 3`: a file, or what a folder of TOGETHER shares."""
     path = PurePosixPath(nodeid.partition("::")[0]).relative_to("tests")
     shares = path.parts[0] in TOGETHER and str(path) not in ALONE
     return path.parts[0] if shares else str(path)

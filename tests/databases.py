@@ -52,9 +52,9 @@ def emptying() -> Callable[[], None]:
     Truncating some sixty tables, as Django's `flush` does, makes and deletes hundreds of files:
     deleting the few rows of a test is a hundredth of that. It waits for whoever still writes.
     """
-    tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
     with connection.cursor() as cursor:
-        empty = [table for table in sorted(tables) if not _has_rows(cursor, table)]
+        tables = connection.introspection.table_names(cursor)
+        empty = [table for table in tables if not _has_rows(cursor, table)]
     lock = f"LOCK TABLE {', '.join(empty)} IN SHARE ROW EXCLUSIVE MODE"
     deletes = (f"DELETE FROM {table}" for table in empty)
     # No trigger runs, not those of foreign keys either: everything goes.

@@ -17,12 +17,13 @@ from typing import Any
 import structlog
 import uvloop
 
-from inference import environ, gc_tuning, logs
+from inference import announce, environ, gc_tuning, logs
 from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent, default_id
 from inference.agent.engines.engine import Engine
 from inference.agent.engines.profile import BadProfile, EngineProfile
 from inference.agent.failures import Failures
+from inference.agent.journal import shared
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
 from inference.environ import BadSetting
@@ -48,11 +49,17 @@ def main(arguments: list[str] | None = None, start: Start | None = None) -> None
         options.credential = environ.secret("ENGINE_CREDENTIAL")
         profile = profile_of(options)
         logs.configure(options.id, options.log_level)
+        if options.journals is None:
+            journal = Journal.open(options.journal_dir)
+        else:
+            options.journal_dir, journal = shared.take(options.journals)
         with (
-            closing(Journal.open(options.journal_dir)) as journal,
+            closing(journal),
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             status = runner.run(serve(options, profile, journal, start or start_engine))
+            if options.journals is not None and status == 0:
+                shared.leave(options.journal_dir, journal)
     except (BadSetting, BadProfile, JournalFailed) as error:
         sys.exit(f"lorikeet engine: {error}")
     sys.exit(status)
@@ -111,6 +118,15 @@ def parser() -> argparse.ArgumentParser:
         "process (ENGINE_JOURNAL_DIR)",
     )
     add(
+        "--journals",
+        type=Path,
+        default=_default("ENGINE_JOURNALS"),
+        metavar="FOLDER",
+        help="instead of that, a folder that several engines of one credential share: each takes "
+        "over a journal there that nobody uses any more, or makes one, which it deletes when all "
+        "is billed (ENGINE_JOURNALS)",
+    )
+    add(
         "--max-unbilled",
         type=int,
         default=100_000,
@@ -121,7 +137,8 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="longest wait for running requests at the end",
+        help="longest wait for running requests at the end; then gateways have other engines go on "
+        "with what is left",
     )
     add(
         "--hung-after",
@@ -327,17 +344,29 @@ async def serve(
 async def _until(stop: asyncio.Event, agent: Agent, gateways: list[str], drain_s: float) -> int:
     running = asyncio.create_task(agent.run(gateways))
     stopping = asyncio.create_task(stop.wait())
+    announced = asyncio.create_task(_announce(agent))
     await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
+    if not agent.joined.is_set():  # it will never be ready
+        announced.cancel()
+    announce.stopping()
     if running.done():
         running.result()
         return EXIT_ENGINE_DIED
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().remove_signal_handler(number)
     await agent.drain(drain_s)
+    announced.cancel()
     running.cancel()
     await asyncio.wait((running,))
     return 0
+
+
+async def _announce(agent: Agent) -> None:
+    """It is ready when a gateway has taken it; then requests may come."""
+    await agent.joined.wait()
+    announce.ready()
+    await announce.keep_alive()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,12 @@ holds no slot), it waits its turn in the queue, its adapter is loaded on the eng
 there, it is entered in the journal, and then the engine generates. Each step's deltas go to the
 gateway's link, after the journal has them. Whatever ends it, one `done` with the final figures
 follows, unless the gateway itself is gone, and one entry for the ledger, to any gateway.
+
+A request may come with what another engine generated of it (`wire.Resume`): then it goes on from
+there. The other way round, this agent gives requests up when it must go before they end: their
+`done` says `moved`, and their gateway has another engine go on with them. What cannot be gone on
+with is a whole answer with log-probabilities, because those of its tokens are nowhere but on the
+engine that computed them; a gateway begins it anew.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ import structlog
 from inference.agent.adapters.residency import Residency, Store
 from inference.agent.engines.engine import Engine, LocalAdapter, Output, Work, key_of
 from inference.agent.failures import DIED, HUNG, Failures
-from inference.agent.job import Job, fault_of, reason_of
+from inference.agent.job import CANCELLED, MOVED, Job, fault_of, reason_of
 from inference.agent.journal.billing import Billing
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
@@ -48,7 +54,7 @@ TICK_S = 0.1
 """How often shares are charged, usage is reported, and answers that don't stream show progress."""
 
 FAREWELL_S = 2.0
-"""How long the gateways are waited for while they are told that the engine failed."""
+"""How long the gateways are waited for while they are told that the engine failed, or goes."""
 
 Task = asyncio.Task[Done | Loaded]
 """What runs a job; its result is the job's last word."""
@@ -83,7 +89,11 @@ class Agent:
         self._billing = Billing(journal, max_unbilled=max_unbilled)
         self._slots = Slots(active=engine.info.max_loras, resident=max_resident)
         self._queue = Queue(
-            self._slots, max_running=max_running, kv_tokens=engine.info.kv_tokens, **queue
+            self._slots,
+            max_running=max_running,
+            kv_tokens=engine.info.kv_tokens,
+            step_tokens=engine.step_tokens,
+            **queue,
         )
         self._watch = Progress(self._queue)
         self._residency = Residency(engine, store, self._slots, self._publish)
@@ -101,6 +111,8 @@ class Agent:
         self._idle = asyncio.Event()
         self._idle.set()
         self._billed = asyncio.Event()
+        self.joined = asyncio.Event()
+        """Set once a gateway has welcomed it."""
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -159,17 +171,34 @@ class Agent:
             link.post(wire.Suspects(suspects))
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no new work, finish what runs, and tell every gateway so."""
+        """Take no new work, finish what runs, and tell every gateway so. What is left after this
+        time moves to other engines, if its gateway can have it moved."""
         self._refuse_new()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
-                self._note_billed()
-                await self._billed.wait()
-                for link, _ in self._links.values():
-                    await link.flushed()
+                await self._settled()
         except TimeoutError:
-            log.warning("drain_cut_short", requests=len(self._jobs))
+            await self._move()
+
+    async def _move(self) -> None:
+        """Give up what other engines can go on with, and say so."""
+        moving = [key for key, job in self._jobs.items() if job.movable]
+        log.warning("drain_cut_short", requests=len(self._jobs), moving=len(moving))
+        ending = [self._tasks[key] for key in moving]
+        for key in moving:
+            self._cancel(key, MOVED)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                await asyncio.gather(*ending, return_exceptions=True)
+                await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait until what has ended is in a ledger, and the gateways have heard all."""
+        self._note_billed()
+        await self._billed.wait()
+        for link, _ in self._links.values():
+            await link.flushed()
 
     def _cancel(self, key: str, reason: str) -> None:
         if task := self._tasks.get(key):  # else it crossed the end that it asks for
@@ -229,6 +258,7 @@ class Agent:
             self._failures.heard(frame.suspects)
 
     def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
+        self.joined.set()
         self._billing.link_up(link.url, frame.version)
         if known := self._failures.known():
             link.post(wire.Suspects(known))
@@ -306,7 +336,7 @@ class Agent:
         word = self._last_word(job, task)
         if isinstance(word, Done):
             reason = reason_of(word, job.cancel_reason)
-            if word.fault is None and word.finish_reason != "cancelled":
+            if word.fault is None and word.finish_reason not in (CANCELLED, MOVED):
                 self._tell_all(self._failures.ended_well(job))
             self._billing.close(job, word.usage, reason, time.monotonic())
         if job.link is not None:
@@ -316,7 +346,8 @@ class Agent:
 
     def _last_word(self, job: Job, task: Task) -> Done | Loaded:
         if task.cancelled():
-            return job.last_word(finish_reason="cancelled")
+            moved = job.cancel_reason == MOVED
+            return job.last_word(finish_reason=MOVED if moved else CANCELLED)
         if (error := task.exception()) is None:
             return task.result()
         if not isinstance(error, InferenceError | TimeoutError):
@@ -325,12 +356,15 @@ class Agent:
 
     async def _generate(self, job: Job, frame: wire.Submit) -> Done:
         structlog.contextvars.bind_contextvars(request_id=job.id)
+        if self._draining and job.movable:  # it crossed the word that this engine goes
+            return Done(job.id, job.usage(), MOVED, attempt=job.attempt)
         last, operation = Output(), self._operations.named(frame.kind)
         await self._failures.recognise(job, frame)
         request = self._request(job, frame, operation)
         async with asyncio.timeout(frame.timeout_s), self._turn(job, request) as adapter:
             body = operation.read(frame.body, frame.max_tokens)
-            frame = msgspec.structs.replace(frame, body=b"")  # which lives as long as the answer
+            resume = frame.resume if job.inherited.completion_tokens else None
+            frame = msgspec.structs.replace(frame, body=b"", resume=None)  # it lives long
             job.submitted_at = time.monotonic()
             self._watch.moved(job)
             self._billing.open(job, frame.account, frame.model)
@@ -343,10 +377,11 @@ class Agent:
                 salt=frame.salt,
                 adapter=adapter,
                 priority=self._queue.priority(job.key),
-                created=int(time.time()),
+                created=int(frame.account.started_at or time.time()),
                 meter=job.meter,
                 attempt=job.attempt,
                 wants_ids=job.wants_ids,
+                resume=resume,
             )
             del body  # the engine takes it out of the work
             async with aclosing(self._engine.generate(work)) as outputs:
@@ -357,7 +392,7 @@ class Agent:
     def _request(self, job: Job, frame: wire.Submit, operation: Operation) -> Request:
         """What the queue has to know. Gateways of versions before 3 leave it to be looked for in
         the body, which is otherwise not read before its turn has come."""
-        choices, wanted = frame.choices, frame.wanted_tokens
+        choices, wanted, inherited = frame.choices, frame.wanted_tokens, job.inherited
         if not choices:
             body = operation.read(frame.body, frame.max_tokens)
             choices, wanted = operation.choices(body), operation.max_tokens(body)
@@ -371,12 +406,16 @@ class Agent:
             max_tokens=frame.max_tokens if wanted is None else wanted,
             choices=choices,
             logprobs=frame.logprobs,
+            generated=inherited.completion_tokens,
+            paid=inherited.prompt_tokens - inherited.cached_tokens + inherited.completion_tokens,
         )
 
     def _pass_on(self, job: Job, output: Output) -> None:
         if job.first_token_at is None:
             job.first_token_at = time.monotonic()
             self._failures.end_trial(job)
+            self._charge(job)
+            self._admit()  # the next prompt
         self._tell(job, output)
 
     def _tell(self, job: Job, output: Output | None = None) -> None:

@@ -6,10 +6,20 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+import msgspec
+
 from inference.agent.engines.engine import Meter, Output, key_of
 from inference.agent.link import Link
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
-from inference.link.wire import AdapterRef, Delta, Done, Fault, Load, Loaded, Submit, Usage
+from inference.link.wire import AdapterRef, Delta, Done, Fault, Load, Loaded, Resume, Submit, Usage
+
+CANCELLED, MOVED = "cancelled", "moved"
+"""Finish reasons of requests that did not end by themselves. A moved one goes on elsewhere."""
+
+NOTHING = Usage()
+
+MOVES_SINCE = 4
+"""The protocol version from which on gateways know what to do with a moved request."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,18 +43,20 @@ class Job:
     submitted_at: float | None = None
     first_token_at: float | None = None
     turn: asyncio.Future[None] | None = None
-    cancel_reason: str = "cancelled"
+    cancel_reason: str = CANCELLED
     journaled: bool = False
     """Whether the journal knows it: from the moment in which it may cost something."""
-    told_prompt: bool = False
-    told_tokens: int = 0
+    told: Meter = field(default_factory=Meter)
     """What the gateway was told of the meter."""
+    inherited: Usage = NOTHING
+    """What lower attempts used, of which this one goes on; the meter begins with it."""
 
     @classmethod
     def of(cls, frame: Submit | Load, link: Link) -> Job:
         """What the gateway at the other end of `link` asks for."""
         if isinstance(frame, Load):
             return cls(frame.id, frame.adapter, link, is_probe=True)
+        inherited = inherited_of(frame.resume)
         return cls(
             frame.id,
             frame.adapter,
@@ -52,12 +64,20 @@ class Job:
             attempt=frame.attempt,
             wants_ids=frame.ids,
             tenant=frame.tenant,
+            meter=_meter_of(inherited),
+            told=_meter_of(inherited),
+            inherited=inherited,
         )
 
     @property
     def key(self) -> str:
         """Names this attempt in the agent."""
         return key_of(self.id, self.attempt)
+
+    @property
+    def movable(self) -> bool:
+        """Whether its gateway can have another engine go on with it."""
+        return self.wants_ids and self.link is not None and self.link.version >= MOVES_SINCE
 
     @property
     def phase(self) -> str:
@@ -71,34 +91,36 @@ class Job:
         return "fetching" if self.turn is None else "queued"
 
     def usage(self) -> Usage:
-        """The figures so far."""
-        now = time.monotonic()
+        """The figures so far, with those of lower attempts."""
+        now, before = time.monotonic(), self.inherited
         admitted = self.admitted_at or now
         submitted = self.submitted_at or admitted
-        first = self.first_token_at
+        first, ttft_s = self.first_token_at, before.ttft_s
+        if ttft_s is None and first is not None:
+            ttft_s = before.total_s + first - self.received_at
         return Usage(
             prompt_tokens=self.meter.prompt_tokens,
             cached_tokens=self.meter.cached_tokens,
             completion_tokens=self.meter.completion_tokens,
             reasoning_tokens=self.meter.reasoning_tokens,
-            queue_s=admitted - self.received_at,
-            load_s=submitted - admitted,
-            ttft_s=None if first is None else first - self.received_at,
-            total_s=now - self.received_at,
+            queue_s=before.queue_s + admitted - self.received_at,
+            load_s=before.load_s + submitted - admitted,
+            ttft_s=ttft_s,
+            total_s=before.total_s + now - self.received_at,
         )
 
     def delta(self, output: Output | None = None) -> Delta | None:
         """What the gateway gets: this output, and what the meter counted since; None if nothing."""
-        tokens = self.meter.completion_tokens - self.told_tokens
+        meter, told = self.meter, self.told
+        tokens = meter.completion_tokens - told.completion_tokens
         text, chunks, ids = (output.text, output.chunks, output.ids) if output else ("", (), {})
         if not (text or tokens or chunks or ids):
             return None
-        prompt = (0, 0)
-        if not self.told_prompt and self.meter.prompt_tokens:
-            self.told_prompt = True
-            prompt = (self.meter.prompt_tokens, self.meter.cached_tokens)
-        self.told_tokens += tokens
-        return Delta(self.id, text, tokens, list(chunks), *prompt, self.attempt, ids)
+        prompt = meter.prompt_tokens - told.prompt_tokens
+        cached = meter.cached_tokens - told.cached_tokens
+        told.completion_tokens = meter.completion_tokens
+        told.prompt_tokens, told.cached_tokens = meter.prompt_tokens, meter.cached_tokens
+        return Delta(self.id, text, tokens, list(chunks), prompt, cached, self.attempt, ids)
 
     def last_word(
         self, *, finish_reason: str | None = None, fault: Fault | None = None
@@ -107,6 +129,20 @@ class Job:
         if self.is_probe:
             return Loaded(self.id, {}, fault or Fault.of(Overloaded("The probe was cancelled.")))
         return Done(self.id, self.usage(), finish_reason, None, fault, self.attempt)
+
+
+def inherited_of(resume: Resume | None) -> Usage:
+    """What lower attempts used of the answer that `resume` goes on with: of the tokens, those that
+    its reader was given."""
+    if resume is None or not (tokens := sum(map(len, resume.ids.values()))):
+        return NOTHING
+    return msgspec.structs.replace(resume.usage, completion_tokens=tokens)
+
+
+def _meter_of(usage: Usage) -> Meter:
+    return Meter(
+        usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens, usage.reasoning_tokens
+    )
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -122,4 +158,4 @@ def reason_of(done: Done, cancel_reason: str) -> str:
     """How the journal says that a request ended."""
     if done.fault is not None:
         return done.fault.code
-    return cancel_reason if done.finish_reason == "cancelled" else done.finish_reason or "stop"
+    return cancel_reason if done.finish_reason == CANCELLED else done.finish_reason or "stop"

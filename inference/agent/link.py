@@ -102,6 +102,11 @@ class Link:
         """Whether the gateway hears us now."""
         return self._shell is not None and self._shell.session.state is State.OPEN
 
+    @property
+    def version(self) -> int:
+        """Of the protocol that the gateway speaks; 0 while that is not known."""
+        return (self._shell.session.version or 0) if self._shell is not None else 0
+
     async def run(self) -> None:
         """Keep the link up until cancelled."""
         pause = BACKOFF_S[0]

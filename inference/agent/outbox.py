@@ -1,10 +1,13 @@
 """What an agent has to tell one gateway, merged while the gateway is slow to read.
 
-Bounded whatever the gateway does: deltas of one stream become one, only the last statistics
+Bounded whatever the gateway does: deltas of one stream are merged, only the last statistics
 and the last that a request waits for count, and everything else is at most one frame per request.
 
 No frame is longer than the link takes, whatever was merged: what is long leaves in several frames.
 So only a single piece of an answer could be too long, which `too_long` says in time.
+
+A delta that says which tokens are in it is never cut: a link may end after any frame, and the
+reader must then have been given exactly what follows from the tokens that were told.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from inference.link.wire import MAX_FRAME_BYTES, Delta, Error, Frame, Stats, Ste
 STEP_BYTES = 1 << 20
 """About what one step frame holds, so that neither end's loop is long at one."""
 PIECE_BYTES = STEP_BYTES // 4
-"""About what a delta holds; a longer one is cut, but never within a chunk."""
+"""About what a delta holds: more is not merged, and a longer one is cut, but never within a chunk.
+One with token ids is as long as what the engine sent at once."""
 MAX_CHUNK_BYTES = MAX_FRAME_BYTES // 2
 MAX_SERVED = 8192
 """Tenants in one frame of statistics."""
@@ -43,7 +47,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._waits: dict[Attempt, Wait] = {}
-        self._deltas: dict[Attempt, Delta] = {}
+        self._deltas: dict[Attempt, _Gains] = {}
         self._frames: list[Frame] = []
         self._stats: Stats | None = None
         self._error: Error | None = None
@@ -54,8 +58,10 @@ class Outbox:
     def add(self, delta: Delta) -> None:
         """A stream gained something."""
         attempt = delta.id, delta.attempt
-        pending = self._deltas.get(attempt)
-        self._deltas[attempt] = delta if pending is None else pending.merged(delta)
+        if (gains := self._deltas.get(attempt)) is None:
+            self._deltas[attempt] = _Gains(delta)
+        else:
+            gains.add(delta)
 
     def note(self, wait: Wait) -> None:
         """A request waits for something else now."""
@@ -74,7 +80,7 @@ class Outbox:
     def take(self) -> list[Frame]:
         """Everything so far: what is waited for, all deltas, then the rest, an error last."""
         taken: list[Frame] = [Waits(some) for some in _batches(self._waits.values(), MAX_WAITS)]
-        taken += steps_of(self._deltas.values())
+        taken += steps_of(delta for gains in self._deltas.values() for delta in gains.deltas)
         taken += self._frames
         if self._stats is not None:
             taken += _parts(self._stats)
@@ -83,6 +89,25 @@ class Outbox:
         self._waits, self._deltas, self._frames = {}, {}, []
         self._stats = self._error = None
         return taken
+
+
+class _Gains:
+    """What one stream gained: merged, except where token ids would make it too long."""
+
+    __slots__ = ("_bytes", "deltas")
+
+    def __init__(self, delta: Delta) -> None:
+        self.deltas, self._bytes = [delta], 0
+
+    def add(self, delta: Delta) -> None:
+        last = self.deltas[-1]
+        if delta.ids:
+            self._bytes = (self._bytes or _size(last)) + _size(delta)
+        if self._bytes > PIECE_BYTES:
+            self.deltas.append(delta)
+            self._bytes = 0
+        else:
+            self.deltas[-1] = last.merged(delta)
 
 
 def steps_of(deltas: Iterable[Delta]) -> Iterator[Step]:
@@ -112,18 +137,15 @@ def _size(delta: Delta) -> int:
 
 def _pieces(delta: Delta) -> Iterator[Delta]:
     """Deltas that say together what this one does; the first has all that is counted."""
-    if _size(delta) <= PIECE_BYTES:
+    if delta.ids or _size(delta) <= PIECE_BYTES:
         yield delta
         return
-    yield msgspec.structs.replace(delta, text="", chunks=[], ids={})
+    yield msgspec.structs.replace(delta, text="", chunks=[])
     piece = Delta(delta.id, attempt=delta.attempt)
     for text in _cut(delta.text, PIECE_BYTES // UTF8_BYTES):
         yield msgspec.structs.replace(piece, text=text)
     for chunks in _packed(delta.chunks, len, PIECE_BYTES):
         yield msgspec.structs.replace(piece, chunks=chunks)
-    for choice, ids in delta.ids.items():
-        for some in _batches(ids, PIECE_BYTES // (2 * ID_BYTES)):
-            yield msgspec.structs.replace(piece, ids={choice: some})
 
 
 def _cut(text: str, chars: int) -> Iterator[str]:

@@ -153,7 +153,7 @@ class Postgres:
         if len(str(self._folder / SOCKET)) <= MAX_SOCKET_PATH:
             return self._folder
         if self._link is None:
-            self._link = Path(tempfile.mkdtemp(prefix="lorikeet-postgres-")) / "socket"
+            self._link = Path(tempfile.mkdtemp(prefix="lorikeet-socket-")) / "socket"
             self._link.symlink_to(self._folder)
         return self._link
 

@@ -47,6 +47,10 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
     ),
     "worker": STORAGE | {"DATABASE_URL", "KEY_PEPPER", "WORKER_TOKEN"},
     "engine": frozenset({"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}),
+    "engines": frozenset(
+        {"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "METRICS_TOKEN"}
+    ),
+    "scaledown": frozenset({"METRICS_TOKEN"}),
     "redis": frozenset(),
 }
 """By the command of `manage.py`; `docs/operate.md` has this as a table."""

@@ -66,6 +66,17 @@ MAX_REQUEST_BYTES = environ.size(
     why="a frame to an engine holds no longer body",
 )
 REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
+"""From a request's arrival to its last token, on however many engines."""
+QUEUE_WITHOUT_ENGINE_S = environ.integer("QUEUE_WITHOUT_ENGINE_S", 30)
+"""How long a gateway holds a request for which there is no engine at the moment, and one whose
+engine was lost; 0: both end at once."""
+HELD_REQUESTS = environ.integer("HELD_REQUESTS", 1024, low=4)
+HELD_BYTES = environ.size("HELD_BYTES", 64 << 20)
+"""How many requests, and of what size together, each gateway process holds; of each tenant a
+quarter of that at most."""
+MOVABLE_BYTES = environ.size("MOVABLE_BYTES", 256 << 20)
+"""Of the bodies of running requests, what each gateway process keeps, so that they can go on on
+another engine, of each tenant a quarter of it. A request that does not fit ends with its engine."""
 KEYS_WITHOUT_DATABASE_S = environ.integer("KEYS_WITHOUT_DATABASE_S", 300)
 """While PostgreSQL is away, so long after it was last heard of: a gateway goes on with the keys and
 models that it knows. A key that is revoked where the gateway can't hear it works that long."""
@@ -85,6 +96,17 @@ BODY_IDLE_S = environ.integer("BODY_IDLE_S", 30, low=1)
 """Between two parts of a body."""
 WRITE_IDLE_S = environ.integer("WRITE_IDLE_S", 60, low=1)
 """How long a client may read nothing of what waits for it."""
+
+# --- Kubernetes ----------------------------------------------------------------------------------
+EXTERNAL_METRICS_PORT = environ.integer("EXTERNAL_METRICS_PORT", 0, high=65535)
+"""On which a gateway answers `external.metrics.k8s.io`; 0: not at all."""
+EXTERNAL_METRICS_HOST = environ.text("EXTERNAL_METRICS_HOST", "0.0.0.0")
+EXTERNAL_METRICS_CERT = environ.text("EXTERNAL_METRICS_CERT", "")
+EXTERNAL_METRICS_KEY = environ.text("EXTERNAL_METRICS_KEY", "")
+EXTERNAL_METRICS_CLIENT_CA = environ.text("EXTERNAL_METRICS_CLIENT_CA", "")
+"""Files in PEM: its certificate, that one's key, and the cluster's front-proxy authority."""
+EXTERNAL_METRICS_CLIENTS = environ.words("EXTERNAL_METRICS_CLIENTS", ["front-proxy-client"])
+"""Names of the API servers' own certificates, as that authority may have signed others."""
 
 # --- Limits and bills ----------------------------------------------------------------------------
 REDIS_URL = environ.text("REDIS_URL", "")
@@ -283,7 +305,7 @@ LANGUAGE_CODE = "en-us"
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
-STATIC_ROOT = VAR / "static"
+STATIC_ROOT = environ.text("STATIC_ROOT", str(VAR / "static"))
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",

@@ -6,6 +6,8 @@ import os
 import secrets
 import stat
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 from gateway.process_secrets import environment_of
@@ -17,6 +19,12 @@ SECRETS = (
 )  # fmt: skip
 PRODUCTION = {"gateway", "console", "worker"}
 """Commands that production runs: they are given their secrets, never make them."""
+WITHOUT_DJANGO = {
+    "engine": "inference.agent.__main__",
+    "engines": "gateway.scaling.ray_serve",
+    "scaledown": "gateway.scaling.kubernetes",
+}
+"""Commands that need neither Django nor settings, with the modules that have their `main`."""
 process = ""
 """The command that runs here; empty where it is none of `manage.py`'s."""
 
@@ -32,11 +40,10 @@ def main(arguments: list[str]) -> None:
     process = arguments[1] if len(arguments) > 1 else "help"
     os.umask(0o077)  # whatever it writes is for its owner
     _forget_others_secrets()
-    if process == "engine":  # needs no Django and no settings
-        from inference.agent.__main__ import main as run_agent
-
-        return run_agent(arguments[2:])
     try:
+        if process in WITHOUT_DJANGO:
+            run: Callable[[list[str]], None] = import_module(WITHOUT_DJANGO[process]).main
+            return run(arguments[2:])
         _prepare()
         if process == "gateway":  # needs Django's settings alone
             from gateway.planes.process import main as run_gateway

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,13 +27,15 @@ STOP_S = 45.0
 class Child:
     """One process. It leads a process group of its own, which dies with it.
 
-    `environment` is all that it is given: nothing comes from ours by itself.
+    `environment` is all that it is given: nothing comes from ours by itself. A process that is
+    `nice` gives way to the others where cores are few: 0 to 19, as for nice(1).
     """
 
     name: str
     command: list[str]
     log: Path
     environment: Mapping[str, str]
+    nice: int = 0
     process: asyncio.subprocess.Process | None = None
     restarts: int = 0
 
@@ -46,8 +49,16 @@ class Child:
                 stderr=out,
                 env=self.environment,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=self._prepare,
             )
+
+    def _prepare(self) -> None:
+        """In the child, before its program."""
+        _die_with_parent()
+        if self.nice:
+            os.nice(self.nice)
+            with suppress(OSError):  # Linux may weigh sessions, of which it leads one
+                Path("/proc/self/autogroup").write_text(str(self.nice))
 
     async def stop(self, patience_s: float = STOP_S) -> None:
         """Ask it to stop; end it, and whatever it started, if it doesn't within the patience."""
@@ -80,7 +91,7 @@ class Child:
 
 
 def _die_with_parent() -> None:
-    """In the child: get SIGTERM when the supervisor dies, however it dies (Linux's prctl)."""
+    """Get SIGTERM when the supervisor dies, however it dies (Linux's prctl)."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 

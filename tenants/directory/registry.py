@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
+from psycopg.types.json import Jsonb
+
+from inference.gateway.fleet.demand import Demand
 from inference.link.wire import ModelInfo
 from tenants.database import ANSWER_S, Database
 from tenants.directory import pools
@@ -27,7 +32,11 @@ SELECT url FROM tenants_gatewayprocess
 WHERE heartbeat_at > now() - make_interval(secs => %s) ORDER BY url
 """
 FORGET = "DELETE FROM tenants_gatewayprocess WHERE url = %s"
-
+SHARE_DEMAND = "UPDATE tenants_gatewayprocess SET demand = %s WHERE url = %s"
+DEMAND_OF_OTHERS = """
+SELECT demand FROM tenants_gatewayprocess
+WHERE heartbeat_at > now() - make_interval(secs => %s) AND url <> %s
+"""
 
 SAW_ENGINES = """
 UPDATE tenants_enginecredential SET last_seen_at = now()
@@ -40,6 +49,11 @@ class _Gateway:
     url: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    demand: dict[str, Any]
+
+
 class Registry(Database):
     """Each query raises `Unavailable` if the database does not answer in time."""
 
@@ -50,6 +64,13 @@ class Registry(Database):
         """Record a heartbeat of the gateway at this URL; returns the URLs of all live gateways."""
         await self.execute(BEAT, {"url": url, "forgotten_days": FORGOTTEN_DAYS})
         return [row.url for row in await self.rows(_Gateway, ALIVE, [ALIVE_S])]
+
+    async def share_demand(self, url: str, demand: Mapping[str, Demand]) -> list[dict[str, Demand]]:
+        """Record what the gateway at this URL sees, by base model; returns what each other live
+        gateway does."""
+        await self.execute(SHARE_DEMAND, [Jsonb(msgspec.to_builtins(demand)), url])
+        rows = await self.rows(_Seen, DEMAND_OF_OTHERS, [ALIVE_S, url])
+        return [msgspec.convert(row.demand, dict[str, Demand]) for row in rows]
 
     async def forget(self, url: str) -> None:
         """Record that the gateway at this base URL has stopped."""

@@ -22,6 +22,8 @@ class GatewayProcessQuerySet(models.QuerySet["GatewayProcess"]):
 class GatewayProcess(models.Model):
     url = models.CharField(max_length=255, unique=True)
     heartbeat_at = models.DateTimeField()
+    demand = models.JSONField(default=dict, db_default={})
+    """What it sees that is asked of each pool: `inference.gateway.fleet.demand.Demand`."""
 
     objects = GatewayProcessQuerySet.as_manager()
 

@@ -21,6 +21,7 @@ from rich.table import Table
 
 from tests.attack.attacks import STRANGERS, TENANTS, Attack
 from tests.attack.raw import Target
+from tests.attack.victim import Phase
 from tests.bench.machinery.client import Address
 from tests.chaos.processes import ROOT
 
@@ -28,42 +29,37 @@ sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from tests.stack.running import Stack, command_of, gone, up  # noqa: E402
 
 SERVING = ("gateway", "console", "worker", "engine")
-SETTLE_S = 2.0
+SETTLE_S = 4.0
 """After an attack, before quiet is measured again."""
 MOST_OVER_QUIET = 2.0
 LONGEST_MS = 1_000.0
-FIGURES = ("first_p99", "gap_p99")
+NICEST = 19
+MAX_LINE_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What the victim saw in quiet and beside one attack."""
+    """What the victim saw beside one attack."""
 
     name: str
-    quiet: dict[str, Any]
-    beside: dict[str, Any]
+    beside: Phase
     answers: Counter[str]
     lost: list[str]
 
     @property
     def faults(self) -> list[str]:
         """What may not be, whatever the machine does."""
-        seen: list[str] = [*self.quiet["faults"], *self.beside["faults"]]
-        return [*self.lost, *seen] if self.beside["answers"] else [*self.lost, *seen, "no answer"]
+        found = [*self.lost, *self.beside.faults]
+        return found if self.beside.firsts_ms else [*found, "no answer"]
 
-    @property
-    def over(self) -> list[float]:
-        """The figures beside the attack over those in quiet."""
-        return [self.beside[figure] / self.quiet[figure] for figure in FIGURES]
+    def over(self, quiet: Phase) -> list[float]:
+        """The 99th percentiles beside the attack over those in quiet."""
+        pairs = zip(self.beside.p99s_ms, quiet.p99s_ms, strict=True)
+        return [beside / calm for beside, calm in pairs]
 
-    @property
-    def longest_ms(self) -> float:
-        longest: float = max(self.beside["first_max"], self.beside["gap_max"])
-        return longest
-
-    @property
-    def met(self) -> bool:
-        return max(self.over) <= MOST_OVER_QUIET and self.longest_ms <= LONGEST_MS
+    def met(self, quiet: Phase) -> bool:
+        slow = max(self.over(quiet)) > MOST_OVER_QUIET
+        return not slow and self.beside.longest_ms <= LONGEST_MS
 
 
 def main() -> None:
@@ -75,12 +71,13 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="lorikeet-attack-") as folder:
         with up(Path(folder) / "var") as stack:
-            rounds = asyncio.run(_rounds(stack, chosen, options, console))
-    _show(rounds, console)
+            quiet, rounds = asyncio.run(_rounds(stack, chosen, options, console))
+    _show(quiet, rounds, console)
     faults = [f"{one.name}: {fault}" for one in rounds for fault in one.faults]
+    faults += [f"in quiet: {fault}" for fault in quiet.faults]
     for fault in faults:
         console.print(fault, style="red", markup=False)
-    missed = [one.name for one in rounds if not one.met]
+    missed = [one.name for one in rounds if not one.met(quiet)]
     if missed:
         console.print(f"Targets missed: {', '.join(missed)}")
     sys.exit(1 if faults or (options.strict and missed) else 0)
@@ -97,17 +94,19 @@ def _options() -> argparse.Namespace:
 
 async def _rounds(
     stack: Stack, chosen: dict[str, Attack], options: argparse.Namespace, console: Console
-) -> list[Round]:
-    """One attack after another, with what the victim saw."""
-    rounds = []
+) -> tuple[Phase, list[Round]]:
+    """One attack after another, with what the victim saw; before each a while of quiet, which is
+    one sample together: a percentile of a few seconds jumps."""
+    quiet, rounds = Phase(), []
     victim, attacker = stack.facts["tenants"][:2]
     async with _watching(stack, victim) as look:
+        _give_way()
         await asyncio.sleep(SETTLE_S)
         for name, attack in chosen.items():
             before = _serving(stack)
             await look()
             await asyncio.sleep(options.quiet)
-            quiet = await look()
+            quiet.add(await look())
             target = Target(
                 _address(stack.url),
                 _address(stack.console_url),
@@ -119,10 +118,10 @@ async def _rounds(
                 async with asyncio.timeout(options.seconds):
                     await attack(target)
             beside = await look()
-            rounds.append(Round(name, quiet, beside, target.answers, _lost(before)))
-            console.print(_line(rounds[-1]), highlight=False, markup=False)
+            rounds.append(Round(name, beside, target.answers, _lost(before)))
+            console.print(_line(rounds[-1], quiet), highlight=False, markup=False)
             await asyncio.sleep(SETTLE_S)
-    return rounds
+    return quiet, rounds
 
 
 @asynccontextmanager
@@ -133,21 +132,28 @@ async def _watching(stack: Stack, victim: dict[str, Any]) -> AsyncIterator[Any]:
     process = await asyncio.create_subprocess_exec(
         *command, "--model", victim["models"][0], cwd=ROOT,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "VICTIM_KEY": victim["api_key"]},
+        env={**os.environ, "VICTIM_KEY": victim["api_key"]}, start_new_session=True,
+        limit=MAX_LINE_BYTES,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     to, said = process.stdin, process.stdout
 
-    async def look() -> dict[str, Any]:
+    async def look() -> Phase:
         to.write(b"\n")
-        seen: dict[str, Any] = json.loads(await said.readline())
-        return seen
+        return Phase(**json.loads(await said.readline()))
 
     try:
         yield look
     finally:
         to.close()
         await process.wait()
+
+
+def _give_way() -> None:
+    """An attacker has a machine of its own: what it costs to make an attack is no part of it."""
+    os.nice(NICEST)
+    with suppress(OSError):  # Linux may weigh sessions
+        Path("/proc/self/autogroup").write_text(str(NICEST))
 
 
 def _address(url: str) -> Address:
@@ -177,19 +183,19 @@ def _lost(before: dict[str, list[psutil.Process]]) -> list[str]:
     ]
 
 
-def _line(one: Round) -> str:
+def _line(one: Round, quiet: Phase) -> str:
     answers = ", ".join(f"{count} x {what}" for what, count in one.answers.most_common(5))
-    first, gap = one.over
+    (first, gap), longest = one.over(quiet), one.beside.longest_ms
     return (
-        f"{one.name}: TTFT {first:.2f} x, gap {gap:.2f} x quiet, longest {one.longest_ms:.0f} ms; "
+        f"{one.name}: TTFT {first:.2f} x, gap {gap:.2f} x quiet, longest {longest:.0f} ms; "
         f"{answers or 'no answer'}{'; FAULTS' if one.faults else ''}"
     )
 
 
-def _show(rounds: list[Round], console: Console) -> None:
-    table = Table(
-        title="The victim beside each attack, and in quiet before it", title_justify="left"
-    )
+def _show(quiet: Phase, rounds: list[Round], console: Console) -> None:
+    (first, gap), longest = quiet.p99s_ms, quiet.longest_ms
+    calm = f"in quiet {first:.0f} and {gap:.0f} ms, longest {longest:.0f} ms"
+    table = Table(title=f"The victim beside each attack; {calm}", title_justify="left")
     for title in ("attack", "p99 TTFT, ms", "x quiet", "p99 gap, ms", "x quiet", "longest, ms", ""):
         table.add_column(title, justify="left" if title in ("attack", "") else "right")
     for one in rounds:
@@ -197,11 +203,11 @@ def _show(rounds: list[Round], console: Console) -> None:
             one.name,
             *(
                 cell
-                for figure, over in zip(FIGURES, one.over, strict=True)
-                for cell in (f"{one.quiet[figure]:.0f} to {one.beside[figure]:.0f}", f"{over:.2f}")
+                for figure, over in zip(one.beside.p99s_ms, one.over(quiet), strict=True)
+                for cell in (f"{figure:.0f}", f"{over:.2f}")
             ),
-            f"{one.longest_ms:.0f}",
-            "FAULTS" if one.faults else "met" if one.met else "missed",
+            f"{one.beside.longest_ms:.0f}",
+            "FAULTS" if one.faults else "met" if one.met(quiet) else "missed",
         )
     console.print(table)
 

@@ -28,9 +28,13 @@ class Target:
     answers: Counter[str] = field(default_factory=Counter)
     """By status, `closed` where the connection ended without one, and `silence`."""
 
-    def headers(self, **more: str) -> dict[str, str]:
-        """Of a JSON request with the attacker's key."""
-        return {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **more}
+    def headers(self) -> dict[str, str]:
+        """Of a JSON request with the attacker's key, whose answer ends with the connection."""
+        return {
+            "Authorization": f"Bearer {self.key}",
+            "Content-Type": "application/json",
+            "Connection": "close",
+        }
 
 
 def request(

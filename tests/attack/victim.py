@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import uvloop
 
@@ -33,21 +33,26 @@ PAUSE_S = 0.2
 
 @dataclass
 class Phase:
-    """What was seen since the last line."""
+    """What was seen in a while: milliseconds to first tokens and between tokens, and faults."""
 
     firsts_ms: list[float] = field(default_factory=list)
     gaps_ms: list[float] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
-    def told(self) -> dict[str, object]:
-        return {
-            "first_p99": percentile_99(self.firsts_ms),
-            "first_max": max(self.firsts_ms, default=math.nan),
-            "gap_p99": percentile_99(self.gaps_ms),
-            "gap_max": max(self.gaps_ms, default=math.nan),
-            "answers": len(self.firsts_ms),
-            "faults": self.faults,
-        }
+    @property
+    def p99s_ms(self) -> tuple[float, float]:
+        """Of first tokens, and of gaps."""
+        return percentile_99(self.firsts_ms), percentile_99(self.gaps_ms)
+
+    @property
+    def longest_ms(self) -> float:
+        return max([*self.firsts_ms, *self.gaps_ms], default=math.nan)
+
+    def add(self, later: Phase) -> None:
+        """Count another while to this one."""
+        self.firsts_ms += later.firsts_ms
+        self.gaps_ms += later.gaps_ms
+        self.faults += later.faults
 
 
 def percentile_99(values: Sequence[float]) -> float:
@@ -101,15 +106,15 @@ class Victim:
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(client) for client in clients]
             while await asyncio.to_thread(sys.stdin.readline):
-                print(json.dumps(self._close()), flush=True)
+                print(json.dumps(asdict(self._close())), flush=True)
             for task in running:
                 task.cancel()
 
-    def _close(self) -> dict[str, object]:
+    def _close(self) -> Phase:
         for connection in self._open:
             connection.note(self._phase)
         phase, self._phase = self._phase, Phase()
-        return phase.told()
+        return phase
 
     async def _client(self, request: bytes, tokens: int, think_s: float) -> None:
         while True:

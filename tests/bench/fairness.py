@@ -22,7 +22,7 @@ from tests.bench.machinery.report import Figure, Report, Row
 from tests.bench.machinery.scale import Scale
 from tests.bench.vllm import tenants_with_adapters
 
-BASE = "base"
+BASE = demo.MODEL_NAME
 QUESTION = "Please answer briefly: what is the capital of Peru? "
 PROMPT = QUESTION * 10
 ANSWER_TOKENS = 8
@@ -163,7 +163,7 @@ async def _one(scale: Scale) -> Found:
         lorikeet.engine(gateway, "engine-fair", *options),
     ):
         await lorikeet.until_served(gateway, scale.key, BASE)
-        (_, quiet), (_, noisy), *_ = await tenants_with_adapters(gateway, BASE)
+        (_, quiet), (_, noisy), *_ = await tenants_with_adapters(BASE)
         contest = Contest(gateway.address, BASE, [quiet], noisy, FLOOD)
         return await _rounds(contest, scale.fairness_rounds, scale.questions)
 

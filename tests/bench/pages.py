@@ -180,7 +180,7 @@ def _clients(tenant: Tenant) -> dict[str, Client]:
     for role, user in found.items():
         user.set_password("only for the pages of the account")
         user.save()
-        clients[role].force_login(user, "django.contrib.auth.backends.ModelBackend")
+        clients[role].force_login(user)
     return clients
 
 

@@ -248,7 +248,7 @@ def _archive() -> Path:
             for at, name in enumerate(names)
         }
     ).encode()
-    config = config_bytes(r=RANK, target_modules=["wide_proj"])
+    config = config_bytes(base_model_name_or_path=MODEL, r=RANK, target_modules=["wide_proj"])
     random = np.random.default_rng(1)
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         archive.writestr(CONFIG, config)

@@ -24,7 +24,7 @@ from tests.bench.machinery.measure import Samples, Side
 from tests.bench.machinery.report import Figure, Report, Row, take_turns
 from tests.bench.machinery.scale import Scale
 
-BASE = "base"
+BASE = demo.MODEL_NAME
 SLOTS = 4
 """Adapters of one batch."""
 IN_USE = (4, 5, 6, 8)
@@ -59,8 +59,8 @@ async def _with_loaded(loaded: int, scale: Scale, folder: Path) -> list[Row]:
     ):
         await lorikeet.until_served(gateway, scale.key, BASE)
         keys = await sync_to_async(_keys)(f"thrash-{loaded}")
-        async with lorikeet.worker():
-            models = await _upload(gateway.url, keys, folder)
+        async with lorikeet.console() as console, lorikeet.worker():
+            models = await _upload(console.url, keys, folder)
         side = Side(gateway.address, {})
         turns = {
             str(count): partial(side.answer, _requests(models[:count], scale), clients=CLIENTS)

@@ -19,7 +19,7 @@ import uvloop
 
 from inference import environ, gc_tuning, logs
 from inference.agent.__main__ import parser, profile_of, serve, start_engine
-from inference.agent.journal.journal import Journal
+from inference.agent.journal.journal import NOTHING, Journal
 from inference.grants import Ask, Grant, Reservation, Source, Target, Written
 from inference.link.session import Attempt
 from inference.link.wire import MAX_FRAME_BYTES, Account, EngineStats, LedgerEntry, Totals, Usage
@@ -75,7 +75,9 @@ class NoJournal(Journal):
     def unacknowledged(self) -> list[LedgerEntry]:
         return []
 
-    def opened(self, attempt: Attempt, account: Account, model: str) -> None:
+    def opened(
+        self, attempt: Attempt, account: Account, model: str, inherited: Counts = NOTHING
+    ) -> None:
         pass
 
     def progressed(self, figures: Iterable[tuple[Attempt, Counts]]) -> None:

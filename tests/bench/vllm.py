@@ -36,7 +36,9 @@ Found = dict[str, Samples]
 async def run(scale: Scale) -> Report:
     """Streams of the base model, then (of the demo) of three tenants' adapters mixed."""
     profile = EngineProfile.here(
-        scale.model or str(demo.BASE), served_name="base", max_cpu_loras=MAX_CPU_LORAS
+        scale.model or str(demo.BASE),
+        served_name="base" if scale.model else demo.MODEL_NAME,
+        max_cpu_loras=MAX_CPU_LORAS,
     )
     options = ["--model", profile.model, "--served-name", profile.name]
     adapters = {} if scale.model else demo.ADAPTERS
@@ -54,7 +56,7 @@ async def run(scale: Scale) -> Report:
         }
         rows = _rows("base", await _measure(sides, scale, [(profile.name, scale.key)]))
         if adapters:
-            callers = await tenants_with_adapters(gateway, profile.name)
+            callers = await tenants_with_adapters(profile.name)
             rows += _rows("adapters", await _measure(sides, scale, callers))
     return Report(f"vLLM, {STREAMS} streams of {TOKENS} tokens", rows)
 
@@ -73,11 +75,11 @@ def _parts(gateway: lorikeet.Gateway, engine: Child) -> dict[str, CpuTime]:
     }
 
 
-async def tenants_with_adapters(gateway: lorikeet.Gateway, base: str) -> list[tuple[str, str]]:
+async def tenants_with_adapters(base: str) -> list[tuple[str, str]]:
     """The demo's adapters, uploaded and probed as every tenant's are, each with its key."""
     keys = await sync_to_async(seed.tenants)({})
-    async with lorikeet.worker():
-        await seed.adapters(gateway.url, base, keys)
+    async with lorikeet.console() as console, lorikeet.worker():
+        await seed.adapters(console.url, base, keys)
     return [(tenant.adapter, keys[tenant.slug]) for tenant in demo.TENANTS]
 
 

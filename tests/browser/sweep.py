@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,9 +34,9 @@ LOOKS: tuple[tuple[str, int, dict[str, Any]], ...] = (
 """The theme changes colours alone, and the width everything but those: so each rule sees each theme
 and each width, and three looks do for four."""
 
-ASK_AXE = """async ([within, rules]) => {
+ASK_AXE = """async ([within, known, rules]) => {
   const asked = { runOnly: rules, resultTypes: ["violations"], preload: false };
-  const { violations } = await axe.run({ include: [within] }, asked);
+  const { violations } = await axe.run({ include: [within], exclude: known }, asked);
   return violations.flatMap(({ id, nodes }) => nodes.map(({ target, html, failureSummary }) =>
     `${id}: ${target.join(" ")} ${html.slice(0, 160)} ${failureSummary}`.replace(/\\s+/g, " ")));
 }"""
@@ -57,9 +57,10 @@ DIALOGS = """() => [...document.querySelectorAll("[data-opens]:enabled")]
   .filter((id) => document.getElementById(id) instanceof HTMLDialogElement)"""
 CHANGING = re.compile(
     r'name="csrfmiddlewaretoken" value="[^"]*"|<time.*?</time>|<p class="live-state".*?</p>'
-    r'|data-user="\d+"|\b(?:ada|grace|linus|margaret)[.@]\w+'
+    r'|data-user="\d+"| aria-current="page"|\b(?:ada|grace|linus|margaret)[.@]\w+'
 )
-"""What differs where two people see the same page."""
+"""What differs where two people see the same page, and in one sidebar from page to page."""
+SIDEBAR = "#sidebar"
 
 
 DRAWERS = {
@@ -81,7 +82,7 @@ class Visit:
 @dataclass
 class Sweep:
     """One person's browser. `seen` outlives it: a page that is the same, letter by letter, for
-    several roles is shown to axe-core once."""
+    several roles is shown to axe-core once, and so is the sidebar that many pages have."""
 
     role: str
     page: Page
@@ -114,7 +115,7 @@ class Sweep:
         self.page.set_viewport_size({"width": WIDE, "height": HEIGHT})
 
     def _look(self, visit: Visit, where: str) -> None:
-        new = self._is_new("body")
+        new, known = self._is_new("body"), self._known_parts()
         if new:
             self.page.evaluate(AXE_SCRIPT)
         openers = list(self._openers(visit)) if new else []
@@ -122,7 +123,7 @@ class Sweep:
             self.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             self.page.set_viewport_size({"width": width, "height": HEIGHT})
             look = f"{theme}, {width} px"
-            self._judge(where, look, "html", rules if new else None)
+            self._judge(where, look, "html", rules if new else None, known)
             # The operator's pages also show what other tests made, by whatever names.
             if (theme, width) == ("light", WIDE) and not visit.url.startswith("/operate/"):
                 for what in self.page.evaluate(CUT_OFF):
@@ -134,10 +135,17 @@ class Sweep:
     def _note(self, where: str, what: str, look: str = "at once") -> None:
         self.findings.setdefault(f"{where}: {what}", []).append(look)
 
-    def _judge(self, where: str, look: str, within: str, rules: dict[str, Any] | None) -> None:
+    def _judge(
+        self,
+        where: str,
+        look: str,
+        within: str,
+        rules: dict[str, Any] | None,
+        known: Sequence[str] = (),
+    ) -> None:
         found = self.page.evaluate(STANDING_OUT, within)
         if rules is not None:
-            found += self.page.evaluate(ASK_AXE, [within, rules])
+            found += self.page.evaluate(ASK_AXE, [within, known, rules])
         for what in found:
             self._note(where, what, look)
 
@@ -147,6 +155,11 @@ class Sweep:
         known = digest in self.seen
         self.seen.add(digest)
         return not known
+
+    def _known_parts(self) -> list[str]:
+        """What axe-core need not be shown again, on whatever page it stands."""
+        there = self.page.locator(SIDEBAR).count()
+        return [SIDEBAR] if there and not self._is_new(SIDEBAR) else []
 
     def _openers(self, visit: Visit) -> Iterator[tuple[str, str]]:
         """What to click, and what then is there. Of the dialogs of a table's rows, the first."""

@@ -33,11 +33,12 @@ def check(document: Path, answers: list[dict[str, Any]], work: Path) -> None:
     folder.mkdir()
     (folder / "answers.json").write_text(json.dumps(answers))
     (folder / "answers.ts").write_text("\n".join(lines(answers)))
-    for command in (
+    commands: list[list[str | Path]] = [
         [TOOLS / "openapi-typescript", document, "--output", "client.d.ts"],
         [TOOLS / "tsc", "--noEmit", "--strict", "--skipLibCheck", "false", "answers.ts"],
         ["node", HERE / "read.mjs", folder / "answers.json"],
-    ):
+    ]
+    for command in commands:
         subprocess.run(command, cwd=folder, check=True)
 
 

@@ -137,7 +137,7 @@ def test_who_reads_nothing_is_let_go() -> None:
 
 
 def test_a_silent_socket_stays_open_as_long_as_the_application_likes() -> None:
-    bounds = Bounds(header_s=SOON, keep_alive_s=SOON, body_s=SOON, surplus_s=SOON, write_s=SOON)
+    bounds = Bounds(keep_alive_s=SOON, body_s=SOON, surplus_s=SOON, write_s=SOON)
     with opened(bounds=bounds) as (_, socket):
         with pytest.raises(TimeoutError):
             socket.recv(10 * SOON)

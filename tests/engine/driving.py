@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 from inference.agent.engines.engine import Engine, LocalAdapter, Meter, Output, Work
+from inference.link.wire import Resume, Usage
 from inference.operations.registry import OPERATIONS
 
 CREATED = 1_700_000_000
@@ -94,6 +96,74 @@ async def run(engine: Engine, work: Work) -> Answer:
 async def ask(engine: Engine, kind: str = "chat", **given: Any) -> Answer:
     """Run what `work_of` makes of `given`."""
     return await run(engine, work_of(kind, **given))
+
+
+async def goes_on(
+    engine: Engine, whole: Answer, cut: int, kind: str = "chat", **given: Any
+) -> Answer:
+    """What a reader has who got the first `cut` outputs of `whole`, and then those of an engine
+    that went on from there. `whole` was asked for with `wants_ids` and what is given here."""
+    before = Answer(whole.work, whole.outputs[:cut])
+    inherited = Meter(
+        whole.meter.prompt_tokens,
+        whole.meter.cached_tokens,
+        sum(map(len, before.ids.values())),
+    )
+    usage = Usage(inherited.prompt_tokens, inherited.cached_tokens, inherited.completion_tokens)
+    work = replace(
+        work_of(kind, wants_ids=True, **given),
+        id=whole.work.id,
+        attempt=1 + cut,
+        meter=inherited,
+        resume=Resume(before.ids, {}, usage),
+    )
+    after = await run(engine, work)
+    return Answer(work, before.outputs + after.outputs)
+
+
+def assert_same(moved: Answer, whole: Answer) -> None:
+    """Both are one answer: to the token, to the letter, and on the bill."""
+    assert moved.ids == whole.ids
+    assert moved.text == whole.text
+    assert said(moved.chunks) == said(whole.chunks)
+    assert moved.finish_reason == whole.finish_reason
+    assert moved.tokens == whole.tokens
+    assert replace(moved.meter, cached_tokens=0) == replace(whole.meter, cached_tokens=0)
+    if any(output.response for output in whole.outputs):
+        assert nameless(moved.response) == nameless(whole.response)
+
+
+def said(chunks: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """What a stream says in each choice, however it was cut into chunks."""
+    found: dict[int, dict[str, Any]] = {}
+    for chunk in chunks:
+        for choice in nameless(chunk)["choices"]:
+            _join(found.setdefault(choice.pop("index"), {}), choice)
+    return found
+
+
+def nameless(body: dict[str, Any]) -> dict[str, Any]:
+    """An answer without the names that vLLM gives to calls of tools, which are drawn at random, how
+    much of a prompt was cached, and the digits of numbers that depend on who else is computed."""
+    anonymous = re.sub(r'"(chatcmpl-tool-|call_)[\w-]+"', '"name"', json.dumps(body))
+    bare: dict[str, Any] = json.loads(anonymous, parse_float=lambda text: round(float(text), 3))
+    bare.get("usage", {}).pop("prompt_tokens_details", None)
+    return bare
+
+
+def _join(whole: dict[str, Any], more: dict[str, Any]) -> None:
+    """Texts and lists go on; calls are found by their place; anything else is said once."""
+    for name, value in more.items():
+        if isinstance(value, dict):
+            whole[name] = whole.get(name) or {}
+            _join(whole[name], value)
+        elif name == "tool_calls":
+            for call in value or ():
+                _join(whole.setdefault(f"call {call['index']}", {}), call | {"index": ""})
+        elif isinstance(value, str | list) and name in whole and whole[name] is not None:
+            whole[name] = whole[name] + value
+        elif value is not None or name not in whole:
+            whole[name] = value
 
 
 async def cut_after(engine: Engine, work: Work, tokens: int) -> Answer:

@@ -12,16 +12,26 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from inference.agent.engines.engine import Engine, LocalAdapter, Meter
+from inference.agent.engines.engine import (
+    IDS_AT_ONCE,
+    Engine,
+    LocalAdapter,
+    Meter,
+    Output,
+)
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.revision import revision_of
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
+from inference.link.wire import Resume, Usage
 from tests.engine.conftest import PLACES
 from tests.engine.driving import (
     CREATED,
     QUESTION,
+    Answer,
     ask,
+    assert_same,
     cut_after,
+    goes_on,
     run,
     running_after_a_step,
     work_of,
@@ -360,3 +370,83 @@ async def test_an_engine_says_what_it_serves(engine: Engine, profile: EngineProf
     assert engine.info.revision == revision_of(folder, folder)
     assert engine.info.operations == ["chat", "completion"]
     assert engine.info.engine_version
+
+
+def cuts(whole: Answer) -> list[int]:
+    """After which outputs an engine may be lost: early, late, and when only the last word is."""
+    outputs = len(whole.outputs)
+    return sorted({1, 2, outputs // 2, outputs - 2, outputs - 1} & set(range(1, outputs)))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+async def test_an_engine_goes_on_where_another_stopped(
+    engine: Engine, kind: str, n: int, stream: bool
+) -> None:
+    given: dict[str, Any] = {"n": n, "stream": stream, "max_tokens": 70}
+    given |= {"temperature": 1.0, "seed": 4}
+    whole = await ask(engine, kind, wants_ids=True, **given)
+    before = engine.stats()
+    moves = [await goes_on(engine, whole, cut, kind, **given) for cut in cuts(whole)]
+    for moved in moves:
+        assert_same(moved, whole)
+    after = engine.stats()
+    new = [moved.meter.completion_tokens - tokens_before(moved) for moved in moves]
+    assert after.completion_tokens - before.completion_tokens == sum(new)
+    assert after.prompt_tokens == before.prompt_tokens, "it was paid for"
+
+
+def tokens_before(moved: Answer) -> int:
+    assert moved.work.resume is not None
+    return sum(map(len, moved.work.resume.ids.values()))
+
+
+async def test_an_engine_says_of_an_answer_that_was_told_only_that_it_has_ended(
+    engine: Engine,
+) -> None:
+    for given in ({"max_tokens": 9}, {"max_tokens": 9, "n": 2, "temperature": 1.0, "seed": 1}):
+        whole = await ask(engine, stream=True, wants_ids=True, **given)
+        moved = await goes_on(engine, whole, len(whole.outputs), stream=True, **given)
+        assert_same(replace(moved, outputs=moved.outputs[: len(whole.outputs)]), whole)
+        (word,) = moved.outputs[len(whole.outputs) :]
+        assert word == Output(finish_reason="length")
+
+
+async def test_an_answer_that_goes_on_ends_before_its_stop_string(engine: Engine) -> None:
+    text = (await ask(engine, max_tokens=24)).text
+    given: dict[str, Any] = {"stop": [text[15:25]], "max_tokens": 24, "stream": True}
+    whole = await ask(engine, wants_ids=True, **given)
+    assert whole.finish_reason == "stop"
+    for cut in range(1, len(whole.outputs) + 1):
+        moved = await goes_on(engine, whole, cut, **given)
+        assert moved.text == whole.text == text[: text.index(given["stop"][0])]
+        assert moved.ids == whole.ids
+        assert moved.finish_reason == "stop"
+
+
+async def test_an_adapter_goes_on(engine: Engine, loaded: LocalAdapter) -> None:
+    given: dict[str, Any] = {"adapter": loaded, "stream": True, "max_tokens": 30}
+    whole = await ask(engine, wants_ids=True, **given)
+    for cut in cuts(whole):
+        assert_same(await goes_on(engine, whole, cut, **given), whole)
+
+
+async def test_a_whole_answer_says_in_time_what_an_engine_can_go_on_with(engine: Engine) -> None:
+    for n in (1, 2):
+        answer = await ask(engine, wants_ids=True, n=n, temperature=1.0, max_tokens=120)
+        pieces = [sum(map(len, output.ids.values())) for output in answer.outputs]
+        assert sum(pieces) == 120 * n
+        assert max(pieces) <= 2 * IDS_AT_ONCE
+
+
+async def test_closing_the_iterator_of_one_that_goes_on_aborts_it(engine: Engine) -> None:
+    given: dict[str, Any] = {"stream": True, "max_tokens": 400, "n": 2, "temperature": 1.0}
+    whole = await cut_after(engine, work_of(wants_ids=True, **given), 20)
+    usage = Usage(whole.meter.prompt_tokens, 0, 20)
+    meter = Meter(whole.meter.prompt_tokens, 0, 20)
+    work = replace(
+        work_of(wants_ids=True, **given), meter=meter, resume=Resume(whole.ids, {}, usage)
+    )
+    await cut_after(engine, work, 40)
+    assert await running_after_a_step(engine) == 0

@@ -178,12 +178,14 @@ def test_programs_that_the_account_cannot_reach_are_copied_once(
     inodes = set()
     for _ in range(2):
         first = begun(private / "var" / "postgres", umask=0o077, environment=environment)
-        assert is_ready(first)
-        (copy,) = reachable.glob("lorikeet*")
-        inodes.add((copy / BIN / "postgres").stat().st_ino)
-        pid = int((private / "var" / "postgres" / "postmaster.pid").read_text().split()[0])
-        assert Path(psutil.Process(pid).exe()) == copy / BIN / "postgres"
-        first.communicate()
+        try:
+            assert is_ready(first)
+            (copy,) = reachable.glob("lorikeet-postgres-*")
+            inodes.add((copy / BIN / "postgres").stat().st_ino)
+            pid = int((private / "var" / "postgres" / "postmaster.pid").read_text().split()[0])
+            assert Path(psutil.Process(pid).exe()) == copy / BIN / "postgres"
+        finally:
+            first.communicate()
     assert len(inodes) == 1
     assert modes(private / BIN) == before
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,15 @@ async def test_a_child_runs_with_its_environment_alone_and_its_log(tmp_path: Pat
     assert one.last_lines() == "{'COLOUR'} green\nready"
     await one.stop()
     assert one.process is not None and one.process.returncode is not None
+
+
+async def test_a_nice_child_gives_way(tmp_path: Path) -> None:
+    one = child(tmp_path, f"import os; print('at', os.nice(0), flush=True); {FOREVER}")
+    one.nice = 5
+    await one.start()
+    await said(one, "ready")
+    assert one.last_lines() == f"at {min(os.nice(0) + 5, 19)}\nready"
+    await one.stop()
 
 
 async def test_a_crash_is_reported_with_the_last_lines_and_the_child_starts_again(

@@ -44,18 +44,24 @@ def attempt(name: str) -> Attempt:
     return id, int(number or 1)
 
 
+def inherited(name: str) -> Usage:
+    """What a higher attempt goes on from."""
+    return used(5) if attempt(name)[1] > 1 else Usage()
+
+
 def account(id: str) -> Account:
     return Account(1, len(id), 1_760_000_000.5, "base", None, 7)
 
 
 def entry(name: str, usage: Usage, finish_reason: str) -> LedgerEntry:
     id, number = attempt(name)
-    return LedgerEntry(id, account(id), f"acme/{id}", usage, finish_reason, number)
+    tokens = inherited(name).completion_tokens
+    return LedgerEntry(id, account(id), f"acme/{id}", usage, finish_reason, number, tokens)
 
 
 def open_(journal: Journal, name: str) -> None:
     id, _ = attempt(name)
-    journal.opened(attempt(name), account(id), f"acme/{id}")
+    journal.opened(attempt(name), account(id), f"acme/{id}", inherited(name))
 
 
 def totals(usages: Iterable[Usage]) -> Totals:
@@ -93,7 +99,7 @@ class Model:
     def apply(self, op: Op) -> None:
         match op:
             case ("open", id):
-                self.open[id] = Usage()
+                self.open[id] = inherited(id)
             case ("progress", tokens, ids):
                 self.open.update({id: used(tokens) for id in ids if id in self.open})
             case ("close", id, tokens) if id in self.open:

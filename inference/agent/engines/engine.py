@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from inference.link.wire import AdapterRef, EngineStats, ModelInfo
+from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Resume
 from inference.operations.operation import Operation
+
+IDS_AT_ONCE = 32
+"""Tokens of a whole answer that are told of together: what is lost with an engine at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,9 @@ class Work:
 
     `model` is the name shown in the answer; `created` a unix time in seconds; `priority` as vLLM's
     (lower goes first). `id` is shown in the answer; two attempts of it may run at once. With
-    `wants_ids` each Output says which tokens it holds.
+    `wants_ids` each Output says which tokens it holds, and a whole answer comes in Outputs of about
+    IDS_AT_ONCE tokens, so that another engine can go on with it too. `resume` is what other engines
+    generated of it: the meter already holds that.
     """
 
     id: str
@@ -64,6 +69,7 @@ class Work:
     meter: Meter = field(default_factory=Meter)
     attempt: int = 1
     wants_ids: bool = False
+    resume: Resume | None = None
 
     @property
     def key(self) -> str:
@@ -95,7 +101,13 @@ class Output:
     chunks (without a usage chunk, which the gateway adds), or, when the client does not stream,
     one Output with `response`, the whole JSON body. The last Output has the `finish_reason`.
     `ids` are those of the tokens in it by choice, where the work wants them; choices are numbered
-    as in the answer.
+    as in the answer. Text and chunks of an Output are what follows from its ids and all before: an
+    engine that goes on after any Output continues the answer to the letter. So an Output may have
+    ids alone, of which a parser made nothing yet, or which the `response` will hold.
+
+    An answer that is gone on with (`Work.resume`) brings only what is new: of the text and the
+    chunks, of the ids, of the tokens. A `response` is whole all the same, and the `finish_reason`
+    is that of all choices, also of those that had ended before.
     """
 
     text: str = ""
@@ -139,6 +151,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def step_tokens(self) -> int:
+        """Tokens that one step computes at most, prompts and answers together."""
+        ...
+
+    @property
     def alive(self) -> bool:
         """False once the engine is beyond use; the agent then exits and is started again."""
         ...
@@ -171,8 +188,9 @@ class Engine(Protocol):
     def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """Run one request; closing the generator or cancelling its task aborts it in the engine.
 
-        Mutates `work.meter`; the prompt counts once its first token is generated. Takes the fields
-        out of the work and keeps them no longer than it needs them.
+        Mutates `work.meter`; the prompt counts once its first token is generated, and not again
+        where `work.resume` goes on. Takes the fields out of the work and keeps them no longer than
+        it needs them.
 
         Raises:
             RequestError: the request is at fault (bad parameter, prompt too long, ...).

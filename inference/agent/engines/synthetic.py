@@ -4,6 +4,9 @@ Deterministic, and with the contract of the real one. An answer names the adapte
 prompt, so that a test sees at once whose answer it got. A token is four characters. One timer steps
 all running streams, as an engine core does; at unlimited rate a token costs a few microseconds.
 
+It goes on with what another one generated only if it would have generated that itself: a token that
+was lost or doubled on the way ends the request.
+
 Failures are asked for in `Behaviour`, which may be replaced while the engine runs.
 """
 
@@ -27,6 +30,7 @@ from typing import Any, Self
 import msgspec
 
 from inference.agent.engines.engine import (
+    IDS_AT_ONCE,
     LoadReport,
     LocalAdapter,
     Meter,
@@ -43,7 +47,7 @@ from inference.errors import (
     EngineFailed,
     InvalidRequest,
 )
-from inference.link.wire import EngineStats, ModelInfo
+from inference.link.wire import EngineStats, ModelInfo, Resume
 from inference.operations.openai import OpenAIOperation, usage_body
 from inference.operations.operation import PlainPrompt
 from inference.operations.registry import OPERATIONS
@@ -100,17 +104,18 @@ class _Options(msgspec.Struct):
 class _Stream:
     """One request: its whole answer is known from the start, `at` says how much is generated.
 
-    `prompt` is kept until it is counted.
+    `prompt` is kept until it is counted. Of the answer, `resumed` tokens are of another engine.
     """
 
-    __slots__ = ("answer", "at", "due_at", "error", "finish_reason", "length", "prompt", "waiter")
+    __slots__ = (
+        "answer", "at", "due_at", "error", "finish_reason", "length", "prompt", "resumed", "waiter"
+    )  # fmt: skip
 
-    def __init__(
-        self, prompt: str, answer: str, tokens: int, finish_reason: str, due_at: float
-    ) -> None:
+    def __init__(self, prompt: str, answer: str, finish_reason: str, due_at: float) -> None:
         self.prompt = prompt
-        self.answer, self.length, self.finish_reason = answer, tokens, finish_reason
-        self.at = 0
+        self.answer, self.finish_reason = answer, finish_reason
+        self.length = max(1, tokens_in(answer))
+        self.at = self.resumed = 0
         self.due_at = due_at
         self.error: EngineFailed | None = None
         self.waiter: asyncio.Future[None] | None = None
@@ -123,9 +128,25 @@ class _Stream:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
+    def resume(self, resume: Resume) -> None:
+        """Go on after these tokens.
+
+        Raises:
+            EngineFailed: they are not those of this answer.
+        """
+        longest = max(resume.ids.values(), key=len, default=[])
+        own = _ids_of(self.answer)
+        if any(ids != own[: len(ids)] for ids in resume.ids.values()):
+            raise EngineFailed("What another engine generated is not what this one would have.")
+        self.at = self.resumed = len(longest)
+
     async def wait(self) -> None:
         self.waiter = asyncio.get_running_loop().create_future()
         await self.waiter
+
+
+UNBOUNDED = 1 << 60
+"""Tokens of a step: it computes no prompts."""
 
 
 class SyntheticEngine:
@@ -142,6 +163,7 @@ class SyntheticEngine:
         self.info = info
         self.behaviour = behaviour or Behaviour()
         self.alive = True
+        self.step_tokens = UNBOUNDED
         self._max_running, self._max_loaded = max_running, max_loaded
         self._loaded: dict[int, LocalAdapter] = {}
         self._running: dict[_Stream, None] = {}
@@ -227,7 +249,8 @@ class SyntheticEngine:
         self._submit(stream, work.priority)
         try:
             async with aclosing(self._texts(stream, work, options)) as texts:
-                outputs = _choices(texts, work, options) if (options.n or 1) > 1 else texts
+                several = (options.n or 1) > 1
+                outputs = _choices(texts, work, options, stream) if several else texts
                 async for output in outputs:
                     yield output
         finally:
@@ -274,31 +297,35 @@ class SyntheticEngine:
         most = min(wanted or room, room)
         answer, reason = _answer(f"{voice}: {prompt.said}", most, options)
         due_at = time.monotonic() + self.behaviour.latency_s
-        return _Stream(prompt.whole, answer, max(1, tokens_in(answer)), reason, due_at)
+        stream = _Stream(prompt.whole, answer, reason, due_at)
+        if work.resume is not None:
+            stream.resume(work.resume)
+        return stream
 
     async def _texts(
         self, stream: _Stream, work: Work, options: _Options
     ) -> AsyncGenerator[Output, None]:
-        """What was generated since the last time; if not streamed, all after the first at the end.
-
-        Counted as it is generated in either case.
-        """
-        given, counted, choices = 0, 0, options.n or 1
+        """What was generated since the last time; if not streamed, all after the first at the end,
+        or as often as its ids are wanted. Counted as it is generated in any case."""
+        given = counted = stream.resumed
+        choices, at_once = options.n or 1, _at_once(work, options)
+        if given == stream.length:  # only the word that it has ended was lost
+            yield Output(finish_reason=stream.finish_reason)
         while given < stream.length:
             while stream.at == counted and stream.error is None:
                 await stream.wait()
             if stream.error is not None:
                 raise stream.error
-            if counted == 0:
+            if not work.meter.prompt_tokens:
                 self._count_prompt(work, stream)
             at = stream.at
             for meter in (work.meter, self._totals):
                 meter.completion_tokens += (at - counted) * choices
             counted = at
-            if options.stream or given == 0 or at == stream.length:
+            if given == stream.resumed or at - given >= at_once or at == stream.length:
                 text = stream.answer[given * TOKEN_CHARS : at * TOKEN_CHARS]
                 reason = stream.finish_reason if at == stream.length else None
-                ids = _ids(text, choices) if work.wants_ids else {}
+                ids = dict.fromkeys(range(choices), _ids_of(text)) if work.wants_ids else {}
                 yield Output(text, (at - given) * choices, finish_reason=reason, ids=ids)
                 given = at
 
@@ -400,11 +427,17 @@ def _revision(profile: EngineProfile) -> str:
     return hashlib.sha256(profile.model.encode()).hexdigest()
 
 
-def _ids(text: str, choices: int) -> dict[int, list[int]]:
+def _at_once(work: Work, options: _Options) -> float:
+    """How many tokens an Output waits for."""
+    if options.stream:
+        return 1
+    return IDS_AT_ONCE if work.wants_ids else math.inf
+
+
+def _ids_of(text: str) -> list[int]:
     """A token's id is the checksum of its characters."""
     pieces = (text[at : at + TOKEN_CHARS] for at in range(0, len(text), TOKEN_CHARS))
-    ids = [zlib.crc32(piece.encode()) for piece in pieces]
-    return dict.fromkeys(range(choices), ids)
+    return [zlib.crc32(piece.encode()) for piece in pieces]
 
 
 def llama_modules(config: Path) -> dict[str, tuple[int, int]]:
@@ -460,33 +493,29 @@ def _answer(text: str, limit: int, options: _Options) -> tuple[str, str]:
 
 
 async def _choices(
-    texts: AsyncGenerator[Output, None], work: Work, options: _Options
+    texts: AsyncGenerator[Output, None], work: Work, options: _Options, stream: _Stream
 ) -> AsyncGenerator[Output, None]:
     """The full path for n > 1: every choice says the same."""
     operation = work.operation
     if not isinstance(operation, OpenAIOperation):
         raise InvalidRequest(f"`n` is not supported by {operation.path}.", param="n")
-    whole, ids = "", dict[int, list[int]]()
     async for output in texts:
-        whole += output.text
-        ids = {choice: ids.get(choice, []) + more for choice, more in output.ids.items()}
-        if options.stream:
-            chunk = operation.delta(output.text) | {"finish_reason": output.finish_reason}
-            body = _body(work, operation.chunk_object, chunk, options)
-            encoded = msgspec.json.encode(body)
+        reason = output.finish_reason
+        if not options.stream:
+            yield Output(tokens=output.tokens, ids=output.ids)
+        elif output.text:
+            chunk = operation.delta(output.text) | {"finish_reason": reason}
+            encoded = msgspec.json.encode(_body(work, operation.chunk_object, chunk, options))
             yield Output(chunks=(encoded,), tokens=output.tokens, ids=output.ids)
-        if output.finish_reason is not None:
-            if options.stream:
-                yield Output(finish_reason=output.finish_reason)
-                continue
-            choice = operation.choice(whole) | {"finish_reason": output.finish_reason}
-            body = _body(work, operation.whole_object, choice, options)
-            yield Output(
-                response=msgspec.json.encode(body | {"usage": usage_body(work.meter)}),
-                tokens=work.meter.completion_tokens,
-                finish_reason=output.finish_reason,
-                ids=ids,
-            )
+        if reason is None:
+            continue
+        if options.stream:
+            yield Output(finish_reason=reason)
+            return
+        choice = operation.choice(stream.answer) | {"finish_reason": reason}
+        body = _body(work, operation.whole_object, choice, options)
+        response = msgspec.json.encode(body | {"usage": usage_body(work.meter)})
+        yield Output(response=response, finish_reason=reason)
 
 
 def _body(work: Work, object: str, choice: dict[str, Any], options: _Options) -> dict[str, Any]:

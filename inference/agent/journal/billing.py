@@ -46,8 +46,11 @@ class Billing:
 
     @property
     def completion_tokens(self) -> int:
-        """Output tokens journaled in this run, as of the last `write`."""
-        return self._completion_tokens + sum(job.meter.completion_tokens for job in self._open)
+        """Output tokens that this engine generated, journaled in this run, as of the last `write`;
+        what requests went on from is in their figures and was generated elsewhere."""
+        return self._completion_tokens + sum(
+            _generated(job, job.meter.completion_tokens) for job in self._open
+        )
 
     def open(self, job: Job, account: Account, model: str) -> None:
         """The request is about to cost something.
@@ -61,7 +64,7 @@ class Billing:
                 "the ledger cannot be reached.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._journal.opened(_attempt(job), account, model)
+        self._journal.opened(_attempt(job), account, model, job.inherited)
         job.journaled = True
         self._open.add(job)
 
@@ -87,7 +90,7 @@ class Billing:
         if not job.journaled:
             return
         self._open.discard(job)
-        self._completion_tokens += usage.completion_tokens
+        self._completion_tokens += _generated(job, usage.completion_tokens)
         entry = self._journal.closed(_attempt(job), usage, finish_reason)
         if entry is not None:
             self._delivery.add(entry, job.link.url if job.link else None, now)
@@ -110,6 +113,10 @@ class Billing:
         known = list(attempts)
         self._journal.acknowledged(known)
         self._delivery.acknowledged(known, url)
+
+
+def _generated(job: Job, tokens: int) -> int:
+    return tokens - job.inherited.completion_tokens
 
 
 def _attempt(job: Job) -> Attempt:

@@ -35,6 +35,10 @@ class JournalFailed(Exception):
     """The journal cannot be read or written."""
 
 
+class JournalInUse(JournalFailed):
+    """Another process has it."""
+
+
 class File:
     """A file that grows by whole records; `size` in bytes. Its methods raise OSError."""
 
@@ -178,14 +182,14 @@ def lock_folder(folder: Path) -> int:
     """The descriptor that holds the folder for this process.
 
     Raises:
-        JournalFailed: another process has it.
+        JournalInUse: another process has it.
     """
     fd = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise JournalFailed(
+        raise JournalInUse(
             f"the journal in {folder} is in use by another agent; each needs a folder of its own"
         ) from None
     return fd

@@ -58,6 +58,7 @@ from inference.agent.journal.records import (
     Acknowledged,
     AnyRecord,
     Closed,
+    Figures,
     Opened,
     Progressed,
     State,
@@ -69,6 +70,8 @@ from inference.link.wire import Account, LedgerEntry, Totals, Usage
 from inference.operations.openai import Counts
 
 log = structlog.get_logger(__name__)
+
+NOTHING = Usage()
 
 _LIVE_BYTES = 160
 """About what an open or unacknowledged attempt takes in a snapshot."""
@@ -185,8 +188,11 @@ class Journal:
         """
         return list(self._state.closed.values())
 
-    def opened(self, attempt: Attempt, account: Account, model: str) -> None:
-        """An attempt was accepted; `model` as the client wrote it.
+    def opened(
+        self, attempt: Attempt, account: Account, model: str, inherited: Counts = NOTHING
+    ) -> None:
+        """An attempt was accepted; `model` as the client wrote it. It goes on from what lower
+        attempts used (`inherited`), which is part of its figures from now on.
 
         Raises:
             ValueError: this attempt is open or unacknowledged.
@@ -194,19 +200,14 @@ class Journal:
         id, number = attempt
         if attempt in self._state.open or attempt in self._state.closed:
             raise ValueError(f"attempt {number} of request {id} is in the journal already")
-        self._gather(Opened(next(self._handles), id, account, model, number))
+        handle, figures = next(self._handles), _figures_of(inherited)
+        self._gather(Opened(handle, id, account, model, number, figures))
 
     def progressed(self, figures: Iterable[tuple[Attempt, Counts]]) -> None:
         """What attempts used up to now; those that aren't open are ignored."""
         known = self._state.open
         rows = [
-            (
-                opened.handle,
-                counts.prompt_tokens,
-                counts.cached_tokens,
-                counts.completion_tokens,
-                counts.reasoning_tokens,
-            )
+            (opened.handle, *_figures_of(counts))
             for attempt, counts in figures
             if (opened := known.get(attempt)) is not None
         ]
@@ -293,3 +294,12 @@ class Journal:
         self._submit(retire, self._folder, self._file)
         self._file = file
         self._rotate_at = max(self._rotate_bytes, 2 * file.size)
+
+
+def _figures_of(counts: Counts) -> Figures:
+    return (
+        counts.prompt_tokens,
+        counts.cached_tokens,
+        counts.completion_tokens,
+        counts.reasoning_tokens,
+    )

@@ -20,8 +20,11 @@ from inference.link.wire import Account, LedgerEntry, Totals, Usage
 VERSION = 2
 """Of the records. Newer ones are not read, older ones are."""
 
-_Figures = tuple[int, int, int, int, int]
-"""An attempt's handle and its prompt, cached, completion and reasoning tokens so far."""
+Figures = tuple[int, int, int, int]
+"""Prompt, cached, completion and reasoning tokens so far."""
+
+_Row = tuple[int, int, int, int, int]
+"""An attempt's handle and its figures."""
 
 
 class _Record(msgspec.Struct, array_like=True, frozen=True):
@@ -37,17 +40,19 @@ class Begun(_Record, tag="begun", frozen=True):
 
 
 class Opened(_Record, tag="opened", frozen=True):
-    """`handle` stands for the id in progress records: a fourth of the bytes."""
+    """`handle` stands for the id in progress records: a fourth of the bytes. `inherited` is what
+    the attempt goes on from, of lower ones: its first figures."""
 
     handle: int
     id: str
     account: Account
     model: str
     attempt: int = 1
+    inherited: Figures = (0, 0, 0, 0)
 
 
 class Progressed(_Record, tag="progressed", frozen=True):
-    figures: list[_Figures]
+    figures: list[_Row]
 
 
 class Closed(_Record, tag="closed", frozen=True):
@@ -113,7 +118,7 @@ class State:
         self.billed = Totals()
         self.journaled = Totals()
         self.open: dict[Attempt, Opened] = {}
-        self.figures: dict[int, _Figures] = {}
+        self.figures: dict[int, _Row] = {}
         self.closed: dict[Attempt, LedgerEntry] = {}
 
     def apply(self, record: AnyRecord) -> None:
@@ -149,13 +154,14 @@ class State:
     def lose(self) -> None:
         """Close what is open: nobody works on it any more."""
         for opened in list(self.open.values()):
-            _, *tokens = self.figures.get(opened.handle, (0, 0, 0, 0, 0))
+            _, *tokens = self.figures.get(opened.handle, (opened.handle, *opened.inherited))
             self._close(entry_of(opened, Usage(*tokens), EngineLost.code))
         self.figures.clear()  # of requests whose beginning was damaged
 
 
 def entry_of(opened: Opened, usage: Usage, finish_reason: str) -> LedgerEntry:
     """What the ledger gets of an attempt that ended."""
+    *_, inherited, _ = opened.inherited
     return LedgerEntry(
-        opened.id, opened.account, opened.model, usage, finish_reason, opened.attempt
+        opened.id, opened.account, opened.model, usage, finish_reason, opened.attempt, inherited
     )

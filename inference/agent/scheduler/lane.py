@@ -2,8 +2,8 @@
 
 Rules
     1. Among tenants, the one with the least counter goes first.
-    2. Within a tenant, the oldest goes first; only one that waits for an adapter slot is passed
-       by younger ones that need none.
+    2. Within a tenant, the oldest goes first, but one that goes on from another engine before all
+       that are new. One that waits for an adapter slot is passed by others that need none.
 
 Requests of one tenant and adapter make a line. A line is *ready* where its adapter needs no slot
 of its own (`SlotScheduler.open_to`), else *wanting*; the two are ranked apart, so that thousands of
@@ -21,10 +21,11 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import takewhile
 
-from inference.agent.scheduler.lazy_heap import LazyHeap, Rank
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
-from inference.agent.scheduler.vtc import VirtualTokenCounters
+from inference.scheduler.lazy_heap import LazyHeap, Rank
+from inference.scheduler.vtc import VirtualTokenCounters
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,15 @@ class Request:
     """Texts that it asks for: the engine generates all of them at once."""
     logprobs: int = 0
     """Log-probabilities that it asks for with each token of each of them."""
+    generated: int = 0
+    """Tokens that another engine generated of them: it had its turn, and goes on."""
+    paid: int = 0
+    """Tokens of prompt and answer that its tenant was charged for when it had its turn."""
+
+    @property
+    def prefill_tokens(self) -> int:
+        """What the engine computes before it generates."""
+        return self.prompt_tokens + self.generated
 
     def __post_init__(self) -> None:
         if not self.weight > 0:
@@ -55,7 +65,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """One request that has not started; `number` orders arrivals, `since` is in seconds."""
+    """One request that has not started; `number` orders a tenant's, `since` is in seconds."""
 
     request: Request
     number: int
@@ -65,7 +75,7 @@ class Waiting:
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """Waiting requests of one tenant and adapter, in order of arrival."""
+    """Waiting requests of one tenant and adapter, in the order of their numbers."""
 
     tenant: str
     adapter: str | None
@@ -74,6 +84,14 @@ class Line:
     @property
     def head(self) -> Waiting:
         return next(iter(self.requests.values()))
+
+    def add(self, waiting: Waiting) -> None:
+        """O(1) for one with the highest number, else O(those with a lower one)."""
+        self.requests[waiting.request.id] = waiting
+        if waiting.request.generated:
+            before = takewhile(lambda one: one.number <= waiting.number, self.requests.values())
+            for one in reversed([*before, waiting]):
+                self.requests.move_to_end(one.request.id, last=False)
 
 
 def _oldest_head(line: Line) -> Rank:
@@ -114,16 +132,17 @@ class Lane:
         return self._count
 
     def add(self, waiting: Waiting) -> None:
-        """A request joins the end of its line."""
+        """A request joins the end of its line, or, if it goes on from another engine, the end of
+        those that do."""
         request = waiting.request
         self.counters.wait(request.tenant)
         backlog = self._backlogs.setdefault(request.tenant, Backlog())
         if (line := backlog.lines.get(request.adapter)) is None:
             line = backlog.lines[request.adapter] = Line(request.tenant, request.adapter)
             self._tenants.setdefault(request.adapter, {})[request.tenant] = None
-        line.requests[request.id] = waiting
+        line.add(waiting)
         self._count += 1
-        if len(line.requests) == 1:
+        if line.head is waiting:
             self._rank(backlog, line)
 
     def remove(self, waiting: Waiting) -> None:

@@ -26,6 +26,11 @@ Rules
        many: a few floods don't shut everybody else out. Requests that are expected (their
        adapter's files are on their way) count as waiting here.
     8. A request that takes more sequences than there are outside of the reserve is refused.
+    9. A request that goes on from another engine had its turn there: it goes before all others of
+       its tenant, is not charged again for what it was charged for there, and no bound on waiting
+       requests refuses it.
+   10. Long prompts are computed one at a time, and others wait in front of the engine as well while
+       it has enough prompts to compute (`prefill`): they are overtaken meanwhile.
 
 Work-conserving, except for the reserve, a slot that is being emptied or was promised
 (`slot_scheduler`), and KV or sequences that a large request waits for.
@@ -45,15 +50,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from inference.agent.scheduler.aging import Aging
 from inference.agent.scheduler.capacity import Capacity, growth
 from inference.agent.scheduler.lane import Lane, Request, Waiting
+from inference.agent.scheduler.prefill import Prefill
 from inference.agent.scheduler.service_gossip import RemoteService, ServiceTotals
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
 from inference.agent.scheduler.slots import Slots
-from inference.agent.scheduler.vtc import VirtualTokenCounters
 from inference.agent.scheduler.wait_estimate import WaitEstimate
 from inference.errors import InvalidRequest, Overloaded
+from inference.scheduler.aging import Aging
+from inference.scheduler.vtc import VirtualTokenCounters
 
 __all__ = ["Queue", "Request"]
 
@@ -72,6 +78,9 @@ when a prompt has been counted: a few prompts. What it lets a tenant gain is bou
 LOOK_AHEAD = 32
 """Tenants; more than have a long answer running on most engines."""
 
+FIRST_RETURN = -(1 << 62)
+"""Numbers below those of arrivals, for requests that go on from another engine."""
+
 LEAST_CHARGE = 1
 """Tokens charged at the start where the estimate is 0, so that no tenant starts many at once."""
 
@@ -87,6 +96,8 @@ class Running:
     charged: int = 0
     told: int = 0
     """To other engines: true figures only, so that what they hear never falls."""
+    computes: bool = True
+    """Its prompt: it has no token yet."""
 
 
 @dataclass(slots=True)
@@ -114,6 +125,7 @@ class Queue:
         *,
         max_running: int,
         kv_tokens: int = 1 << 60,
+        step_tokens: int = 1 << 60,
         max_queued: int = 1024,
         max_queued_per_tenant: int = 256,
         reserved: int = 0,
@@ -122,9 +134,10 @@ class Queue:
         batch_patience_s: float = 30.0,
     ) -> None:
         self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
-        self._patience_s, self._aging = patience_s, Aging(batch_patience_s)
+        self._patience_s, self._aging = patience_s, Aging[Waiting](batch_patience_s)
         self._slots = SlotScheduler(slots, quota=slots_per_tenant, turn_s=patience_s)
         self._capacity = Capacity(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
+        self._prefill = Prefill(step_tokens)
         # What others served sets a tenant back by no more than the slack that the counters of two
         # waiting tenants have anyway (`vtc`): one filling of the KV.
         self._interactive = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
@@ -138,7 +151,7 @@ class Queue:
         self._running: dict[str, Running] = {}
         self._requests: Counter[str] = Counter()
         """Waiting and running, by tenant."""
-        self._arrivals = itertools.count()
+        self._arrivals, self._returns = itertools.count(), itertools.count(FIRST_RETURN)
         self._estimate = WaitEstimate()
         self._totals, self._remote = ServiceTotals(), RemoteService()
 
@@ -177,7 +190,8 @@ class Queue:
         if not self._came(request.id):
             self._refuse_beyond_bounds(request)
         lane = self._batch if request.lane == BATCH else self._interactive
-        waiting = Waiting(request, next(self._arrivals), now, lane)
+        number = next(self._returns if request.generated else self._arrivals)
+        waiting = Waiting(request, number, now, lane)
         lane.add(waiting)
         self._waiting[request.id] = waiting
         self._requests[request.tenant] += 1
@@ -226,13 +240,15 @@ class Queue:
             return
         request = running.request
         prompt = prompt_tokens - cached_tokens if prompt_tokens else _estimate(request)
-        self._charge(running, prompt + completion_tokens)
+        self._charge(running, max(0, prompt + completion_tokens - request.paid))
         if prompt_tokens:
             self._tell(running)
         held = (prompt_tokens or request.prompt_tokens) + completion_tokens
         held += growth(completion_tokens, request.max_tokens, request.choices)
         self._capacity.kv_held += held - running.held
         running.held = held
+        if completion_tokens > request.generated:
+            self._end_prefill(running)
 
     def finish(self, id: str, now: float) -> None:
         """A request has ended, whatever it was doing; unknown ids are ignored."""
@@ -322,6 +338,8 @@ class Queue:
                 if lane is self._batch or not self._is_level(lane, tenant):
                     break  # nor is anybody behind it light
                 self._pass_over(lane, tenant, step)
+            elif not self._prefill.takes(first.request.prefill_tokens):
+                self._pass_over(lane, tenant, step)
             elif not self._may_have_slot(first, step):
                 self._want_slot(lane, first, step)
             elif self._capacity.fits(
@@ -390,6 +408,7 @@ class Queue:
         running = Running(request, lane, priority, _held(request))
         self._running[request.id] = running
         self._capacity.start(request.tenant, running.held, self._places(request))
+        self._prefill.start(request.prefill_tokens)
         self._open(self._slots.start(request.adapter, request.tenant, now))
         self._charge(running, _estimate(request))
 
@@ -397,6 +416,8 @@ class Queue:
 
     def _refuse_beyond_bounds(self, request: Request) -> None:
         self._refuse_too_many(request)
+        if request.generated:
+            return
         own = sum(lane.counters.waiting(request.tenant) for lane in self._lanes)
         own += self._expecting[request.tenant]
         total = len(self._waiting) + len(self._expected)
@@ -459,10 +480,16 @@ class Queue:
         whoever cancels soon enough would have the prefill for nothing."""
         request = running.request
         self._tell(running)
+        self._end_prefill(running)
         running.lane.counters.finish(request.tenant)
         self._capacity.finish(request.tenant, running.held, self._places(request))
         self._open(self._slots.finish(request.adapter))
         self._forget(request.tenant)
+
+    def _end_prefill(self, running: Running) -> None:
+        if running.computes:
+            running.computes = False
+            self._prefill.end(running.request.prefill_tokens)
 
     def _forget(self, tenant: str) -> None:
         self._requests[tenant] -= 1
@@ -493,8 +520,10 @@ class Queue:
 
 
 def _estimate(request: Request) -> int:
-    return max(LEAST_CHARGE, request.prompt_tokens)
+    return LEAST_CHARGE if request.paid else max(LEAST_CHARGE, request.prompt_tokens)
 
 
 def _held(request: Request) -> int:
-    return request.prompt_tokens + growth(0, request.max_tokens, request.choices)
+    generated = request.generated
+    grown = growth(generated, request.max_tokens, request.choices)
+    return request.prompt_tokens + generated + grown

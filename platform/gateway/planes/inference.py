@@ -12,6 +12,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -31,6 +32,9 @@ from frontend.redeeming import PostgresRedeemer
 from frontend.sockets import Gate, Origins
 from frontend.tickets import Signer
 from gateway.edge.cors import Cors
+from gateway.planes import demand as demand_page
+from gateway.planes.demand import DemandPage
+from gateway.planes.external_metrics import ExternalMetrics
 from gateway.planes.forward import Forward
 from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
@@ -38,7 +42,9 @@ from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet import history
+from inference.gateway.fleet.demand import FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
+from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
@@ -79,6 +85,8 @@ class Parts:
     history: History
     board: Board
     forward: Forward
+    demand: FleetDemand
+    external_metrics: ExternalMetrics
 
     @classmethod
     def configured(cls) -> Parts:
@@ -88,7 +96,19 @@ class Parts:
         limiter = configured(LedgerSpent(budgets))
         engines = KnownEngines(settings.ENGINE_TOKEN, settings.ENGINE_TOKEN_UNTIL)
         dispatches = Dispatches(settings.DISPATCH_KEY, takes_unsigned=engines.takes_shared)
-        hub = Hub(settings.GATEWAY_URL, ledger, limiter, engines=engines, dispatches=dispatches)
+        hub = Hub(
+            settings.GATEWAY_URL,
+            ledger,
+            limiter,
+            engines=engines,
+            dispatches=dispatches,
+            holding=Holding(
+                seconds=settings.QUEUE_WITHOUT_ENGINE_S,
+                requests=settings.HELD_REQUESTS,
+                bytes=settings.HELD_BYTES,
+            ),
+            kept_bytes=settings.MOVABLE_BYTES,
+        )
         gate = Gate(
             Signer(settings.INTERNAL_TOKEN),
             PostgresRedeemer(registry),
@@ -103,6 +123,7 @@ class Parts:
         directory.on_pinned(hub.set_pins)
         directory.on_people(gate.changed)
         history = History()
+        demand = FleetDemand(hub.demand, monotonic())
         signals = Signals(hub.snapshot, history)
         board = Board(signals, get_channel_layer() if settings.REDIS_URL else None)
         directory.on_tenant(signals.changed)
@@ -122,6 +143,8 @@ class Parts:
             history=history,
             board=board,
             forward=Forward(settings.CONSOLE_INTERNAL_URL),
+            demand=demand,
+            external_metrics=ExternalMetrics.configured(demand),
         )
 
 
@@ -153,12 +176,15 @@ class Lifespan:
         stack.push_async_callback(self._forget)
         for lasting in (
             parts.ledger, parts.answers, parts.limiter, parts.directory, parts.board,
-            parts.forward,
+            parts.forward, parts.external_metrics,
         ):  # fmt: skip
             await stack.enter_async_context(lasting)
         parts.hub.on_model(self._note_model)
         sampling = partial(history.keep, parts.history, parts.hub.snapshot)
-        for name, endless in (("heartbeat", self._beat), ("history", sampling)):
+        sharing = partial(demand_page.share, parts.demand, parts.hub, parts.registry)
+        for name, endless in (
+            ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
+        ):  # fmt: skip
             stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)
 
     async def _beat(self) -> None:
@@ -248,8 +274,11 @@ def application(parts: Parts) -> Any:
         _route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
         _route(
             r"^metrics$",
-            Metrics(settings.METRICS_TOKEN, hub, parts.ledger, limiter, parts.registry),
+            Metrics(
+                settings.METRICS_TOKEN, hub, parts.ledger, limiter, parts.registry, parts.demand
+            ),
         ),
+        _route(r"^demand$", DemandPage(settings.METRICS_TOKEN, hub, parts.demand)),
         _route(r"^internal/", Internal(settings.INTERNAL_TOKEN, hub, limiter, parts.history)),
         _route(r"^engine/probe$", EngineProbe(hub, settings.WORKER_TOKEN)),
         _route(r"^engine/adapters/", AdapterFiles(parts.engines, parts.dispatches, parts.registry)),

@@ -1,21 +1,28 @@
 """`GET /metrics`: what this gateway process knows, in Prometheus's text format.
 
-Only with METRICS_TOKEN as the bearer; without that setting there is no such page. Engines and their
-drift are everybody's, so the same from each gateway; the rest is this process's own.
+Only with METRICS_TOKEN as the bearer; without that setting there is no such page. Engines, pools
+and drift are everybody's, so the same from each gateway; the rest is this process's own.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.fleet.demand import FIGURES, FleetDemand
 from inference.gateway.fleet.hub import Hub
 from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
 from tenants.billing.ledger import Ledger
@@ -42,10 +49,16 @@ class Metrics:
     """The ASGI application."""
 
     def __init__(
-        self, token: str, hub: Hub, ledger: Ledger, limiter: StoreLimiter, database: Database
+        self,
+        token: str,
+        hub: Hub,
+        ledger: Ledger,
+        limiter: StoreLimiter,
+        database: Database,
+        demand: FleetDemand,
     ) -> None:
         """Without a `token` nobody is answered."""
-        self._token = token
+        self._token, self._demand = token, demand
         self._hub, self._ledger, self._limiter = hub, ledger, limiter
         self._database = database
 
@@ -57,7 +70,13 @@ class Metrics:
         except InferenceError as error:
             return await exchange.fail(error)
         page = _Page(
-            [*self._engines(), *self._ledger_and_limits(), *await _reconciliation(self._database)]
+            [
+                *self._engines(),
+                *self._pools(),
+                *self._moves(),
+                *self._ledger_and_limits(),
+                *await _reconciliation(self._database),
+            ]
         )
         registry = CollectorRegistry(auto_describe=False)
         registry.register(page)
@@ -78,6 +97,36 @@ class Metrics:
         for name, text in ENGINE_COUNTERS.items():
             yield _filled(CounterMetricFamily(f"lorikeet_engine_{name}", text, labels=labels),
                           engines, name)  # fmt: skip
+
+    def _pools(self) -> Iterator[Metric]:
+        """The whole fleet's, so the same from each gateway; nothing while this one can't know."""
+        try:
+            pools = self._demand.figures(time.monotonic())
+        except Unavailable:
+            return
+        for name, text in FIGURES.items():
+            family = GaugeMetricFamily(f"lorikeet_pool_{name}", text, labels=["base_model"])
+            for pool, figures in pools.items():
+                if name in figures:
+                    family.add_metric([pool], figures[name])
+            yield family
+
+    def _moves(self) -> Iterator[Metric]:
+        moves = CounterMetricFamily(
+            "lorikeet_moves",
+            "Requests that their engine did not bring to their end, and what became of them.",
+            labels=["reason", "outcome"],
+        )
+        for (why, outcome), count in self._hub.moves.items():
+            moves.add_metric([why, outcome], count)
+        yield moves
+        gaps = self._hub.gaps
+        yield HistogramMetricFamily(
+            "lorikeet_move_gap_seconds",
+            "How long readers of streams that moved waited.",
+            buckets=gaps.buckets(),
+            sum_value=gaps.total_s,
+        )
 
     def _ledger_and_limits(self) -> Iterator[Metric]:
         ledger, limiter = self._ledger, self._limiter

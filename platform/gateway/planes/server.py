@@ -20,7 +20,7 @@ from gateway.edge.bounds import Bounds
 from gateway.edge.census import Census
 from gateway.edge.http import HttpConnection
 from gateway.edge.proxies import Proxies
-from inference import gc_tuning
+from inference import announce, gc_tuning
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +40,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._drain = drain
         self._draining: asyncio.Task[None] | None = None
+        self._alive: asyncio.Task[None] | None = None
         self._signals = 0
         self._loop: asyncio.AbstractEventLoop
 
@@ -47,6 +48,9 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         gc_tuning.settle()
+        if self.started:
+            announce.ready()
+            self._alive = self._loop.create_task(announce.keep_alive())
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._signals += 1
@@ -56,6 +60,7 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._begin_to_drain)
 
     def _begin_to_drain(self) -> None:
+        announce.stopping()
         self._draining = self._loop.create_task(self._drained())
 
     async def _drained(self) -> None:

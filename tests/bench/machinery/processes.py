@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import sys
@@ -62,7 +63,7 @@ async def running(
     """
     logs = VAR / "log"
     logs.mkdir(exist_ok=True)
-    child = Child(name, command, logs / f"{name}.log", dict(environment or {}))
+    child = Child(name, command, logs / f"{name}.log", os.environ | (environment or {}))
     try:
         await child.start()
         if ready_url is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,34 +100,63 @@ def test_many_streams_of_one_step_leave_in_frames_of_bounded_size() -> None:
     assert [delta for frame in frames for delta in frame.deltas] == deltas  # type: ignore[attr-defined]
 
 
-CHOICES = st.dictionaries(
-    st.integers(0, 3), st.lists(st.integers(0, 99_999), max_size=5), max_size=3
-)
+CHOICES = st.dictionaries(st.integers(0, 3), st.lists(st.integers(0, 99_999), max_size=50))
 
 
-@given(
-    st.text(max_size=20),
-    st.integers(1, 60_000),
-    st.lists(st.integers(0, 300_000), max_size=5),
-    CHOICES,
-    st.integers(1, 40_000),
-)
+def whole(pieces: list[Delta]) -> Delta:
+    """All of them together."""
+    first, *others = pieces
+    for piece in others:
+        first = first.merged(piece)
+    return first
+
+
+@given(st.text(max_size=20), st.integers(1, 60_000), st.lists(st.integers(0, 300_000), max_size=5))
 def test_what_was_merged_while_a_gateway_was_slow_is_cut(
-    text: str, times: int, chunks: list[int], ids: dict[int, list[int]], repeated: int
+    text: str, times: int, chunks: list[int]
 ) -> None:
-    long_ids = {choice: some * repeated for choice, some in ids.items()}
     bodies = [bytes([65 + i]) * size for i, size in enumerate(chunks)]
-    delta = Delta("a", text * times, 7, bodies, 5, 2, attempt=3, ids=long_ids)
+    delta = Delta("a", text * times, 7, bodies, 5, 2, attempt=3)
     steps = list(steps_of([delta, Delta("b", "other")]))
     assert max(sizes(steps)) <= STEP_BYTES  # type: ignore[arg-type]
     *pieces, last = [piece for step in steps for piece in step.deltas]
     assert last == Delta("b", "other")
-    whole = pieces[0]
-    for piece in pieces[1:]:
-        whole = whole.merged(piece)
-    assert whole == msgspec.structs.replace(
-        delta, ids={choice: some for choice, some in long_ids.items() if some or len(pieces) == 1}
-    )
+    assert whole(pieces) == delta
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=9), st.integers(0, 90_000), CHOICES), max_size=20),
+    st.integers(1, 50),
+)
+def test_whatever_is_merged_no_text_travels_without_its_tokens(
+    gained: list[tuple[str, int, dict[int, list[int]]]], times: int
+) -> None:
+    """After each delta, and so after each frame, the text is that of the tokens told."""
+    deltas = [
+        Delta("a", text, 1, [b"x" * size], ids={0: [at]} | ids)
+        for at, (text, size, ids) in enumerate(gained * times)
+    ]
+    outbox, before = Outbox(), list[Delta]()
+    for delta in deltas:
+        outbox.add(delta)
+    frames = outbox.take()
+    assert all(size <= STEP_BYTES for size in sizes(frames))
+    for frame in frames:
+        assert isinstance(frame, Step)
+        for piece in frame.deltas:
+            before.append(piece)
+            assert whole(before) == whole(deltas[: sum(one.tokens for one in before)])
+    assert sum(one.tokens for one in before) == len(deltas)
+
+
+def test_a_delta_with_tokens_is_not_cut_however_long() -> None:
+    delta = Delta("a", "x" * STEP_BYTES, 1, [b"y" * STEP_BYTES] * 3, ids={0: [1], 1: [2]})
+    outbox = Outbox()
+    outbox.add(delta)
+    outbox.add(Delta("a", tokens=1))
+    outbox.add(delta)
+    steps = outbox.take()
+    assert steps == [Step([delta.merged(Delta("a", tokens=1))]), Step([delta])]
 
 
 def test_a_chunk_that_fits_no_frame_is_named_before_it_is_sent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,45 @@ def push(
 
 def generated(q: Queue, id: str, tokens: int, *, prompt: int = 1, cached: int = 0) -> None:
     q.progress(id, prompt_tokens=prompt, cached_tokens=cached, completion_tokens=tokens)
+
+
+# --- prompts that are computed -------------------------------------------------------------------
+
+
+def test_long_prompts_are_computed_one_at_a_time_and_short_ones_go_before() -> None:
+    q = queue(step_tokens=100)
+    push(q, "a1", "a2", tenant="a", prompt_tokens=101)
+    push(q, "b1", tenant="b", prompt_tokens=500)
+    push(q, "c1", "c2", tenant="c", prompt_tokens=100)
+    assert sorted(q.admit(0.0)) == ["a1", "c1", "c2"]
+    generated(q, "a1", 0, prompt=101)
+    assert q.admit(PATIENCE_S) == []  # nor do the impatient
+    generated(q, "a1", 1, prompt=101)
+    assert q.admit(PATIENCE_S) == ["b1"]
+    q.finish("b1", PATIENCE_S)  # whose client left
+    assert q.admit(PATIENCE_S) == ["a2"]
+
+
+def test_what_another_engine_generated_is_computed_too() -> None:
+    q = queue(step_tokens=100)
+    push(q, "moved", tenant="a", prompt_tokens=50, generated=60, paid=110)
+    push(q, "long", tenant="b", prompt_tokens=101)
+    assert q.admit(0.0) == ["moved"]
+    generated(q, "moved", 60, prompt=50)
+    assert q.admit(0.0) == []
+    generated(q, "moved", 61, prompt=50)
+    assert q.admit(0.0) == ["long"]
+
+
+def test_short_prompts_wait_while_two_steps_of_them_are_to_be_computed() -> None:
+    q = queue(step_tokens=100)
+    push(q, *"abcdef", prompt_tokens=80)
+    assert q.admit(0.0) == ["a", "b", "c"]
+    generated(q, "b", 1, prompt=80)
+    generated(q, "b", 2, prompt=80)
+    assert q.admit(0.0) == ["d"]
+    push(q, "long", tenant="b", prompt_tokens=101)
+    assert q.admit(0.0) == ["long"]
 
 
 # --- places --------------------------------------------------------------------------------------
@@ -880,3 +920,69 @@ def test_limits_hold_whatever_happens_and_everybody_is_served(
         watched.settle()
     assert not watched.alive, "nobody is left over"
     assert (watched.queue.running, len(watched.queue)) == (0, 0)
+
+
+# --- requests that go on from another engine -----------------------------------------------------
+
+RETURNED: dict[str, Any] = {"generated": 40, "paid": 140, "prompt_tokens": 100}
+
+
+def test_one_that_goes_on_is_first_in_its_tenants_queue() -> None:
+    q = queue(running=1)
+    push(q, "runs", tenant="other", prompt_tokens=10_000)
+    assert q.admit(0.0) == ["runs"]
+    push(q, "a1", "a2", prompt_tokens=1)
+    push(q, "returned1", "returned2", **RETURNED)
+    push(q, "a3", prompt_tokens=1)
+    push(q, "returned3", adapter="x", **RETURNED)
+    push(q, "returned4", **RETURNED)
+    waiting = ["returned1", "returned2", "returned3", "returned4", "a1", "a2", "a3"]
+    assert sorted(waiting, key=q.positions(waiting).__getitem__) == waiting
+    started = []
+    for done in ["runs", *waiting[:-1]]:
+        q.finish(done, 0.0)
+        started += q.admit(0.0)
+    assert started == waiting
+
+
+def test_one_that_goes_on_does_not_go_before_other_tenants() -> None:
+    q = queue(running=1)
+    push(q, "a1", tenant="a", prompt_tokens=500)
+    assert q.admit(0.0) == ["a1"]
+    push(q, "b1", tenant="b")
+    push(q, "returned", tenant="a", **RETURNED)
+    q.finish("a1", 0.0)
+    assert q.admit(0.0) == ["b1"]
+
+
+def test_one_that_goes_on_is_charged_for_what_is_new() -> None:
+    q = queue()
+    push(q, "a1", tenant="a", **RETURNED)
+    assert q.admit(0.0) == ["a1"]
+    generated(q, "a1", 40, prompt=110, cached=10)
+    mark, served = q.served_since(0)
+    assert served == {}
+    generated(q, "a1", 45, prompt=110, cached=10)
+    q.finish("a1", 0.0)
+    assert q.served_since(mark)[1] == {"a": 5.0}
+
+
+def test_no_bound_on_waiting_requests_refuses_one_that_goes_on() -> None:
+    q = queue(running=1, max_queued=2, max_queued_per_tenant=1)
+    push(q, "a1")
+    push(q, "returned1", "returned2", "returned3", **RETURNED)
+    q.expect(Request("returned4", "acme", "x", **RETURNED))
+    assert len(q) == 4
+    with pytest.raises(Overloaded):
+        push(q, "a2")
+    with pytest.raises(InvalidRequest):
+        push(q, "returned5", choices=99, **RETURNED)
+
+
+def test_one_that_goes_on_takes_room_for_what_it_has_generated() -> None:
+    q = queue(kv_tokens=GROWTH_TOKENS + 300)
+    push(q, "a1", prompt_tokens=100, generated=100, paid=200)
+    push(q, "a2", tenant="b", prompt_tokens=100 - GROWTH_TOKENS + 1)
+    assert q.admit(0.0) == ["a1"], "a2 finds a token too few"
+    q.finish("a1", 0.0)
+    assert q.admit(0.0) == ["a2"]

@@ -9,6 +9,7 @@ import pytest
 from channels.db import database_sync_to_async
 from django.utils import timezone
 
+from inference.gateway.fleet.demand import Demand
 from inference.link.wire import ModelInfo
 from tenants.directory.registry import Registry
 from tenants.models import BaseModel, GatewayProcess
@@ -63,3 +64,13 @@ async def test_a_gateway_is_alive_for_ten_seconds_after_a_beat(registry: Registr
     assert await database_sync_to_async(GatewayProcess.objects.count)() == 1
     await registry.forget("http://b")
     assert not await database_sync_to_async(GatewayProcess.objects.exists)()
+
+
+async def test_gateways_hear_what_the_others_see_as_long_as_they_live(registry: Registry) -> None:
+    for url in ("http://a", "http://b"):
+        await registry.beat(url)
+    seen = {"base": Demand(1, 2, 3, 4, 5)}
+    assert await registry.share_demand("http://a", seen) == [{}]
+    assert await registry.share_demand("http://b", {}) == [seen]
+    await database_sync_to_async(last_beat)("http://a", timedelta(seconds=11))
+    assert await registry.share_demand("http://b", {}) == []

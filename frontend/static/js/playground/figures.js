@@ -1,6 +1,8 @@
 // The figures shown below an answer.
 export const PHASES = {
   waiting: "Waiting for an engine",
+  held: "Waiting for an engine",
+  moving: "Moving to another engine",
   fetching: "Fetching the adapter",
   queued: "Queued",
   loading: "Loading the adapter",

@@ -29,6 +29,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 from inference import gc_tuning
 from inference.agent.engines.engine import (
+    IDS_AT_ONCE,
     LoadReport,
     LocalAdapter,
     Meter,
@@ -39,9 +40,10 @@ from inference.agent.engines.engine import (
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import Bounds, as_error, is_held, of_info, request_of
+from inference.agent.engines.vllm.resume import is_replayed
 from inference.agent.engines.vllm.runner import Runner
 from inference.agent.engines.vllm.runners import RUNNERS, runner_of
-from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving
+from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving, own_params
 from inference.agent.engines.vllm.start import Load, adapter_modules, model_revision, start_llm
 from inference.errors import (
     AdapterLoadFailed,
@@ -68,9 +70,17 @@ class VLLMEngine:
     """One vLLM engine; see `inference.agent.engines.engine.Engine` for the contract."""
 
     def __init__(
-        self, profile: EngineProfile, llm: AsyncLLM, load: Load, serving: Serving, info: ModelInfo
+        self,
+        profile: EngineProfile,
+        llm: AsyncLLM,
+        load: Load,
+        serving: Serving,
+        info: ModelInfo,
+        *,
+        resumes: bool,
     ) -> None:
-        self.info = info
+        """`resumes`: all processes of vLLM are patched to go on with other engines' answers."""
+        self.info, self._resumes = info, resumes
         self._profile, self._llm, self._load, self._serving = profile, llm, load, serving
         self._grammars = Grammars(llm)
         self._bounds = Bounds(
@@ -92,6 +102,7 @@ class VLLMEngine:
         llm, load = await asyncio.to_thread(start_llm, profile)
         await llm.collective_rpc("lorikeet_follow_parent")
         (wrapped, *_) = await llm.collective_rpc("lorikeet_adapter_modules")
+        resumes = all(await llm.collective_rpc("lorikeet_resumes"))
         config = llm.vllm_config
         cache = config.cache_config
         info = ModelInfo(
@@ -107,7 +118,13 @@ class VLLMEngine:
             operations=list(RUNNERS),
             parsers=profile.parsers,
         )
-        return cls(profile, llm, load, await Serving.start(llm, profile), info)
+        return cls(profile, llm, load, await Serving.start(llm, profile), info, resumes=resumes)
+
+    @property
+    def step_tokens(self) -> int:
+        """As vLLM batches them."""
+        tokens: int = self._llm.vllm_config.scheduler_config.max_num_batched_tokens
+        return tokens
 
     @property
     def alive(self) -> bool:
@@ -250,6 +267,8 @@ class VLLMEngine:
         return loaded[0]
 
     async def _outputs(self, work: Work) -> AsyncGenerator[Output, None]:
+        if work.resume is not None and not self._resumes:
+            raise EngineFailed("This engine cannot go on with what another one generated.")
         lora, runner = self._lora_of(work), runner_of(work.operation)
         request = await self._request(work, runner)
         if runner.is_lean(request) and not self._profile.reasoning_parser:
@@ -268,26 +287,33 @@ class VLLMEngine:
     async def _lean(
         self, runner: Runner, request: Any, work: Work, lora: LoRARequest | None
     ) -> AsyncGenerator[Output, None]:
-        """One text. Unless it streams, all but the first token come in one last Output."""
+        """One text. Unless it streams, all but the first token come in one last Output, or as
+        often as their ids are wanted."""
         prompt, params = await self._rendered(runner, request)
         await self._grammars.check(params)
+        if work.resume is not None:
+            params = own_params(params, 0, work.resume, 0)
         deltas = self._llm.generate(
             prompt, params, work.key, lora_request=lora, priority=work.priority
         )
-        streams = bool(request.stream)
-        del request, prompt  # large, and of no more use
-        counter = Counter(work.meter, self._totals, params)
+        at_once = 1 if request.stream else IDS_AT_ONCE if work.wants_ids else math.inf
+        counter, is_held = Counter(work.meter, self._totals), params.structured_outputs is not None
+        del request, prompt, params  # large, and of no more use
         held, held_tokens, held_ids, first = "", 0, list[int](), True
         async with aclosing(deltas):
             async for delta in deltas:
                 (completion,) = delta.outputs
-                tokens = counter.count(delta)
+                tokens, reason = counter.count(delta, held=is_held), completion.finish_reason
+                if is_replayed(delta):
+                    if reason is not None:  # only the word that it has ended was lost
+                        yield Output(finish_reason=reason)
+                    continue
                 held, held_tokens = held + completion.text, held_tokens + tokens
                 if work.wants_ids:
                     held_ids += completion.token_ids
-                if streams or first or completion.finish_reason:
+                if first or held_tokens >= at_once or reason:
                     ids = {0: held_ids} if held_ids else {}
-                    yield Output(held, held_tokens, finish_reason=completion.finish_reason, ids=ids)
+                    yield Output(held, held_tokens, finish_reason=reason, ids=ids)
                     held, held_tokens, held_ids, first = "", 0, [], False
 
     async def _rendered(self, runner: Runner, request: Any) -> tuple[Any, SamplingParams]:

@@ -1,4 +1,5 @@
-"""Remedies for faults of the pinned vLLM on its CPU backend. Nothing here touches a GPU.
+"""Remedies for faults of the pinned vLLM on its CPU backend. Nothing here touches a GPU, but that
+`install` also makes every backend go on with answers that another engine began (`resume.py`).
 
 1. Isolation and speed: `lora_ops` marks base-model tokens with slot -1 and then indexes
    `weights[-1]`, the last slot, so a base request computes with another tenant's adapter. It also
@@ -24,6 +25,8 @@ from vllm.platforms import current_platform
 from vllm.platforms.cpu import CpuPlatform
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
+from inference.agent.engines.vllm import resume
+
 PINNED = "0.32.0"
 """The version whose source these patches were written against."""
 
@@ -32,14 +35,15 @@ Group = tuple[int, torch.Tensor | None]
 
 
 def install() -> None:
-    """Patch the CPU backend; does nothing on another platform, and nothing twice.
+    """Patch vLLM, and the CPU backend where that is in use; once or more often.
 
     Raises:
         RuntimeError: vLLM is not the pinned version, or lacks a name that is patched.
     """
+    check_version(__version__)
+    resume.install()
     if not current_platform.is_cpu():
         return
-    check_version(__version__)
     CpuPlatform.get_punica_wrapper = classmethod(lambda _: f"{__name__}.{GroupedPunica.__name__}")
     KVCacheConfig.needs_kv_cache_zeroing = property(lambda _: True)
     _model_runner().sample_tokens = sample_tokens
@@ -52,14 +56,16 @@ def check_version(version: str) -> None:
         RuntimeError: it isn't, or hasn't.
     """
     if version.partition("+")[0] != PINNED:
-        raise RuntimeError(f"vLLM is {version}, but its CPU patches are for {PINNED}")
-    patched: list[tuple[Any, str]] = [
-        (CpuPlatform, "get_punica_wrapper"),
-        (KVCacheConfig, "needs_kv_cache_zeroing"),
-        (_model_runner(), "sample_tokens"),
-        *((PunicaWrapperCPU, name) for name in ("_apply_shrink", "_apply_expand")),
-        *((PunicaWrapperCPU, name) for name in ("add_lora_embedding", "add_lora_logits")),
-    ]
+        raise RuntimeError(f"vLLM is {version}, but its patches are for {PINNED}")
+    patched = list(resume.PATCHED)
+    if current_platform.is_cpu():
+        patched += [
+            (CpuPlatform, "get_punica_wrapper"),
+            (KVCacheConfig, "needs_kv_cache_zeroing"),
+            (_model_runner(), "sample_tokens"),
+            *((PunicaWrapperCPU, name) for name in ("_apply_shrink", "_apply_expand")),
+            *((PunicaWrapperCPU, name) for name in ("add_lora_embedding", "add_lora_logits")),
+        ]
     for owner, name in patched:
         if not hasattr(owner, name):
             raise RuntimeError(f"vLLM {version} has no {owner.__name__}.{name} to patch")

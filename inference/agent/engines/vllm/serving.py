@@ -2,14 +2,17 @@
 
 Tools, reasoning, log-probabilities and n > 1 are vLLM's endpoints (`OpenAIServingChat`, ...) from
 end to end. vLLM builds them all once, as for its own server; each request gets a shallow copy whose
-engine client is a `RequestClient`, which adds the adapter and counts tokens.
+engine client is a `RequestClient`, which adds the adapter, counts tokens and says of which of them
+each chunk is made (`steps.py`). An answer that another engine began is framed from its beginning,
+and what that engine sent is dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from copy import copy
 from typing import Any, Self
 
@@ -23,6 +26,7 @@ from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.utils.async_utils import merge_async_iterators
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from inference.agent.engines.engine import Meter, Output, Work
@@ -30,8 +34,11 @@ from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.assembly import Assembly
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import as_error, of_info
+from inference.agent.engines.vllm.resume import AT_ONCE, is_replayed, resumed
 from inference.agent.engines.vllm.runner import Runner
+from inference.agent.engines.vllm.steps import Step, Steps, reasons_of
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
+from inference.link.wire import Resume
 from inference.operations.openai import OpenAIOperation, usage_body
 
 VLLM_ONLY = (
@@ -70,37 +77,44 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class Counter:
     """Counts one request's tokens into its meter and into the engine's lifetime totals."""
 
-    __slots__ = ("_held", "_meter", "_prompt_counted", "_totals")
+    __slots__ = ("_meter", "_prompt_tokens", "_prompts", "_totals")
 
-    def __init__(self, meter: Meter, totals: Meter, params: SamplingParams) -> None:
+    def __init__(self, meter: Meter, totals: Meter) -> None:
         self._meter, self._totals = meter, totals
-        self._held = params.structured_outputs is not None
-        """To a schema or a grammar."""
-        self._prompt_counted = False
+        self._prompts, self._prompt_tokens = set[int](), 0
 
-    def count(self, output: RequestOutput) -> int:
+    def count(self, output: RequestOutput, *, prompt: int = 0, held: bool = False) -> int:
         """Count what `output` (a delta) adds; its new output tokens are returned.
 
-        The prompt counts once, when its first token appears, whatever n is.
+        Each prompt, by its number, counts once, when its first token appears, whatever n is. `held`
+        requests are held to a schema or a grammar.
 
         Raises:
             EngineFailed: the engine gave the request up.
             InvalidRequest: it did, because no token may come next.
         """
-        if not self._prompt_counted and output.prompt_token_ids is not None:
-            self._prompt_counted = True
-            for meter in (self._meter, self._totals):
-                meter.prompt_tokens += len(output.prompt_token_ids)
-                meter.cached_tokens += output.num_cached_tokens or 0
+        if prompt not in self._prompts and output.prompt_token_ids is not None:
+            self._prompts.add(prompt)
+            self._count_prompt(len(output.prompt_token_ids), output.num_cached_tokens or 0)
+        if is_replayed(output):
+            return 0
         tokens = sum(len(completion.token_ids) for completion in output.outputs)
         self._meter.completion_tokens += tokens
         self._totals.completion_tokens += tokens
         for completion in output.outputs:
-            if completion.finish_reason == FAILED and self._held:
+            if completion.finish_reason == FAILED and held:
                 raise InvalidRequest(NO_TOKEN_FITS, param="response_format")
             if completion.finish_reason in (ABORTED, FAILED):
                 raise EngineFailed
         return tokens
+
+    def _count_prompt(self, tokens: int, cached: int) -> None:
+        """But for what the meter has already, as other engines counted it."""
+        self._prompt_tokens += tokens
+        new = max(0, self._prompt_tokens - self._meter.prompt_tokens)
+        for meter in (self._meter, self._totals):
+            meter.prompt_tokens += new
+            meter.cached_tokens += min(cached, new)
 
 
 class RequestClient:
@@ -120,9 +134,12 @@ class RequestClient:
         totals: Meter,
     ) -> None:
         self.work = work
-        self._llm, self._lora, self._grammars, self._totals = llm, lora, grammars, totals
+        self.steps = Steps(work)
+        self._llm, self._lora, self._grammars = llm, lora, grammars
+        self._counter = Counter(work.meter, totals)
         self._requests: list[str] = []
-        self._token_ids: dict[int, list[int]] = {}
+        self._prompts = 0
+        self._taken = work.meter.completion_tokens
         self._logprobs = self._prompt_logprobs = 0
         self.error: InferenceError | None = None
         """Why the engine failed or refused; the serving layer only saw the deltas end."""
@@ -140,28 +157,28 @@ class RequestClient:
         except InvalidRequest as error:
             self.error = error
             return
-        choices_before = len(self._requests) * (sampling_params.n or 1)
-        priority = self.work.priority + choices_before
-        self._requests.append(request_id)
+        number, self._prompts = self._prompts, self._prompts + 1
+        choices_before = number * (sampling_params.n or 1)
+        held = sampling_params.structured_outputs is not None
         streams = sampling_params.output_kind == RequestOutputKind.DELTA
         sampling_params.output_kind = RequestOutputKind.DELTA
-        kwargs |= {"lora_request": self._lora, "priority": priority}
-        counter = Counter(self.work.meter, self._totals, sampling_params)
+        kwargs |= {"lora_request": self._lora, "priority": self.work.priority + choices_before}
         of_prompt: PromptLogprobs | None = None
         whole: RequestOutput | None = None
         try:
             await self._grammars.check(sampling_params)
-            deltas = self._llm.generate(prompt, sampling_params, request_id, **kwargs)
+            deltas = self._deltas(prompt, sampling_params, request_id, choices_before, kwargs)
             async for delta in deltas:
-                counter.count(delta)
-                if self.work.wants_ids:
-                    self._note_ids(delta, choices_before)
-                self._count_logprobs(delta, at_once=not streams)
+                self._counter.count(delta, prompt=number, held=held)
+                self._count_logprobs(delta, sampling_params, at_once=not streams)
                 # vLLM gives them to the first choice alone, and its stream misses them in others.
                 of_prompt = delta.prompt_logprobs = delta.prompt_logprobs or of_prompt
                 if streams:
+                    self.steps.follow(delta, choices_before)
                     yield delta
-                elif whole is None:
+                    continue
+                self.steps.hold(delta, choices_before)
+                if whole is None:
                     whole = delta
                 else:
                     whole.add(delta, aggregate=True)
@@ -173,15 +190,30 @@ class RequestClient:
             whole.outputs.sort(key=lambda completion: completion.index)
             yield whole
 
-    def take_ids(self) -> dict[int, list[int]]:
-        """The ids of the tokens generated since the last time, by choice as the answer has it."""
-        taken, self._token_ids = self._token_ids, {}
-        return taken
-
-    def _note_ids(self, delta: RequestOutput, choices_before: int) -> None:
-        for completion in delta.outputs:
-            choice = choices_before + completion.index
-            self._token_ids.setdefault(choice, []).extend(completion.token_ids)
+    def _deltas(
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        request_id: str,
+        choices_before: int,
+        kwargs: dict[str, Any],
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Of one prompt; each choice as a request of its own, if this is gone on with."""
+        if self.work.resume is None:
+            self._requests.append(request_id)
+            deltas: AsyncGenerator[RequestOutput, None]
+            deltas = self._llm.generate(prompt, params, request_id, **kwargs)
+            return deltas
+        several = [
+            own_params(params, choice, self.work.resume, choices_before + choice)
+            for choice in range(params.n or 1)
+        ]
+        ids = [f"{request_id}-{choice}" for choice in range(len(several))]
+        self._requests += ids
+        return _merged(
+            self._llm.generate(prompt, own, id, **kwargs)
+            for own, id in zip(several, ids, strict=True)
+        )
 
     def _check_prompt_logprobs(self, prompt: Any, params: SamplingParams) -> None:
         """Before they are made.
@@ -200,13 +232,19 @@ class RequestClient:
                 param="logprobs",
             )
 
-    def _count_logprobs(self, delta: RequestOutput, *, at_once: bool) -> None:
+    def _count_logprobs(
+        self, delta: RequestOutput, params: SamplingParams, *, at_once: bool
+    ) -> None:
         """`at_once`: they are kept for vLLM to frame them at the end.
 
         Raises:
             InvalidRequest: there are too many.
         """
-        tokens = (token for choice in delta.outputs for token in choice.logprobs or ())
+        if params.logprobs is None:
+            return
+        tokens = [token for choice in delta.outputs for token in choice.logprobs or ()]
+        replayed = is_replayed(delta)  # then without their alternatives
+        self._logprobs += len(tokens) * params.logprobs if replayed else 0
         self._logprobs += sum(map(len, tokens))
         if self._logprobs > (most := MAX_LOGPROBS_AT_ONCE if at_once else MAX_LOGPROBS):
             raise InvalidRequest(
@@ -214,6 +252,11 @@ class RequestClient:
                 f"`top_logprobs`, `n` or `max_tokens`{', or set `stream`' if at_once else ''}.",
                 param="logprobs",
             )
+
+    def take_tokens(self) -> int:
+        """How many were generated since the last time."""
+        before, self._taken = self._taken, self.work.meter.completion_tokens
+        return self._taken - before
 
     def identity(self) -> dict[str, Any]:
         """What every chunk and answer says of the request."""
@@ -223,6 +266,32 @@ class RequestClient:
     async def abort(self) -> None:
         """End whatever still runs in the engine; no error if nothing does."""
         await self._llm.abort(self._requests)
+
+
+def own_params(params: SamplingParams, choice: int, resume: Resume, number: int) -> SamplingParams:
+    """Those of one choice of a prompt, which has this number in the whole answer: the same by which
+    vLLM would generate it beside the others."""
+    own = params.clone()
+    own.n = 1
+    if own.seed is not None:
+        own.seed += choice
+    tokens = resume.ids.get(number)
+    return resumed(own, tokens, resume.finished.get(number)) if tokens else own
+
+
+async def _merged(
+    several: Iterable[AsyncGenerator[RequestOutput, None]],
+) -> AsyncGenerator[RequestOutput, None]:
+    """Of all choices, as they come."""
+    async with aclosing(merge_async_iterators(*several)) as outputs:
+        replayed = 0
+        async for choice, output in outputs:
+            output.outputs[0].index = choice
+            yield output
+            if is_replayed(output):
+                replayed += 1
+                if replayed % AT_ONCE == 0:
+                    await asyncio.sleep(0)  # else nobody has a turn before all of it was framed
 
 
 class Serving:
@@ -252,30 +321,27 @@ class Serving:
         Raises:
             InferenceError: the request or the engine is at fault.
         """
+        if client.work.resume is not None and _is_whole_with_logprobs(runner, request):
+            raise EngineFailed("Log-probabilities of another engine's tokens are not known here.")
         endpoint = copy(self.endpoint(runner))
         endpoint.engine_client = client
-        events: AsyncGenerator[str, None] | None = None
         assembly = self._assembly(runner, request, client)
+        framing = asyncio.create_task(_frame(runner, endpoint, request, client))
         try:
-            result = await _create(runner, endpoint, request, client)
-            if client.error is not None:
-                raise client.error
-            if isinstance(result, ErrorResponse):
-                raise of_info(result.error)
-            if not request.stream:
-                yield _response(result.model_dump(mode="json"), client)
-                return
-            events = result
-            outputs = (
-                _outputs(events, client) if assembly is None else _whole(assembly, events, client)
-            )
-            async for output in outputs:
-                yield output
+            async for step in client.steps:
+                yield _output(step, client, assembly)
+            whole = await framing
+            if assembly is not None:
+                whole = assembly.body()
+            if whole is None:
+                yield Output(finish_reason=_reason(client.steps.reasons))
+            else:
+                yield _answer(whole, client)
         finally:
+            framing.cancel()
+            await asyncio.gather(framing, return_exceptions=True)
             # Closing the outer generator doesn't close vLLM's inner ones, so the engine is told.
             await client.abort()
-            if events is not None:
-                await events.aclose()
 
     def _assembly(self, runner: Runner, request: Any, client: RequestClient) -> Assembly | None:
         """What puts this answer together, if anything must: it is then asked for as a stream."""
@@ -334,47 +400,49 @@ async def _chunks(
         raise client.error
 
 
-async def _outputs(
-    events: AsyncGenerator[str, None], client: RequestClient
-) -> AsyncGenerator[Output, None]:
-    meter, counted, reasons = client.work.meter, 0, set[str]()
-    async for chunk in _chunks(events, client):
-        reasons |= _reasons(chunk)
-        body = _encode(chunk | client.identity())
-        tokens, counted = meter.completion_tokens - counted, meter.completion_tokens
-        yield Output(chunks=(body,), tokens=tokens, ids=client.take_ids())
-    yield Output(finish_reason=_reason(reasons), ids=client.take_ids())
+async def _frame(
+    runner: Runner, endpoint: Any, request: Any, client: RequestClient
+) -> dict[str, Any] | None:
+    """Have vLLM frame the answer into the client's steps; the body of a whole one."""
+    try:
+        result = await _create(runner, endpoint, request, client)
+        if client.error is not None:
+            raise client.error
+        if isinstance(result, ErrorResponse):
+            raise of_info(result.error)
+        if not request.stream:
+            body: dict[str, Any] = result.model_dump(mode="json")
+            client.work.meter.reasoning_tokens = _reasoning_tokens(body["usage"])
+            return _openai(body)
+        async with aclosing(result):
+            async for chunk in _chunks(result, client):
+                client.steps.add(chunk)
+        return None
+    finally:
+        client.steps.end()
 
 
-async def _whole(
-    assembly: Assembly, events: AsyncGenerator[str, None], client: RequestClient
-) -> AsyncGenerator[Output, None]:
-    """A whole answer that was asked for as a stream."""
-    async for chunk in _chunks(events, client):
+def _output(step: Step, client: RequestClient, assembly: Assembly | None) -> Output:
+    tokens, ids = client.take_tokens(), step.ids
+    if assembly is None:
+        chunks = tuple(_encode(chunk | client.identity()) for chunk in step.chunks)
+        return Output(chunks=chunks, tokens=tokens, ids=ids)
+    for chunk in step.chunks:
         assembly.add(chunk)
-    yield _answer(assembly.body(), client)
-
-
-def _response(body: dict[str, Any], client: RequestClient) -> Output:
-    """A whole answer as vLLM makes it."""
-    client.work.meter.reasoning_tokens = _reasoning_tokens(body["usage"])
-    return _answer(_openai(body), client)
+    return Output(tokens=tokens, ids=ids)
 
 
 def _answer(body: dict[str, Any], client: RequestClient) -> Output:
-    meter = client.work.meter
-    body |= client.identity() | {"usage": usage_body(meter)}
-    reason = _reason(_reasons(body))
+    body |= client.identity() | {"usage": usage_body(client.work.meter)}
     return Output(
         response=_encode(body),
-        tokens=meter.completion_tokens,
-        finish_reason=reason,
-        ids=client.take_ids(),
+        tokens=client.take_tokens(),
+        finish_reason=_reason(reasons_of(body)),
     )
 
 
-def _reasons(body: dict[str, Any]) -> set[str]:
-    return {reason for choice in body["choices"] if (reason := choice.get("finish_reason"))}
+def _is_whole_with_logprobs(runner: Runner, request: Any) -> bool:
+    return not request.stream and runner.wants_logprobs(request)
 
 
 def _reason(reasons: set[str]) -> str:

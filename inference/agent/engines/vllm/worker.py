@@ -7,6 +7,8 @@ import threading
 from multiprocessing import connection, parent_process
 from typing import Any
 
+from inference.agent.engines.vllm import resume
+
 EXTENSION = f"{__name__}.AdapterInspector"
 """The value of vLLM's `worker_extension_cls`."""
 
@@ -21,6 +23,11 @@ class AdapterInspector:
         """
         if (parent := parent_process()) is not None:
             threading.Thread(target=_die_with, args=(parent.sentinel,), daemon=True).start()
+
+    def lorikeet_resumes(self) -> bool:
+        """Whether this process can go on with answers of other engines: one that vLLM spawned, and
+        did not fork, has none of our patches."""
+        return resume.is_installed()
 
     def lorikeet_adapter_modules(self) -> list[str]:
         """The dotted paths of the modules that can carry an adapter, packed ones taken apart."""

@@ -7,12 +7,10 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
-from django.db.utils import OperationalError
 
 from gateway import secret_links
 from gateway.planes.server import NotStarted, serve
+from gateway.schema import require_migrated
 from inference.logs import configure
 
 GRACEFUL_S = 10
@@ -34,7 +32,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        _require_migrated_schema()
+        require_migrated()
         tempfile.tempdir = settings.FILE_UPLOAD_TEMP_DIR  # where Django spools request bodies
         configure(f"console:{options['port']}", settings.LOG_LEVEL, secret=secret_links.TOKENS)
 
@@ -44,15 +42,3 @@ class Command(BaseCommand):
             serve(application, options["host"], options["port"], graceful_s=GRACEFUL_S, ws="none")
         except NotStarted:
             raise CommandError("The console could not start; the log says why.") from None
-
-
-def _require_migrated_schema() -> None:
-    try:
-        executor = MigrationExecutor(connection)
-    except OperationalError as error:
-        raise CommandError(f"PostgreSQL cannot be reached (DATABASE_URL): {error}") from None
-    missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    if missing:
-        raise CommandError(
-            f"The database lacks {len(missing)} migrations: run `manage.py migrate` first."
-        )

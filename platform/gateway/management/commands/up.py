@@ -35,6 +35,8 @@ MANAGE = [sys.executable, str(settings.ROOT / "manage.py")]
 MENDED_PYTHON = (3, 11, 10)
 """Those before hang on some cookies and archives. Lorikeet never lets them have such, but it is not
 all that runs on this machine."""
+NICE = {"console": 5, "worker": 5}
+"""What people and uploads do gives way to tokens."""
 QUESTION = "What is the capital of Peru?"
 
 
@@ -245,8 +247,8 @@ class _Up:
         name = process if number is None else f"{process}-{number}"
         inside = {"CONSOLE_INTERNAL_URL": self.console_address}
         whole = os.environ | inside | self.addresses | (environment or {})
-        own = environment_of(process, whole)
-        await self.supervisor.start(Child(name, command, self.logs / f"{name}.log", own))
+        own, log = environment_of(process, whole), self.logs / f"{name}.log"
+        await self.supervisor.start(Child(name, command, log, own, NICE.get(process, 0)))
 
     async def _until(self, client: httpx.AsyncClient, url: str) -> None:
         """Wait until the address answers 200."""

@@ -10,6 +10,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from procrastinate.contrib.django import app
 
+from gateway.schema import require_migrated
+from inference import announce
 from inference.logs import configure
 from tenants.adapters.jobs import UPLOADS
 
@@ -34,6 +36,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
+        require_migrated()
         configure("worker", settings.LOG_LEVEL)
         queues = {"default": options["concurrency"], UPLOADS: options["upload_concurrency"]}
         asyncio.run(_work(queues))
@@ -55,8 +58,11 @@ async def _work(queues: dict[str, int]) -> None:
             for queue, concurrency in queues.items()
         ]
         loop = asyncio.get_running_loop()
+        announce.ready()
+        alive = loop.create_task(announce.keep_alive())
 
         def stop() -> None:
+            announce.stopping()
             for number in SIGNALS:  # the next one ends the process
                 loop.remove_signal_handler(number)
             for worker in workers:
@@ -65,6 +71,7 @@ async def _work(queues: dict[str, int]) -> None:
         for number in SIGNALS:
             loop.add_signal_handler(number, stop)
         await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
+        alive.cancel()
         stop()  # also where one has lost its database: whoever runs this process starts it again
         for ended in await asyncio.gather(*workers, return_exceptions=True):
             if isinstance(ended, Exception):

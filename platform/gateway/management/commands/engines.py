@@ -1,0 +1,15 @@
+"""`manage.py engines`: a pool's engines on a Ray cluster. It runs without Django; this lists it in
+`help`."""
+
+from __future__ import annotations
+
+from django.core.management.base import BaseCommand
+
+from gateway.scaling.ray_serve import HELP, main
+
+
+class Command(BaseCommand):
+    help = HELP
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        main(argv[2:])

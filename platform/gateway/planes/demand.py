@@ -1,0 +1,79 @@
+"""`GET /demand`: what is asked of the whole fleet, in JSON, for what starts and stops engines.
+
+With METRICS_TOKEN as the bearer; without that setting there is no such page. `?pool=NAME` tells of
+one base model alone, with zeros if nothing is asked of it: so does a pool whose engines are all
+stopped look. KEDA's `metrics-api` reads that; what stops the idlest engine first reads `engines`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+import structlog
+
+from inference.errors import InferenceError, NotFound, Unavailable
+from inference.gateway.exchange import Exchange, Receive, Scope, Send
+from inference.gateway.fleet.demand import Demand, FleetDemand
+from inference.gateway.fleet.hub import Hub
+from tenants.directory.registry import Registry
+
+log = structlog.get_logger(__name__)
+
+SHARE_S = 1.0
+"""How often gateways tell each other; what scales engines asks less often."""
+
+
+class DemandPage:
+    """The ASGI application."""
+
+    def __init__(self, token: str, hub: Hub, demand: FleetDemand) -> None:
+        """Without a `token` nobody is answered."""
+        self._token, self._hub, self._demand = token, hub, demand
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        try:
+            exchange.require_method("GET", "HEAD")
+            if not self._token:
+                raise NotFound("Demand is told where METRICS_TOKEN is set.")
+            exchange.require_token(self._token, "METRICS_TOKEN")
+            asked = parse_qs(scope["query_string"].decode("latin-1")).get("pool")
+            told = self._pool(asked[0]) if asked else self._fleet()
+            await exchange.reply(200, msgspec.json.encode(told))
+        except InferenceError as error:
+            await exchange.fail(error)
+
+    def _pool(self, pool: str) -> Mapping[str, Any]:
+        demand = self._demand.pools(time.monotonic()).get(pool, Demand())
+        return {"pool": pool, **self._demand.figures_of(pool, demand)}
+
+    def _fleet(self) -> Mapping[str, Any]:
+        return {
+            "pools": self._demand.figures(time.monotonic()),
+            "engines": [
+                {
+                    "id": engine.id,
+                    "pool": engine.info.name,
+                    "load": engine.load,
+                    "draining": engine.draining,
+                }
+                for engine in self._hub.engines()
+            ],
+        }
+
+
+async def share(demand: FleetDemand, hub: Hub, registry: Registry) -> None:
+    """Tell the other gateways what this one sees, and hear what they do, until cancelled."""
+    while True:
+        demand.pace.note(hub.engines(), time.monotonic())
+        try:
+            others = await registry.share_demand(hub.gateway_id, demand.own())
+            demand.heard(others, time.monotonic())
+        except Unavailable as error:
+            log.warning("demand_not_shared", error=str(error))
+        await asyncio.sleep(SHARE_S)

@@ -1,0 +1,205 @@
+"""`manage.py engines --ray ADDRESS`: the engines of a pool as replicas of Ray Serve.
+
+Ray places them on nodes with room for their GPUs, adds nodes where its own autoscaler can, starts
+what dies anew and stops what is idle, down to none. No request passes through Serve: a replica runs
+`manage.py engine`, which dials the gateways as everywhere. How many are wanted follows from what a
+gateway says is asked of the pool.
+
+Ray's nodes need what this process has: Lorikeet, importable (its image is that), and the model. An
+engine lies on one node; its profile says how many GPUs of it. Ray keeps the engines' credential and
+METRICS_TOKEN: whoever reaches its ports can run what he likes there, so nobody else may.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import structlog
+
+from gateway.scaling.fleet import Unknown, ask
+from inference import environ, logs
+from inference.agent.__main__ import parser as engine_parser
+from inference.agent.__main__ import profile_of
+from inference.agent.engines.profile import BadProfile, EngineProfile, is_cpu_build
+
+if TYPE_CHECKING:
+    from ray.serve.config import AutoscalingContext
+
+log = structlog.get_logger(__name__)
+
+ROOT = Path(__file__).resolve().parents[3]
+HELP = (
+    "Run the engines of one pool on a Ray cluster, as many as its demand needs. What follows `--` "
+    "are options of `manage.py engine`; its --gateway is asked for the demand."
+)
+ASK_EVERY_S = 2.0
+"""Serve's controller asks for a decision ten times a second, and waits for it."""
+STOPS_S = 60
+"""Beyond its drain an engine may take so long to end."""
+
+
+class Demanded:
+    """Serve's autoscaling policy: one replica for each `per_engine` requests."""
+
+    def __init__(self, gateways: list[str], token: str, pool: str, per_engine: int) -> None:
+        self._gateways, self._token = gateways, token
+        self._pool, self._per_engine = pool, per_engine
+        self._asked_at = -math.inf
+        self._known: int | None = None
+
+    def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+        wanted = self._wanted(time.monotonic())
+        if wanted is None:  # nobody knows: as many as there are
+            wanted = context.target_num_replicas
+        low, high = context.capacity_adjusted_min_replicas, context.capacity_adjusted_max_replicas
+        return max(low, min(high, wanted)), {}
+
+    def _wanted(self, now: float) -> int | None:
+        if now - self._asked_at >= ASK_EVERY_S:
+            self._asked_at = now
+            try:
+                with httpx.Client(trust_env=False) as client:
+                    fleet = ask(client, self._gateways, self._token)
+            except Unknown:
+                self._known = None
+            else:
+                pool = fleet.pools.get(self._pool)
+                self._known = math.ceil(pool.demand / self._per_engine) if pool else 0
+        return self._known
+
+
+policy: Demanded
+"""Serve finds a policy by its module and name, and sends the one that it finds there."""
+
+
+class Engine:
+    """A replica: one engine agent as a process of its own, which outlives no replica."""
+
+    def __init__(self, arguments: list[str], credential: str) -> None:
+        id = f"{socket.gethostname()}-{uuid.uuid4().hex[:6]}"
+        command = [sys.executable, str(ROOT / "manage.py"), "engine", "--id", id, *arguments]
+        environment = os.environ | {"ENGINE_CREDENTIAL": credential}
+        environment.pop("METRICS_TOKEN", None)
+        self._process = subprocess.Popen(command, env=environment)
+
+    def check_health(self) -> None:
+        """Serve asks; a replica that is ill is replaced."""
+        if (status := self._process.poll()) is not None:
+            raise RuntimeError(f"the engine ended with status {status}")
+
+    async def __del__(self) -> None:
+        """Serve waits for this, as long as the deployment's grace is."""
+        self._process.send_signal(signal.SIGTERM)
+        while self._process.poll() is None:  # noqa: ASYNC110 - nobody tells this loop
+            await asyncio.sleep(0.2)
+
+
+def main(arguments: list[str]) -> None:
+    """Deploy the pool, or take it away.
+
+    Raises:
+        BadSetting: with what is wrong.
+    """
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    options, of_engine = _parser().parse_args(arguments[:at]), arguments[at + 1 :]
+    try:
+        import ray
+        from ray import serve
+    except ImportError:
+        raise environ.BadSetting("Ray is not installed: pip install 'ray[serve]'") from None
+    logs.configure("engines", os.environ.get("LOG_LEVEL", "info"))
+    engine = engine_parser().parse_args(of_engine)
+    try:
+        profile = profile_of(engine)
+    except BadProfile as error:
+        raise environ.BadSetting(str(error)) from None
+    name = f"engines-{profile.name}"
+    ray.init(options.ray, log_to_driver=False)
+    if options.stop:
+        serve.delete(name)
+        return
+    global policy
+    policy = Demanded(
+        environ.base_urls(engine.gateway),
+        environ.secret("METRICS_TOKEN", min_length=1),
+        profile.name,
+        options.per_engine,
+    )
+    deployment = serve.deployment(name="Engine", **deployed(options, profile, engine.drain))(Engine)
+    serve.start(proxy_location="Disabled")
+    application = deployment.bind(of_engine, environ.secret("ENGINE_CREDENTIAL"))
+    serve.run(application, name=name, route_prefix=None)
+    log.info("engines_deployed", pool=profile.name, least=options.min, most=options.max)
+
+
+def deployed(options: argparse.Namespace, profile: EngineProfile, drain_s: float) -> dict[str, Any]:
+    """The options of the deployment: where its replicas lie, how many there are, how they end."""
+    gpus = profile.tensor_parallel_size * profile.pipeline_parallel_size
+    return {
+        "ray_actor_options": {
+            "num_cpus": options.cpus,
+            "num_gpus": 0 if is_cpu_build() else gpus,  # all of them on one node
+            "resources": options.resources,
+        },
+        "max_ongoing_requests": 1,  # there are none
+        "graceful_shutdown_timeout_s": drain_s + STOPS_S,
+        "health_check_period_s": 2,
+        "autoscaling_config": {
+            "min_replicas": options.min,
+            "max_replicas": options.max,
+            "initial_replicas": options.min,
+            "upscale_delay_s": options.up_after,
+            "downscale_delay_s": options.down_after,
+            "policy": {"policy_function": f"{__name__}:policy"},
+        },
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "manage.py engines",
+        description=HELP,
+        usage="%(prog)s --ray ADDRESS [options] -- [options of manage.py engine]",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--ray", required=True, metavar="ADDRESS", help="of the cluster, such as 10.0.0.1:6379")
+    add("--min", type=int, default=0, help="engines that stay when nothing is asked")
+    add("--max", type=int, default=8, help="most engines")
+    add("--per-engine", type=int, default=16, help="requests for which there is one engine")
+    add("--cpus", type=float, default=1.0, help="of Ray's, that an engine takes")
+    add(
+        "--resources",
+        type=json.loads,
+        default={},
+        help='other resources of Ray that it takes, such as {"engine": 1}',
+    )
+    add(
+        "--up-after",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="how long more must be asked before engines start",
+    )
+    add(
+        "--down-after",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="how long less must be asked before engines stop",
+    )
+    add("--stop", action="store_true", help="take the pool's engines away; each drains first")
+    return parser

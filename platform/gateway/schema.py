@@ -1,0 +1,25 @@
+"""Whether the database is as this release knows it."""
+
+from __future__ import annotations
+
+from django.core.management.base import CommandError
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.utils import OperationalError
+
+
+def require_migrated() -> None:
+    """Do nothing if it is.
+
+    Raises:
+        CommandError: it is not, or cannot be reached.
+    """
+    try:
+        executor = MigrationExecutor(connection)
+    except OperationalError as error:
+        raise CommandError(f"PostgreSQL cannot be reached (DATABASE_URL): {error}") from None
+    missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if missing:
+        raise CommandError(
+            f"The database lacks {len(missing)} migrations: run `manage.py migrate` first."
+        )

@@ -1,0 +1,1 @@
+"""What is shipped for one machine, and what scales engines on many."""

@@ -1,0 +1,54 @@
+"""What Kubernetes is given to keep."""
+
+from __future__ import annotations
+
+import base64
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+from cryptography import x509
+from django.core.management import CommandError, call_command
+
+from gateway.process_secrets import ALL, SECRETS_OF
+
+
+def printed(*arguments: str) -> list[dict[str, Any]]:
+    out = StringIO()
+    call_command("kubernetes_secrets", *arguments, stdout=out)
+    found: list[dict[str, Any]] = json.loads(out.getvalue())["items"]
+    return found
+
+
+def test_each_process_is_given_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ALL:
+        monkeypatch.setenv(name, f"the {name}")
+    monkeypatch.delenv("REDIS_URL")
+    found = {one["metadata"]["name"]: one["stringData"] for one in printed()}
+    assert found.pop("migrate") == {"DATABASE_URL": "the DATABASE_URL"}
+    assert {process: set(values) for process, values in found.items()} == {
+        process: SECRETS_OF[process] - {"REDIS_URL"}
+        for process in ("gateway", "console", "worker", "scaledown")
+    }
+
+
+def test_a_namespace_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METRICS_TOKEN", "x")
+    assert {one["metadata"]["namespace"] for one in printed("--namespace", "other")} == {"other"}
+
+
+def test_without_a_token_nothing_could_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("METRICS_TOKEN", raising=False)
+    with pytest.raises(CommandError, match="METRICS_TOKEN"):
+        printed()
+
+
+def test_the_certificate_is_the_services_and_the_api_server_trusts_it_alone() -> None:
+    secret, service = printed("--external-metrics", "--namespace", "other")
+    certificate = x509.load_pem_x509_certificate(secret["stringData"]["tls.crt"].encode())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["external-metrics.other.svc"]
+    bundle = base64.b64decode(service["spec"]["caBundle"]).decode()
+    assert bundle == secret["stringData"]["tls.crt"]
+    assert "insecureSkipTLSVerify" not in service["spec"]

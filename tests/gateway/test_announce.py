@@ -1,0 +1,91 @@
+"""What a process tells systemd and Kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from gateway.planes.server import Server, nothing
+from inference import announce
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """Its socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(tmp_path / "notify"))
+        listening.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield listening
+
+
+def test_nobody_is_told_where_nobody_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announce.ready()
+    announce.stopping()
+    asyncio.run(announce.keep_alive())
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    announce.ready()
+
+
+def test_an_abstract_socket_is_told_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"lorikeet-tests-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(f"\0{name}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+        announce.ready()
+        assert listening.recv(64) == b"READY=1"
+
+
+async def test_the_watchdog_is_told_as_long_as_the_loop_turns(
+    systemd: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHDOG_USEC", "3000")
+    task = asyncio.create_task(announce.keep_alive())
+    for _ in range(2):
+        assert await asyncio.to_thread(systemd.recv, 64) == b"WATCHDOG=1"
+    task.cancel()
+
+
+async def test_the_file_is_there_while_the_process_is_ready_and_its_time_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ready"
+    monkeypatch.setenv("READY_FILE", str(file))
+    monkeypatch.setattr(announce, "ALIVE_S", 0.01)
+    task = asyncio.create_task(announce.keep_alive())
+    await asyncio.sleep(0)
+    assert not file.exists()
+    announce.ready()
+    os.utime(file, (0, 0))
+    async with asyncio.timeout(60):
+        while file.stat().st_mtime == 0:  # noqa: ASYNC110 - a file has no event
+            await asyncio.sleep(0.01)
+    announce.stopping()
+    await asyncio.sleep(0.05)
+    assert not file.exists() and not task.done()
+    task.cancel()
+
+
+async def test_a_server_is_ready_once_it_listens_and_says_when_it_drains(
+    systemd: socket.socket,
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body"})
+
+    config = uvicorn.Config(app, port=0, lifespan="off", log_config=None)
+    server = Server(config, nothing)
+    serving = asyncio.create_task(server.serve())
+    assert await asyncio.to_thread(systemd.recv, 64) == b"READY=1"
+    server.handle_exit(15, None)
+    assert await asyncio.to_thread(systemd.recv, 64) == b"STOPPING=1"
+    await serving

@@ -1,0 +1,64 @@
+"""What scales engines reads from any gateway."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+import pytest
+
+from gateway.planes.demand import DemandPage
+from gateway.scaling.fleet import EngineLoad, Fleet, Pool, Unknown, ask
+from inference.gateway.fleet.demand import Demand, FleetDemand
+from tests.inference.played import Bench, benched
+
+TOKEN = "m" * 32
+
+
+def page(bench: Bench, token: str = TOKEN) -> httpx.AsyncClient:
+    demand = FleetDemand(bench.hub.demand, 0.0)
+    demand.heard([{"base": Demand(held=2)}], time.monotonic())
+    app = DemandPage(token, bench.hub, demand)
+    transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    return httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=headers)
+
+
+async def test_only_who_knows_the_token_reads_it() -> None:
+    async with benched() as bench:
+        async with page(bench) as client:
+            assert (await client.get("/demand", headers={"Authorization": "x"})).status_code == 401
+            assert (await client.post("/demand")).status_code == 405
+        async with page(bench, "") as client:
+            assert (await client.get("/demand")).status_code == 404
+
+
+async def test_it_tells_of_pools_and_engines() -> None:
+    async with benched() as bench:
+        await bench.join()
+        bench.submit()
+        async with page(bench) as client:
+            told = (await client.get("/demand")).json()
+            of_pool = (await client.get("/demand?pool=base")).json()
+            stopped = (await client.get("/demand?pool=another")).json()
+    assert told["pools"]["base"] | {"pool": "base"} == of_pool
+    assert (of_pool["running"], of_pool["held"], of_pool["demand"]) == (1, 2, 3)
+    assert [(one["pool"], one["load"]) for one in told["engines"]] == [("base", 1)]
+    assert stopped["demand"] == stopped["engines"] == 0
+
+
+def test_the_next_gateway_is_asked_where_one_does_not_tell() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "dead":
+            raise httpx.ConnectError("refused")
+        if request.url.host == "new":
+            return httpx.Response(503)
+        pools = {"base": {"demand": 3, "engines": 1, "held": 2}}
+        engines = [{"id": "e1", "pool": "base", "load": 3, "draining": False}]
+        return httpx.Response(200, json={"pools": pools, "engines": engines})
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as client:
+        found = ask(client, ["http://dead", "http://new", "http://good"], TOKEN)
+        assert found == Fleet({"base": Pool(3, 1)}, [EngineLoad("e1", "base", 3, False)])
+        with pytest.raises(Unknown, match="503"):
+            ask(client, ["http://dead", "http://new"], TOKEN)

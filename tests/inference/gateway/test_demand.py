@@ -1,0 +1,164 @@
+"""What is asked of each pool, whichever gateway is asked for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.errors import Unavailable
+from inference.gateway.fleet.demand import (
+    FIGURES,
+    MAX_REFUSALS,
+    PACE_S,
+    SETTLED_S,
+    STALE_S,
+    Demand,
+    FleetDemand,
+    Pace,
+    Refusals,
+    seen,
+    together,
+)
+from inference.gateway.fleet.routing import RETRY_AFTER_S, EngineState
+from inference.link.wire import EngineStats, ModelInfo, Totals
+from tests.inference.samples import MODEL
+
+
+def engine(
+    id: str, model: ModelInfo = MODEL, *, ended: int = 0, draining: bool = False, **stats: int
+) -> EngineState:
+    told = EngineStats(journaled=Totals(ended), **stats)  # type: ignore[arg-type]
+    return EngineState(id, model, told, draining=draining)
+
+
+pytestmark = pytest.mark.pure
+
+
+def test_a_gateway_sees_what_engines_and_clients_tell_it() -> None:
+    other = msgspec.structs.replace(MODEL, name="other")
+    engines = [
+        engine("a", running=3, waiting=1, queued=2),
+        engine("b", running=1),
+        engine("c", other, running=5),
+    ]
+    assert seen(engines, {"base": 4}, Counter({"new": 7})) == {
+        "base": Demand(2, 5, 2, 4, 0),
+        "other": Demand(1, 5, 0, 0, 0),
+        "new": Demand(0, 0, 0, 0, 7),
+    }
+
+
+def test_what_was_just_dispatched_counts_before_the_engine_says_so() -> None:
+    busy = engine("a", running=1, queued=2)
+    busy.dispatched = 9
+    assert seen([busy], {}, {})["base"] == Demand(1, 7, 2)
+
+
+def test_what_a_draining_engine_finishes_asks_nothing_of_others() -> None:
+    assert seen([engine("a", running=3, draining=True)], {}, {}) == {}
+
+
+figures = st.builds(Demand, *[st.integers(0, 9)] * 5)
+views = st.lists(st.dictionaries(st.sampled_from(["a", "b"]), figures), max_size=4)
+
+
+@given(views)
+def test_engines_count_once_and_what_gateways_hold_each_time(
+    found: list[dict[str, Demand]],
+) -> None:
+    for pool, demand in together(found).items():
+        of_pool = [view[pool] for view in found if pool in view]
+        assert demand.running == max(one.running for one in of_pool)
+        assert demand.engines == max(one.engines for one in of_pool)
+        assert demand.held == sum(one.held for one in of_pool)
+        assert demand.unmet == sum(one.unmet for one in of_pool)
+    assert together(found) == together(reversed(found))
+
+
+def test_a_client_that_comes_back_when_told_counts_once() -> None:
+    refusals = Refusals()
+    refusals.note("base", 0.0)
+    refusals.note("base", RETRY_AFTER_S)
+    refusals.note("other", 1.0)
+    assert refusals.counts(RETRY_AFTER_S) == {"base": 2, "other": 1}
+    assert refusals.counts(RETRY_AFTER_S + 0.1) == {"base": 1, "other": 1}
+    assert refusals.counts(3 * RETRY_AFTER_S) == {}
+    for _ in range(MAX_REFUSALS + 1):
+        refusals.note("base", 100.0)
+    assert refusals.counts(100.0) == {"base": MAX_REFUSALS}
+
+
+def test_the_wait_follows_from_how_many_end() -> None:
+    pace = Pace()
+    waiting = Demand(queued=6, held=3, unmet=1)
+    assert pace.wait_s("base", waiting) is None
+    pace.note([engine("a", ended=10)], 0.0)
+    assert pace.wait_s("base", waiting) is None, "nothing ended yet"
+    pace.note([engine("a", ended=12), engine("b", ended=500)], 5.0)
+    pace.note([engine("a", ended=14), engine("b", ended=501)], 10.0)
+    assert pace.wait_s("base", waiting) == pytest.approx(10 / (5 / 10.0))
+    assert pace.wait_s("base", Demand(running=3)) == 0.0
+    pace.note([engine("a", ended=1)], 10.0 + PACE_S)  # it was started again
+    assert pace.wait_s("base", waiting) is None
+
+
+class Fleet:
+    """A gateway's own view, as the test has it."""
+
+    def __init__(self) -> None:
+        self.view: dict[str, Demand] = {}
+        self.demand = FleetDemand(lambda: self.view, now=0.0)
+
+
+def test_nothing_is_told_before_engines_could_dial() -> None:
+    fleet = Fleet()
+    with pytest.raises(Unavailable):
+        fleet.demand.pools(0.0)  # nobody was heard
+    fleet.demand.heard([], 1.0)
+    with pytest.raises(Unavailable):
+        fleet.demand.pools(1.0)
+    fleet.demand.heard([], SETTLED_S)
+    assert fleet.demand.pools(SETTLED_S) == {}
+
+
+def test_another_gateway_knows_the_engines_of_one_that_has_just_started() -> None:
+    fleet = Fleet()
+    fleet.demand.heard([{"base": Demand(2, 5, 1, 3)}], 1.0)
+    assert fleet.demand.pools(1.0) == {"base": Demand(2, 5, 1, 3)}
+    fleet.view = {"base": Demand(1, 2, 0, 4, 1)}
+    assert fleet.demand.pools(1.0) == {"base": Demand(2, 5, 1, 7, 1)}
+
+
+def test_nothing_is_told_while_the_others_are_not_heard() -> None:
+    fleet = Fleet()
+    fleet.view = {"base": Demand(1, 2)}
+    fleet.demand.heard([{"base": Demand(1, 2, held=9)}], 100.0)
+    assert fleet.demand.pools(100.0 + STALE_S)["base"].held == 9
+    with pytest.raises(Unavailable):
+        fleet.demand.pools(100.1 + STALE_S)
+    fleet.demand.heard([], 120.0)
+    assert fleet.demand.pools(120.0)["base"].held == 0, "the other one died"
+
+
+def test_figures_have_the_names_that_are_declared() -> None:
+    fleet = Fleet()
+    fleet.view = {"base": Demand(2, 5, 0, 0)}
+    fleet.demand.heard([], 20.0)
+    assert fleet.demand.figures(20.0) == {
+        "base": {
+            "demand": 5,
+            "engines": 2,
+            "running": 5,
+            "queued": 0,
+            "held": 0,
+            "unmet": 0,
+            "expected_wait_seconds": 0.0,
+        }
+    }
+    assert list(FIGURES) == list(fleet.demand.figures(20.0)["base"])
+    waiting = fleet.demand.figures_of("base", Demand(held=1))
+    assert "expected_wait_seconds" not in waiting and waiting["demand"] == 1
