@@ -110,6 +110,10 @@ class Recorded:
         return self.inside.info
 
     @property
+    def step_tokens(self) -> int:
+        return self.inside.step_tokens
+
+    @property
     def alive(self) -> bool:
         return self.inside.alive
 
