@@ -27,8 +27,12 @@ test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
 fuzz-api: .venv/.ready-dev ## ask every operation of the API whatever comes to mind (EXAMPLES=10 ARGS="-k keys")
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),10) $(PY) -m pytest -q -n 2 tests/document/fuzz_*.py $(ARGS)
 
-clients: .venv/.ready-dev ## generated clients in Python and TypeScript read what tests were answered (ANSWERS=folder)
+clients: .venv/.ready-dev tests/clients/node_modules/.ready ## generated clients in Python and TypeScript read what tests were answered (ANSWERS=folder)
 	$(PY) -m tests.clients $(ANSWERS)
+
+# Without Node.js there is no TypeScript client.
+tests/clients/node_modules/.ready: tests/clients/package.json tests/clients/package-lock.json
+	@! command -v npm > /dev/null || { npm ci --prefix tests/clients --silent --no-audit --no-fund && touch $@; }
 
 coverage: .venv/.ready-dev ## run the pure tests: they reach every branch of the sans-IO modules
 	$(PY) -m coverage erase

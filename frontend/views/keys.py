@@ -65,7 +65,7 @@ def _models_field(tenant: Tenant) -> forms.Field:
     names = list(tenant.adapters.values_list("name", flat=True)[: MAX_CHOICES + 1])
     if len(names) > MAX_CHOICES:
         return ModelNames(
-            tenant, help_text="Names with spaces between them; empty: all of the tenant's.", **told
+            tenant, help_text="Names separated by spaces; empty: all of the tenant's.", **told
         )
     names += BaseModel.objects.values_list("name", flat=True)
     return forms.MultipleChoiceField(

@@ -39,7 +39,10 @@ class InviteForm(RoleForm):
     """A new invitation."""
 
     note = forms.CharField(
-        max_length=200, required=False, label="For", help_text="A name, so that you know the link."
+        max_length=200,
+        required=False,
+        label="For",
+        help_text="A name by which you recognise the link.",
     )
 
 
@@ -63,7 +66,7 @@ def change_role(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Give a member another role."""
     member, form = _member(caller, pk), RoleForm(caller, request.POST)
     if not form.is_valid():
-        messages.error(request, "That is not a role that you may give.")
+        messages.error(request, "You cannot assign this role.")
         return redirect("members", caller.tenant.slug)
     role = Role(form.cleaned_data["role"])
     with refusals_told(request):
@@ -79,7 +82,7 @@ def remove(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     member = _member(caller, pk)
     with refusals_told(request):
         member.remove()
-        messages.success(request, f"{member.user.username} is no member any more.")
+        messages.success(request, f"{member.user.username} is no longer a member.")
     return redirect("members", caller.tenant.slug)
 
 
@@ -103,7 +106,7 @@ def withdraw(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     _require_may_touch(caller, invitation.role)
     with refusals_told(request):
         invitation.withdraw()
-        messages.success(request, "The invitation is withdrawn; its link does nothing any more.")
+        messages.success(request, "The invitation is withdrawn; its link no longer works.")
     return redirect("members", caller.tenant.slug)
 
 

@@ -1,4 +1,4 @@
-"""An adapter version's way from upload to `ready`, or to `rejected` with the reasons.
+"""Everything between an upload and a version that is `ready`, or `rejected` with the reasons.
 
 The console only receives bytes and hands them over (`uploads`: `guard` and `room` in front, then
 `receiving` or `intake` with `parts`, then `handover`). Everything else is a background job

@@ -1,7 +1,7 @@
 """`GET /engine/adapters/<digest>/<file>`: hands adapter files to engine agents.
 
-Plain ASGI: the file goes from the storage to the socket in chunks, read in a thread, and a slow
-agent holds up nobody.
+Plain ASGI: the file is read in chunks in a thread and sent as the socket takes them, so a slow
+agent delays nobody else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHUNK_BYTES = 1 << 20
 _PATH = re.compile(r"/engine/adapters/([0-9a-f]{64})/(" + "|".join(map(re.escape, FILES)) + ")")
 
 
-# States of versions that engines may have: tried now, or found good.
+# Engines may fetch versions that are being probed, and those that passed.
 FOLDER = """
 SELECT folder FROM tenants_adapterversion
 WHERE digest = %s AND state IN ('probing', 'ready') AND folder <> '' LIMIT 1
@@ -44,8 +44,8 @@ class _Row:
 
 
 class AdapterFiles:
-    """Serves the files of versions that are being probed or ready to the engines that were given
-    requests for them, or are to load them."""
+    """Serves the files of versions in `probing` or `ready`, to engines that requests for them were
+    dispatched to, or that were told to load them."""
 
     def __init__(self, engines: Engines, dispatches: Dispatches, database: Database) -> None:
         self._engines, self._dispatches = engines, dispatches
@@ -71,9 +71,8 @@ class AdapterFiles:
         ticket = dict(scope["headers"]).get(TICKET_HEADER.encode(), b"").decode("latin-1")
         if self._dispatches.may_fetch(digest, credential.id, ticket):
             return True
-        return (
-            credential.id == 0
-        )  # engines of a release that knew no tickets, while these are taken
+        # Engines of a release without tickets, for as long as that release is accepted.
+        return credential.id == 0
 
     async def _serve(self, digest: str, name: str, send: Send, *, body: bool) -> None:
         try:
@@ -91,7 +90,7 @@ class AdapterFiles:
             await _stream(file if body else None, send)
 
     async def _folder(self, digest: str) -> str:
-        """Of a version with this content that engines may have. Raises FileNotFoundError."""
+        """The folder of a version with this content. Raises FileNotFoundError if there is none."""
         rows = await self._database.rows(_Row, FOLDER, [digest])
         if not rows:
             raise FileNotFoundError

@@ -47,15 +47,16 @@ UPLOADS = "uploads"
 """The queue of what clients wait for."""
 LONGEST_WAIT_S = 60
 LOAD_ATTEMPTS = 5
-"""Failed loads before a version is rejected: one may be the engine's fault (memory, a restart)."""
+"""Failed loads before a version is rejected: a single one may be the engine's fault (memory, a
+restart)."""
 ABANDONED_AFTER = timedelta(days=1)
 KEEP_JOBS_HOURS = 24 * 7
 
 
 class Backoff(procrastinate.BaseRetryStrategy):
-    """Try again for ever: after 2, 4, 8, ... seconds, at most LONGEST_WAIT_S.
+    """Retry without end: after 2, 4, 8, ... seconds, at most LONGEST_WAIT_S.
 
-    A job fails for a fault of ours alone; a fault of the adapter's ends in `rejected`.
+    Jobs fail only through faults on our side; a faulty adapter ends as `rejected`.
     """
 
     def get_retry_decision(
@@ -69,7 +70,7 @@ class Backoff(procrastinate.BaseRetryStrategy):
 
 
 def unpack_later(session: UploadSession) -> None:
-    """Have a worker make the upload a version, once the current transaction commits."""
+    """Queue the job that turns the upload into a version, once the current transaction commits."""
     unpack_upload.configure(lock=_upload_lock(session.pk)).defer(upload_id=str(session.pk))
 
 
@@ -86,7 +87,7 @@ def unpack_upload(upload_id: str) -> None:
     """
     uploads = UploadSession.objects.unfinished().select_related("tenant", "created_by")
     session = uploads.filter(pk=upload_id).exclude(received_at=None).first()
-    if session is None:  # it ended, or was discarded
+    if session is None:  # it has ended or was discarded
         return
     assert session.actor is not None, "the database's constraint: it was received for somebody"
     with acting(Actor(**session.actor)):
@@ -116,7 +117,7 @@ def _logged(ended: dict[str, Any]) -> dict[str, str]:
 
 
 def judge_later(version: AdapterVersion) -> None:
-    """Have a worker judge the version, once the current transaction commits.
+    """Queue the job that judges the version, once the current transaction commits.
 
     The lock lets only one job of a version run at a time.
     """
@@ -129,7 +130,7 @@ def _lock(version_id: int) -> str:
 
 @app.task(name="judge_version", retry=Backoff())
 def judge_version(version_id: int) -> None:
-    """Take a version as far as it goes: statically checked, probed, ready or rejected.
+    """Take a version through the static checks and the probe, until it is ready or rejected.
 
     Raises:
         ProbeUnavailable, StoredFileDamaged, OSError: it cannot be judged now; the state stays, and
@@ -144,7 +145,7 @@ def judge_version(version_id: int) -> None:
             _check(version)
         if version.state == State.PROBING:
             _probe(version)
-    except IllegalTransition:  # another run, or a person, was faster
+    except IllegalTransition:  # another run of the job, or a user, changed the state first
         log.info("adapter_judged_elsewhere", version=str(version), state=version.state)
     except Exception as error:
         _note(version, waiting_for=told(error))
@@ -193,7 +194,7 @@ def _with(report: dict[str, Any], finding: Finding) -> dict[str, Any]:
 
 
 def _reject(version: AdapterVersion, report: dict[str, Any]) -> None:
-    """Keep the report only: the files are deleted at once."""
+    """Keep only the report; the files are deleted at once."""
     folder = version.folder
     with transaction.atomic():
         version.advance(State.REJECTED, report=report, folder="")
@@ -201,7 +202,7 @@ def _reject(version: AdapterVersion, report: dict[str, Any]) -> None:
 
 
 def _settled(report: dict[str, Any]) -> dict[str, Any]:
-    """The report without what was only true while the version waited."""
+    """The report without what applied only while the version waited."""
     return {name: value for name, value in report.items() if name != "waiting_for"}
 
 
@@ -218,7 +219,7 @@ def _note(version: AdapterVersion, **facts: Any) -> None:
 @app.periodic(cron="* * * * *")
 @app.task(name="tend_queue", queueing_lock="tend_queue", pass_context=True)
 async def tend_queue(context: procrastinate.JobContext, timestamp: int) -> None:
-    """Put back the jobs of killed workers, and forget jobs that ended a while ago."""
+    """Retry the jobs of killed workers, and delete jobs that ended long ago."""
     jobs = context.app.job_manager
     for job in await jobs.get_stalled_jobs():
         await jobs.retry_job(job)
@@ -236,7 +237,7 @@ def clean_up(timestamp: int) -> None:
 
 
 def remove_abandoned() -> None:
-    """Uploads that ended in the middle, more than ABANDONED_AFTER ago: files, rows, temp files."""
+    """Delete what uploads left that were interrupted more than ABANDONED_AFTER ago."""
     before = timezone.now() - ABANDONED_AFTER
     for version in AdapterVersion.objects.filter(state=State.UPLOADING, created_at__lt=before):
         version.delete()
@@ -256,7 +257,7 @@ def _older(oldest: float, paths: Iterable[Path]) -> Iterable[Path]:
 
 
 def remove_expired() -> None:
-    """Uploads in parts whose time is over, and how others ended."""
+    """Delete expired uploads in parts, and the outcomes of ended uploads once they expire."""
     for session in UploadSession.objects.expired():
         parts.discard(session)
 
@@ -273,7 +274,7 @@ def remove_unused() -> None:
 
 
 def resume() -> None:
-    """Give each upload and version that waits for a job, and has none, a new one."""
+    """Queue a new job for each upload and version that is waiting for one that no longer exists."""
     for session in UploadSession.objects.unfinished().exclude(received_at=None):
         if not _has_job(_upload_lock(session.pk)):
             unpack_later(session)

@@ -15,14 +15,14 @@ from inference.link.wire import AdapterRef
 from tenants.adapters.checks.findings import Code, Finding
 
 MIN_LOGPROB_DELTA = 1e-3
-"""The least change of a log-probability that counts as an effect, in nats.
+"""The smallest change of a log-probability that counts as an effect, in nats.
 
 An adapter with lora_B = 0 changes nothing but rounding: about 1e-6 in float32 on the same prompt. A
 trained one moves some log-probability by more than 0.1.
 """
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 300.0
-"""The engine may first have to fetch gigabytes and to wait for a free slot."""
+"""The engine may first have to fetch gigabytes and wait for a free slot."""
 
 
 class ProbeReport(msgspec.Struct):
@@ -54,7 +54,7 @@ class ProbeReport(msgspec.Struct):
         return None
 
     def as_json(self) -> dict[str, Any]:
-        """For the version's report; PostgreSQL's JSON takes no NUL."""
+        """For the version's report; PostgreSQL's JSON cannot hold NUL."""
         fields: dict[str, Any] = msgspec.to_builtins(self)
         return {
             name: value.replace("\0", "\N{REPLACEMENT CHARACTER}")
@@ -74,17 +74,17 @@ class _ErrorBody(msgspec.Struct):
 
 
 class ProbeUnavailable(Exception):
-    """No engine could try the adapter now; nothing is known of the adapter."""
+    """No engine could try the adapter now; this says nothing about the adapter."""
 
 
 class LoadFailed(Exception):
-    """An engine tried and could not load the adapter; the message is the engine's."""
+    """An engine tried to load the adapter and failed; the message is the engine's."""
 
 
 def ask(
     gateways: Sequence[str], token: str, *, base_model: str, adapter: AdapterRef
 ) -> ProbeReport:
-    """Have an engine that serves `base_model` try the adapter. Asks one gateway after the other.
+    """Have an engine that serves `base_model` try the adapter. Asks the gateways one after another.
 
     Raises:
         ProbeUnavailable: no gateway has an engine that could try it.
@@ -97,7 +97,7 @@ def ask(
     timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
     headers = {"Authorization": f"Bearer {token}"}
     with httpx.Client(timeout=timeout, headers=headers, trust_env=False) as client:
-        # Each gateway sees every engine; in random order none of them gets all the probes.
+        # Every gateway reaches every engine; the random order spreads the probes over the gateways.
         for url in random.sample(list(gateways), len(gateways)):
             try:
                 return _answer(client.post(f"{url}/engine/probe", json=body))

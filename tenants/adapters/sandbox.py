@@ -1,8 +1,8 @@
-"""Runs `tenants.adapters.checks` on a stranger's files in a process of its own, within limits.
+"""Runs `tenants.adapters.checks` on untrusted files in a child process with resource limits.
 
 The child inherits the descriptors of its files and nothing else of this process: no environment, no
-connection. Whatever a file makes it do (loop, swell, crash), it ends, and this process goes on with
-a `LimitExceeded` or a `Crashed`. Blocks; for worker threads.
+connection. Whatever a file makes it do (loop, use memory, crash), the child ends, and this process
+goes on with a `LimitExceeded` or a `Crashed`. Blocking: call it from worker threads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENVIRONMENT = {
 }
 OPEN_FILES = 32
 MAX_RESULT_BYTES = 4 << 20
-"""Far above an honest answer: at most twenty findings, and the names of target modules."""
+"""Far above a real answer: at most twenty findings, and the names of target modules."""
 MAX_LOGGED_BYTES = 4 << 10
 ATTEMPTS = 2
 """A child may also be killed by a machine that is out of memory, or that is shut down."""
@@ -65,7 +65,7 @@ class Limits:
 
     @classmethod
     def for_bytes(cls, size: int) -> Limits:
-        """The limits of a task on files of so many bytes: more time for each GiB."""
+        """The limits of a task on files of `size` bytes: more time for each GiB."""
         gib = 1 + (size >> 30)
         return cls(
             cpu_s=settings.CHECK_CPU_S * gib,
@@ -82,7 +82,7 @@ def run(task: Mapping[str, Any], files: Files, limits: Limits) -> dict[str, Any]
         UploadRefused: the files are refused.
         LimitExceeded: they take more than `limits`.
         Crashed: the child crashed over them, each time.
-        OSError: the disk is full, say; no fault of the files'.
+        OSError: the files are not at fault; the disk is full, for example.
     """
     numbers = {name: (file.fileno(), mode) for name, (file, mode) in files.items()}
     whole = {**task, "files": numbers, "limits": asdict(limits)}
@@ -97,7 +97,7 @@ def run(task: Mapping[str, Any], files: Files, limits: Limits) -> dict[str, Any]
 
 
 def _once(task: Mapping[str, Any], time_s: int) -> dict[str, Any]:
-    # Files instead of pipes: whatever the child says, or does not read, this process never blocks.
+    # Files instead of pipes: this process never blocks, whatever the child writes or leaves unread.
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as complained:
         with tempfile.TemporaryFile() as asked, tempfile.TemporaryDirectory() as empty:
             asked.write(json.dumps(task).encode())
@@ -124,7 +124,7 @@ def _once(task: Mapping[str, Any], time_s: int) -> dict[str, Any]:
 
 
 def _status(child: subprocess.Popen[bytes], time_s: int) -> int:
-    """How the child ended, at the latest after `time_s`; nothing that it started is left."""
+    """The child's exit status, after `time_s` at the latest; its processes are killed."""
     try:
         status = child.wait(time_s)
     except subprocess.TimeoutExpired:

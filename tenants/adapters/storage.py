@@ -1,4 +1,4 @@
-"""The Django storage that adapter files lie in, and reading them: no model, no parsing."""
+"""The Django storage of adapter files, and reading from it: no models, no parsing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where adapter files lie: any Django storage, one folder for each upload that was kept.
+"""Stores adapter files in any Django storage, one folder for each upload that was kept.
 
-A folder is never written to again, so whoever reads from it needs no lock; two uploads of the same
-content have two folders, and the one that came second removes its own.
+A folder is never written to again, so readers need no lock. Two uploads of the same content have
+two folders; the later one removes its own.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class StoredFileDamaged(Exception):
 
 
 def new_folder(adapter: Adapter, digest: str) -> str:
-    """A folder name that nobody else gets; readable for whoever looks into the storage."""
+    """A unique folder name, readable for people who look into the storage."""
     return f"{adapter.tenant.slug}/{adapter.name}/{digest[:16]}-{uuid4().hex[:16]}"
 
 
 def save(folder: str, files: Iterable[tuple[str, File[bytes]]]) -> None:
-    """Keep the two files. A local storage moves them, another copies them in chunks."""
+    """Store the two files. A local storage moves them, others copy them in chunks."""
     try:
         for name, file in files:
             storage().save(f"{folder}/{name}", file)
@@ -79,7 +79,7 @@ def check(version: AdapterVersion) -> Verdict:
     """The static validation of the stored files, in a child process.
 
     Raises:
-        StoredFileDamaged: they are not what was uploaded, which is no fault of the adapter's.
+        StoredFileDamaged: they differ from what was uploaded; the adapter is not at fault.
         OSError: they cannot be read.
     """
     targets = target_modules_of(version.adapter.base_model)
@@ -109,7 +109,7 @@ def check(version: AdapterVersion) -> Verdict:
 
 @contextmanager
 def _on_disk(folder: str, name: str) -> Iterator[IO[bytes]]:
-    """One of FILES, with a descriptor: a copy where the storage is no folder of this machine.
+    """One of FILES with a descriptor: a temporary copy unless the storage is a local folder.
 
     Raises:
         FileNotFoundError: it is gone.

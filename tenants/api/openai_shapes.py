@@ -87,7 +87,7 @@ class ChatRequest(Generation, kw_only=True):
 class CompletionRequest(Generation, kw_only=True):
     """A prompt or several, as texts or as tokens, and how they shall be continued."""
 
-    prompt: str | list[Any]
+    prompt: str | list[str | int | list[int]]
     add_special_tokens: bool | None = None
     echo: bool | None = None
     logprobs: int | None = None

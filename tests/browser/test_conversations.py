@@ -146,7 +146,7 @@ def test_what_is_shared_is_read_in_the_tenant_until_the_link_is_revoked(
     page.get_by_role("button", name="Save", exact=True).click()
     saved(page)
     page.get_by_role("button", name="Share").click()
-    follow(page, page.get_by_role("button", name="Make a link"))
+    follow(page, page.get_by_role("button", name="Create a link"))
     link = page.locator("#share-link").inner_text()
 
     colleague.goto(link)

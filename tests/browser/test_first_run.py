@@ -68,12 +68,12 @@ def tenant_with_invitation(operator: Page, name: str) -> str:
     """What an operator does for a new customer; the address of its first invitation."""
     slug = name.lower().replace(" ", "-")
     go(operator, "Tenants")
-    operator.get_by_role("button", name="Make a tenant").first.click()
-    dialog = operator.get_by_role("dialog", name="Make a tenant")
+    operator.get_by_role("button", name="Create a tenant").first.click()
+    dialog = operator.get_by_role("dialog", name="Create a tenant")
     dialog.get_by_label("Name").fill(name)
     dialog.get_by_label("Slug").fill(slug)
-    follow(operator, dialog.get_by_role("button", name="Make"))
-    expect(operator.get_by_text(f"{name} is made.")).to_be_visible()
+    follow(operator, dialog.get_by_role("button", name="Create"))
+    expect(operator.get_by_text(f"{name} is created.")).to_be_visible()
     follow(operator, operator.get_by_role("link", name="Members"))
     return invite(operator, "admin")
 

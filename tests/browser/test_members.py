@@ -37,7 +37,7 @@ def test_a_member_joins_by_link_and_sees_what_the_role_may(
     expect(dora.get_by_role("heading", name=customer.name)).to_be_visible()
     assert "Playground" in links(dora) and "Audit log" not in links(dora)
     dora.goto(link)
-    expect(dora.get_by_role("heading", name="This invitation is over")).to_be_visible()
+    expect(dora.get_by_role("heading", name="This invitation is no longer valid")).to_be_visible()
 
     go(owner, "Members")
     row = owner.get_by_role("row", name=name)

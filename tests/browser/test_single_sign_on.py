@@ -82,7 +82,7 @@ def test_nobody_is_signed_in_by_an_address_that_is_unknown_or_unverified(
     page = sweep.page
     page.goto(customer.page())
     sign_on(page)
-    expect(page.get_by_role("heading", name="Accounts are made by invitation")).to_be_visible()
+    expect(page.get_by_role("heading", name="Accounts are by invitation only")).to_be_visible()
     expect(page.get_by_text(f"{name}@example.com, which opens no account here")).to_be_visible()
     sweep.look_here("an unknown address")
 

@@ -70,7 +70,7 @@ def test_leaving_the_page_loses_nothing(
     owner.reload()
     slow_down(line, -1)
     dialog = chosen(owner, "dispatcher", folder)
-    expect(dialog.get_by_text("goes on from where it stopped")).to_be_visible()
+    expect(dialog.get_by_text("will resume where it stopped")).to_be_visible()
     # What the first request has sent may still be arriving; then the page is told to look again.
     uploads = f"{street.stack.console_url}/api/v1/uploads/"
     street.witness.allow(f"409 {uploads}", f"net::ERR_CONNECTION_RESET {uploads}")
@@ -107,5 +107,5 @@ def test_a_cancelled_upload_is_forgotten(owner: Page, line: CDPSession, folder: 
     expect(dialog).to_be_hidden()
     go(owner, "Adapters")
     dialog = chosen(owner, "dispatcher", folder)
-    expect(dialog.get_by_text("goes on from where it stopped")).to_be_hidden()
+    expect(dialog.get_by_text("will resume where it stopped")).to_be_hidden()
     expect(owner.get_by_role("heading", name="Unfinished uploads")).to_have_count(0)

@@ -1,4 +1,7 @@
-"""A client of types that openapi-typescript generates, with openapi-fetch."""
+"""A client of types that openapi-typescript generates, with openapi-fetch.
+
+They are installed by `npm ci` as package-lock.json says, which `make clients` does.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,14 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+TOOLS = HERE / "node_modules" / ".bin"
+
+
+def missing() -> str:
+    """What keeps it from being generated here; empty if nothing does."""
+    if shutil.which("node") is None:
+        return "there is no node"
+    return "" if TOOLS.is_dir() else f"run `npm ci` in {HERE}"
 
 
 def check(document: Path, answers: list[dict[str, Any]], work: Path) -> None:
@@ -20,16 +31,14 @@ def check(document: Path, answers: list[dict[str, Any]], work: Path) -> None:
     """
     folder = work / "typescript"
     folder.mkdir()
-    for name in ("package.json", "package-lock.json", "read.mjs"):
-        shutil.copy(HERE / name, folder)
     (folder / "answers.json").write_text(json.dumps(answers))
     (folder / "answers.ts").write_text("\n".join(lines(answers)))
-    for command in (
-        ["npm", "ci", "--silent", "--no-audit", "--no-fund"],
-        ["npx", "openapi-typescript", str(document), "--output", "client.d.ts"],
-        ["npx", "tsc", "--noEmit", "--strict", "--skipLibCheck", "false", "answers.ts"],
-        ["node", "read.mjs", "answers.json"],
-    ):
+    commands: list[list[str | Path]] = [
+        [TOOLS / "openapi-typescript", document, "--output", "client.d.ts"],
+        [TOOLS / "tsc", "--noEmit", "--strict", "--skipLibCheck", "false", "answers.ts"],
+        ["node", HERE / "read.mjs", folder / "answers.json"],
+    ]
+    for command in commands:
         subprocess.run(command, cwd=folder, check=True)
 
 

@@ -60,10 +60,12 @@ def schema_of(prefix: str, known: Known) -> Any:
 
 
 def _narrowed(path: str, item: dict[str, Any], known: Known) -> dict[str, Any]:
-    for operation in item.values():
+    for method, operation in item.items():
         operation.pop("security", None)  # the session shows who asks
         for parameter in operation.get("parameters", []):
             name, where = parameter["name"], parameter["in"]
+            if method == "put" and path.endswith("{" + name + "}"):
+                continue  # it makes what its address names, so any name is right
             part = path.split("{" + name)[0].strip("/").split("/")[-1]
             values = known.get(f"{part}/{name}") if where == "path" else known.get(name)
             if values is not None:

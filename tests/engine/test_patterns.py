@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inference.agent.engines.vllm.patterns import MAX_REPEATS, check_patterns
+from inference.agent.engines.vllm.patterns import MAX_COUNTS, MAX_REPEATS, check_patterns
 from inference.errors import InvalidRequest
 
 pytestmark = pytest.mark.pure
@@ -38,9 +38,30 @@ def test_too_many_repetitions_are_refused(name: str, fields: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
+    ("pattern", "counted"),
+    [
+        ("(a|b){1,1000}", 1000),
+        ("a{501}", 501),
+        ("a{501,}", 501),
+        ("a{,501}b{", 501),
+        ("a{ 300 , 301 }b{200}", 501),
+        ("a{0600,5}", 600),
+        ("a{" + "9" * 5_000 + "}", 999_999_999),
+        ("a{1,400}{1,101}" + "{" + " " * 50_000, 501),
+    ],
+)
+def test_too_high_counts_are_refused(pattern: str, counted: int) -> None:
+    for name, fields in ways(pattern):
+        with pytest.raises(InvalidRequest, match=f"up to {counted} times") as refused:
+            check_patterns(fields)
+        assert refused.value.param == name
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         *(fields for _, fields in ways(FINE)),
+        *(fields for _, fields in ways(f"[a-z]{{2,{MAX_COUNTS}}}" + "{x,1000}{}")),
         ways(HARD)[-1][1] | {"tool_choice": "auto"},
         {},
         {"structured_outputs": None, "response_format": "text"},

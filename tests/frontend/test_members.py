@@ -77,7 +77,7 @@ def test_who_gives_which_role(tenant: Tenant, role: str, old: str, new: str, sta
 def test_an_admin_makes_no_owner(tenant: Tenant) -> None:
     one, admin = member(tenant, "viewer"), client_of(tenant, "admin")
     said = say(admin, address(tenant, f"members/{one.pk}/role"), {"role": "owner"})
-    assert said == "That is not a role that you may give."
+    assert said == "You cannot assign this role."
     invited = admin.post(address(tenant, "members"), {"role": "owner", "note": "x"})
     assert invited.status_code == 422 and not Invitation.objects.exists()
     one.refresh_from_db()

@@ -215,7 +215,7 @@ def test_an_invitation_makes_whoever_opens_it_a_member_once(tenant: Tenant, invi
 def test_only_who_was_invited_can_make_an_account(tenant: Tenant, invited: str) -> None:
     body = {"username": "bo", "password1": "a-long-passphrase", "password2": "a-long-passphrase"}
     stranger = Client()
-    assert "made by invitation" in stranger.get("/account/signup/").content.decode()
+    assert "by invitation only" in stranger.get("/account/signup/").content.decode()
     stranger.post("/account/signup/", body)
     guest = Client()
     guest.get(invited)

@@ -237,7 +237,10 @@ def test_a_wrong_link_leaves_nothing_behind(length: int) -> None:
     """The attack: each link of 60 KB was kept in a session of its own."""
     client = Client()
     answer = client.get("/invitations/" + "x" * length)
-    assert answer.status_code == 404 and "This invitation is over" in answer.content.decode()
+    assert (
+        answer.status_code == 404
+        and "This invitation is no longer valid" in answer.content.decode()
+    )
     assert not Session.objects.exists() and not client.cookies.get("sessionid")
 
 

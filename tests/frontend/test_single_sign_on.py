@@ -197,7 +197,7 @@ def test_an_address_that_the_provider_has_not_verified_is_nobodys(
     provider.person["email_verified"] = claim
     browser = Browser()
     page = text(browser.sign_on())
-    assert "made by invitation" in page and "but not that this address is yours" in page
+    assert "by invitation only" in page and "but not that this address is yours" in page
     assert browser.user is None and not SocialAccount.objects.exists()
 
 
@@ -217,7 +217,7 @@ def test_nobody_waits_for_others_under_their_address(
     if not listed:
         EmailAddress.objects.all().delete()
     browser = Browser()
-    assert "made by invitation" in text(browser.sign_on())
+    assert "by invitation only" in text(browser.sign_on())
     user.refresh_from_db()
     assert browser.user is None and user.check_password("correct horse")
     assert not SocialAccount.objects.exists()
@@ -251,10 +251,10 @@ def test_the_only_way_in_stays_connected(provider: IdentityProvider, tenant: Ten
 def test_a_stranger_gets_no_account(provider: IdentityProvider) -> None:
     browser = Browser()
     page = text(browser.sign_on())
-    assert "Accounts are made by invitation" in page
+    assert "Accounts are by invitation only" in page
     assert f"{NAME} says that you are ann@example.com , which opens no account" in page
     assert not User.objects.exists() and browser.user is None
-    assert "made by invitation" in text(browser.go("/account/signup/"))
+    assert "by invitation only" in text(browser.go("/account/signup/"))
     assert browser.go("/account/3rdparty/signup/").request["PATH_INFO"] == "/account/login/"
 
 
@@ -278,7 +278,7 @@ def test_an_invitation_that_is_over_makes_nobody(
     browser = Browser()
     invited(browser, tenant, Role.OWNER)
     Invitation.objects.get().withdraw()
-    assert "made by invitation" in text(browser.sign_on())
+    assert "by invitation only" in text(browser.sign_on())
     assert browser.user is None and not User.objects.filter(username="ann").exists()
 
 
@@ -292,9 +292,9 @@ def test_an_invitation_gives_nobody_the_account_of_another(
     browser = Browser()
     invited(browser, tenant, Role.VIEWER)
     page = browser.sign_on()
-    again = browser.press(page, "Make an account", username="ann2", email="ann@example.com")
+    again = browser.press(page, "Create an account", username="ann2", email="ann@example.com")
     assert browser.user is None and "already" in text(again)
-    browser.press(page, "Make an account", username="ann2", email="")
+    browser.press(page, "Create an account", username="ann2", email="")
     assert browser.user == User.objects.get(username="ann2") != other
     assert not EmailAddress.objects.filter(user=browser.user, email=other.email).exists()
 

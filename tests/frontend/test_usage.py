@@ -270,10 +270,10 @@ def test_a_developer_sees_what_keys_of_his_own_used(shared: tuple[Client, Client
         page = developer.get(where, {"by": by})
         assert page.context["stats"][1].text == "10"
         assert [row["prompt_tokens"] for _, row in page.context["rows"]] == [10]
-        assert "Of keys that you made" in page.content.decode()
+        assert "Only keys that you created" in page.content.decode()
     page = admin.get(where)
     assert page.context["stats"][1].text == "530"
-    assert "Of keys that you made" not in page.content.decode()
+    assert "Only keys that you created" not in page.content.decode()
 
 
 def test_admins_see_who_used_what(shared: tuple[Client, Client]) -> None:

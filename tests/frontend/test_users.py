@@ -74,7 +74,7 @@ def test_who_is_switched_off_is_signed_out_and_cannot_sign_in(
     client.force_login(user)
     page = f"/t/{tenant.slug}/"
     assert client.get(page).status_code == 200
-    assert "cannot sign in any more" in said(act(operator, user, "active", active="no"))
+    assert "can no longer sign in" in said(act(operator, user, "active", active="no"))
     assert client.get(page).status_code == 302
     assert AuditEntry.objects.get(kind="user", after={"is_active": False}).action == "changed"
     act(operator, user, "active", active="yes")
@@ -132,7 +132,7 @@ def test_a_lost_second_factor_is_removed(operator: Client, tenant: Tenant) -> No
     user = make_member(tenant, "viewer")
     for owner in (user, user_of(operator)):
         Authenticator.objects.create(user=owner, type=Authenticator.Type.TOTP, data={})
-    assert "no second factor any more" in said(act(operator, user, "second-factor"))
+    assert "no longer has a second factor" in said(act(operator, user, "second-factor"))
     assert list(Authenticator.objects.values_list("user", flat=True)) == [user_of(operator).pk]
 
 

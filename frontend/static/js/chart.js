@@ -8,7 +8,7 @@ export const clock = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", hour: "
 const day = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", day: "numeric", month: "short" });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
 
-// Rows to columns: the times, and each series added up on those before it; null where nothing was used.
+// Rows to columns: the times, then each series stacked on those before it; null where nothing was used.
 function stacked(rows, series) {
   const columns = Array.from({ length: series }, () => []);
   for (const row of rows) {
@@ -22,7 +22,7 @@ function stacked(rows, series) {
   return columns;
 }
 
-// A fill of horizontal stripes as the dashes of the swatch's line are.
+// A fill of horizontal stripes that match the dashes of the swatch's line.
 function striped(context, colour, ground, dashes) {
   if (!dashes.length) return colour;
   const tile = document.createElement("canvas");
@@ -41,13 +41,13 @@ function striped(context, colour, ground, dashes) {
   return context.createPattern(tile, "repeat");
 }
 
-// What all axes are like, by the element that they are drawn in.
+// Options of every axis, for the element that it is drawn in.
 export function axisIn(plot) {
   const style = getComputedStyle(plot);
   return { stroke: style.color, font: `12px ${style.fontFamily}`, ticks: { show: false }, grid: { stroke: style.borderTopColor, width: 1 } };
 }
 
-// Calls `again` when the theme changes, until the signal.
+// Calls `again` when the theme changes, until `signal` aborts.
 export function onTheme(again, signal) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again, { signal });
   const themed = new MutationObserver(again);
@@ -55,7 +55,7 @@ export function onTheme(again, signal) {
   signal.addEventListener("abort", () => themed.disconnect());
 }
 
-// The element that a chart is drawn in; `title` is what it shows.
+// Creates the element that a chart is drawn in; `title` is its label.
 export function plotOf(title) {
   const plot = document.createElement("div");
   plot.className = "plot";
@@ -132,7 +132,7 @@ class UsageChart extends HTMLElement {
     this.chart = new uPlot(options, [times, ...columns], this.plot);
   }
 
-  // The highest is drawn first, so that each covers what is below its own part.
+  // The tallest is drawn first, so that each series covers the part below its own.
   #series(swatch, ground) {
     const colour = getComputedStyle(swatch).color;
     const dash = swatch.querySelector("line").getAttribute("stroke-dasharray");
@@ -146,7 +146,7 @@ class UsageChart extends HTMLElement {
     };
   }
 
-  // The figures of the bar under the pointer, else those of the whole period.
+  // Shows the figures of the bar under the pointer, else those of the whole period.
   #tell(index) {
     const row = this.rows[index ?? -1];
     const cells = row?.querySelectorAll("td") ?? [];

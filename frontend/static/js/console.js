@@ -1,11 +1,11 @@
-// What every page has: the theme, the menu on small screens, dialogs and copy buttons.
+// On every page: the theme, the menu on small screens, dialogs and copy buttons.
 function choose(theme) {
   if (theme === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
   localStorage.setItem("theme", theme);
 }
 
-// The menu on small screens, of who is signed in.
+// The menu on small screens; only signed-in users have one.
 function openMenu(open) {
   document.getElementById("sidebar")?.toggleAttribute("data-open", open);
   document.querySelector("[data-opens=sidebar]")?.setAttribute("aria-expanded", String(open));
@@ -33,7 +33,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") openMenu(false);
 });
 
-// Also of those that came later.
+// Delegated, so that it works for buttons added later too.
 document.addEventListener("pointerover", (event) => {
   const time = event.target.closest("time[datetime]");
   if (time) time.title = new Date(time.dateTime).toLocaleString();
@@ -54,7 +54,7 @@ customElements.define("copy-button", CopyButton);
 
 const theme = document.getElementById("theme-choice");
 if (theme) theme.value = localStorage.getItem("theme") ?? "system";
-// The server opened it to show what is wrong in it; here it also takes the focus.
+// A dialog that the server opened to show errors; it gets the focus here.
 for (const dialog of document.querySelectorAll("dialog[open]")) {
   dialog.close();
   dialog.showModal();

@@ -1,11 +1,11 @@
-// <live-part topic tenant every src seen>: a part of a page that follows its topic. One socket of
-// the page's tells that a topic has changed, or the marks of the requests that ended; each part asks
-// the console what it is now, at most once in `every` seconds, and not while nobody looks. Without a
-// `src` its page is asked, which answers 304 where it is as `seen`.
+// <live-part topic tenant every src seen>: a part of a page that follows its topic. The page has one
+// socket, which says that a topic has changed, or the marks of the requests that ended. Each part then
+// fetches its current content from the console, at most once in `every` seconds and only while the tab
+// is visible: from `src`, else from its page, which answers 304 if it is still as `seen`.
 import { Socket } from "./socket.js";
 
-const PAUSE_MS = 60_000; // hidden for so long, a tab needs no socket
-const MOST = 50; // requests whose rows are asked for at once
+const PAUSE_MS = 60_000; // a tab that was hidden for this long closes its socket
+const MOST = 50; // rows of requests to fetch at once
 
 class Link extends Socket {
   #parts = new Map(); // id -> LivePart
@@ -59,7 +59,7 @@ class Link extends Socket {
     this.send({ type: "watch", id: part.watch, topic: part.getAttribute("topic"), after: part.seq });
   }
 
-  // What could not be had may be had now.
+  // Retry what could not be fetched before.
   #retry() {
     for (const part of this.#parts.values()) part.retry();
   }
@@ -90,29 +90,29 @@ class Link extends Socket {
 }
 const link = new Link();
 
-// What somebody is about to use stays as it is: an open dialog, the field that he types in.
+// What the user is working with is not replaced: an open dialog, the focused field.
 const morphing = {
   morphStyle: "innerHTML",
   ignoreActiveValue: true,
   callbacks: { beforeNodeMorphed: (old) => !(old instanceof HTMLDialogElement && old.open) },
 };
 
-// What the console answers; undefined where it cannot be had now.
+// The console's answer; undefined if it cannot be fetched now.
 async function textOf(address, headers = {}) {
   try {
     const answer = await fetch(address, { headers: { "HX-Request": "true", ...headers } });
     if (answer.headers.has("HX-Redirect")) link.signedOut();
     if (answer.status < 500) return answer.ok ? await answer.text() : "";
   } catch {
-    // the console is away
+    // the console cannot be reached
   }
 }
 
 class LivePart extends HTMLElement {
   seq = "";
-  #stale = false; // what `src` has, or the page where there is none
-  #lost = false; // the page has what cannot be had from `src`
-  #ended = []; // marks of requests whose rows are to be asked for
+  #stale = false; // the content of `src` (or of the page) has changed
+  #lost = false; // the whole part must be fetched, from the page
+  #ended = []; // marks of requests whose rows are to be fetched
   #askedAt = -Infinity;
 
   connectedCallback() {
@@ -123,7 +123,7 @@ class LivePart extends HTMLElement {
     link.leave(this);
   }
 
-  // News: it changed, or these requests ended.
+  // The topic has changed, or these requests ended.
   told({ ended, more, missed }) {
     if (missed) return void this.fetch();
     if (ended) {
@@ -135,7 +135,7 @@ class LivePart extends HTMLElement {
     this.freshen();
   }
 
-  // The part as the page has it now.
+  // This part as the page on the server has it now.
   fetch() {
     this.#lost = true;
     return this.freshen();
@@ -145,8 +145,8 @@ class LivePart extends HTMLElement {
     if (!this.asking) this.#lost ? this.fetch() : this.freshen();
   }
 
-  // Ask for what is not as it should be; what cannot be had is asked for again once the socket is
-  // heard. One request at a time.
+  // Fetch what is out of date, one request at a time. What cannot be fetched is tried again with the
+  // socket's next message.
   freshen() {
     this.asking ??= this.#ask().finally(() => (this.asking = undefined));
     return this.asking;
@@ -168,7 +168,7 @@ class LivePart extends HTMLElement {
     const html = await textOf(location.href, seen ? { "If-None-Match": `"${seen}"` } : {});
     if (html === undefined) return !(this.#lost = true);
     const part = new DOMParser().parseFromString(html, "text/html").getElementById(this.id);
-    if (!part) return true; // 304, or it is another page now
+    if (!part) return true; // 304, or another page was answered
     if (seen) this.setAttribute("seen", part.getAttribute("seen"));
     Idiomorph.morph(this, part.innerHTML, morphing);
     this.#shown({});

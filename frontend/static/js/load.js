@@ -1,10 +1,10 @@
-// <load-chart>: draws the table of its <live-part> as lines, anew whenever there is news.
+// <load-chart>: draws the table of its <live-part> as lines, and again after each change.
 // Without this script the table stays.
 import { axisIn, clock, inPlaceOf, onTheme, plotOf } from "./chart.js";
 
 const HEIGHT = 140; // pixels
-const PAST_S = 900; // what the axis shows, as far as the gateway ran
-const GAP_S = 25; // points are 10 s apart; where two are missing, so is the line
+const PAST_S = 900; // what the axis shows; a gateway that started later has fewer points
+const GAP_S = 25; // points are 10 s apart; the line is broken where two are missing
 const count = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
 const share = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 0 });
 const PLOTS = [
@@ -19,7 +19,7 @@ function columns(table) {
   const found = [[], [], [], [], [], []];
   let before;
   for (const row of table.querySelectorAll("tbody tr")) {
-    if (!row.querySelector("th")) break; // there is nothing yet
+    if (!row.querySelector("th")) break; // the row that says there is no data
     const at = Number(row.querySelector("th").dataset.at);
     if (at - before > GAP_S) [at - GAP_S / 2, ...Array(5).fill(null)].forEach((value, i) => found[i].push(value));
     before = at;
@@ -105,7 +105,7 @@ class LoadChart extends HTMLElement {
     return { plot, values, swatches: [...caption.querySelectorAll("svg")] };
   }
 
-  // The figures under the pointer, else the last ones.
+  // Shows the figures under the pointer, else the latest ones.
   #tell(figure, { lines, format }, index) {
     lines.forEach((_, i) => {
       const series = figure.chart?.data[i + 1] ?? [];

@@ -1,6 +1,6 @@
-// The command palette and the keyboard's shortcuts. Those of a single key can be switched off.
+// The command palette and keyboard shortcuts. Single-key shortcuts can be switched off.
 const SETTING = "single-keys";
-const GO_MS = 1500; // between the two presses, however late the page gets to them
+const GO_MS = 1500; // between two key presses, by their own time stamps: the page may be slow to handle them
 const PAUSE_MS = 120;
 
 const palette = document.getElementById("palette");
@@ -13,10 +13,10 @@ const setting = shortcuts.querySelector("[data-single-keys]");
 let asked = null;
 let pause = 0;
 let goUntil = 0;
-let looking = false; // what is listed is older than what was typed
-let entered = false; // meanwhile
+let looking = false; // the list is older than the typed text
+let entered = false; // Enter was pressed while looking
 
-// The palette: a combobox whose options the server finds
+// The palette: a combobox with options from the server
 
 function options() {
   return [...list.children];
@@ -106,7 +106,7 @@ list.addEventListener("click", (event) => {
   const option = event.target.closest("[role=option]");
   if (option) location.assign(option.dataset.url);
 });
-palette.addEventListener("close", () => (entered = false)); // whoever closes it goes nowhere
+palette.addEventListener("close", () => (entered = false)); // closing cancels the pending choice
 palette.addEventListener("click", (event) => {
   if (event.target === palette) palette.close(); // its backdrop
 });

@@ -1,11 +1,11 @@
-// The list of requests: one opens in a drawer, at an address of its own.
+// The list of requests. A request opens in a drawer and has its own address.
 const drawer = document.getElementById("request");
 const here = () => location.pathname + location.search;
 const list = here();
 
 let opening = false;
 
-// One at a time, as of a double click: htmx would queue the second and say at once that it is done.
+// One at a time, also on a double click: htmx would queue the second and report it as done at once.
 async function open(link) {
   if (opening || drawer.open) return;
   opening = true;
@@ -44,7 +44,7 @@ addEventListener("popstate", (event) => {
   else if (here() !== list) location.reload();
 });
 
-// The tail: what comes goes on top, unless it is paused or somebody reads further down, or a request.
+// The tail: new rows go on top, unless it is paused, scrolled down, or a request is open.
 const MOST_HELD = 500;
 const MOST_ADDED = 500;
 const tail = document.querySelector("live-part#tail");
@@ -65,7 +65,7 @@ async function follow(tail) {
   const isShown = (id) => document.getElementById(`r-${id}`) !== null;
   const waits = () => paused || drawer.open || tail.getBoundingClientRect().top < 0;
 
-  // Called by the part itself: at first, for what came while the page was made, then when it missed some.
+  // Called by the part: once for rows that came while the page was made, and whenever it missed some.
   tail.fetch = async () => {
     missed = true;
     if (begun || drawer.open) update();
@@ -84,7 +84,7 @@ async function follow(tail) {
     say();
   }
 
-  // What comes meanwhile is held: the page that is fetched may not have it.
+  // Rows that arrive meanwhile are held: the fetched page may not have them.
   async function fetchAll() {
     [fetching, missed, added, left] = [true, false, 0, 0];
     await refetch();

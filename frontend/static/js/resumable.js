@@ -1,14 +1,14 @@
-// Sends one Blob by tus 1.0 (tus.io): what the server has is not sent again, whatever breaks.
+// Sends one Blob by tus 1.0 (tus.io): after any failure, only what the server lacks is sent.
 //
-// The address of an upload is remembered under `key` until the upload ends, so that it also goes on
-// after the page was left. Cookies say who asks.
-const PART_BYTES = 32 << 20; // one request; a proxy that collects requests loses no more than this
+// The address of an upload is stored under `key` until the upload ends, so that it can continue after
+// the page was left. Requests are authenticated by cookies.
+const PART_BYTES = 32 << 20; // per request: the most that is lost with a proxy that buffers requests
 const WAITS_S = [1, 2, 4, 8, 15, 30];
-const ATTEMPTS = 20; // without a single byte of progress
+const ATTEMPTS = 20; // in a row without progress
 const LOOK_AGAIN_S = 1; // while the server checks what it has
-const AGAIN = new Set([0, 408, 409, 423, 425, 502, 503, 504]); // 409: look where it is, and go on
+const AGAIN = new Set([0, 408, 409, 423, 425, 502, 503, 504]); // 409: ask for the offset, and continue there
 
-// The server's last word: a problem of RFC 9457, or whatever a proxy in between may answer.
+// The server's final refusal: a problem of RFC 9457, or whatever a proxy answers.
 export class Refused extends Error {
   constructor(status, problem) {
     const lost = "The server cannot be reached. Press Upload again once it can: what has arrived is kept.";
@@ -22,19 +22,19 @@ export class Refused extends Error {
 const base64 = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)));
 
 export class ResumableUpload {
-  // `progress(bytes)` hears how much has arrived, `waiting(seconds)` of each pause.
+  // `progress(bytes)` is called with how much has arrived, `waiting(seconds)` before each pause.
   constructor({ address, blob, metadata, key, token, progress, waiting }) {
     Object.assign(this, { address, blob, metadata, key, token, progress, waiting });
     this.offset = 0;
     this.aborter = new AbortController();
   }
 
-  // Whether an upload under this key was begun and not ended.
+  // Whether an upload under this key was begun and has not ended.
   static begun(key) {
     return localStorage.getItem(key) !== null;
   }
 
-  // What the server says of the upload in the end; raises Refused, or an AbortError after `pause`.
+  // The server's final answer about the upload; raises Refused, or an AbortError after `pause`.
   async send() {
     let failures = 0;
     for (;;) {
@@ -50,17 +50,17 @@ export class ResumableUpload {
     }
   }
 
-  // Stop sending; a later upload under the same key goes on.
+  // Stop sending; a later upload under the same key continues.
   pause() {
     this.aborter.abort();
   }
 
-  // Stop, and have the server forget it.
+  // Stop, and delete the upload on the server.
   async cancel() {
     this.pause();
     const url = localStorage.getItem(this.key);
     localStorage.removeItem(this.key);
-    if (url) await fetch(url, { method: "DELETE", headers: this.headers() }).catch(() => undefined); // it expires
+    if (url) await fetch(url, { method: "DELETE", headers: this.headers() }).catch(() => undefined); // else it expires
   }
 
   async attempt() {
@@ -78,7 +78,7 @@ export class ResumableUpload {
     return upload;
   }
 
-  // The upload under this key; undefined where there is none, or no longer.
+  // The upload under this key; undefined if there is none any more.
   async found() {
     const url = localStorage.getItem(this.key);
     if (!url) return undefined;
@@ -95,11 +95,11 @@ export class ResumableUpload {
     const [response, body] = await this.ask(this.address, "POST", headers);
     if (!response.ok) throw new Refused(response.status, body);
     const url = new URL(response.headers.get("Location"));
-    localStorage.setItem(this.key, url.pathname + url.search); // a proxy may know the server by another name
+    localStorage.setItem(this.key, url.pathname + url.search); // a proxy may use another host name
     return { state: "receiving", offset: 0 };
   }
 
-  // The response and its JSON.
+  // The response with its JSON.
   async ask(url, method, headers = {}) {
     const { signal } = this.aborter;
     try {
@@ -115,7 +115,7 @@ export class ResumableUpload {
     return { Accept: "application/json", "Tus-Resumable": "1.0.0", "X-CSRFToken": this.token };
   }
 
-  // One request with the next part. Not by fetch, which does not tell how much has been sent.
+  // One request with the next part; not by fetch, which does not report progress.
   append() {
     this.aborter.signal.throwIfAborted();
     const offset = this.offset;
@@ -129,7 +129,7 @@ export class ResumableUpload {
       request.responseType = "json";
       request.upload.addEventListener("progress", (event) => this.progress(offset + event.loaded));
       request.addEventListener("load", () => {
-        if (request.status === 204 || request.status === 404) resolve(); // 404: `found` looks again
+        if (request.status === 204 || request.status === 404) resolve(); // 404: `found` handles it
         else reject(new Refused(request.status, request.response));
       });
       request.addEventListener("error", () => reject(new Refused(0)));
@@ -138,7 +138,7 @@ export class ResumableUpload {
     }).finally(() => this.aborter.signal.removeEventListener("abort", abort));
   }
 
-  // Until the time is over or the network is back, whichever comes first.
+  // Wait for this time, or until the network is back.
   wait(seconds) {
     this.waiting(seconds);
     return this.sleep(seconds);
@@ -162,6 +162,6 @@ function parsed(text) {
   try {
     return JSON.parse(text);
   } catch {
-    return undefined; // empty, or a proxy's own page
+    return undefined; // empty, or a page of a proxy
   }
 }

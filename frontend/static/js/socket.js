@@ -1,8 +1,8 @@
-// A websocket that is made again when it drops, after ever longer waits. A subclass says what to do
-// when it is `opened`, has `heard` a message, is `lost` for now, or `refused` for good.
+// A websocket that reconnects when it drops, after growing pauses. A subclass handles `opened`,
+// `heard` (a message), `lost` (it will reconnect) and `refused` (it will not).
 //
-// It leads to the API's address, which knows no session: a ticket, which the console gives to who is
-// signed in, is the first message of each socket, and a fresh one renews what it is open by.
+// It connects to the API's address, which has no sessions: the first message on each socket is a
+// ticket, which the console gives to signed-in users, and fresh tickets keep it open.
 const PING_MS = 15_000;
 const DEAD_MS = 30_000;
 const LONGEST_WAIT_MS = 10_000;
@@ -11,15 +11,15 @@ const NOT_SIGNED_IN = 4401;
 const NOT_ALLOWED = 4403;
 
 export class Socket {
-  ended = false; // signed out or refused: it is not made again
+  ended = false; // signed out or refused: it does not reconnect
   #failures = 0;
   #heardAt = 0;
   #again = 0;
   #asking = false;
   #renewedAt = 0;
-  #listening = new AbortController(); // to the events of the present socket
+  #listening = new AbortController(); // aborts the listeners on the current socket
 
-  // `purpose` and `tenant` (a slug; "" for the whole installation) are what the ticket is for.
+  // The ticket is for this `purpose` and `tenant` (a slug; "" for the whole installation).
   constructor(path, purpose, tenant = "") {
     this.url = new URL((document.documentElement.dataset.api || location.origin) + path);
     this.url.protocol = this.url.protocol.replace("http", "ws");
@@ -50,7 +50,7 @@ export class Socket {
     this.socket.addEventListener("close", (event) => this.#closed(event.code), { signal });
   }
 
-  // Until `connect`.
+  // Stay disconnected until `connect`.
   disconnect() {
     clearTimeout(this.#again);
     this.#listening.abort();
@@ -62,7 +62,7 @@ export class Socket {
     this.socket.send(JSON.stringify(message));
   }
 
-  // Answered when the server has looked at the ticket.
+  // The server answers it once it has checked the ticket.
   ping() {
     this.send({ type: "ping" });
   }
@@ -71,7 +71,7 @@ export class Socket {
     location.assign(`/account/login/?next=${encodeURIComponent(location.pathname + location.search)}`);
   }
 
-  // A ticket; undefined where the console cannot be asked, or says that there is none.
+  // A ticket; undefined if the console cannot be reached or refuses one.
   async #ask(signal) {
     this.#asking = true;
     const token = document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
@@ -82,7 +82,7 @@ export class Socket {
       if (answer.status === 401) this.#closed(NOT_SIGNED_IN);
       if (answer.status === 403) this.#closed(NOT_ALLOWED);
     } catch {
-      // the console is away
+      // the console cannot be reached
     } finally {
       if (this.#listening.signal === signal) this.#asking = false;
     }
@@ -108,7 +108,7 @@ export class Socket {
     this.heard(JSON.parse(text));
   }
 
-  // The browser may not notice for minutes that the other end is gone.
+  // Without pings, the browser may take minutes to notice that the server is gone.
   #check() {
     if (this.#isUp && performance.now() - this.#heardAt > DEAD_MS) {
       this.disconnect();

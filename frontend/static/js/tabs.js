@@ -1,4 +1,4 @@
-// Sections of code, one at a time, as the tabs of the ARIA pattern. Without this they are all shown.
+// Shows one section of code at a time, by the ARIA tabs pattern. Without this script all are shown.
 const REMEMBERED = "code-tab";
 
 class CodeTabs extends HTMLElement {

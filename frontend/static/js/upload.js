@@ -1,4 +1,4 @@
-// <upload-drop>: sends an adapter's files, as one archive that goes on where its connection broke.
+// <upload-drop>: sends an adapter's files as one archive, and continues after a broken connection.
 import { Refused, ResumableUpload } from "./resumable.js";
 import { packed } from "./tar.js";
 
@@ -62,7 +62,7 @@ class UploadDrop extends HTMLElement {
     dialog.addEventListener("cancel", (event) => this.busy && event.preventDefault()); // the Escape key
     dialog.addEventListener("close", () => this.busy && this.stop());
     addEventListener("beforeunload", (event) => this.busy && event.preventDefault());
-    if (this.picker.files.length) this.choose([...this.picker.files]); // before this script was here
+    if (this.picker.files.length) this.choose([...this.picker.files]); // chosen before this script was loaded
   }
 
   get busy() {
@@ -77,7 +77,7 @@ class UploadDrop extends HTMLElement {
 
   choose(files) {
     this.files = adapterAmong(files);
-    this.confirm.hidden = true; // it was about other files
+    this.confirm.hidden = true; // it was for other files
     this.confirm.querySelector("input").checked = false;
     const lines = this.files.map((file) => {
       const line = document.createElement("li");
@@ -89,7 +89,7 @@ class UploadDrop extends HTMLElement {
     this.hint();
   }
 
-  // What can be said before gigabytes are sent; the server checks all of it again.
+  // Checks that can be done before gigabytes are sent; the server does all of them again.
   objection() {
     const names = this.files.map((file) => file.name);
     if (!names.length) return "Choose the adapter's files.";
@@ -105,7 +105,7 @@ class UploadDrop extends HTMLElement {
     return new FormData(this.form);
   }
 
-  // What tells this upload from others when the page was left and the same files are chosen again.
+  // Identifies this upload, if the page was left and the same files are chosen again.
   get key() {
     const files = this.files.map((file) => [file.name, file.size, file.lastModified]);
     return `upload ${JSON.stringify([this.dataset.tenant, this.given.get("name"), ...files])}`;
@@ -172,7 +172,7 @@ class UploadDrop extends HTMLElement {
   }
 
   refused(error) {
-    if (!this.busy) return; // stopped by hand
+    if (!this.busy) return; // stopped by the user
     this.upload = undefined;
     this.show(false);
     if (!(error instanceof Refused)) throw error;
@@ -180,14 +180,14 @@ class UploadDrop extends HTMLElement {
     this.confirm.hidden = error.code !== "base_model_unconfirmed";
   }
 
-  // Give it up, here and at the server.
+  // Cancel it, here and on the server.
   cancel() {
     const upload = this.upload;
     this.stop();
     upload?.cancel().then(() => this.hint());
   }
 
-  // Stop sending. What has arrived stays for a day.
+  // Stop sending. What has arrived is kept for a day.
   stop() {
     const upload = this.upload;
     this.upload = undefined;

@@ -77,19 +77,18 @@ class PromoteForm(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An adapter in the list: its newest version, and the number of its live one."""
+    """An adapter in the list: its newest version, and its live one's number and since when."""
 
     adapter: Adapter
-    newest: AdapterVersion | None
-    live: Alias | None
+    newest: AdapterVersion | None = None
+    live: int | None = None
+    live_since: datetime | None = None
 
     @property
     def updated_at(self) -> datetime:
         """When the last version was added, or the live one changed."""
-        moments = [self.adapter.created_at]
-        moments += [self.newest.created_at] if self.newest else []
-        moments += [self.live.changed_at] if self.live else []
-        return max(moments)
+        added = self.newest.created_at if self.newest else None
+        return max(filter(None, (self.adapter.created_at, added, self.live_since)))
 
 
 @tenant_page(READ)
@@ -209,13 +208,16 @@ def _matching(caller: Caller, q: str = "", state: str = "", after: str = "") -> 
 
 
 def _rows(adapters: Sequence[Adapter]) -> list[Row]:
-    """One page of the list, in two queries, however many versions each adapter has."""
+    """One page of the list, in one query, however many versions each adapter has."""
     versions = AdapterVersion.objects.filter(adapter__in=adapters)
     newest = versions.order_by("adapter_id", "-number").distinct("adapter_id")
-    live = Alias.objects.filter(adapter__in=adapters, name=LIVE).select_related("version")
-    newest_of = {version.adapter_id: version for version in newest}
-    live_of = {alias.adapter_id: alias for alias in live}
-    return [Row(one, newest_of.get(one.pk), live_of.get(one.pk)) for one in adapters]
+    live = Alias.objects.filter(adapter=OuterRef("adapter"), name=LIVE)
+    found = AdapterVersion.objects.filter(pk__in=newest.values("pk")).annotate(
+        live=Subquery(live.values("version__number")),
+        live_since=Subquery(live.values("changed_at")),
+    )
+    rows = {version.adapter_id: (version, version.live, version.live_since) for version in found}
+    return [Row(one, *rows.get(one.pk, ())) for one in adapters]
 
 
 @tenant_page(READ)
@@ -316,7 +318,7 @@ def roll_back(request: HttpRequest, caller: Caller, name: str, alias: str) -> Ht
 def drop_alias(request: HttpRequest, caller: Caller, name: str, alias: str) -> HttpResponse:
     """Delete an alias; the version that it points at stays."""
     _alias(caller, name, alias).delete()
-    messages.success(request, f"The alias “{alias}” is gone. {PINNED}")
+    messages.success(request, f"The alias “{alias}” is deleted. {PINNED}")
     return redirect("adapters-one", caller.tenant.slug, name)
 
 

@@ -25,13 +25,13 @@ class CredentialForm(forms.Form):
 
     name = forms.CharField(
         max_length=200,
-        help_text="Such as the machine that it is for. Give each engine one of its own.",
+        help_text="For example the machine that it is for. Give each engine its own.",
         widget=forms.TextInput({"autocomplete": "off"}),
     )
     pools = forms.CharField(
         required=False,
         label="Only these base models",
-        help_text="Names with spaces between them; empty: all. Others are refused.",
+        help_text="Names separated by spaces; empty: all. Others are refused.",
         widget=forms.TextInput({"autocomplete": "off"}),
     )
 

@@ -65,9 +65,11 @@ def check_isolation(request: HttpRequest) -> HttpResponse:
     """Have a worker check isolation now instead of at the next scheduled time."""
     try:
         isolation.check_all.defer()
-        messages.success(request, "A worker checks it now. The result is here within a minute.")
+        messages.success(
+            request, "A worker is checking it now. The result will be here within a minute."
+        )
     except AlreadyEnqueued:
-        messages.info(request, "The check is on its way already.")
+        messages.info(request, "A check is already running.")
     return redirect("operate")
 
 

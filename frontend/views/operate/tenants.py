@@ -115,7 +115,7 @@ def tenants(request: HttpRequest) -> HttpResponse:
         form = NewTenant(request.POST)
         if form.is_valid():
             made = form.save()
-            messages.success(request, f"{made.name} is made. Invite its first owner.")
+            messages.success(request, f"{made.name} is created. Invite its first owner.")
             return redirect("operate_tenants-edit", made.slug)
     return _list(request, form)
 

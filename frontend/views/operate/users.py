@@ -24,9 +24,9 @@ WHO = {
 """Filters of the list: title and condition, by their value in the URL."""
 SAID = {
     ("active", True): "can sign in again",
-    ("active", False): "cannot sign in any more",
-    ("operator", True): "operates the installation now",
-    ("operator", False): "is no operator any more",
+    ("active", False): "can no longer sign in",
+    ("operator", True): "is an operator now",
+    ("operator", False): "is no longer an operator",
 }
 
 
@@ -56,7 +56,7 @@ def remove_second_factor(request: HttpRequest, pk: int) -> HttpResponse:
     """For somebody who has lost it; until a new one is set up, the password alone is enough."""
     user = get_object_or_404(User, pk=pk)
     Authenticator.objects.filter(user=user).delete()
-    messages.success(request, f"{user.username} has no second factor any more.")
+    messages.success(request, f"{user.username} no longer has a second factor.")
     return redirect("operate_users")
 
 

@@ -1,1 +1,1 @@
-"""Static checks of an uploaded adapter. Nothing is executed, no file is whole in memory."""
+"""Static checks of an uploaded adapter. Nothing is executed, and no file is in memory whole."""

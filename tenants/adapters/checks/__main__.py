@@ -1,8 +1,8 @@
-"""`python -m tenants.adapters.checks`: one task on a stranger's files, in a process of its own.
+"""`python -m tenants.adapters.checks`: one task on untrusted files, in a process of its own.
 
-`tenants.adapters.sandbox` starts it: a task as JSON on the standard input, files by the numbers of
-inherited descriptors, the outcome as one line of JSON on the standard output. It limits itself
-before it looks at any file, and knows no setting, secret or database.
+`tenants.adapters.sandbox` starts it. The task comes as JSON on standard input, files by the numbers
+of inherited descriptors, and the outcome goes as one line of JSON to standard output. The process
+sets its own limits before it reads any file, and has no settings, secrets or database.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tenants.adapters.uploads.refusals import UploadRefused
 
 Task = Mapping[str, Any]
 EXCEEDED = {errno.EFBIG: "file size", errno.EMFILE: "open files", errno.ENOMEM: "memory"}
-"""What a failing system call says of the limits below."""
+"""Which of the limits below a failed system call ran into."""
 
 
 def main() -> None:
-    """Do the task of the standard input."""
+    """Do the task that standard input describes."""
     task = json.load(sys.stdin)
     _limit(task["limits"])
     json.dump(_outcome(task), sys.stdout)
@@ -41,11 +41,11 @@ def _limit(limits: Mapping[str, int]) -> None:
         (resource.RLIMIT_CPU, cpu_s, cpu_s + 1),  # SIGXCPU, then SIGKILL
         (resource.RLIMIT_FSIZE, limits["file_bytes"], limits["file_bytes"]),
         (resource.RLIMIT_NOFILE, limits["open_files"], limits["open_files"]),
-        (resource.RLIMIT_NPROC, 0, 0),  # no processes and threads, where it is not root
+        (resource.RLIMIT_NPROC, 0, 0),  # no processes or threads, unless it runs as root
         (resource.RLIMIT_CORE, 0, 0),
     ):
         resource.setrlimit(kind, (soft, hard))
-    signal.alarm(limits["time_s"] + 1)  # for the case that the worker was killed
+    signal.alarm(limits["time_s"] + 1)  # in case the worker is killed
 
 
 def _outcome(task: Task) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _outcome(task: Task) -> dict[str, Any]:
 
 def _unpack(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     targets = {name: files[name] for name in FILES}
-    for target in targets.values():  # another attempt may have written to it
+    for target in targets.values():  # an earlier attempt may have written to it
         target.seek(0)
         target.truncate()
     return asdict(contents.unpack(files["archive"], task["name"], task["max_bytes"], targets))
@@ -79,7 +79,7 @@ def _read(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
 
 
 def _check(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
-    from tenants.adapters.checks import static  # numpy takes most of the start
+    from tenants.adapters.checks import static  # importing numpy takes most of the startup time
 
     config, weights = files[CONFIG], files[WEIGHTS]
     config_sha256, _ = contents.digested(config)

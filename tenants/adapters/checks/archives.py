@@ -1,8 +1,8 @@
-"""Reads a stranger's tar or zip: regular files at the top or in one folder, nothing else.
+"""Reads an untrusted tar or zip: regular files at the top or in one folder, nothing else.
 
-Python's readers are told what to read, never where to write: nothing is ever extracted to a path
-that the archive names. What they take for granted is checked here: they would read a header of
-gigabytes at once, follow links, skip over garbage, and inflate a bomb.
+Python's readers are told what to read, never where to write: nothing is extracted to a path that
+the archive names. What they do not check is checked here: they would read a header of gigabytes at
+once, follow links, skip garbage, and inflate a zip bomb.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tenants.adapters.uploads.content import MAX_RATIO, RATIO_FREE_BYTES
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 
 MAX_MEMBERS = 16
-"""Two files and perhaps a folder; some more, so that the answer can name what is too much."""
+"""Two files and perhaps a folder; a few more, so that the error can name what is too much."""
 MAX_READ_BYTES = 512 << 10
-"""The most that a reader may ask for at once, such as a zip's whole directory."""
+"""The most that a reader may request at once, such as a zip's whole directory."""
 MAX_TAR_HEADER_BYTES = 8 << 10
 """Of a long name or an extended header. Python 3.11 before 3.11.10 reads one in quadratic time
 (CVE-2024-6232): 48 s for 125 KB."""
@@ -35,7 +35,7 @@ _END_OF_ZIP_BYTES = 22
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A regular file in an archive, `size` bytes long when unpacked. `read` as a file's."""
+    """A regular file in an archive, `size` bytes long when unpacked. `read` works as a file's."""
 
     file_name: str
     size: int
@@ -53,8 +53,8 @@ class _Entry:
 
 
 class _Bounded(io.RawIOBase):
-    """An archive whose reader cannot ask for more than `limit` bytes at once, nor go to where it is
-    not: a system may fail on that as though the disk were at fault."""
+    """An archive whose reader cannot request more than `limit` bytes at once, nor seek outside the
+    file, which some systems report as a disk error."""
 
     def __init__(self, stream: IO[bytes], limit: int = MAX_READ_BYTES) -> None:
         self._stream = stream
@@ -121,7 +121,7 @@ def open_zip(stream: IO[bytes]) -> Iterator[list[Member]]:
     """The files of a zip.
 
     Raises:
-        UploadRefused: it is damaged, encrypted, a bomb, has data before or after it, or holds
+        UploadRefused: it is damaged, encrypted, a zip bomb, has data before or after it, or holds
             anything but regular files at most one folder deep.
     """
     _check_zip_end(stream)
@@ -137,7 +137,7 @@ def open_zip(stream: IO[bytes]) -> Iterator[list[Member]]:
 
 
 def _check_zip_end(stream: IO[bytes]) -> None:
-    """The directory's end record is the file's end: else two readers may see two archives."""
+    """The directory's end record must end the file, or two readers may see two archives."""
     size = stream.seek(0, io.SEEK_END)
     stream.seek(max(0, size - _END_OF_ZIP_BYTES))
     record = stream.read(_END_OF_ZIP_BYTES)
@@ -215,7 +215,7 @@ def _parts(path: str) -> list[str]:
 
 
 def _lazy(opened: Callable[[], IO[bytes]]) -> Callable[[int], bytes]:
-    """Read from what `opened` opens, at the first call; damage becomes a refusal there too."""
+    """A `read` that calls `opened` the first time. Damage becomes a refusal there too."""
     file: IO[bytes] | None = None
 
     def read(size: int) -> bytes:
@@ -229,7 +229,7 @@ def _lazy(opened: Callable[[], IO[bytes]]) -> Callable[[int], bytes]:
 
 @contextmanager
 def _damage_as_refusal() -> Iterator[None]:
-    """What Python's readers raise for a damaged archive; never an OSError of our own disk."""
+    """Turn what Python's readers raise for a damaged archive into a refusal; never an OSError."""
     try:
         yield
     except (

@@ -1,8 +1,8 @@
 """Checks `adapter_config.json`: would the engine serve what PEFT trained?
 
-vLLM reads a dozen of PEFT's fields and drops the rest in silence, also those that change the
-adapter's output. So the rule is the other way round: besides the fields judged here and those that
-only concern training, a field may be there only with a value that switches it off.
+vLLM reads a dozen of PEFT's fields and silently ignores the rest, including some that change the
+adapter's output. So fields are refused by default: apart from those judged here and those that only
+concern training, a field may be present only with a value that switches it off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IGNORED = frozenset(
         "peft_version",
         "auto_mapping",
         "inference_mode",
-        # Training only; what they did is in the tensors.
+        # Training only; their effect is in the tensors.
         "lora_dropout",
         "loftq_config",
         "eva_config",
@@ -66,7 +66,7 @@ class LoraConfig:
 
     @property
     def scaling(self) -> float:
-        """What lora_B is multiplied with."""
+        """The factor that lora_B is multiplied by."""
         return self.alpha / (math.sqrt(self.rank) if self.use_rslora else self.rank)
 
     def as_json(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class LoraConfig:
 
 
 def parse(raw: bytes, targets: TargetModules, findings: Findings) -> LoraConfig | None:
-    """Check the file's bytes; what is wrong goes to `findings`, and then the answer is None."""
+    """Check the file's bytes; None if anything is wrong, which is added to `findings`."""
     before = findings.total
     if len(raw) > MAX_CONFIG_BYTES:
         findings.add(
@@ -163,7 +163,7 @@ def _targeted(value: object, targets: TargetModules, findings: Findings) -> froz
     if value == "all-linear":
         return frozenset(targets.all_linear)
     if not isinstance(value, list) or not value or not all(isinstance(t, str) for t in value):
-        # A text is a regular expression for PEFT: a stranger's one can run for hours.
+        # PEFT takes a string as a regular expression, and an untrusted one can run for hours.
         findings.add(
             Code.TARGET_MODULES_INVALID,
             f"target_modules is {shown(value)}, but must be a list of module names "

@@ -1,6 +1,6 @@
-"""What an upload holds: its two files, hashed, out of an archive or as they came.
+"""The two files of an upload, from an archive or sent as they are, with their hashes.
 
-Nothing is ever whole in memory.
+No file is in memory whole.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _chunks(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def _refuse_pickle(weights: IO[bytes]) -> None:
-    """Refuse what a pickle's or torch file's first bytes give away, whatever it is called."""
+    """Refuse a file whose first bytes are those of a pickle or torch file, whatever its name."""
     weights.seek(0)
     if _PICKLE.match(weights.read(9)):
         raise UploadRefused(
@@ -93,6 +93,6 @@ def _trained_on(config: IO[bytes]) -> str:
     named = fields.get("base_model_name_or_path")
     if not isinstance(named, str):
         return ""
-    # PostgreSQL's texts take neither lone surrogates nor NUL.
+    # PostgreSQL's text can hold neither lone surrogates nor NUL.
     text = named.encode("utf-8", "replace").decode()
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")[:255]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_FINDINGS = 20
-"""Findings kept of one adapter; more of them help nobody and a file can cause millions."""
+"""Findings kept per adapter: more would help nobody, and a file can cause millions."""
 MAX_SHOWN = 80
-"""Characters shown of a value that a client chose."""
+"""Characters of a client's value that a message shows."""
 MAX_TOLD = 300
-"""Characters told of another program's error message."""
+"""Characters of another program's error message that a message repeats."""
 
 
 class Code(StrEnum):
@@ -93,10 +93,11 @@ class Findings:
 def shown(value: object) -> str:
     """A client's value for a message: ASCII without control characters, of bounded length.
 
-    PostgreSQL's JSON takes neither NUL nor lone surrogates, and a terminal no escape sequences.
+    PostgreSQL's JSON can hold neither NUL nor lone surrogates, and escape sequences must not reach
+    a terminal.
     """
     if isinstance(value, str):
-        value = value[: MAX_SHOWN + 1]  # never format all of a text of megabytes
+        value = value[: MAX_SHOWN + 1]  # never format a text of megabytes whole
     try:
         text = ascii(value)
     except ValueError:  # an integer of thousands of digits

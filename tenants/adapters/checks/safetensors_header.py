@@ -1,7 +1,7 @@
 """Reads and checks the header of a safetensors file; never the tensors.
 
 The format (huggingface/safetensors, README): 8 bytes of header length (little-endian), that many
-bytes of JSON which begin with `{` and may end in spaces, then the tensors' bytes without a hole.
+bytes of JSON which begin with `{` and may end in spaces, then the tensors' bytes without gaps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_HEADER_BYTES = 8 << 20
 """A tensor's entry takes about 150 bytes; a mixture of experts has tens of thousands of them."""
 MAX_DIMENSIONS = 8
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
-"""The dtypes that the engine takes for LoRA weights; it would take integers too, as garbage."""
+"""The dtypes that LoRA weights may have; the engine would also load integers, as garbage."""
 
 
 @dataclass(frozen=True, slots=True)

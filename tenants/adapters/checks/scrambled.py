@@ -1,4 +1,4 @@
-"""Adapters of random weights, to tell apart whose answer is whose. They say nothing sensible."""
+"""Adapters with random weights, whose nonsense tells which adapter gave an answer."""
 
 from __future__ import annotations
 

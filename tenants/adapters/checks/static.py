@@ -1,6 +1,6 @@
 """Static validation: is this adapter one that the engine serves as PEFT would?
 
-Nothing is executed and no file is ever whole in memory. Pure functions over streams.
+Nothing is executed and no file is read into memory whole. Pure functions over streams.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def check(
 ) -> Verdict:
     """Check the two files of an adapter for the base model that `targets` describes.
 
-    `adapter` is the safetensors file, seekable and at its start, of `adapter_bytes` bytes. A later
-    step runs only where the earlier ones make sense of the files, so one fault is told once.
+    `adapter` is the safetensors file, seekable and at its start, of `adapter_bytes` bytes. A step
+    runs only if the earlier ones could read the files, so that each fault is reported once.
     """
     findings = Findings()
     lora = config_file.parse(config.read(config_file.MAX_CONFIG_BYTES + 1), targets, findings)

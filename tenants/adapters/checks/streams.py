@@ -1,4 +1,4 @@
-"""What the checks need of a file, whoever stores it."""
+"""What the checks need of a file, however it is stored."""
 
 from __future__ import annotations
 

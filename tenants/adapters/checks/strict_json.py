@@ -1,7 +1,7 @@
-"""JSON as RFC 8259 has it and nothing more, for files that strangers send.
+"""Strict JSON (RFC 8259), for untrusted files.
 
-Python's own reader lets the last of two equal keys win and takes NaN; a second reader downstream
-(vLLM's, in Rust or Python) might see another value than the one that was checked.
+Python's own reader accepts NaN, and of two equal keys it keeps the last; another reader downstream
+(vLLM's, in Rust or Python) might see a value other than the one that was checked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class BadJson(ValueError):
 
 
 class DuplicateKey(BadJson):
-    """An object has a key twice."""
+    """An object has the same key twice."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def load_object(raw: bytes) -> dict[str, Any]:
 
     Raises:
         DuplicateKey: a key is there twice, at any depth.
-        BadJson: it is no UTF-8, no JSON, nested too deeply or not an object.
+        BadJson: it is not UTF-8, not JSON, nested too deeply or not an object.
     """
     try:
         value = json.loads(

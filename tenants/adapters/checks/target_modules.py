@@ -27,7 +27,7 @@ class TargetModules:
         return found
 
     def matching(self, target: str) -> list[str]:
-        """The modules that an entry of `target_modules` means.
+        """The modules that an entry of `target_modules` matches.
 
         PEFT's rule (`check_target_module_exists`): the path itself, or the end of it after a dot.
         """

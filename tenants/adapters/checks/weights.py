@@ -1,7 +1,7 @@
 """Checks the tensors of an adapter against its configuration and the base model.
 
 vLLM pads a wrong hidden size with zeros, skips layers that do not exist and takes a tensor whose
-rank is not the configuration's. Whatever it would pass over in silence is refused here.
+rank is not the configuration's. Whatever it would silently accept is refused here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNSIGNED: dict[str, tuple[str, int, int]] = {
     "F16": ("<u2", 0x7FFF, 0x7C00),
     "BF16": ("<u2", 0x7FFF, 0x7F80),
 }
-"""By dtype: its bits as a numpy dtype, the mask that takes the sign off, infinity's bits.
+"""By dtype: its bits as a numpy dtype, the mask that removes the sign, the bits of infinity.
 
 IEEE floats order by magnitude as their bits without the sign do, NaN above infinity: one integer
 maximum finds the largest magnitude and whether all values are finite, bfloat16 included.
@@ -97,7 +97,7 @@ def _check_shape(
 
 
 def _check_targets(with_tensors: Collection[str], config: LoraConfig, findings: Findings) -> None:
-    """Every targeted module must have come: else it was trained for another, smaller model."""
+    """Every targeted module must have tensors: else the adapter is for another, smaller model."""
     bare = sorted(path for path in config.targeted if path not in with_tensors)
     if bare:
         findings.add(

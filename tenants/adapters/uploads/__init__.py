@@ -1,1 +1,1 @@
-"""Takes the bytes of an upload in, whole or in parts."""
+"""Receives uploads, whole or in parts."""

@@ -1,4 +1,4 @@
-"""What an upload may consist of, and what is known of it once a child process has read it."""
+"""What an upload may consist of, and what is known about it once a child process has read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ COMPRESSED_TAR_NAMES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
 MAX_RATIO = 200
-"""Inflated size over stored size; weights barely shrink, half of a fresh adapter is zeros."""
+"""Inflated size over stored size. Trained weights barely compress; half of an untrained adapter is
+zeros."""
 RATIO_FREE_BYTES = 1 << 20
 
 
@@ -36,7 +37,7 @@ def is_archive_name(name: str) -> bool:
 
 
 def named(names: Iterable[str]) -> list[str]:
-    """The names as they came, if they are those of an adapter's two files and no others.
+    """The names unchanged, if they are exactly those of an adapter's two files.
 
     Raises:
         UploadRefused: a file is missing, there twice, or not wanted.

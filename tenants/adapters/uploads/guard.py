@@ -42,9 +42,9 @@ UPLOADERS = {KeyScope.WRITE_ADAPTERS, KeyScope.ADMIN}
 
 
 class BodyGuard:
-    """Passes requests on to `app`; refuses early what is too large, and uploads of strangers.
+    """Passes requests on to `app`; refuses early what is too large, and uploads without a sign-in.
 
-    With a `directory`, a key is checked in full before its body is read, else only for its form.
+    With a `directory`, a key is checked in full before its body is read, otherwise only its form.
     """
 
     def __init__(self, app: App, directory: Directory | None = None) -> None:
@@ -84,12 +84,12 @@ class BodyGuard:
 
 
 def _adapter() -> tuple[int, UploadRefused]:
-    """The most bytes that an upload may have, and the refusal of more."""
+    """The largest size of an upload, and the error for larger ones."""
     return settings.MAX_ADAPTER_BYTES + FRAMING_BYTES, too_large(settings.MAX_ADAPTER_BYTES)
 
 
 def _small() -> tuple[int, UploadRefused]:
-    """The same of any other body, which Django takes into memory."""
+    """The same for all other bodies, which Django reads into memory."""
     limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     message = f"The body is larger than the {limit} bytes that this address takes."
     return limit, UploadRefused(Refusal.PAYLOAD_TOO_LARGE, message)
@@ -138,7 +138,7 @@ class _Counted:
         if not self._cut:
             message = await self._receive()
             self._left -= len(message.get("body", b""))
-        # Beyond the limit the client is as good as gone: the application drops what it has.
+        # Beyond the limit the client counts as gone, so that the application drops what it has.
         return {"type": "http.disconnect"} if self._cut else message
 
     async def _passing(self, message: Message) -> None:

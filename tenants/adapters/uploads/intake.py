@@ -108,7 +108,7 @@ async def _take(scope: Scope, admitted: _Answer, receive: Receive) -> int:
 
     Raises:
         UploadRefused: it is more than is still to come, its place is taken, or the disk is full.
-        ClientGone: it broke off.
+        ClientGone: the client disconnected.
         FileNotFoundError: the file is gone.
     """
     offset, length = admitted.number(b"upload-offset"), admitted.number(b"upload-length")
@@ -158,7 +158,7 @@ def _too_long(length: int) -> UploadRefused:
 
 
 def without_body(app: App) -> App:
-    """For what takes no body: the server discards any, where Django would spool it."""
+    """For requests without a body: the server discards one that Django would write to disk."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
         await app(_bodiless(scope), _nothing(), send)

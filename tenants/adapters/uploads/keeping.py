@@ -25,9 +25,9 @@ WITHOUT_FILES = (State.UPLOADING, State.ARCHIVED)
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where an upload belongs: the tenant's adapter `name`, which is made if there is none, on the
-    base model `base_name` or, where that is empty, on the one that is meant. `user` brings it, and
-    has confirmed that the adapter names another base model, or not."""
+    """Where an upload belongs: the tenant's adapter `name`, which is created if it does not exist,
+    on the base model `base_name` (empty: see `_base_model`). `base_confirmed` says whether `user`
+    accepted that the adapter names another base model."""
 
     tenant: Tenant
     name: str
@@ -55,7 +55,7 @@ def refuse_suspended(tenant: Tenant) -> None:
 
 
 def check_name(tenant: Tenant, name: str) -> None:
-    """Raises UploadRefused where no adapter can be called so."""
+    """Raises UploadRefused if an adapter cannot have this name."""
     adapter = Adapter(tenant=tenant, name=name)
     try:
         adapter.clean_fields(exclude=["base_model", "created_by"])
@@ -85,8 +85,8 @@ def keep(where: Destination, upload: Unpacked, judge: Judge) -> tuple[AdapterVer
 
 
 def _base_model(where: Destination, upload: Unpacked) -> BaseModel:
-    """The adapter's base model where it exists; else as asked; else the only one; else as the
-    configuration says."""
+    """The base model of the existing adapter, else the one asked for, else the only one there is,
+    else the one that the configuration names."""
     if (base_model := _base_model_asked(where)) is not None:
         return base_model
     known = {base.name: base for base in BaseModel.objects.all()}
@@ -102,11 +102,10 @@ def _base_model(where: Destination, upload: Unpacked) -> BaseModel:
 
 
 def _base_model_asked(where: Destination) -> BaseModel | None:
-    """The base model of the adapter where it exists, else the one that is asked for; None where
-    the upload has to say.
+    """The base model of the existing adapter, else the one asked for; None if neither is there.
 
     Raises:
-        UploadRefused: the adapter is on another than the one asked for, or there is none such.
+        UploadRefused: the adapter exists on another base model, or the one asked for is unknown.
     """
     asked = where.base_name
     named = Adapter.objects.select_related("base_model").filter(tenant=where.tenant)
@@ -210,6 +209,6 @@ def _version_with_room(adapter: Adapter, digest: str, **fields: Any) -> AdapterV
 
 
 def _forget(adapter: Adapter, digest: str, folder: str) -> None:
-    """After a failure: leave neither files nor a row, but what another upload has taken over."""
+    """After a failure: delete the files and the row, except what another upload has taken over."""
     store.remove(folder)
     adapter.versions.filter(digest=digest, state=State.UPLOADING, folder=folder).delete()

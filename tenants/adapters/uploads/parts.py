@@ -58,7 +58,7 @@ def adopt(id: UUID, files: Mapping[str, UploadedFile[bytes]]) -> None:
 
 
 def durable_size(id: UUID) -> int:
-    """Bytes that have arrived and would survive a loss of power. Raises FileNotFoundError."""
+    """The number of bytes that have been received and synced to disk. Raises FileNotFoundError."""
     with path(id).open("rb") as file:
         os.fsync(file.fileno())
         return os.fstat(file.fileno()).st_size
@@ -90,7 +90,7 @@ class Writer:
     def __init__(self, id: UUID, offset: int) -> None:
         """Raises FileNotFoundError."""
         self.offset = offset
-        # Not by mode "ab", which would make the file of an upload that has ended once more.
+        # Not by mode "ab", which would create the file of an upload that has ended anew.
         self._file = open(os.open(path(id), os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
         # A cancelled request closes the file while a thread may still be writing to it.
         self._mutex = threading.Lock()
@@ -100,7 +100,7 @@ class Writer:
 
         Raises:
             OffsetMoved: the file does not end at `offset`. Nothing is written.
-            OSError: the disk is full, say. What was written before counts.
+            OSError: the disk is full, for example. What was written before it counts.
         """
         with self._mutex, self._locked():
             end = os.fstat(self._file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""Takes the files of a request to the disk, bounded as they arrive. Nothing of them is read."""
+"""Writes the files of a request to disk, bounded as they arrive, without parsing them."""
 
 from __future__ import annotations
 

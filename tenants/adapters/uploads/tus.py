@@ -1,4 +1,4 @@
-"""The words of tus 1.0, the protocol of resumable uploads (tus.io/protocols/resumable-upload).
+"""Headers of tus 1.0, the protocol of resumable uploads (tus.io/protocols/resumable-upload).
 
 The core, and the extensions creation, expiration and termination. POST makes an upload, HEAD says
 how much has arrived, PATCH appends at that offset, DELETE gives it up. `intake` and
@@ -35,7 +35,7 @@ def max_bytes() -> int:
 
 
 def invalid(header: str, value: str | None, rule: str) -> UploadRefused:
-    """A header that is not what the protocol wants."""
+    """The refusal of a header that breaks the protocol's rules."""
     said = "is missing" if value is None else f"is {shown(value)}"
     return UploadRefused(Refusal.HEADER_UNUSABLE, f"{header} {said}, but must be {rule}.")
 

@@ -1,4 +1,4 @@
-"""Gets an adapter's two files out of an upload: a child process looks into it, within limits."""
+"""Gets an adapter's two files out of an upload, which a child process reads within limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Movable(File):  # type: ignore[type-arg]
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """An upload's two files, looked through, in `folder`."""
+    """An upload's two files in `folder`, and what was found in them."""
 
     folder: Path
     contents: Contents
@@ -111,5 +111,5 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except FileNotFoundError:
         raise
-    except OSError:  # not every shared file system has links
+    except OSError:  # not every shared file system has hard links
         shutil.copyfile(source, target)

@@ -1,4 +1,4 @@
-// What is shown of an answer in figures.
+// The figures shown below an answer.
 export const PHASES = {
   waiting: "Waiting for an engine",
   held: "Waiting for an engine",
@@ -12,7 +12,7 @@ export const PHASES = {
 
 export const seconds = (ms) => `${(ms / 1000).toFixed(1)} s`;
 
-// Units of the currency, exact: a JavaScript number holds the ledger's pico-units.
+// Units of the currency, exactly: a JavaScript number can hold the ledger's pico-units.
 function money(pico, currency) {
   const units = pico / 1e12;
   return new Intl.NumberFormat("en", {
@@ -37,7 +37,7 @@ export function footline(done, currency) {
   ].filter(Boolean).join(" · ");
 }
 
-// What an answer waited for before its first token, where that is worth a word.
+// What an answer waited for before its first token, if it waited noticeably.
 export function waits(done) {
   const parts = [["queued", done.queue_ms], ["adapter loaded in", done.load_ms]];
   return parts.filter(([, ms]) => ms >= 50).map(([what, ms]) => `${what} ${seconds(ms)}`).join(" · ");

@@ -1,17 +1,17 @@
-// Keeps a conversation on the server once its member wishes that, and says how that goes.
+// Saves a conversation on the server once its user asks for it, and reports the state.
 class SignedOut extends Error {}
 
 export class Keeping {
   #wanted = false;
   #saving = false;
 
-  // `home` has `conversation()`; `kept` is { url, revision } or null; `told(state, message)` hears
-  // `kept`, `saving`, `failed`.
+  // `home` has `conversation()`; `kept` is { url, revision } or null; `told(state, message)` is called
+  // with `kept`, `saving` or `failed`.
   constructor(home, { create, csrf, kept, told }) {
     Object.assign(this, { home, create, csrf, kept, told });
   }
 
-  // From now on it is kept up to date, also with what changes before the answer is here.
+  // From now on it is kept up to date, including changes made before this request is answered.
   async begin() {
     this.#wanted = false;
     const made = await this.#post(this.create, this.home.conversation());
@@ -21,7 +21,7 @@ export class Keeping {
     return made;
   }
 
-  // Something changed. One request at a time, so that revisions follow each other.
+  // Something changed. One request at a time, so that revisions stay in order.
   async changed() {
     this.#wanted = true;
     if (!this.kept || this.#saving) return;

@@ -1,5 +1,5 @@
-// What a page had when its session ended, for the same person's return to it after signing in. It
-// stays in this tab, and goes with it.
+// Keeps what a page had when its session ended, until the same user is back after signing in. It is
+// stored in this tab only, and is gone when the tab is closed.
 const PREFIX = "playground:";
 const name = (user) => `${PREFIX}${user}:${location.pathname}`;
 
@@ -7,7 +7,7 @@ export function keep(user, state) {
   sessionStorage.setItem(name(user), JSON.stringify(state));
 }
 
-// What was left here; another person's is forgotten.
+// What was kept; another user's is deleted.
 export function returned(user) {
   const found = sessionStorage.getItem(name(user));
   for (const key of Object.keys(sessionStorage)) {

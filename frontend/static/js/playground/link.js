@@ -1,4 +1,4 @@
-// The playground's socket: one a tab, each answer going on where it was when the socket dropped.
+// The playground's socket, one per tab. After a drop, each answer continues where it was.
 import { Socket } from "../socket.js";
 
 export class Link extends Socket {
@@ -6,7 +6,7 @@ export class Link extends Socket {
   #unsent = [];
 
   // `changed(state)` is called with Live, Reconnecting or Closed; `leaving()` when the session has
-  // ended and the page is about to be left.
+  // ended, before the page is left.
   constructor(slug, changed, leaving) {
     super(`/ws/playground/${slug}`, "playground", slug);
     this.changed = changed;
@@ -14,13 +14,13 @@ export class Link extends Socket {
     this.connect();
   }
 
-  // Generate an answer; `listen(message)` is called with everything that is said of it.
+  // Generate an answer; `listen(message)` is called with each message about it.
   start(id, request, listen) {
     this.#answers.set(id, { after: 0, tokens: 0, listen });
     this.#say({ type: "start", id, ...request });
   }
 
-  // Hear an answer that was begun earlier, from its beginning.
+  // Receive an answer that was begun earlier, from its start.
   resume(id, listen) {
     this.#answers.set(id, { after: 0, tokens: 0, listen });
     if (this.isOpen) this.#resume(id);
@@ -31,7 +31,7 @@ export class Link extends Socket {
   }
 
   opened() {
-    this.ping(); // Live, once it is answered
+    this.ping(); // its answer sets the state to Live
     const waiting = new Set(this.#unsent.filter((one) => one.type === "start").map((one) => one.id));
     for (const id of this.#answers.keys()) {
       if (!waiting.has(id)) this.#resume(id);

@@ -1,5 +1,6 @@
-// Model output as it streams. Nothing in it may load, run or pretend: links are http(s) only,
-// images are their text, and no attribute of an element comes from the model but `href` and `start`.
+// Renders model output as it streams. Nothing in it may load, run or imitate the page: links are
+// http(s) only, images become their text, and the only attributes from the model are `href` and
+// `start`.
 import * as smd from "../../vendor/streaming-markdown.js";
 import hljs from "../../vendor/highlight/core.js";
 import bash from "../../vendor/highlight/bash.js";
@@ -52,11 +53,11 @@ function colour(code) {
   code.parentElement.tabIndex = 0; // it scrolls
   const language = hljs.getLanguage(code.dataset.language ?? "") ? code.dataset.language : null;
   if (!language) return;
-  // highlight.js escapes what it is given.
+  // highlight.js escapes its input.
   code.innerHTML = hljs.highlight(code.textContent, { language, ignoreIllegals: true }).value;
 }
 
-// Writes a growing text into an element.
+// Renders a growing text into an element.
 export class Markdown {
   constructor(element) {
     this.parser = smd.parser(renderer(element));

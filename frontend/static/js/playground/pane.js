@@ -33,7 +33,7 @@ class Pane extends HTMLElement {
     return this.querySelector(`[data-field="${name}"]`);
   }
 
-  // What is wrong with the settings, said at its field as well; empty if nothing is.
+  // The first error in the settings, also shown at its field; empty if there is none.
   problem() {
     const field = this.field("schema");
     const said = schemaProblem(field.value.trim());
@@ -42,13 +42,13 @@ class Pane extends HTMLElement {
     return said;
   }
 
-  // Open the settings at what is wrong with them.
+  // Open the settings at the field with an error.
   showProblem() {
     this.#settings(true);
     this.field("schema").focus();
   }
 
-  // The same as an OpenAI request.
+  // The same as the body of an OpenAI request.
   body() {
     const { system, schema, logprobs, ...fields } = this.parameters();
     const messages = [...(system ? [{ role: "system", content: system }] : []), ...this.#asked()];
@@ -59,7 +59,7 @@ class Pane extends HTMLElement {
     return { model: this.field("model").value.trim(), messages, ...fields, ...format, ...shown };
   }
 
-  // To be stored; with `running` also the answer that is being written, to go on with.
+  // The pane to store; with `running`, also the answer in progress, so that it can be continued.
   stored({ running = false } = {}) {
     const parameters = this.problem() ? {} : this.parameters();
     const model = this.field("model").value.trim();
@@ -85,14 +85,14 @@ class Pane extends HTMLElement {
     this.home.altered();
   }
 
-  // The last question that is shown, in another version; a pane without one begins with it.
+  // Another version of the last shown question, or the first question of an empty pane.
   replace(text) {
     const asked = this.tree.path.findLast((node) => node.role === "user");
     if (asked) this.resend(asked, text);
     else this.send(text);
   }
 
-  // Show this version, which is a step before or after the one that is shown.
+  // Show this version, the one `step` before or after the shown one.
   choose(node, step) {
     this.tree.choose(node);
     this.#show();
@@ -113,12 +113,12 @@ class Pane extends HTMLElement {
     if (this.running) this.home.link.stop(this.running);
   }
 
-  // Offer what can be pressed now.
+  // Enable the buttons that can be used now.
   offer() {
     for (const node of this.tree.path) this.#turn(node).offer();
   }
 
-  // Throws a SyntaxError where the schema is not JSON: ask `problem` first.
+  // Throws a SyntaxError if the schema is not JSON: check `problem` first.
   parameters() {
     const found = {};
     for (const name of NUMBERS) {
@@ -187,8 +187,8 @@ class Pane extends HTMLElement {
     return { model, messages: this.tree.turns(question), parameters: this.parameters() };
   }
 
-  // Go on with an answer that was being generated when the page was left; if that can't be, what
-  // was there of it stays. One of which nothing was heard may never have begun: it begins now.
+  // Continue an answer that was being generated when the page was left; if that is impossible, keep
+  // the part that is here. If none of it has arrived, it may never have begun, so begin it now.
   #resume(id) {
     const node = this.tree.leaf;
     node.running = true;
@@ -224,7 +224,7 @@ class Pane extends HTMLElement {
     state.writer.add(text, tokens);
   }
 
-  // `Queued 0.8 s › Loading the adapter`, and a clock for what it does now.
+  // `Queued 0.8 s › Loading the adapter`, with a clock for the current stage.
   #waits(state, { phase, place = 0, elapsed_ms = 0 }) {
     const since = performance.now() - elapsed_ms;
     if (state.phase && state.phase !== phase && since - state.since >= 50) {
@@ -237,7 +237,7 @@ class Pane extends HTMLElement {
     this.ticking = setInterval(show, 100);
   }
 
-  // The clock and what is over are not for screen readers.
+  // Screen readers skip the clock and the past stages.
   #says(phase, past = []) {
     clearInterval(this.ticking);
     this.clock.textContent = "";

@@ -32,7 +32,7 @@ class Playground extends HTMLElement {
     return [...this.panes.children];
   }
 
-  // As it is stored.
+  // In the form in which it is stored.
   conversation() {
     return { panes: this.all.map((pane) => pane.stored()) };
   }
@@ -52,12 +52,12 @@ class Playground extends HTMLElement {
     dialog.showModal();
   }
 
-  // What is kept is not what is here any more.
+  // The stored conversation is out of date.
   edited() {
     this.keeping?.changed();
   }
 
-  // Something began, ended, came or went: what can be pressed now?
+  // Update the buttons after something began, ended, was added or removed.
   changed() {
     const panes = this.all;
     panes.forEach((pane, at) => {
@@ -74,7 +74,7 @@ class Playground extends HTMLElement {
     for (const one of document.querySelectorAll("[data-when-asked]")) one.disabled = busy || !asked;
   }
 
-  // What is said here is not what is kept any more.
+  // The messages here differ from the stored ones.
   altered() {
     this.changed();
     this.edited();
@@ -132,7 +132,7 @@ class Playground extends HTMLElement {
     for (const pane of this.all) pane.stop();
   }
 
-  // A new conversation; one that is kept stays where it is.
+  // Begin a new conversation; a saved one stays on the server.
   #begin() {
     if (this.keeping?.kept) return location.assign(this.dataset.new);
     for (const pane of this.all) pane.clear();
@@ -141,7 +141,7 @@ class Playground extends HTMLElement {
     this.message.focus();
   }
 
-  // The last question is written anew in all panes.
+  // Edit the last question in all panes.
   #edit() {
     const asked = this.all.flatMap((pane) => pane.tree.path.filter((node) => node.role === "user")).at(-1);
     this.#replaces(true, asked?.content);
@@ -188,7 +188,7 @@ class Playground extends HTMLElement {
     why.textContent = message;
   }
 
-  // The session has ended: what is here comes back after signing in.
+  // The session has ended: keep what is here until the user has signed in again.
   #leaving() {
     keep(this.dataset.user, {
       panes: this.all.map((pane) => pane.stored({ running: true })),

@@ -1,4 +1,4 @@
-// An answer token by token, with how probable each was and what else it might have been.
+// Shows an answer token by token, each with its probability and its alternatives.
 const utf8 = new TextDecoder("utf-8", { fatal: true });
 const SURE = 0.5;
 const DOUBTFUL = 0.2;
@@ -11,7 +11,7 @@ function decoded(bytes) {
   }
 }
 
-// One character of UTF-8 has at most four bytes: beyond that they are no text that is still to come.
+// A character of UTF-8 has at most four bytes: more incomplete bytes are not a character.
 const MOST_BYTES_OF_A_CHARACTER = 4;
 
 function incomplete(bytes) {
@@ -25,8 +25,8 @@ function incomplete(bytes) {
   return false;
 }
 
-// Joins tokens that are parts of one character, by their bytes; vLLM gives all of these to the last
-// one. Call `take` with each; it returns the piece that is complete with it, { text, tokens }, or null.
+// Joins tokens that are parts of one character, by their bytes; vLLM gives the whole character to the
+// last of them. Call `take` with each; it returns the completed piece, { text, tokens }, or null.
 class Joiner {
   #held = [];
 
@@ -38,7 +38,7 @@ class Joiner {
     return whole ? this.rest(text) : null;
   }
 
-  // What is held, as it is.
+  // Returns what is held, complete or not.
   rest(text = null) {
     const tokens = this.#held.splice(0);
     if (!tokens.length) return null;
@@ -46,9 +46,9 @@ class Joiner {
   }
 }
 
-// How much of `text` from `at` a piece is: { skip (characters before it), length }, null if it is
-// none of it, undefined if more text has to come first. Tokenizers differ in whose a blank is, and
-// bytes that are no character are only in the text, as U+FFFD.
+// Where a piece is in `text` from `at`: { skip (characters before it), length }, null if it is not in
+// it, undefined if more text is needed to know. Tokenizers differ in which token has the space, and
+// invalid bytes are only in the text, as U+FFFD.
 function place(text, at, piece) {
   const rest = text.slice(at);
   const [ahead, bare] = [loose(rest), loose(piece)];
@@ -68,11 +68,11 @@ function percent(share) {
   return `${(share * 100).toFixed(1)} %`;
 }
 
-// A token as one reads it: blanks and line ends have signs.
+// A token made readable: spaces and line ends become symbols.
 const shown = (text) => text.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "␣") || "(no text)";
 
-// Writes into an element. The text is what the engine said, always: a token that is no part of it (the
-// end of the answer) stands beside it as a sign, and text without a token stands as it is.
+// Writes into an element. The text is always exactly the engine's: a token that is not in it (the end
+// of the answer) is shown beside it as a symbol, and text without a token is shown as it is.
 export class Tokens {
   #text = "";
   #at = 0;

@@ -1,11 +1,11 @@
-// The messages of one pane as a tree: messages with one parent are versions of each other, of which
-// one is chosen. What is chosen, from the first message on, is the conversation that is shown.
+// The messages of one pane as a tree: messages with the same parent are versions of each other, one of
+// which is chosen. The chosen messages, from the first on, are the conversation that is shown.
 export class Tree {
   #nodes = new Map(); // id -> { id, parent, role, content, children, chosen, ... }
   #root = { id: null, children: [], chosen: null };
   #last = 0;
 
-  // Follow `parent` (null: begin) with a message, which is chosen; returns it.
+  // Add a message after `parent` (null: the first) and choose it; returns it.
   add(parent, role, content, fields = {}) {
     return this.#insert({ ...fields, id: this.#last + 1, parent: parent?.id ?? null, role, content });
   }
@@ -31,25 +31,25 @@ export class Tree {
     return { at: children.indexOf(node.id), of: children };
   }
 
-  // Show this version; what followed it is shown with it.
+  // Show this version, with the messages that followed it.
   choose(node) {
     this.#parent(node).chosen = node.id;
   }
 
-  // Another version of a message; the earlier one stays, with what followed it.
+  // Add another version of a message; the earlier one keeps what followed it.
   edit(node, content) {
     return this.add(this.#nodes.get(node.parent) ?? null, node.role, content);
   }
 
-  // What a model is told up to a message. An answer without text is no turn.
+  // The messages for the model, up to this one. Answers without text are left out.
   turns(node) {
     const found = [];
     for (let one = node; one; one = this.get(one.parent)) found.unshift(one);
     return found.filter((one) => one.content).map(({ role, content }) => ({ role, content }));
   }
 
-  // To be stored, and read with `of`; an answer that is being written, or that failed before its
-  // first word, only where `running` asks.
+  // The tree to store, which `of` reads. Answers in progress, or that failed before their first word,
+  // are included only with `running`.
   stored({ running = false } = {}) {
     const kept = (node) => running || (!node.running && (node.content || node.children.length > 0));
     return {

@@ -1,4 +1,4 @@
-// How one message looks, and what can be done with it.
+// The element of one message, with its actions.
 import { Markdown } from "./markdown.js";
 import { Tokens } from "./tokens.js";
 
@@ -30,7 +30,7 @@ export class Turn {
     if (node.role === "assistant" && !node.running) this.#restore();
   }
 
-  // Where the answer is written to: { add(text, tokens), end() }.
+  // The writer of the answer: { add(text, tokens), end() }.
   writer({ tokens = false } = {}) {
     this.body.replaceChildren();
     return tokens ? new Tokens(this.body) : new Markdown(this.body);
@@ -53,7 +53,7 @@ export class Turn {
     this.notes.replaceChildren(notice);
   }
 
-  // What can be pressed below it now. While an answer is written, only its versions change.
+  // Update the buttons below it. While an answer is being written, only its versions can change.
   offer() {
     const offered = [];
     const { at, of } = this.pane.tree.versions(this.node);
@@ -64,7 +64,7 @@ export class Turn {
     if (held) this.focusVersions(held);
   }
 
-  // Go on with the arrow of this step, or with the other one where there is nothing beyond.
+  // Focus the arrow of this step again, or the other one at the end.
   focusVersions(step) {
     const arrows = [`[data-step="${step}"]:enabled`, "[data-step]:enabled"];
     arrows.map((arrow) => this.tools.querySelector(arrow)).find(Boolean)?.focus();

@@ -38,7 +38,8 @@ from inference.agent.engines.engine import (
     Work,
 )
 from inference.agent.engines.profile import EngineProfile
-from inference.agent.engines.vllm.requests import as_error, of_info, request_of
+from inference.agent.engines.vllm.grammars import Grammars
+from inference.agent.engines.vllm.requests import Bounds, as_error, is_held, of_info, request_of
 from inference.agent.engines.vllm.resume import is_replayed
 from inference.agent.engines.vllm.runner import Runner
 from inference.agent.engines.vllm.runners import RUNNERS, runner_of
@@ -81,8 +82,11 @@ class VLLMEngine:
         """`resumes`: all processes of vLLM are patched to go on with other engines' answers."""
         self.info, self._resumes = info, resumes
         self._profile, self._llm, self._load, self._serving = profile, llm, load, serving
-        self._max_choices = llm.vllm_config.scheduler_config.max_num_seqs
-        self._has_tools = profile.tool_parser is not None
+        self._grammars = Grammars(llm)
+        self._bounds = Bounds(
+            choices=llm.vllm_config.scheduler_config.max_num_seqs,
+            tools=profile.tool_parser is not None,
+        )
         self._loaded: dict[int, tuple[LoRARequest, int]] = {}
         self._loading = asyncio.Lock()
         self._totals = Meter()
@@ -160,7 +164,7 @@ class VLLMEngine:
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """As the contract says."""
         try:
-            async with aclosing(self._outputs(work)) as outputs:
+            async with aclosing(await self._outputs(work)) as outputs:
                 async for output in outputs:
                     yield output
         except InferenceError:
@@ -183,12 +187,13 @@ class VLLMEngine:
         """As the contract says."""
         if not self._closed:
             self._closed = True
+            self._grammars.close()
             await self._llm.abort(list(self._llm.output_processor.request_states), internal=True)
             if (handler := self._llm.output_handler) is not None:
                 handler.cancel()  # else it reports the end of the core as a failure
             await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_S)
             # AsyncLLM shuts down again when it is collected, which fails at interpreter exit.
-            del self._llm, self._serving
+            del self._llm, self._serving, self._grammars
             gc_tuning.release()
 
     async def _add(self, adapter: LocalAdapter) -> tuple[LoRARequest, int]:
@@ -261,15 +266,23 @@ class VLLMEngine:
             raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
         return loaded[0]
 
-    def _outputs(self, work: Work) -> AsyncGenerator[Output, None]:
+    async def _outputs(self, work: Work) -> AsyncGenerator[Output, None]:
         if work.resume is not None and not self._resumes:
             raise EngineFailed("This engine cannot go on with what another one generated.")
         lora, runner = self._lora_of(work), runner_of(work.operation)
-        request = request_of(work, runner, max_choices=self._max_choices, tools=self._has_tools)
+        request = await self._request(work, runner)
         if runner.is_lean(request) and not self._profile.reasoning_parser:
             return self._lean(runner, request, work, lora)
-        client = RequestClient(self._llm, work, lora, self._totals)
+        client = RequestClient(self._llm, work, lora, grammars=self._grammars, totals=self._totals)
         return self._serving.outputs(runner, request, client)
+
+    async def _request(self, work: Work, runner: Runner) -> Any:
+        """vLLM's request object, which may take long to read only where the answer is held to
+        something."""
+        fields = work.take_fields()
+        if not is_held(fields):
+            return request_of(work, fields, runner, self._bounds)
+        return await self._grammars.run(lambda: request_of(work, fields, runner, self._bounds))
 
     async def _lean(
         self, runner: Runner, request: Any, work: Work, lora: LoRARequest | None
@@ -277,6 +290,7 @@ class VLLMEngine:
         """One text. Unless it streams, all but the first token come in one last Output, or as
         often as their ids are wanted."""
         prompt, params = await self._rendered(runner, request)
+        await self._grammars.check(params)
         if work.resume is not None:
             params = own_params(params, 0, work.resume, 0)
         deltas = self._llm.generate(

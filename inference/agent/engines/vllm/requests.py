@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -13,6 +14,7 @@ from vllm.exceptions import GenerationError, VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from inference.agent.engines.engine import Work
+from inference.agent.engines.vllm.grammars import foresee
 from inference.agent.engines.vllm.patterns import check_patterns
 from inference.agent.engines.vllm.runner import Runner
 from inference.errors import (
@@ -34,25 +36,37 @@ FIELDS = frozenset[str]().union(*(operation.accepted for operation in OPERATIONS
 """What an error may name as the wrong parameter."""
 
 
-def request_of(work: Work, runner: Runner, *, max_choices: int, tools: bool) -> Any:
-    """Read the body, which is taken out of the work, with vLLM's model for it; what identifies the
-    client comes from `work` alone.
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a model can do: how many choices at once, and whether it has a tool-call parser."""
 
-    `max_choices` bounds `n`; `tools` says whether the model has a tool-call parser.
+    choices: int
+    tools: bool
+
+
+def is_held(fields: dict[str, Any]) -> bool:
+    """Whether the answer is held to something that vLLM makes a grammar of."""
+    return any(fields.get(name) for name in ("response_format", "structured_outputs", "tools"))
+
+
+def request_of(work: Work, fields: dict[str, Any], runner: Runner, bounds: Bounds) -> Any:
+    """Read the work's fields with vLLM's model for them; what identifies the client comes from
+    `work` alone.
 
     Raises:
         InvalidRequest: a field has a wrong type or value.
     """
-    request = _read(work, runner)
-    if (request.n or 1) > max_choices:
-        raise InvalidRequest(f"`n` is {request.n}: it must be at most {max_choices}.", param="n")
-    if runner.uses_tools(request) and not tools:
-        raise InvalidRequest("`tools` is not supported by this model.", param="tools")
+    request = _read(work, fields, runner)
+    if (request.n or 1) > bounds.choices:
+        raise InvalidRequest(f"`n` is {request.n}: it must be at most {bounds.choices}.", param="n")
+    if runner.uses_tools(request):
+        if not bounds.tools:
+            raise InvalidRequest("`tools` is not supported by this model.", param="tools")
+        foresee(request)
     return request
 
 
-def _read(work: Work, runner: Runner) -> Any:
-    fields = work.take_fields()
+def _read(work: Work, fields: dict[str, Any], runner: Runner) -> Any:
     check_patterns(fields)
     fields |= {"request_id": work.key, "priority": work.priority, "cache_salt": work.salt or None}
     if fields.get("stream"):

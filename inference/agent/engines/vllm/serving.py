@@ -32,6 +32,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from inference.agent.engines.engine import Meter, Output, Work
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.assembly import Assembly
+from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import as_error, of_info
 from inference.agent.engines.vllm.resume import AT_ONCE, is_replayed, resumed
 from inference.agent.engines.vllm.runner import Runner
@@ -123,10 +124,18 @@ class RequestClient:
     that doesn't stream gets their sum at the end.
     """
 
-    def __init__(self, llm: AsyncLLM, work: Work, lora: LoRARequest | None, totals: Meter) -> None:
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        work: Work,
+        lora: LoRARequest | None,
+        *,
+        grammars: Grammars,
+        totals: Meter,
+    ) -> None:
         self.work = work
         self.steps = Steps(work)
-        self._llm, self._lora = llm, lora
+        self._llm, self._lora, self._grammars = llm, lora, grammars
         self._counter = Counter(work.meter, totals)
         self._requests: list[str] = []
         self._prompts = 0
@@ -154,10 +163,11 @@ class RequestClient:
         streams = sampling_params.output_kind == RequestOutputKind.DELTA
         sampling_params.output_kind = RequestOutputKind.DELTA
         kwargs |= {"lora_request": self._lora, "priority": self.work.priority + choices_before}
-        deltas = self._deltas(prompt, sampling_params, request_id, choices_before, kwargs)
         of_prompt: PromptLogprobs | None = None
         whole: RequestOutput | None = None
         try:
+            await self._grammars.check(sampling_params)
+            deltas = self._deltas(prompt, sampling_params, request_id, choices_before, kwargs)
             async for delta in deltas:
                 self._counter.count(delta, prompt=number, held=held)
                 self._count_logprobs(delta, sampling_params, at_once=not streams)

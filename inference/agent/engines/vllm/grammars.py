@@ -1,0 +1,87 @@
+"""Checks of schemas and grammars on a thread, not on the agent's loop.
+
+vLLM checks what an answer is held to by converting it to a grammar, which takes up to hundreds of
+milliseconds in code that lets other threads run. It does so on the loop in three places: where it
+reads a structural tag, where it adds a request to the engine, and where an answer may be a call of
+a tool or hold to a schema.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from vllm.parser import abstract_parser
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine.async_llm import AsyncLLM
+
+MAX_KNOWN = 64
+"""Answers of `_xgrammar_supports` to remember: at least those of requests just being read."""
+
+Result = TypeVar("Result")
+
+
+class Grammars:
+    """The checks of one engine, one after another: they take one core at most."""
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        """Mutates `llm`: it leaves the check of sampling parameters to `check`."""
+        self._llm = llm
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
+        processor = llm.input_processor
+        self._config, processor.structured_outputs_config = (
+            processor.structured_outputs_config,
+            None,
+        )
+        abstract_parser._xgrammar_supports = _supports
+
+    async def run(self, function: Callable[[], Result]) -> Result:
+        """What `function` returns, which is called on the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    async def check(self, params: SamplingParams) -> None:
+        """As vLLM does where it adds a request to the engine; before that.
+
+        Mutates `params`, which then say how the engine makes the grammar.
+
+        Raises:
+            VLLMValidationError: no grammar can be made.
+        """
+        if params.structured_outputs is not None:
+            config, tokenizer = self._llm.model_config, self._llm.get_tokenizer()
+            await self.run(
+                lambda: params._validate_structured_outputs(config, self._config, tokenizer)
+            )
+
+    def close(self) -> None:
+        """Call it once."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def foresee(request: Any) -> None:
+    """On a thread: find out what vLLM will ask on the loop, of a request that it has read."""
+    if request.tool_choice == "auto" and (outputs := request.extract_structured_outputs()):
+        _supports(outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Constraint:
+    text: str
+    outputs: Any = field(compare=False)
+
+
+_asked: Callable[[Any], bool] = abstract_parser._xgrammar_supports
+
+
+@lru_cache(MAX_KNOWN)
+def _known(constraint: _Constraint) -> bool:
+    return _asked(constraint.outputs)
+
+
+def _supports(outputs: Any) -> bool:
+    """vLLM's function, which then remembers."""
+    return _known(_Constraint(repr(outputs), outputs))
