@@ -126,7 +126,7 @@ class EngineLink:
         """Start a request; the stream is settled by this link from now on."""
         self.post(frame)
         self._streams[frame.id, frame.attempt] = stream
-        self.engine.dispatched += 1
+        self.engine.took(frame)
 
     async def load(self, frame: wire.Load) -> dict[str, Any]:
         """Load (and probe) an adapter; waits for the engine's report.
@@ -169,12 +169,11 @@ class EngineLink:
         self._heard.set()
         match frame:
             case wire.Step(deltas=deltas):
-                for delta in deltas:
-                    self._streams[delta.id, delta.attempt].push(delta)
+                self._push(deltas)
             case wire.Waits(waits=waits):
                 self._note_waits(waits)
             case wire.Done(id=id, attempt=attempt):
-                self.engine.dispatched -= 1
+                self.engine.ended((id, attempt))
                 self._streams.pop((id, attempt)).settle(frame)
             case wire.Stats() | wire.Suspects():
                 self._note_news(frame)
@@ -199,10 +198,22 @@ class EngineLink:
             raise ProtocolViolation("an engine's id has 1 to 255 printable characters")
         self._shell.peer = f"engine {hello.engine_id}"
         self.engine = EngineState(
-            hello.engine_id, hello.model, hello.stats, version=version, run=hello.run
+            hello.engine_id,
+            hello.model,
+            hello.stats,
+            version=version,
+            run=hello.run,
+            warm=hello.warm,
         )
         await self._owner.admit(self)
         self.post(wire.Welcome(version, self._owner.gateway_id, self._owner.gateways))
+
+    def _push(self, deltas: Sequence[wire.Delta]) -> None:
+        for delta in deltas:
+            attempt = delta.id, delta.attempt
+            if delta.prompt_tokens:
+                self.engine.began(attempt)
+            self._streams[attempt].push(delta)
 
     def _end_load(self, loaded: wire.Loaded) -> None:
         if not (answer := self._loads.pop(loaded.id)).done():

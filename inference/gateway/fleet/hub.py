@@ -84,7 +84,7 @@ class Order:
     should have (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client
     bounds it. `attempt` counts the engines that it was tried on. `choices` texts are generated from
     `prompts`; `most_tokens` bounds each of them, None where only the context does, and so many
-    `logprobs` come with each of its tokens.
+    `logprobs` come with each of its tokens. `prefix` names its prompt's beginnings.
     """
 
     grant: Grant
@@ -105,6 +105,7 @@ class Order:
     choices: int = 1
     most_tokens: int | None = None
     logprobs: int = 0
+    prefix: wire.Prefix | None = None
     started_at: float = field(default_factory=time.time)
     """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
 
@@ -117,6 +118,9 @@ class Order:
             tokens=self.tokens,
             parsers=self.parsers,
             version=1 if self.attempt == 1 else 2,
+            tenant=self.grant.tenant,
+            prompt_tokens=self.prompt_tokens,
+            prefix=self.prefix,
         )
 
     def most(self, context: int) -> Bounds:
@@ -164,6 +168,7 @@ class Order:
             choices=self.choices,
             wanted_tokens=self.most_tokens,
             logprobs=self.logprobs,
+            prefix=self.prefix,
         )
 
 
