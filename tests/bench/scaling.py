@@ -88,7 +88,8 @@ def _ordinary_rows(found: Figures, fleet: Fleet) -> list[Row]:
     return [
         _row("ordinary: requests", found.requests / PHASE_S, "/s"),
         _row("ordinary: hits over an infinite engine's", found.hit_ratio, "x"),
-        _row("ordinary: work, p99 over mean", found.skew, "x", at_most=SKEW_TARGET),
+        _row("ordinary: load, p99 over mean", found.held_skew, "x", at_most=SKEW_TARGET),
+        _row("ordinary: work, p99 over mean", found.skew, "x"),
         _row("ordinary: adapter loads over the least", found.load_ratio, "x", at_most=LOADS_TARGET),
         _row("ordinary: requests that found their adapter loaded", found.found_loaded, ""),
         _row("ordinary: places with an adapter", resident / PLACES / len(fleet.engines), "of all"),

@@ -49,10 +49,10 @@ REQUEST_TOKENS = 512
 """What a request is taken for where an engine counts requests alone: before protocol version 4."""
 COUNTS_TOKENS_SINCE = 4
 
-LOAD_TOKENS = 8192
-"""What a cold adapter load weighs: two thirds of a second of a large engine's prefill, for which
-others wait. Less, and adapters that could do with one engine are loaded on several."""
-EVICTION_TOKENS = 4096
+LOAD_TOKENS = 16_384
+"""What a cold adapter load weighs: a second of a large engine's prefill, for which others wait.
+With less, adapters that could do with one engine are loaded on several, and push others out."""
+EVICTION_TOKENS = 8192
 """On top, where another adapter has to go, which its tenant then waits for."""
 SLOT_TOKENS = 1024
 """Where all slots are in use: some running request has to end first."""
@@ -62,7 +62,7 @@ LOADS_WITHIN = 30
 """Reports, of which there is one a second, within which an adapter that a request went for is
 loaded there, or it failed."""
 
-LEVEL = 0.25
+LEVEL = 0.1
 """What each token on an engine above the average costs. Little: it decides where conversations
 begin, and leaves them where they are."""
 EVEN = 1.4
