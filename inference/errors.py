@@ -23,6 +23,8 @@ class InferenceError(Exception):
     http_status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     retryable: ClassVar[bool] = False
+    elsewhere: ClassVar[bool] = False
+    """It is its engine's fault, so another engine may go on with the request."""
 
     def __init__(
         self,
@@ -226,6 +228,7 @@ class EngineLost(InferenceError):
     code = "engine_lost"
     http_status = 502
     retryable = True
+    elsewhere = True
 
 
 class GenerationTimeout(InferenceError):
@@ -241,6 +244,7 @@ class EngineFailed(InferenceError):
 
     code = "engine_failed"
     retryable = True
+    elsewhere = True
 
 
 class AdapterLoadFailed(InferenceError):

@@ -118,7 +118,7 @@ class Delta(Message, tag="delta", omit_defaults=True):
 
 
 class Phase(Message, tag="phase"):
-    """Socket to page: what an answer is waiting for.
+    """Socket to page: what an answer is waiting for; one that moves, in the middle of it too.
 
     `phase` is `waiting` until the engine reports, then one of `inference.link.wire.Wait`, then
     `generating`; `place` is the position in the queue, `elapsed_ms` the time in this phase.

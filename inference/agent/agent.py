@@ -93,7 +93,11 @@ class Agent:
         self._billing = Billing(journal, max_unbilled=max_unbilled)
         self._slots = Slots(active=engine.info.max_loras, resident=max_resident)
         self._queue = Queue(
-            self._slots, max_running=max_running, kv_tokens=engine.info.kv_tokens, **queue
+            self._slots,
+            max_running=max_running,
+            kv_tokens=engine.info.kv_tokens,
+            step_tokens=engine.step_tokens,
+            **queue,
         )
         self._watch = Progress(self._queue)
         self._warm = WarmPrefixes()
@@ -401,7 +405,7 @@ class Agent:
                 salt=frame.salt,
                 adapter=adapter,
                 priority=self._queue.priority(job.key),
-                created=int(time.time()),
+                created=int(frame.account.started_at or time.time()),
                 meter=job.meter,
                 attempt=job.attempt,
                 wants_ids=job.wants_ids,
@@ -438,6 +442,8 @@ class Agent:
         if job.first_token_at is None:
             job.first_token_at = time.monotonic()
             self._failures.end_trial(job)
+            self._charge(job)
+            self._admit()  # the next prompt
         self._tell(job, output)
 
     def _tell(self, job: Job, output: Output | None = None) -> None:

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from inference.errors import ClientDisconnected
-from inference.gateway.fleet.hub import Hub, Order
-from inference.gateway.fleet.stream import Stream, Watch
+from inference.gateway.fleet.hub import Hub
+from inference.gateway.fleet.order import Order, Watch
+from inference.gateway.fleet.stream import Stream
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.tick import Tick
 from inference.grants import Directory, Grant, Limiter
@@ -24,7 +25,7 @@ class Dispatcher:
     def __init__(
         self, hub: Hub, directory: Directory, limiter: Limiter, *, timeout_s: float
     ) -> None:
-        """`timeout_s` bounds one request from its arrival at the engine to its last token."""
+        """`timeout_s` bounds one request from its arrival here to its last token."""
         self._hub, self._directory, self._limiter = hub, directory, limiter
         self._prompts = PromptLengths()
         self.timeout_s = timeout_s

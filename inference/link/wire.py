@@ -297,7 +297,8 @@ class Wait(Value, frozen=True):
     """What a request without output waits for.
 
     `phase` is `fetching` (its adapter's files), `queued`, `loading` (its adapter, on the engine) or
-    `prefill`; `place` is 1 for who is next in the queue, 0 outside of it.
+    `prefill`; `place` is 1 for who is next in the queue, 0 outside of it. Of a gateway itself it is
+    `held`, for an engine, or `moving`, from one that was lost, or is to end, to another.
     """
 
     id: str

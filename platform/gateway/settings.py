@@ -66,6 +66,17 @@ MAX_REQUEST_BYTES = environ.size(
     why="a frame to an engine holds no longer body",
 )
 REQUEST_TIMEOUT_S = environ.integer("REQUEST_TIMEOUT_S", 600, low=1)
+"""From a request's arrival to its last token, on however many engines."""
+QUEUE_WITHOUT_ENGINE_S = environ.integer("QUEUE_WITHOUT_ENGINE_S", 30)
+"""How long a gateway holds a request for which there is no engine at the moment, and one whose
+engine was lost; 0: both end at once."""
+HELD_REQUESTS = environ.integer("HELD_REQUESTS", 1024, low=4)
+HELD_BYTES = environ.size("HELD_BYTES", 64 << 20)
+"""How many requests, and of what size together, each gateway process holds; of each tenant a
+quarter of that at most."""
+MOVABLE_BYTES = environ.size("MOVABLE_BYTES", 256 << 20)
+"""Of the bodies of running requests, what each gateway process keeps, so that they can go on on
+another engine, of each tenant a quarter of it. A request that does not fit ends with its engine."""
 KEYS_WITHOUT_DATABASE_S = environ.integer("KEYS_WITHOUT_DATABASE_S", 300)
 """While PostgreSQL is away, so long after it was last heard of: a gateway goes on with the keys and
 models that it knows. A key that is revoked where the gateway can't hear it works that long."""

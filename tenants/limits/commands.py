@@ -121,6 +121,17 @@ class Settle(Command, tag="settle", frozen=True):
     output_tokens: int
 
 
+class Report(Command, tag="report", frozen=True):
+    """An engine says, through another gateway than the one that reserved, what a request used, or
+    an attempt of it: it counts once the lease of that one is over, who else settles it. Of several
+    the one with most output counts. Without a reservation it is as Release."""
+
+    id: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
 class Keep(Command, tag="keep", frozen=True):
     """The request ended and nobody knows what it used: what was reserved stays as used."""
 
@@ -170,7 +181,7 @@ class Count(Command, tag="count", frozen=True):
     scope: Scope
 
 
-AnyCommand = Charge | Settle | Keep | Release | Renew | Holds | Seed | Look | Count
+AnyCommand = Charge | Settle | Report | Keep | Release | Renew | Holds | Seed | Look | Count
 
 # --- answers -------------------------------------------------------------------------------------
 

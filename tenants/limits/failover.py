@@ -19,7 +19,16 @@ import structlog
 
 from inference.errors import Unavailable
 from inference.supervision import supervised
-from tenants.limits.commands import AnyCommand, Keep, Release, Renew, Settle, Store, StoreDown
+from tenants.limits.commands import (
+    AnyCommand,
+    Keep,
+    Release,
+    Renew,
+    Report,
+    Settle,
+    Store,
+    StoreDown,
+)
 from tenants.limits.memory import MemoryStore
 from tenants.limits.state import LEASE_MS
 
@@ -83,7 +92,7 @@ class Failover:
             self._lost.set()
             log.error("limits_degraded", refuse=self._refuse, error=str(error))
 
-    def end(self, store: Store, command: Settle | Keep | Release) -> None:
+    def end(self, store: Store, command: Settle | Report | Keep | Release) -> None:
         """End a reservation in that store, at once or soon. Never raises."""
         if store is self.local:
             self.local.do(command)

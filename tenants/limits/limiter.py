@@ -36,6 +36,7 @@ from tenants.limits.commands import (
     Rate,
     Refused,
     Release,
+    Report,
     Rooms,
     Scope,
     Seed,
@@ -316,10 +317,9 @@ class StoreLimiter:
             for store in held.stores if held is not None else ():
                 self._failover.end(store, command)
                 command = rest
-        elif (redis := self._failover.redis) is not None:
-            # Another gateway reserved it: it may be dead, or not know yet and ask for more.
-            self._failover.end(redis, command)
-            self._failover.end(redis, Release(id))
+        elif (redis := self._failover.redis) is not None and isinstance(command, Settle):
+            # Another gateway reserved it: it may be dead, or go on with it on another engine.
+            self._failover.end(redis, Report(id, *msgspec.structs.astuple(command)[1:]))
 
     # --- budgets ---------------------------------------------------------------------------------
 

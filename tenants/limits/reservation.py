@@ -6,7 +6,7 @@ import msgspec
 
 from inference.grants import MICRO
 from tenants.limits.budget import Amounts, Outcome
-from tenants.limits.commands import Charge, Rate, Settle
+from tenants.limits.commands import Charge, Rate, Report, Settle
 from tenants.limits.counters import BoundLimits
 from tenants.limits.kinds import PROMPT_TOKENS
 from tenants.limits.window import GONE_S, Window
@@ -71,7 +71,7 @@ class StoredReservation(msgspec.Struct):
         amounts = {**self.amounts, "uncached_tokens": prompt}
         return Outcome(amounts, self.amount("cost"), estimated=True)
 
-    def used(self, settle: Settle) -> Outcome:
+    def used(self, settle: Settle | Report) -> Outcome:
         """The outcome by the engine's figures."""
         uncached = settle.prompt_tokens - settle.cached_tokens
         cached, output = settle.cached_tokens, settle.output_tokens

@@ -13,7 +13,8 @@ Redis, command by command; both pass the same tests. The rules:
 4. A budget counts what was spent and what is reserved, in the period in which the request began.
    One that was not seeded from the ledger yet lets nothing through.
 5. A gateway's reservations stand as long as its lease. After that each command gives a few of them
-   back, all but the quantities that starting them took, such as the requests themselves.
+   back, all but the quantities that starting them took, such as the requests themselves. What
+   others reported of one meanwhile is then what it used: before, it may go on on another engine.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from tenants.limits.commands import (
     Refused,
     Release,
     Renew,
+    Report,
     Rooms,
     Scope,
     Seed,
@@ -84,6 +86,8 @@ class LimitState:
         """No lease ends before that."""
         self._held: dict[str, dict[str, None]] = {}
         """The ids of each holder's reservations, the oldest first."""
+        self._reported: dict[str, Report] = {}
+        """Of reservations whose holders' leases are not over: what others say."""
         self._withdrawn: dict[str, int] = {}
         """Until when each released id stays refused."""
         self._swept_ms = 0
@@ -95,6 +99,8 @@ class LimitState:
                 return self._charge(command, now_ms)
             case Settle() | Keep() | Release():
                 self._resolve(command, now_ms)
+            case Report():
+                self._hear(command, now_ms)
             case Look(scopes=scopes):
                 return Rooms(_left(self._bind(scopes, now_ms // 1000), now_ms))
             case Count(scope=scope):
@@ -190,9 +196,20 @@ class LimitState:
                 outcome = Outcome()
         self._end(command.id, outcome, now_ms)
 
+    def _hear(self, report: Report, now_ms: int) -> None:
+        reservation = self._reservations.get(report.id)
+        if reservation is None:
+            self._withdrawn[report.id] = now_ms + WITHDRAWN_MS
+        elif self._leases.get(reservation.holder, 0) <= now_ms:
+            self._end(report.id, reservation.used(report), now_ms)
+            self._withdrawn[report.id] = now_ms + WITHDRAWN_MS
+        elif report.output_tokens >= self._reported.get(report.id, report).output_tokens:
+            self._reported[report.id] = report
+
     def _end(self, id: str, outcome: Outcome, now_ms: int) -> None:
         """Forget the reservation; the outcome is what stays counted of it."""
         reservation = self._reservations.pop(id)
+        self._reported.pop(id, None)
         del self._held[reservation.holder][id]
         bound = reservation.bound
         bound.slide(now_ms // 1000)
@@ -224,7 +241,9 @@ class LimitState:
             return
         held = self._held.get(holder, {})
         for id in list(islice(held, RECLAIMED_AT_ONCE)):
-            self._end(id, self._reservations[id].abandoned(), now_ms)
+            reservation, report = self._reservations[id], self._reported.get(id)
+            used = reservation.abandoned() if report is None else reservation.used(report)
+            self._end(id, used, now_ms)
         if not held:
             del self._leases[holder]
             self._held.pop(holder, None)

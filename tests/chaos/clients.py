@@ -111,7 +111,8 @@ class _Client:
         luck = self._luck
         number = next(self._crowd.numbers)
         text = f"Request {number}: what do you have? " + "Tell me more. " * luck.randrange(6)
-        body: dict[str, Any] = {"model": luck.choice(self._customer.models), "temperature": 0.8}
+        body: dict[str, Any] = {"model": luck.choice(self._customer.models)}
+        body |= {"temperature": 0} if luck.random() < 0.3 else {"temperature": 0.8, "seed": number}
         if luck.random() < 0.9:
             body |= {"max_tokens": luck.randint(4, 90), "ignore_eos": True}
         if luck.random() < 0.1:
@@ -141,6 +142,9 @@ class _Client:
             self._customer.slug,
             gateway,
             began=time.time(),
+            key=self._key,
+            path=request.path,
+            body=request.body,
             streams=request.streams,
             idempotency_key=request.idempotency_key,
         )

@@ -1,4 +1,4 @@
-"""When what is killed: a pure function of a seed."""
+"""When what is killed, stopped, drained and cut off: a pure function of a seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ DOUBLE_SHARE, APART_S = 0.25, (0.0, 0.2)
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """Kill this at so many seconds from the beginning."""
+    """Strike this at so many seconds from the beginning.
+
+    An `agent`, a `gateway`, `postgres`, a `backend` of it and `redis` are killed; an agent is made
+    to `hang` (SIGSTOP) and to `drain` (SIGTERM); a `cut` breaks all links of engines to a gateway.
+    """
 
     at_s: float
     kind: str
@@ -53,7 +57,10 @@ STORMS = {
     "synthetic": Storm(
         interval_s=2.6,
         victims=(
-            Victim("agent", AGENTS, 3.0, 6.0),
+            Victim("agent", AGENTS, 2.0, 8.0),
+            Victim("hang", AGENTS, 1.0, 25.0),
+            Victim("drain", AGENTS, 1.5, 10.0),
+            Victim("cut", GATEWAYS, 1.5, 6.0),
             Victim("gateway", GATEWAYS, 2.0, 15.0),
             Victim("postgres", ("postgres",), 1.5, 8.0),
             Victim("backend", ("postgres",), 1.5, 4.0),
@@ -61,9 +68,12 @@ STORMS = {
         ),
     ),
     "vllm": Storm(
-        interval_s=5.0,
+        interval_s=4.0,
         victims=(
             Victim("agent", AGENTS, 2.0, 60.0, apart_s=30.0),
+            Victim("hang", AGENTS, 1.0, 60.0, apart_s=30.0),
+            Victim("drain", AGENTS, 1.0, 90.0, apart_s=45.0),
+            Victim("cut", GATEWAYS, 1.5, 15.0),
             Victim("gateway", GATEWAYS, 2.0, 20.0),
             Victim("postgres", ("postgres",), 1.5, 15.0),
             Victim("backend", ("postgres",), 1.5, 8.0),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.judging.facts import Life
-from tests.chaos.judging.verdict import KILLED, STOPPED
+from tests.chaos.judging.verdict import DRAINED, KILLED, STOPPED
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.05
@@ -139,6 +139,27 @@ class Actor:
         life = self.lives[-1]
         life.killed, life.ended = KILLED, time.time()  # clients learn of it before we do
         os.kill(self.pid, signal.SIGKILL)
+        return True
+
+    def hang(self, seconds: float) -> bool:
+        """Stop it where it stands, for so long; whether it was there."""
+        if (pid := self.pid) is None:
+            return False
+        os.kill(pid, signal.SIGSTOP)
+        asyncio.get_running_loop().call_later(seconds, self._go_on, pid)
+        return True
+
+    def _go_on(self, pid: int) -> None:
+        if self.pid == pid:  # else it was killed meanwhile
+            os.kill(pid, signal.SIGCONT)
+
+    def drain(self) -> bool:
+        """Ask it to stop, and start it again when it has; whether it was there, and ready: before,
+        it knows no signal."""
+        if self.pid is None or not self.is_ready:
+            return False
+        self.lives[-1].killed = DRAINED
+        os.kill(self.pid, signal.SIGTERM)
         return True
 
     async def stop(self) -> float:

@@ -25,7 +25,8 @@ from tests.chaos.clients import PATIENCE_S, Crowd  # noqa: E402
 from tests.chaos.counters import Counters, billed  # noqa: E402
 from tests.chaos.customers import Customer  # noqa: E402
 from tests.chaos.judging import journals, ledger, logs, report  # noqa: E402
-from tests.chaos.judging.facts import Counts, Seen  # noqa: E402
+from tests.chaos.judging.answers import receive  # noqa: E402
+from tests.chaos.judging.facts import Counts, Received, Seen, Twin  # noqa: E402
 from tests.chaos.judging.recorder import Record  # noqa: E402
 from tests.chaos.judging.verdict import Facts, Purse, Unseen, judge  # noqa: E402
 from tests.chaos.plan import AGENTS, GATEWAYS, STORMS, Strike, plan  # noqa: E402
@@ -53,6 +54,8 @@ turn may take longer than a step, each has one. Answers that don't stream are lo
 second (`inference.agent.agent.TICK_S`): at 30 tokens a second these are at most four steps, and one
 or two are under way; a tiny model on vLLM takes some ms a step."""
 SHOW_EVERY_S = 15.0
+MAX_TWINS, TWINS_AT_ONCE = 60, 6
+"""Answers that are asked for once more; at once fewer than the tenants' limits."""
 
 
 class Run:
@@ -146,6 +149,10 @@ class Run:
         stage, facts = self.stage, self.facts
         await stage.until_ready()
         facts.kills = list(stage.kills)
+        for gateway in GATEWAYS:
+            facts.moved += logs.moved(stage.places.log(gateway))
+            facts.stayed |= set(logs.stayed(stage.places.log(gateway)))
+        await self._ask_again()
         await self._settled()
         async with Counters.connected() as counters:
             await _until(counters.idle)
@@ -159,6 +166,30 @@ class Run:
         facts.superseded = await asyncio.to_thread(ledger.superseded)
         facts.rollups = await asyncio.to_thread(ledger.sums, "hour")
         facts.months = await asyncio.to_thread(ledger.sums, "month")
+
+    async def _ask_again(self) -> None:
+        """What moved and came to its end, once more, with nobody to disturb it."""
+        moved = {one.id for one in self.facts.moved}
+        whole = {one.id: one for one in self.facts.received if one.complete and one.id in moved}
+        asked = [one for one in whole.values() if not one.limited][:MAX_TWINS]
+        for number in range(0, len(asked), TWINS_AT_ONCE):
+            some = asked[number : number + TWINS_AT_ONCE]
+            twins = await asyncio.gather(*map(self._twin, some))
+            self.facts.twins += [twin for twin in twins if twin is not None]
+
+    async def _twin(self, one: Received) -> Twin | None:
+        """None: the limits don't allow it."""
+        again = Received(one.tenant, one.gateway, time.time(), streams=one.streams)
+        headers = {"Authorization": f"Bearer {one.key}"}
+        url = self.stage.urls[one.gateway] + one.path
+        async with (
+            httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http,
+            http.stream("POST", url, json=one.body, headers=headers) as response,
+        ):
+            await receive(response, again, None, four_letters=self.engine == "synthetic")
+        if again.limited or again.error in ("rate_limit_exceeded", "insufficient_quota"):
+            return None
+        return Twin(one.id, one.text, again.text if again.complete else again.outcome)
 
     async def _settled(self) -> None:
         """All that the journals have is in the ledger, and every engine was told so."""
@@ -243,9 +274,10 @@ class Run:
 
 def _seen(path: Path) -> Iterable[Seen]:
     """What one run of an agent recorded."""
-    found: dict[str, Seen] = {}
+    found: dict[tuple[str, int], Seen] = {}
     for line in Record.read(path):
-        one = found.setdefault(line.id, Seen(line.id, path.stem))
+        attempt = line.id, line.attempt
+        one = found.setdefault(attempt, Seen(line.id, path.stem, attempt=line.attempt))
         counts = Counts(line.prompt_tokens, line.cached_tokens, line.completion_tokens)
         if counts != one.counts:
             one.states.append(counts)

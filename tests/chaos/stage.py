@@ -28,6 +28,7 @@ from gateway.start import SECRETS
 from tests.chaos.judging.facts import Kill, Life
 from tests.chaos.plan import AGENTS, GATEWAYS, Strike
 from tests.chaos.processes import ROOT, Actor, Program, running
+from tests.chaos.relay import Relay
 from tests.stack.running import command_of
 
 HOST = "127.0.0.1"
@@ -35,7 +36,11 @@ READY_S = 600.0
 """Longest wait for a process; on a very busy machine a gateway takes a minute, vLLM several."""
 ANSWER_S = 1.0
 DRAIN_S = 30
-REQUEST_TIMEOUT_S = 20
+AGENTS_DRAIN_S = {"synthetic": 1, "vllm": 5}
+"""Shorter than most answers, so that what is left moves."""
+HANGS_S = ((0.5, 4.0), (11.0, 14.0))
+"""Too short to be noticed, or longer than a silent link is believed in."""
+REQUEST_TIMEOUT_S = 30
 MODEL = demo.MODEL_NAME
 WITHOUT_REDIS = dict(zip(GATEWAYS, ("local", "refuse"), strict=True))
 """While Redis is away, the one gateway counts by itself and the other refuses."""
@@ -91,6 +96,10 @@ class Stage:
     places: Places
     actors: dict[str, Actor] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
+    """Of each gateway, for clients."""
+    links: dict[str, str] = field(default_factory=dict)
+    """Of each gateway, for agents: its relay's."""
+    relays: dict[str, Relay] = field(default_factory=dict)
     credentials: dict[str, str] = field(default_factory=dict)
     """Of each agent."""
     kills: list[Kill] = field(default_factory=list)
@@ -101,11 +110,22 @@ class Stage:
         return [life for actor in self.actors.values() for life in actor.lives]
 
     def strike(self, strike: Strike, luck: random.Random) -> None:
-        """Kill what the plan says, if it is there."""
-        actor = self.actors[strike.name]
-        hit = self._kill_backend(actor, luck) if strike.kind == "backend" else actor.kill()
+        """Do what the plan says, if there is somebody to do it to."""
+        actor, seconds = self.actors[strike.name], 0.0
+        match strike.kind:
+            case "backend":
+                hit = self._kill_backend(actor, luck)
+            case "hang":
+                seconds = luck.uniform(*luck.choice(HANGS_S))
+                hit = actor.hang(seconds)
+            case "drain":
+                hit = actor.drain()
+            case "cut":
+                hit = self.relays[strike.name].cut()
+            case _:
+                hit = actor.kill()
         if hit:
-            self.kills.append(Kill(time.time(), strike.kind, strike.name))
+            self.kills.append(Kill(time.time(), strike.kind, strike.name, seconds))
 
     def _kill_backend(self, postgres: Actor, luck: random.Random) -> bool:
         """Kill the process of one connection; PostgreSQL then ends all and recovers."""
@@ -168,13 +188,19 @@ async def database(stage: Stage) -> AsyncIterator[None]:
 @asynccontextmanager
 async def installation(stage: Stage, engine: str) -> AsyncIterator[None]:
     """All the rest of it inside, ready."""
-    stage.urls = dict(zip(GATEWAYS, map(_url, _free_ports(len(GATEWAYS))), strict=True))
+    ports = _free_ports(2 * len(GATEWAYS))
+    own, relayed = ports[: len(GATEWAYS)], ports[len(GATEWAYS) :]
+    stage.urls = dict(zip(GATEWAYS, map(_url, own), strict=True))
+    stage.links = dict(zip(GATEWAYS, map(_url, relayed), strict=True))
+    stage.relays = {name: Relay((HOST, port)) for name, port in zip(GATEWAYS, own, strict=True)}
     programs = [
         _redis(stage.places),
         *(_gateway(stage, name) for name in GATEWAYS),
         *(_agent(stage, name, engine) for name in AGENTS),
     ]
     async with AsyncExitStack() as stack:
+        for name, port in zip(GATEWAYS, relayed, strict=True):
+            await stack.enter_async_context(stage.relays[name].listening(HOST, port))
         for program in programs:
             await stack.enter_async_context(running(_actor(stage, program)))
         await stage.until_ready()
@@ -238,6 +264,7 @@ def _gateway(stage: Stage, name: str) -> Program:
     url = stage.urls[name]
     command = [sys.executable, str(ROOT / "manage.py"), "gateway"]
     command += ["--port", url.rpartition(":")[2], "--drain", str(DRAIN_S)]
+    command += ["--url", stage.links[name]]
 
     async def answers() -> bool:
         try:
@@ -263,12 +290,12 @@ def _agent(stage: Stage, name: str, engine: str) -> Program:
     places = stage.places
     options = {
         "--id": name,
-        "--gateway": ",".join(stage.urls.values()),
+        "--gateway": ",".join(stage.links.values()),
         "--journal-dir": places.journal(name),
         "--cache-dir": places.root / "cache" / name,
         "--model": demo.BASE,
         "--served-name": MODEL,
-        "--drain": DRAIN_S,
+        "--drain": AGENTS_DRAIN_S[engine],
     }
     command = [sys.executable, "-m", "tests.chaos.agent", str(places.records)]
     command += [str(part) for option in options.items() for part in option]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.chaos.judging.facts import Life
-from tests.chaos.judging.verdict import KILLED, STOPPED
+from tests.chaos.judging.verdict import DRAINED, KILLED, STOPPED
 from tests.chaos.processes import Actor, Failed, Program, running
 from tests.inference.rig import until
 
@@ -32,6 +32,17 @@ def program(tmp_path: Path, code: str = SLEEPER) -> Program:
 
     command = [sys.executable, "-c", code, str(mark)]
     return Program("sleeper", "agent", command, tmp_path / "log", ready)
+
+
+async def test_who_hangs_goes_on_and_who_is_drained_comes_back(tmp_path: Path) -> None:
+    ended: list[Life] = []
+    async with running(Actor(program(tmp_path), ended.append)) as actor:
+        assert not actor.drain(), "it is not ready"
+        await actor.until_ready(READY_S)
+        assert actor.hang(0.01)
+        assert actor.drain()
+        await until(lambda: len(actor.lives) > 1)
+    assert (ended[0].killed, ended[0].status) == (DRAINED, 0)
 
 
 async def test_the_killed_come_back(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ NODES: dict[str, Any] = {
         "disable_launch_config_check": True,
     },
     "available_node_types": {
-        "head": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
+        "ray.head.default": {"resources": {"CPU": 1}, "node_config": {}, "max_workers": 0},
         "machine": {
             "resources": {"CPU": 1, "engine": 1, "object_store_memory": 80 << 20},
             "node_config": {},
@@ -51,7 +51,7 @@ NODES: dict[str, Any] = {
             "max_workers": 3,
         },
     },
-    "head_node_type": "head",
+    "head_node_type": "ray.head.default",
     "upscaling_speed": 1.0,
     "idle_timeout_minutes": 0.1,
     "file_mounts_sync_continuously": False,
@@ -190,9 +190,9 @@ async def play(world: World) -> None:
         return not world.processes() and world.nodes() == 0
 
     await asyncio.to_thread(world.deploy, 60)
-    await world.step("deployed, with no engine and no node", empty)
+    await world.step("deployed; the pool's first engine comes", engines(1))
     world.load.want(12)
-    await world.step("load rises from 0 to 12 requests at a time", engines(2))
+    await world.step("load rises to 12 requests at a time", engines(2))
     before = await world.engines()
     world.processes()[0].kill()
 
@@ -211,6 +211,14 @@ async def play(world: World) -> None:
     await world.step("load falls to 2", engines(1))
     await world.load.stop()
     await world.step("nothing is asked", empty)
+    world.load.want(1)
+
+    async def answered() -> bool:
+        return world.load.answered > before_it
+
+    before_it = world.load.answered
+    await world.step("one client comes back, and an engine and a node for it", answered)
+    await world.load.stop()
 
 
 def main() -> None:

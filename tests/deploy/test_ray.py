@@ -30,8 +30,18 @@ def test_there_are_as_many_engines_as_requests_need(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(ray_serve, "ask", lambda *_, told=told: told)
         policy = Demanded(["http://gateway"], "token", "base", 16)
         assert policy(Context())[0] == wanted
-    assert Demanded([], "", "another", 16)(Context())[0] == 0, "nobody asks for it"
-    assert Demanded([], "", "another", 16)(Context(capacity_adjusted_min_replicas=1))[0] == 1
+    assert Demanded([], "", "base", 1)(Context(capacity_adjusted_max_replicas=3))[0] == 3
+
+
+def test_a_pool_that_was_never_there_begins_with_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, fleets = 0.0, [Fleet({}, []), Fleet({"base": Pool(0, 1)}, []), Fleet({}, [])]
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(ray_serve, "ask", lambda *_: fleets.pop(0))
+    policy, wanted = Demanded(["http://gateway"], "token", "base", 16), []
+    while fleets:
+        wanted.append(policy(Context())[0])
+        now += ASK_EVERY_S
+    assert wanted == [1, 0, 0]
 
 
 def test_gateways_are_asked_now_and_then_and_while_none_answers_nothing_changes(
@@ -53,7 +63,7 @@ def test_gateways_are_asked_now_and_then_and_while_none_answers_nothing_changes(
     now += ASK_EVERY_S
     assert policy(Context(target_num_replicas=2))[0] == 2, "as many as there are"
     now += ASK_EVERY_S
-    assert policy(Context())[0] == 0
+    assert policy(Context())[0] == 0, "it is gone"
 
 
 def test_an_engine_takes_the_gpus_of_its_profile_on_one_node(
@@ -66,6 +76,7 @@ def test_an_engine_takes_the_gpus_of_its_profile_on_one_node(
     assert made["ray_actor_options"] == {"num_cpus": 4.0, "num_gpus": 8, "resources": {}}
     assert made["graceful_shutdown_timeout_s"] >= 630
     assert made["autoscaling_config"]["min_replicas"] == 0
+    assert made["autoscaling_config"]["initial_replicas"] == 1, "the pool must become known"
     assert made["autoscaling_config"]["max_replicas"] == 5
     monkeypatch.setattr(ray_serve, "is_cpu_build", lambda: True)
     assert deployed(options, profile, 600.0)["ray_actor_options"]["num_gpus"] == 0

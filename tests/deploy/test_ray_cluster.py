@@ -33,7 +33,6 @@ def test_engines_and_nodes_come_and_go_with_the_load(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     steps = {step["name"]: step for step in json.loads((tmp_path / "result.json").read_text())}
-    for name in ("rolling upgrade of the engines", "load falls to 2", "nothing is asked"):
-        assert steps[name]["failures"] == {}, name
-    assert steps["load rises from 0 to 12 requests at a time"]["nodes"] == 2
+    assert {name: step["failures"] for name, step in steps.items() if step["failures"]} == {}
+    assert steps["load rises to 12 requests at a time"]["nodes"] == 2
     assert steps["nothing is asked"]["nodes"] == 0

@@ -105,6 +105,23 @@ async def test_texts_asked_for_at_once_wait_in_our_queue_not_in_vllms(stack: Rig
     assert [len(task.result().json()["choices"]) for task in asked] == [10] * 8
 
 
+async def test_long_prompts_keep_nobody_from_the_next_token(stack: Rig) -> None:
+    """Else all of them are computed before the other tenant's short one, and its tokens."""
+    prompts = [[10 + i, *[7] * 449] for i in range(10)]
+    bodies = [{"model": "tiny", "prompt": prompt, "max_tokens": 1} for prompt in prompts]
+    async with (
+        stack.gateway.client("acme") as flood,
+        stack.gateway.client("globex") as client,
+        asyncio.TaskGroup() as tasks,
+    ):
+        asked = [tasks.create_task(flood.post("/v1/completions", json=body)) for body in bodies]
+        await until(lambda: len(stack.agent._jobs) == len(bodies))
+        await client.post(CHAT, json=ask("tiny", max_tokens=5))
+        unanswered = sum(not task.done() for task in asked)
+    assert all(task.result().is_success for task in asked)
+    assert unanswered >= 2
+
+
 async def test_more_texts_at_once_than_there_are_places_are_refused(stack: Rig) -> None:
     body = {"model": "tiny", "prompt": ["Hello"] * 33}
     async with stack.gateway.client() as client:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import httpx
+import msgspec
 import pytest
 
 from gateway.planes.demand import DemandPage
 from gateway.scaling.fleet import EngineLoad, Fleet, Pool, Unknown, ask
+from inference.errors import NoEngine
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from tests.inference.played import Bench, benched
+from tests.inference.samples import MODEL
 
 TOKEN = "m" * 32
 
@@ -62,3 +66,17 @@ def test_the_next_gateway_is_asked_where_one_does_not_tell() -> None:
         assert found == Fleet({"base": Pool(3, 1)}, [EngineLoad("e1", "base", 3, False)])
         with pytest.raises(Unknown, match="503"):
             ask(client, ["http://dead", "http://new"], TOKEN)
+
+
+async def test_a_request_without_an_engine_is_asked_of_its_pool() -> None:
+    """What no engine of the pool can do is not: more of them would not either."""
+    async with benched() as bench:
+        with suppress(NoEngine):
+            bench.submit()
+        found = bench.hub.demand()["base"]
+        assert (found.engines, found.held + found.unmet) == (0, 1)
+    async with benched() as bench:
+        await bench.join(model=msgspec.structs.replace(MODEL, operations=["another"]))
+        with suppress(NoEngine):
+            bench.submit()
+        assert bench.hub.demand()["base"] == Demand(engines=1)

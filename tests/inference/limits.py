@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
 from inference.link.wire import Usage
@@ -18,6 +20,9 @@ class Counted:
             "Rate limit reached for tests.", retry_after_s=3
         )
         self.away = False
+        self.answers = asyncio.Event()
+        """Cleared: who asks for more waits."""
+        self.answers.set()
         self.open: dict[str, Ask] = {}
         self.settled: dict[str, Usage | None] = {}
         self.offered: list[str] = []
@@ -37,6 +42,7 @@ class Counted:
         return Reservation(id, granted, self._rooms())
 
     async def extend(self, reservation: Reservation, output_tokens: int) -> None:
+        await self.answers.wait()
         if self.away:
             raise Unavailable
         granted = self._take(output_tokens)

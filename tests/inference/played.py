@@ -16,7 +16,8 @@ from inference.agent.engines.synthetic import SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.errors import InferenceError
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
-from inference.gateway.fleet.hub import Hub, Order
+from inference.gateway.fleet.hub import Hub
+from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.stream import Stream
 from inference.grants import Ask, Reservation, Source, Written
 from inference.link import wire
@@ -119,6 +120,17 @@ class Played:
     async def hear(self) -> Frame:
         return wire.decode(await self.hear_bytes())
 
+    async def asked(self) -> wire.Submit:
+        """The next request; what else was said is passed over."""
+        while not isinstance(frame := await self.hear(), wire.Submit):
+            pass
+        return frame
+
+    @property
+    def all_heard(self) -> bool:
+        """Whether the test has read everything that the hub sent."""
+        return self._from_hub.empty()
+
     async def hear_bytes(self) -> bytes:
         return await self._from_hub.get()
 
@@ -126,7 +138,8 @@ class Played:
 class Bench:
     """A hub, its ledger, and engines that the test plays."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
+        """`options` are the hub's."""
         self.ledger, self.limits = Ledger(), Counted()
         self.engines = KnownEngines()
         self.unsigned = False
@@ -137,6 +150,7 @@ class Bench:
             self.limits,
             engines=self.engines,
             dispatches=Dispatches(DISPATCH_KEY, takes_unsigned=lambda: self.unsigned),
+            **options,
         )
         self.links: list[asyncio.Task[None]] = []
 
@@ -168,14 +182,14 @@ class Bench:
         reservation = Reservation(id, output_tokens)
         self.limits.open[id] = Ask(1, output_tokens or 0, 0)
         given: dict[str, Any] = {"kind": "chat", "body": b"{}", "lane": "batch", "timeout_s": 9}
-        target = options.pop("target", BASE)
-        return self.hub.submit(Order(GRANT, target, reservation, **(given | options)))
+        given |= {"grant": GRANT, "target": BASE, "reservation": reservation}
+        return self.hub.submit(Order(**(given | options)))
 
 
 @asynccontextmanager
-async def benched() -> AsyncIterator[Bench]:
+async def benched(**options: Any) -> AsyncIterator[Bench]:
     """A bench whose links end with it."""
-    bench = Bench()
+    bench = Bench(**options)
     yield bench
     for link in bench.links:
         link.cancel()

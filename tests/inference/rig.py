@@ -113,7 +113,8 @@ class KnownEngines:
 
 
 class Ledger:
-    """A Recorder in memory; `settled` waits for entries. What is `away` is not written."""
+    """A Recorder in memory, of the highest attempts; `settled` waits for entries. What is `away` is
+    not written."""
 
     def __init__(self) -> None:
         self.entries: dict[str, LedgerEntry] = {}
@@ -129,7 +130,10 @@ class Ledger:
         if self.away:
             return
         for entry in entries:
-            assert self.entries.setdefault(entry.id, entry) == entry
+            known = self.entries.get(entry.id, entry)
+            assert entry == known or entry.attempt != known.attempt
+            if entry.attempt >= known.attempt:
+                self.entries[entry.id] = entry
         written([(entry.id, entry.attempt) for entry in entries])
         task = asyncio.ensure_future(self._tell())
         self._tasks.add(task)
@@ -219,7 +223,14 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     recorder: Recorder = options.pop("recorder", ledger)
     answers = options.pop("answers", None) or MemoryAnswers()
     engines = KnownEngines()
-    hub = Hub(url, recorder, limits, engines=engines, dispatches=Dispatches(DISPATCH_KEY))
+    hub = Hub(
+        url,
+        recorder,
+        limits,
+        engines=engines,
+        dispatches=Dispatches(DISPATCH_KEY),
+        holding=options.pop("holding", None),
+    )
     keys.on_revoked(hub.end_streams)
 
     async def connected() -> bool:

@@ -106,6 +106,8 @@ class Kubelet:
         finally:
             for pod in self.pods.values():
                 pod.kill()
+            ends = [pod.task for pod in self.pods.values() if pod.task is not None]
+            await asyncio.gather(*ends, return_exceptions=True)
 
     async def _follow(self, wanted: Mapping[str, Object]) -> None:
         for uid, manifest in wanted.items():

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,15 +45,10 @@ def test_engines_come_and_go_with_the_load_and_nothing_is_lost(tmp_path: Path) -
     )
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     result = json.loads((tmp_path / "result.json").read_text())
-    steps: dict[str, Any] = {step["name"]: step for step in result["steps"]}
-    for name, step in steps.items():
-        if "killed" not in name and "lost" not in name and "for it" not in name:
-            assert step["failures"] == {}, name
+    assert len(result["steps"]) == 10
+    assert {step["name"]: step["failures"] for step in result["steps"] if step["failures"]} == {}
     facts = result["facts"]
     assert facts["cut off at the end of their grace"] == []
     assert facts["ended by a liveness probe"] == []
-    told, billed = facts["told to clients"], facts["answered"]
-    failures = sum(sum(step["failures"].values()) for step in result["steps"])
-    # A client may have missed the end of an answer that was all there.
-    assert told["requests"] <= billed["requests"] <= told["requests"] + failures
-    assert told["completion_tokens"] <= billed["completion_tokens"]
+    assert facts["answered"] == facts["told to clients"]
+    assert facts["ends"] == {}

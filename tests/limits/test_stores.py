@@ -22,6 +22,7 @@ from tenants.limits.commands import (
     Refused,
     Release,
     Renew,
+    Report,
     Seed,
     Settle,
     Store,
@@ -406,6 +407,51 @@ async def test_a_release_that_overtakes_its_charge_stops_it(store: Store) -> Non
     await ask(store, Release("r1"))
     assert await ask(store, charge("r1", only)) == Withdrawn()
     assert await remaining(store, only) == [100]
+
+
+async def test_what_others_report_of_it_does_not_end_what_goes_on(
+    store: Store, clock: Clock
+) -> None:
+    """Its engine was lost to the gateway that reserved, and said so to another one."""
+    only = scope("t1", tokens_per_minute=1000, concurrent_streams=1)
+    made = charge("r1", only, prompt=100, output=50)
+    await granted(store, made)
+    await ask(store, Report("r1", 100, 0, 20))
+    assert (await refused(store, charge("r2", only))).kind == "concurrent_streams"
+    await granted(store, more(made, 50))
+    await ask(store, Settle("r1", 100, 0, 90))
+    assert await remaining(store, only) == [810]
+    await granted(store, charge("r2", only))
+
+
+async def test_what_others_report_counts_when_its_gateway_is_dead(
+    store: Store, clock: Clock
+) -> None:
+    only = scope("t1", tokens_per_minute=1000, concurrent_streams=2)
+    await granted(store, charge("r1", only, prompt=100, output=50))
+    await granted(store, charge("r2", only, prompt=100, output=50, holder="g2"))
+    for said in (Report("r1", 100, 0, 20), Report("r1", 100, 0, 30), Report("r1", 100, 0, 25)):
+        await ask(store, said)
+    clock.pass_s(LEASE_MS / 2000)
+    await ask(store, Renew("g2", LEASE_MS))
+    clock.pass_s(LEASE_MS / 2000)
+    await ask(store, Renew("g2", LEASE_MS))
+    assert await remaining(store, only) == [1000 - 130 - 150], "the most of it"
+    await granted(store, charge("r3", only, holder="g2"))
+
+
+async def test_a_report_that_overtakes_its_charge_or_its_gateways_end_stops_it(
+    store: Store, clock: Clock
+) -> None:
+    only = scope("t1", tokens_per_minute=1000)
+    await ask(store, Report("r1", 1, 0, 1))
+    assert await ask(store, charge("r1", only)) == Withdrawn()
+    made = charge("r2", only, prompt=100, output=50)
+    await granted(store, made)
+    clock.pass_s(LEASE_MS / 1000)
+    await ask(store, Report("r2", 100, 0, 20))
+    assert await ask(store, more(made, 10)) == Withdrawn()
+    assert await remaining(store, only) == [880]
 
 
 # --- more of it ----------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from tenants.limits.commands import (
     Refused,
     Release,
     Renew,
+    Report,
     Rooms,
     Scope,
     Seed,
@@ -112,6 +113,7 @@ class Model:
         self.live: dict[str, Live] = {}
         self.spent: dict[BudgetPeriod, list[int]] = {}
         self.leases: dict[str, int] = {}
+        self.reported: dict[str, tuple[int, int, int]] = {}
 
     def used(self, scope: Scope, name: str, second: int, live: Live | None = None) -> int:
         window = (scope.id, name)
@@ -187,6 +189,7 @@ class Model:
     ) -> None:
         """Figures: prompt, cached and output tokens that stay; None: what was reserved."""
         live = self.live.pop(id, None)
+        self.reported.pop(id, None)
         if live is None:
             return
         prompt, cached, output = figures or (live.prompt, 0, live.output)
@@ -224,7 +227,7 @@ class Model:
             dead = min(over, key=lambda holder: (self.leases[holder], holder))
             del self.leases[dead]
             for id in [id for id, live in self.live.items() if live.charge.holder == dead]:
-                self.end(id, now_ms // 1000, (0, 0, 0), request=True)
+                self.end(id, now_ms // 1000, self.reported.get(id, (0, 0, 0)), request=True)
 
 
 def amounts(name: str, asked: Charge, output: int) -> Iterator[tuple[str, int]]:
@@ -359,6 +362,23 @@ class Lives(RuleBasedStateMachine):
         used = (prompt, min(cached, prompt), output)
         self.ask(Settle(id, *used))
         self.model.end(id, self.second, used, request=True)
+
+    @precondition(lambda self: self.model.live)
+    @rule(
+        data=st.data(),
+        prompt=st.integers(0, 150),
+        cached=st.integers(0, 100),
+        output=st.integers(0, 170),
+    )
+    def report(self, data: st.DataObject, prompt: int, cached: int, output: int) -> None:
+        """By another gateway than the one that reserved it, which may be dead."""
+        id = data.draw(st.sampled_from(sorted(self.model.live)))
+        holder = self.model.live[id].charge.holder
+        if self.model.leases.get(holder, 0) > self.clock.now_ms:
+            used = (prompt, min(cached, prompt), output)
+            self.ask(Report(id, *used))
+            if output >= self.model.reported.get(id, used)[2]:
+                self.model.reported[id] = used
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())

@@ -13,7 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.planes.metrics import Metrics
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
+from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.hub import Hub
+from inference.grants import Target
+from inference.link import wire
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
 from tenants.directory.engines import KnownEngines
@@ -21,6 +24,8 @@ from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
 from tenants.models import EngineJournal
+from tests.inference.played import benched
+from tests.inference.samples import MOVABLE
 from tests.tenants.making import NoBudgets
 
 TOKEN = "m" * 32
@@ -39,8 +44,7 @@ def client(database: Database, token: str = TOKEN) -> httpx.AsyncClient:
     limiter = StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     engines, dispatches = KnownEngines(), Dispatches("d" * 40)
     hub = Hub("http://gateway", ledger, limiter, engines=engines, dispatches=dispatches)
-    hub.held["base"] = 3
-    demand = FleetDemand(hub.demand, 0.0)
+    demand = FleetDemand(lambda: {"base": Demand(held=3)}, 0.0)
     demand.heard([{"base": Demand(engines=1, running=2, held=1)}], time.monotonic())
     app = Metrics(token, hub, ledger, limiter, database, demand)
     transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
@@ -86,6 +90,31 @@ async def test_drift_is_exported_for_each_journal(database: Database) -> None:
     assert found["lorikeet_unjournaled_tokens"] == (labels, 1)
     assert found["lorikeet_limits_degraded"] == ({}, 0)
     assert found["lorikeet_streams"] == ({}, 0)
+    assert found["lorikeet_move_gap_seconds_count"] == ({}, 0)
     assert found["lorikeet_pool_held"] == ({"base_model": "base"}, 4)
     assert found["lorikeet_pool_demand"] == ({"base_model": "base"}, 6)
     assert "lorikeet_pool_expected_wait_seconds" not in found, "nothing has ended yet"
+
+
+async def test_what_waits_and_what_moved_is_exported(database: Database) -> None:
+    ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
+    async with benched(holding=Holding(60.0)) as bench:
+        first = await bench.join("first", model=MOVABLE)
+        stream = bench.submit("r1")
+        await first.asked()
+        second = await bench.join("second", model=MOVABLE)
+        first.hang_up()
+        await second.asked()
+        second.say(wire.Step([wire.Delta("r1", "Hi", 1, attempt=2)]))
+        await stream.read()
+        bench.submit("r2", target=Target("other", "other"))
+        demand = FleetDemand(bench.hub.demand, 0.0)
+        demand.heard([], time.monotonic())
+        app = Metrics(TOKEN, bench.hub, ledger, limits, database, demand)
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as one:
+            answer = await one.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    assert 'lorikeet_pool_held{base_model="other"} 1.0' in answer.text
+    moved = 'lorikeet_moves_total{outcome="begun_anew",reason="lost"} 1.0'
+    assert moved in answer.text
+    assert "lorikeet_move_gap_seconds_count 1.0" in answer.text

@@ -152,6 +152,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def step_tokens(self) -> int:
+        """Tokens that one step computes at most, prompts and answers together."""
+        ...
+
+    @property
     def alive(self) -> bool:
         """False once the engine is beyond use; the agent then exits and is started again."""
         ...

@@ -69,7 +69,8 @@ class EngineProfile:
         float32 beats bfloat16 threefold on AVX2. An explicit small KV cache saves the ten seconds
         that page-faulting gigabytes takes. Blocks of 32 tokens, the smallest the backend takes,
         cost nothing and let short prompts hit the prefix cache. LoRA switches compilation off.
-        Short steps keep a crowd's prompts from holding up everybody's next token.
+        Short steps, of which a long prompt takes half, keep prompts from holding up everybody's
+        next token.
         """
         ours: dict[str, Any] = {
             "dtype": "float32",
@@ -80,7 +81,11 @@ class EngineProfile:
             "block_size": 32,
             "executor": "uni",
         }
-        return cls(model=model, **(ours | _given(given)))
+        profile = ours | _given(given)
+        step = profile["max_num_batched_tokens"]
+        half = min(step // 2, profile.get("max_model_len") or step)
+        extra = {"long_prefill_token_threshold": half} | profile.get("extra", {})
+        return cls(model=model, **profile | {"extra": extra})
 
     @classmethod
     def on_gpu(cls, model: str, **given: Any) -> Self:

@@ -146,6 +146,10 @@ class _Stream:
         await self.waiter
 
 
+UNBOUNDED = 1 << 60
+"""Tokens of a step: it computes no prompts."""
+
+
 class SyntheticEngine:
     """See `inference.agent.engines.engine.Engine` for the contract."""
 
@@ -160,6 +164,7 @@ class SyntheticEngine:
         self.info = info
         self.behaviour = behaviour or Behaviour()
         self.alive = True
+        self.step_tokens = UNBOUNDED
         self._max_running, self._max_loaded = max_running, max_loaded
         self._loaded: dict[int, LocalAdapter] = {}
         self._running: dict[_Stream, None] = {}

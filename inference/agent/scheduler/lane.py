@@ -23,9 +23,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from inference.agent.scheduler.lazy_heap import LazyHeap, Rank
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
-from inference.agent.scheduler.vtc import VirtualTokenCounters
+from inference.scheduler.lazy_heap import LazyHeap, Rank
+from inference.scheduler.vtc import VirtualTokenCounters
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,11 @@ class Request:
     """Tokens that another engine generated of them: it had its turn, and goes on."""
     paid: int = 0
     """Tokens of prompt and answer that its tenant was charged for when it had its turn."""
+
+    @property
+    def prefill_tokens(self) -> int:
+        """What the engine computes before it generates."""
+        return self.prompt_tokens + self.generated
 
     def __post_init__(self) -> None:
         if not self.weight > 0:

@@ -29,6 +29,8 @@ Rules
     9. A request that goes on from another engine had its turn there: it goes before all others of
        its tenant, is not charged again for what it was charged for there, and no bound on waiting
        requests refuses it.
+   10. Long prompts are computed one at a time, and others wait in front of the engine as well while
+       it has enough prompts to compute (`prefill`): they are overtaken meanwhile.
 
 Work-conserving, except for the reserve, a slot that is being emptied or was promised
 (`slot_scheduler`), and KV or sequences that a large request waits for.
@@ -48,15 +50,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from inference.agent.scheduler.aging import Aging
 from inference.agent.scheduler.capacity import Capacity, growth
 from inference.agent.scheduler.lane import Lane, Request, Waiting
+from inference.agent.scheduler.prefill import Prefill
 from inference.agent.scheduler.service_gossip import RemoteService, ServiceTotals
 from inference.agent.scheduler.slot_scheduler import SlotScheduler
 from inference.agent.scheduler.slots import Slots
-from inference.agent.scheduler.vtc import VirtualTokenCounters
 from inference.agent.scheduler.wait_estimate import WaitEstimate
 from inference.errors import InvalidRequest, Overloaded
+from inference.scheduler.aging import Aging
+from inference.scheduler.vtc import VirtualTokenCounters
 
 __all__ = ["Queue", "Request"]
 
@@ -93,6 +96,8 @@ class Running:
     charged: int = 0
     told: int = 0
     """To other engines: true figures only, so that what they hear never falls."""
+    computes: bool = True
+    """Its prompt: it has no token yet."""
 
 
 @dataclass(slots=True)
@@ -120,6 +125,7 @@ class Queue:
         *,
         max_running: int,
         kv_tokens: int = 1 << 60,
+        step_tokens: int = 1 << 60,
         max_queued: int = 1024,
         max_queued_per_tenant: int = 256,
         reserved: int = 0,
@@ -128,9 +134,10 @@ class Queue:
         batch_patience_s: float = 30.0,
     ) -> None:
         self._max_queued, self._max_queued_per_tenant = max_queued, max_queued_per_tenant
-        self._patience_s, self._aging = patience_s, Aging(batch_patience_s)
+        self._patience_s, self._aging = patience_s, Aging[Waiting](batch_patience_s)
         self._slots = SlotScheduler(slots, quota=slots_per_tenant, turn_s=patience_s)
         self._capacity = Capacity(max_running=max_running, kv_tokens=kv_tokens, reserved=reserved)
+        self._prefill = Prefill(step_tokens)
         # What others served sets a tenant back by no more than the slack that the counters of two
         # waiting tenants have anyway (`vtc`): one filling of the KV.
         self._interactive = Lane(VirtualTokenCounters(reach=kv_tokens), self._slots)
@@ -240,6 +247,8 @@ class Queue:
         held += growth(completion_tokens, request.max_tokens, request.choices)
         self._capacity.kv_held += held - running.held
         running.held = held
+        if completion_tokens > request.generated:
+            self._end_prefill(running)
 
     def finish(self, id: str, now: float) -> None:
         """A request has ended, whatever it was doing; unknown ids are ignored."""
@@ -329,6 +338,8 @@ class Queue:
                 if lane is self._batch or not self._is_level(lane, tenant):
                     break  # nor is anybody behind it light
                 self._pass_over(lane, tenant, step)
+            elif not self._prefill.takes(first.request.prefill_tokens):
+                self._pass_over(lane, tenant, step)
             elif not self._may_have_slot(first, step):
                 self._want_slot(lane, first, step)
             elif self._capacity.fits(
@@ -397,6 +408,7 @@ class Queue:
         running = Running(request, lane, priority, _held(request))
         self._running[request.id] = running
         self._capacity.start(request.tenant, running.held, self._places(request))
+        self._prefill.start(request.prefill_tokens)
         self._open(self._slots.start(request.adapter, request.tenant, now))
         self._charge(running, _estimate(request))
 
@@ -468,10 +480,16 @@ class Queue:
         whoever cancels soon enough would have the prefill for nothing."""
         request = running.request
         self._tell(running)
+        self._end_prefill(running)
         running.lane.counters.finish(request.tenant)
         self._capacity.finish(request.tenant, running.held, self._places(request))
         self._open(self._slots.finish(request.adapter))
         self._forget(request.tenant)
+
+    def _end_prefill(self, running: Running) -> None:
+        if running.computes:
+            running.computes = False
+            self._prefill.end(running.request.prefill_tokens)
 
     def _forget(self, tenant: str) -> None:
         self._requests[tenant] -= 1

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from inference.errors import EngineLost, InferenceError, ProtocolViolation
+from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.routing import EngineState
-from inference.gateway.fleet.stream import Stream
 from inference.grants import EngineCredential
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S, Attempt, Side, State, negotiate
@@ -69,17 +69,19 @@ class Owner(Protocol):
 
 
 class EngineLink:
-    """One connected engine: its frames in both directions, its streams."""
+    """One connected engine: its frames in both directions, what runs on it."""
 
     def __init__(self, owner: Owner, transport: Transport, credential: EngineCredential) -> None:
         self.engine: EngineState
         self.credential = credential
         self.connected_at = datetime.now(UTC)
+        self.unbegun = 0
+        """Requests of which the engine has sent nothing yet."""
         self._owner = owner
         self._shell = Shell(Side.GATEWAY, transport, "the engine")
         self._session = self._shell.session
         self._outbox: asyncio.Queue[Frame] = asyncio.Queue()
-        self._streams: dict[Attempt, Stream] = {}
+        self._legs: dict[Attempt, Leg] = {}
         self._loads: dict[str, asyncio.Future[wire.Loaded]] = {}
         self._heard = asyncio.Event()
 
@@ -122,11 +124,12 @@ class EngineLink:
         """End the link."""
         self._shell.break_off(error)
 
-    def submit(self, stream: Stream, frame: wire.Submit) -> None:
-        """Start a request; the stream is settled by this link from now on."""
+    def submit(self, leg: Leg, frame: wire.Submit) -> None:
+        """Start an attempt of a request; its owner hears of it from now on."""
         self.post(frame)
-        self._streams[frame.id, frame.attempt] = stream
+        self._legs[frame.id, frame.attempt] = leg
         self.engine.took(frame)
+        self.unbegun += 1
 
     async def load(self, frame: wire.Load) -> dict[str, Any]:
         """Load (and probe) an adapter; waits for the engine's report.
@@ -146,12 +149,6 @@ class EngineLink:
         self.engine.draining = True
         self.post(wire.Drain())
 
-    def end_streams(self, key_id: int, error: InferenceError) -> None:
-        """End every stream of this key."""
-        for stream in list(self._streams.values()):
-            if stream.grant.key_id == key_id:
-                stream.end(error)
-
     # --- what the shell asks (shell.End) ---------------------------------------------------------
 
     async def outgoing(self) -> tuple[Frame]:
@@ -159,7 +156,7 @@ class EngineLink:
         return (await self._outbox.get(),)
 
     def post(self, frame: Frame) -> None:
-        """Queue a frame; dropped if the link is closed, for then its streams have ended."""
+        """Queue a frame; dropped if the link is closed, for then nothing runs on it."""
         if self._session.state is not State.CLOSED:
             self._session.sent(frame, time.monotonic())
             self._outbox.put_nowait(frame)
@@ -172,9 +169,8 @@ class EngineLink:
                 self._push(deltas)
             case wire.Waits(waits=waits):
                 self._note_waits(waits)
-            case wire.Done(id=id, attempt=attempt):
-                self.engine.ended((id, attempt))
-                self._streams.pop((id, attempt)).settle(frame)
+            case wire.Done():
+                self._end(frame)
             case wire.Stats() | wire.Suspects():
                 self._note_news(frame)
             case wire.UsageReport(journal=journal, entries=entries):
@@ -211,9 +207,22 @@ class EngineLink:
     def _push(self, deltas: Sequence[wire.Delta]) -> None:
         for delta in deltas:
             attempt = delta.id, delta.attempt
-            if delta.prompt_tokens:
+            leg = self._legs[attempt]
+            if not leg.has_begun:
                 self.engine.began(attempt)
-            self._streams[attempt].push(delta)
+                self._begin(leg)
+            leg.stream.push(delta)
+
+    def _begin(self, leg: Leg) -> None:
+        leg.has_begun = True
+        self.unbegun -= 1
+        leg.owner.begun(leg)
+
+    def _end(self, done: wire.Done) -> None:
+        leg = self._legs.pop((done.id, done.attempt))
+        self.engine.ended((done.id, done.attempt))
+        self.unbegun -= not leg.has_begun
+        leg.owner.ended(leg, done)
 
     def _end_load(self, loaded: wire.Loaded) -> None:
         if not (answer := self._loads.pop(loaded.id)).done():
@@ -228,16 +237,16 @@ class EngineLink:
 
     def _note_waits(self, waits: Sequence[wire.Wait]) -> None:
         for wait in waits:
-            if stream := self._streams.get((wait.id, wait.attempt)):
-                stream.waits(wait)
+            if leg := self._legs.get((wait.id, wait.attempt)):
+                leg.stream.waits(wait)
 
     def _close(self, reason: str) -> None:
         self._session.close()
         self._heard.set()
         self._owner.left(self, reason)
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.lose()
+        legs, self._legs = self._legs, {}
+        for leg in legs.values():
+            leg.owner.lost(leg)
         for answer in self._loads.values():
             if not answer.done():
                 answer.set_exception(EngineLost(f"The engine was lost: {reason}."))

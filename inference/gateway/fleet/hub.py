@@ -1,19 +1,16 @@
-"""All engines of a gateway: their links, and the requests in flight on them.
+"""All engines of a gateway: their links, and what passes between them.
 
 One Hub per gateway process, on one event loop; no locks. The websocket edge hands each connected
-engine to `serve`; the HTTP edge opens a `Stream` per request with `submit` and reads it.
+engine to `serve`; the HTTP edge opens a `Stream` per request with `submit` and reads it. Which
+engine a request runs on is decided in `requests`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
-import sys
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -23,30 +20,25 @@ from inference.errors import (
     EngineLost,
     EngineRefused,
     InferenceError,
-    NoEngine,
     Overloaded,
     ProtocolViolation,
 )
-from inference.gateway.fleet.demand import Demand, Refusals, seen
-from inference.gateway.fleet.dispatches import Bounds, Dispatches, Mismatch
+from inference.gateway.fleet.demand import Demand, seen
+from inference.gateway.fleet.dispatches import Dispatches, Mismatch
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.routing import EngineState, Needs, choose
-from inference.gateway.fleet.stream import Stream, Watch
-from inference.grants import (
-    EngineCredential,
-    Engines,
-    Grant,
-    Limiter,
-    Recorder,
-    Reservation,
-    Source,
-    Target,
-)
+from inference.gateway.fleet.gaps import Gaps
+from inference.gateway.fleet.held import Holding
+from inference.gateway.fleet.journey import Outcome, Why
+from inference.gateway.fleet.order import Order
+from inference.gateway.fleet.requests import KEPT_BYTES, Requests, choose_link
+from inference.gateway.fleet.routing import EngineState, Needs
+from inference.gateway.fleet.stream import Stream
+from inference.grants import EngineCredential, Engines, Limiter, Recorder, Source
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S
 from inference.link.shell import Transport
 from inference.link.suspects import Suspects
-from inference.link.wire import Account, AdapterRef, LedgerEntry
+from inference.link.wire import AdapterRef, LedgerEntry
 
 log = structlog.get_logger(__name__)
 
@@ -67,109 +59,8 @@ MAX_ENTRIES = 1_000
 SIGNS_SINCE = 3
 """The protocol version from which on engines hand back what was signed."""
 
-MAX_UNBILLED = 100_000
-"""Beyond it the oldest is settled twice, which changes nothing."""
-
 SHOWN_TAG = 40
 """Characters of an unknown frame's tag in the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A request that may start: who asks for what, with what was reserved for it.
-
-    `grows`: it may generate more than that, as far as more can be reserved meanwhile.
-    `prompt_tokens` is an estimate; `max_tokens` bounds each choice of a body that doesn't. `watch`
-    is told what the request waits for, until its first token. `parsers` are those that its engine
-    should have (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client
-    bounds it. `attempt` counts the engines that it was tried on. `choices` texts are generated from
-    `prompts`; `most_tokens` bounds each of them, None where only the context does, and so many
-    `logprobs` come with each of its tokens. `prefix` names its prompt's beginnings.
-    """
-
-    grant: Grant
-    target: Target
-    reservation: Reservation
-    kind: str
-    body: bytes
-    lane: str
-    timeout_s: float
-    prompt_tokens: int = 0
-    max_tokens: int | None = None
-    grows: bool = False
-    watch: Watch | None = None
-    parsers: tuple[str, ...] = ()
-    tokens: int = 0
-    attempt: int = 1
-    prompts: int = 1
-    choices: int = 1
-    most_tokens: int | None = None
-    logprobs: int = 0
-    prefix: wire.Prefix | None = None
-    started_at: float = field(default_factory=time.time)
-    """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
-
-    def needs(self) -> Needs:
-        """What an engine must be able to do for it."""
-        return Needs(
-            self.target.base_model,
-            self.target.adapter,
-            operation=self.kind,
-            tokens=self.tokens,
-            parsers=self.parsers,
-            version=1 if self.attempt == 1 else 2,
-            tenant=self.grant.tenant,
-            prompt_tokens=self.prompt_tokens,
-            prefix=self.prefix,
-        )
-
-    def most(self, context: int) -> Bounds:
-        """What it can use on an engine with this context."""
-        return Bounds.of(
-            self.body,
-            context,
-            prompts=self.prompts,
-            choices=self.choices,
-            each=self.most_tokens,
-        )
-
-    def frame(self, dispatches: Dispatches, credential: int, most: Bounds) -> wire.Submit:
-        """What the engine with this credential is told."""
-        grant, target, price = self.grant, self.target, self.target.price
-        account = Account(
-            tenant_id=grant.tenant_id,
-            key_id=grant.key_id,
-            started_at=self.started_at,
-            base_model=target.base_model,
-            adapter_id=target.adapter_id,
-            version_id=target.version_id,
-            price=(price.prompt, price.cached_prompt, price.output),
-        )
-        attempt, adapter = (self.reservation.id, self.attempt), target.adapter
-        account = dispatches.signed(
-            account, attempt, target.model, credential=credential, most=most
-        )
-        return wire.Submit(
-            id=self.reservation.id,
-            kind=self.kind,
-            body=self.body,
-            model=target.model,
-            tenant=grant.tenant,
-            salt=grant.salt,
-            adapter=None if adapter is None else dispatches.ticketed(adapter, credential),
-            weight=grant.weight,
-            timeout_s=self.timeout_s,
-            account=account,
-            lane=self.lane,
-            max_tokens=self.max_tokens,
-            prompt_tokens=self.prompt_tokens,
-            watched=self.watch is not None,
-            attempt=self.attempt,
-            choices=self.choices,
-            wanted_tokens=self.most_tokens,
-            logprobs=self.logprobs,
-            prefix=self.prefix,
-        )
 
 
 class Hub:
@@ -183,22 +74,16 @@ class Hub:
         *,
         engines: Engines,
         dispatches: Dispatches,
+        holding: Holding | None = None,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
-        """`gateway_id` is the base URL under which engines reach this process."""
+        """`gateway_id` is the base URL under which engines reach this process; `holding` says what
+        may wait for an engine here, nothing if None. So many bytes of bodies are kept at most, for
+        their requests to move to other engines."""
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
-        self.closing = False
-        """Set to refuse new requests while the open ones finish."""
         self._recorder, self._limiter = recorder, limiter
         self._engines, self._dispatches = engines, dispatches
-        self._running: dict[str, int] = {}
-        """Requests that are not settled, with their highest attempt."""
-        self.held: dict[str, int] = {}
-        """Requests that wait here for an engine, by base model."""
-        self._refusals = Refusals()
-        self._unbilled: OrderedDict[str, int] = OrderedDict()
-        """Requests whose limits are settled here, until the engine's journal reports the attempt
-        that they ended with, or a higher one."""
         self._pins: dict[str, list[AdapterRef]] | None = None
         """What is to stay loaded, by base model; None before that is known."""
         self._links: dict[str, EngineLink] = {}
@@ -206,8 +91,13 @@ class Hub:
         self._open: dict[EngineLink, None] = {}
         """All links: several URLs that an agent dials, a load balancer's too, may lead here."""
         self._suspects = Suspects()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._requests = Requests(
+            self._links,
+            limiter,
+            dispatches,
+            holding=holding or Holding(),
+            kept_bytes=kept_bytes,
+        )
         self.unknown_frames = 0
         """Frames that engines sent and only newer versions know."""
         self.quarantined = 0
@@ -217,9 +107,29 @@ class Hub:
         self._model_seen: Callable[[wire.ModelInfo], None] = lambda info: None
 
     @property
+    def closing(self) -> bool:
+        """Nothing new is taken any more."""
+        return self._requests.closing
+
+    @property
     def in_flight(self) -> int:
         """Requests that are not settled."""
-        return len(self._running)
+        return self._requests.in_flight
+
+    @property
+    def held(self) -> dict[str, int]:
+        """Requests that wait for an engine, by base model."""
+        return self._requests.held
+
+    @property
+    def moves(self) -> dict[tuple[Why, Outcome], int]:
+        """How often requests went from an engine to another, why, and what became of it."""
+        return self._requests.moves
+
+    @property
+    def gaps(self) -> Gaps:
+        """How long their readers waited."""
+        return self._requests.gaps
 
     @property
     def credentials(self) -> set[int]:
@@ -302,6 +212,7 @@ class Hub:
         if known := self._suspects.all(time.time()):
             link.post(wire.Suspects(known))
         self._note_pool(link)
+        self._requests.look_soon()
 
     def left(self, link: EngineLink, reason: str) -> None:
         """A link ended, or never opened. The engine stays while it has another."""
@@ -338,6 +249,7 @@ class Hub:
     def heard_stats(self, source: EngineLink, frame: wire.Stats) -> None:
         """An engine said how it is, and whom it served: the others on its base model hear that."""
         self._recorder.totals(source.engine.id, frame.stats)
+        self._requests.look_soon()
         if time.monotonic() - self._noted_at.get(source.engine.pool, 0.0) >= NOTE_POOL_EVERY_S:
             self._note_pool(source)
         if frame.served:
@@ -380,9 +292,6 @@ class Hub:
         """Requests ended, by an engine's journal: write the ledger, then tell the engine so. What
         no gateway dispatched to it is quarantined.
 
-        Those that another gateway had taken are settled in the limits here: it may have died. Those
-        of this one are settled by their stream, whatever lower attempts report.
-
         Raises:
             ProtocolViolation: no journal has this name, or it is more than a report holds.
         """
@@ -396,10 +305,7 @@ class Hub:
 
         sound, suspects = self._sorted(link, entries)
         for entry in sound:
-            if entry.id not in self._running and entry.id not in self._unbilled:
-                self._limiter.settle(entry.id, entry.usage)
-            elif entry.attempt >= self._unbilled.get(entry.id, sys.maxsize):
-                del self._unbilled[entry.id]
+            self._requests.reported(entry)
         if sound:
             self._recorder.record(link.engine.id, journal, sound, written)
         if suspects:
@@ -440,7 +346,8 @@ class Hub:
 
     def demand(self) -> dict[str, Demand]:
         """What this gateway sees that is asked of each pool, by base model."""
-        return seen(self.engines(), self.held, self._refusals.counts(time.monotonic()))
+        refused = self._requests.refusals.counts(time.monotonic())
+        return seen(self.engines(), self.held, refused)
 
     def drain(self, engine_id: str) -> None:
         """The engine gets no new work until its process starts anew; what runs is finished."""
@@ -456,7 +363,11 @@ class Hub:
             AdapterLoadFailed: it cannot be loaded.
             EngineLost: the engine went away meanwhile.
         """
-        link = self._choose(Needs(base_model, adapter))
+        try:
+            link = choose_link(self._links, Needs(base_model, adapter))
+        except Overloaded:
+            self._requests.note_unmet(base_model)
+            raise
         ticketed = self._dispatches.ticketed(adapter, link.credential.id)
         return await link.load(wire.Load(new_id(), ticketed, probe=True))
 
@@ -496,83 +407,24 @@ class Hub:
     # --- requests --------------------------------------------------------------------------------
 
     def submit(self, order: Order) -> Stream:
-        """Start a request on the engine that suits it best.
+        """Start a request on the engine that suits it best, or hold it until one can take it.
 
         Raises:
-            NoEngine, Overloaded: none can take it; nothing was started.
+            NoEngine, Overloaded: none can take it, and it can't be held; nothing was started.
         """
-        if self.closing:
-            raise Overloaded("This gateway is shutting down.", retry_after_s=1)
-        link = self._choose(order.needs())
-        most = order.most(link.engine.info.max_model_len)
-        stream = Stream(
-            order.reservation.id,
-            order.grant,
-            order.target,
-            engine_id=link.engine.id,
-            reservation=order.reservation,
-            limiter=self._limiter,
-            grows=order.grows,
-            bound=order.max_tokens,
-            watch=order.watch,
-            attempt=order.attempt,
-            most=most,
-            post=link.post,
-            settled=self._settled,
-        )
-        link.submit(stream, order.frame(self._dispatches, link.credential.id, most))
-        self._running[stream.id] = stream.attempt
-        self._idle.clear()
-        return stream
+        return self._requests.submit(order)
 
     def end_streams(self, key_id: int, error: InferenceError) -> None:
         """End every open stream of this key with `error`."""
-        for link in self._open:
-            link.end_streams(key_id, error)
+        self._requests.end_of_key(key_id, error)
+
+    def close(self) -> None:
+        """Take nothing new, and hold nothing any longer; what runs goes on."""
+        self._requests.close()
 
     async def drained(self) -> None:
         """Wait until every request is settled."""
-        await self._idle.wait()
-
-    def _choose(self, needs: Needs) -> EngineLink:
-        ready = [link.engine for link in self._links.values() if not link.full]
-        try:
-            return self._links[choose(ready, needs)]
-        except NoEngine:
-            self._note_refusal(needs.base_model)
-            if len(ready) < len(self._links):
-                raise Overloaded(
-                    "The engines are behind with reading requests.", retry_after_s=1
-                ) from None
-            raise
-
-    def _note_refusal(self, pool: str) -> None:
-        """A request was refused; it counts as unmet where one more engine of its pool would have
-        taken it, which what no engine there can do says nothing of."""
-        if not any(
-            link.engine.info.name == pool and not link.engine.draining and not link.full
-            for link in self._links.values()
-        ):
-            self._refusals.note(pool, time.monotonic())
-
-    def _settled(self, stream: Stream) -> None:
-        if self._running.get(stream.id) != stream.attempt:
-            return  # a higher attempt settles it
-        done = stream.done
-        assert done is not None
-        error, known = done.fault and done.fault.error(), done.usage.prompt_tokens > 0
-        if isinstance(error, Overloaded) and not known:  # the engine never took it
-            self._limiter.release(stream.id)
-            self._refusals.note(stream.target.base_model, time.monotonic())
-        else:
-            lost = isinstance(error, EngineLost) and not known
-            self._limiter.settle(stream.id, None if lost else done.usage)
-        del self._running[stream.id]
-        self._unbilled[stream.id] = stream.attempt
-        if len(self._unbilled) > MAX_UNBILLED:
-            self._unbilled.popitem(last=False)
-        if not self._running:
-            self._idle.set()
+        await self._requests.drained()
 
 
 def _loadable(link: EngineLink, pins: dict[str, list[AdapterRef]]) -> list[AdapterRef]:

@@ -201,6 +201,11 @@ class EngineState:
         self.queue -= uncached
         self.load -= held
 
+    @property
+    def life(self) -> str:
+        """Its agent's run, or where it doesn't say that, the engine."""
+        return self.run or self.id
+
     def note(self, frame: Stats) -> None:
         """The engine said how it is, and what of its adapters changed; by version 1 all of them."""
         self.stats = frame.stats

@@ -1,8 +1,11 @@
-"""One request in flight at the gateway: what the engine sent and the reader hasn't taken, merged.
+"""One request in flight at the gateway: what engines sent and the reader hasn't taken, merged.
 
 A slow reader finds one bigger delta instead of many, so nothing waits for it and nothing piles up
-beyond the answer itself. A stream outlives its client: it is settled when the engine says `done`
-or is lost, and only then are its figures final.
+beyond the answer itself. A stream outlives its client: it is settled when its last engine says
+`done` or is lost, and only then are its figures final.
+
+It may run on several engines, one after another, and on none in between (`requests` sees to that);
+of this its reader notices the pause alone.
 
 A stream that comes near the end of its reservation asks for more. Where there is no more, it ends
 with what was reserved, as `length`; what the engine generated until it heard of that is billed.
@@ -12,67 +15,76 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from inference.errors import EngineLost, InferenceError, RateLimitExceeded, Unavailable
-from inference.gateway.fleet.dispatches import Bounds
-from inference.grants import Grant, Limiter, Reservation, Target
+from inference.errors import InferenceError, RateLimitExceeded, Unavailable
+from inference.gateway.fleet.delivered import Delivered
+from inference.gateway.fleet.leg import Leg
+from inference.gateway.fleet.order import Order
+from inference.grants import Limiter
 from inference.link.wire import Cancel, Delta, Done, Fault, Usage, Wait
 from inference.operations.estimate import EXTENSION_TOKENS
+
+if TYPE_CHECKING:
+    from inference.gateway.fleet.journey import Journey
 
 LOW_TOKENS = 128
 """It asks when less than that is left: seconds of generating, against a round trip to Redis."""
 
-Watch = Callable[[Wait], None]
-"""Told what a request waits for, whenever that changes."""
+
+class Carrier(Protocol):
+    """Who brings streams to engines; `requests.Requests`."""
+
+    def stopped(self, stream: Stream) -> None:
+        """A stream that no engine has at the moment is to end."""
+        ...
+
+    def forgot(self, stream: Stream) -> None:
+        """Its body is not kept any longer."""
+        ...
+
+    def settled(self, stream: Stream) -> None:
+        """Its figures are final."""
+        ...
 
 
 class Stream:
-    """The mailbox of one attempt of a request: the engine's link pushes, one reader reads."""
+    """The mailbox of one request over all its attempts: engines' links push, one reader reads."""
 
-    def __init__(
-        self,
-        id: str,
-        grant: Grant,
-        target: Target,
-        *,
-        engine_id: str,
-        reservation: Reservation,
-        limiter: Limiter,
-        grows: bool,
-        bound: int | None,
-        most: Bounds,
-        post: Callable[[Cancel], None],
-        settled: Callable[[Stream], None],
-        watch: Watch | None = None,
-        attempt: int = 1,
-    ) -> None:
-        """`post` sends to the engine; `settled` is called once, when the figures are final; `watch`
-        whenever the request, still without output, waits for something else.
-
-        A stream that `grows` may generate more than was reserved, if more can be reserved; `bound`
-        is what the limits let each choice of any other one generate. An engine that reports more
-        than `most` is believed up to that.
-        """
-        self.id, self.grant, self.target, self.engine_id = id, grant, target, engine_id
-        self.attempt = attempt
+    def __init__(self, order: Order, limiter: Limiter, carrier: Carrier) -> None:
+        """A stream that `grows` may generate more than was reserved, if more can be reserved; any
+        other one is bounded by what the limits let each choice generate."""
+        self.id, self.grant, self.target = order.reservation.id, order.grant, order.target
+        self.reservation = order.reservation
+        self.order: Order | None = order
+        """None once it can't go to another engine any more: the body may be large."""
+        self.kept = 0
+        """Bytes of the body that are kept for that while it runs."""
+        self.journey: Journey | None = None
+        """None as long as its first engine has it."""
+        self.leg: Leg | None = None
+        """Where it runs; None while it waits for an engine, and in the end."""
+        self.attempt = 0
+        """The highest so far."""
         self.done: Done | None = None
-        self.reservation = reservation
         self.limited: InferenceError | None = None
         """The limit that ended it before its time."""
-        self._limiter = limiter
-        self._grows, self._bound, self._most = grows, bound, most
+        self.ended_as_seen = False
+        """No engine said the last word."""
+        self.may_have_cost = False
+        """Some engine may have generated something of it."""
+        self.delivered = Delivered(order.choices, logprobs=bool(order.logprobs))
+        self._limiter, self._carrier = limiter, carrier
+        self._grows, self._bound, self._watch = order.grows, order.max_tokens, order.watch
         self._extending: asyncio.Task[None] | None = None
         self._refused_early = False
-        self._post, self._settled, self._watch = post, settled, watch
         self._pending: Delta | None = None
         self._fault: InferenceError | None = None
         self._cancelled: str | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._began = time.monotonic()
-        self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
         self._ttft_s: float | None = None
 
     async def read(self) -> Delta | Done:
@@ -87,11 +99,11 @@ class Stream:
         return ready
 
     def cancel(self, reason: str) -> None:
-        """Abort it in the engine, if it still runs; `reason` becomes its finish reason."""
+        """Abort it wherever it runs or waits; `reason` becomes its finish reason."""
         if self.done is None and self._cancelled is None:
             self._cancelled = reason
             self._pending = None
-            self._post(Cancel(self.id, reason, self.attempt))
+            self._stop(reason)
 
     def end(self, error: InferenceError) -> None:
         """End it from outside: the reader gets `error` at once, and the engine aborts."""
@@ -100,26 +112,49 @@ class Stream:
             self.cancel(error.code)
             self._wake()
 
+    # --- who brings it to engines ----------------------------------------------------------------
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since it came."""
+        return time.monotonic() - self._began
+
+    @property
+    def is_wanted(self) -> bool:
+        """Nobody has ended it."""
+        return self._cancelled is None and self.done is None
+
+    @property
+    def ttft_s(self) -> float | None:
+        """When its first delta came; None before."""
+        return self._ttft_s
+
+    def stay(self) -> None:
+        """Whatever becomes of its engine, it goes to no other one."""
+        if self.order is not None:
+            self.order = None
+            self._carrier.forgot(self)
+            self.delivered.forget()
+
     def waits(self, wait: Wait) -> None:
-        """The engine said what it waits for."""
-        if self._watch is not None and self._ttft_s is None:
+        """What it waits for: an engine said so, or it waits for an engine."""
+        if self._watch is not None and (self.leg is None or not self.leg.has_begun):
             self._watch(wait)
 
     def push(self, delta: Delta) -> None:
         """Take a delta from the engine."""
         if self._ttft_s is None:
-            self._ttft_s = time.monotonic() - self._began
-        self._prompt_tokens += delta.prompt_tokens
-        self._cached_tokens += delta.cached_tokens
-        self._completion_tokens += delta.tokens
+            self._ttft_s = self.elapsed_s
+        delta = self.delivered.add(delta)
+        if self.order is not None and not self.delivered.can_move:
+            self.stay()
         if self._cancelled is None:
             self._pending = delta if self._pending is None else self._pending.merged(delta)
             self._wake()
             self._stay_within_limits()
 
     def settle(self, done: Done) -> None:
-        """Take the engine's last word."""
-        done = self._believed(done, self._most)
+        """Take the last word on it."""
         if self._bound is not None and self._reached(self._bound, done):
             self.limited = RateLimitExceeded(
                 f"The answer was ended at {self._bound} tokens, which is what the limits allow an "
@@ -127,40 +162,36 @@ class Stream:
             )
         if self.limited is not None:
             done = msgspec.structs.replace(done, finish_reason="length", fault=None)
-        self.done = done
+        self.stay()
+        self.done, self.leg = done, None
         self._wake()
-        self._settled(self)
+        self._carrier.settled(self)
 
-    def lose(self) -> None:
-        """The engine is gone; its last word is what was seen of it."""
+    def settle_as_seen(self, finish_reason: str | None, error: InferenceError | None) -> None:
+        """No engine will say a last word, so it is what was seen of the answer."""
         usage = Usage(
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
-            completion_tokens=self._completion_tokens,
+            prompt_tokens=self.delivered.prompt_tokens,
+            cached_tokens=self.delivered.cached_tokens,
+            completion_tokens=self.delivered.completion_tokens,
             ttft_s=self._ttft_s,
-            total_s=time.monotonic() - self._began,
+            total_s=self.elapsed_s,
         )
-        lost = EngineLost(
-            f"The engine `{self.engine_id}` was lost before this answer was complete."
-        )
-        self.settle(Done(self.id, usage, fault=Fault.of(lost), attempt=self.attempt))
-
-    @staticmethod
-    def _believed(done: Done, most: Bounds) -> Done:
-        """What it says is reserved in its place, so it could use up somebody's budget."""
-        usage = most.clamped(done.usage)
-        return done if usage is done.usage else msgspec.structs.replace(done, usage=usage)
+        fault = None if error is None else Fault.of(error)
+        self.ended_as_seen = True
+        self.settle(Done(self.id, usage, finish_reason, fault=fault, attempt=self.attempt))
 
     @staticmethod
     def _reached(bound: int, done: Done) -> bool:
         """Else it was the model's context that ended it."""
         return done.finish_reason == "length" and done.usage.completion_tokens >= bound
 
+    # --- limits ----------------------------------------------------------------------------------
+
     def _stay_within_limits(self) -> None:
         reserved = self.reservation.output_tokens
         if not self._grows or reserved is None or self._extending is not None:
             return
-        left = reserved - self._completion_tokens
+        left = reserved - self.delivered.completion_tokens
         if left <= 0 or (left < LOW_TOKENS and not self._refused_early):
             self._extending = asyncio.create_task(self._extend(reserved))
 
@@ -172,15 +203,24 @@ class Stream:
             self.reservation.output_tokens = reserved + EXTENSION_TOKENS
         except InferenceError as refusal:
             self._refused_early = True
-            if self._completion_tokens >= reserved:
+            if self.delivered.completion_tokens >= reserved:
                 self._cut(refusal)
         self._extending = None
 
     def _cut(self, refusal: InferenceError) -> None:
-        if self.done is None and self._cancelled is None:
+        if self.is_wanted:
             self.limited = refusal
             self._cancelled = refusal.code
-            self._post(Cancel(self.id, "length", self.attempt))
+            self._stop("length")
+
+    def _stop(self, reason: str) -> None:
+        self.stay()
+        if self.leg is None:
+            self._carrier.stopped(self)
+        else:
+            self.leg.link.post(Cancel(self.id, reason, self.leg.attempt))
+
+    # --- the reader ------------------------------------------------------------------------------
 
     def _take(self) -> Delta | Done | None:
         if self._fault is not None:

@@ -44,6 +44,7 @@ from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet import history
 from inference.gateway.fleet.demand import FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
+from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
@@ -95,7 +96,19 @@ class Parts:
         limiter = configured(LedgerSpent(budgets))
         engines = KnownEngines(settings.ENGINE_TOKEN, settings.ENGINE_TOKEN_UNTIL)
         dispatches = Dispatches(settings.DISPATCH_KEY, takes_unsigned=engines.takes_shared)
-        hub = Hub(settings.GATEWAY_URL, ledger, limiter, engines=engines, dispatches=dispatches)
+        hub = Hub(
+            settings.GATEWAY_URL,
+            ledger,
+            limiter,
+            engines=engines,
+            dispatches=dispatches,
+            holding=Holding(
+                seconds=settings.QUEUE_WITHOUT_ENGINE_S,
+                requests=settings.HELD_REQUESTS,
+                bytes=settings.HELD_BYTES,
+            ),
+            kept_bytes=settings.MOVABLE_BYTES,
+        )
         gate = Gate(
             Signer(settings.INTERNAL_TOKEN),
             PostgresRedeemer(registry),

@@ -12,7 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from inference.errors import InferenceError, NotFound, Unavailable
@@ -68,6 +73,7 @@ class Metrics:
             [
                 *self._engines(),
                 *self._pools(),
+                *self._moves(),
                 *self._ledger_and_limits(),
                 *await _reconciliation(self._database),
             ]
@@ -104,6 +110,23 @@ class Metrics:
                 if name in figures:
                     family.add_metric([pool], figures[name])
             yield family
+
+    def _moves(self) -> Iterator[Metric]:
+        moves = CounterMetricFamily(
+            "lorikeet_moves",
+            "Requests that their engine did not bring to their end, and what became of them.",
+            labels=["reason", "outcome"],
+        )
+        for (why, outcome), count in self._hub.moves.items():
+            moves.add_metric([why, outcome], count)
+        yield moves
+        gaps = self._hub.gaps
+        yield HistogramMetricFamily(
+            "lorikeet_move_gap_seconds",
+            "How long readers of streams that moved waited.",
+            buckets=gaps.buckets(),
+            sum_value=gaps.total_s,
+        )
 
     def _ledger_and_limits(self) -> Iterator[Metric]:
         ledger, limiter = self._ledger, self._limiter

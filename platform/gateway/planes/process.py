@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> None:
     parts = Parts.configured()
 
     async def drained() -> None:
-        parts.hub.closing = True
+        parts.hub.close()
         await drain(parts.hub, options.drain)
 
     try:

@@ -59,6 +59,9 @@ class Demanded:
         self._pool, self._per_engine = pool, per_engine
         self._asked_at = -math.inf
         self._known: int | None = None
+        self._met = False
+        """Whether the pool was there once: it is known, and clients can ask for it, by its first
+        engine, which nobody asks for."""
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         wanted = self._wanted(time.monotonic())
@@ -77,7 +80,9 @@ class Demanded:
                 self._known = None
             else:
                 pool = fleet.pools.get(self._pool)
-                self._known = math.ceil(pool.demand / self._per_engine) if pool else 0
+                self._met |= pool is not None and pool.engines > 0
+                least = 0 if self._met else 1
+                self._known = max(least, math.ceil(pool.demand / self._per_engine) if pool else 0)
         return self._known
 
 
@@ -160,7 +165,7 @@ def deployed(options: argparse.Namespace, profile: EngineProfile, drain_s: float
         "autoscaling_config": {
             "min_replicas": options.min,
             "max_replicas": options.max,
-            "initial_replicas": options.min,
+            "initial_replicas": max(1, options.min),
             "upscale_delay_s": options.up_after,
             "downscale_delay_s": options.down_after,
             "policy": {"policy_function": f"{__name__}:policy"},

@@ -15,6 +15,7 @@
 -- streams                        hash: streams by scope id
 -- b:<scope id>:<period>:<start>  hash: one budget
 -- r:<id>                         one reservation: the Charge that made it, as it came, and its parts
+-- told:<id>                      what others reported of it: a Report as it came
 -- held:<holder>                  set of ids
 -- leases                         sorted set: holders by the end of their lease in milliseconds
 -- gone:<id>                      a withdrawn id

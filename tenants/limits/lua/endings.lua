@@ -83,7 +83,7 @@ local function limits_streams(scope)
 end
 
 local function finish(id, reservation, outcome)
-  call('DEL', PREFIX .. 'r:' .. id)
+  call('DEL', PREFIX .. 'r:' .. id, PREFIX .. 'told:' .. id)
   call('SREM', PREFIX .. 'held:' .. reservation.holder, id)
   for _, scope in ipairs(reservation.scopes) do
     correct(scope, reservation, outcome)
@@ -105,10 +105,10 @@ local function with_tokens(amounts, prompt_tokens, output_tokens)
   return made
 end
 
-local function outcome_of(reservation)
-  -- What stays counted, by the command.
+local function outcome_of(reservation, command)
+  -- What stays counted, by a command.
   local amounts = reservation.amounts
-  if command.type == 'settle' then
+  if command.type == 'settle' or command.type == 'report' then
     local prompt, output = command.prompt_tokens, command.output_tokens
     local uncached = prompt - command.cached_tokens
     local whole, rest = exact_cost(reservation.rate, uncached, command.cached_tokens, output)
@@ -127,10 +127,25 @@ end
 if command.type == 'settle' or command.type == 'keep' or command.type == 'release' then
   local reservation = load(command.id)
   if reservation then
-    finish(command.id, reservation, outcome_of(reservation))
+    finish(command.id, reservation, outcome_of(reservation, command))
   elseif command.type == 'release' then
     call('SET', PREFIX .. 'gone:' .. command.id, 1, 'PX', WITHDRAWN_MS)
   end
+  return pack({type = 'done'})
+end
+
+if command.type == 'report' then
+  local reservation, told = load(command.id), PREFIX .. 'told:' .. command.id
+  local lease = reservation and call('ZSCORE', PREFIX .. 'leases', reservation.holder)
+  if lease and tonumber(lease) > now then
+    local before = call('GET', told)
+    if not before or command.output_tokens >= unpack_(before).output_tokens then
+      call('SET', told, ARGV[1])
+    end
+    return pack({type = 'done'})
+  end
+  if reservation then finish(command.id, reservation, outcome_of(reservation, command)) end
+  call('SET', PREFIX .. 'gone:' .. command.id, 1, 'PX', WITHDRAWN_MS)
   return pack({type = 'done'})
 end
 
@@ -141,7 +156,8 @@ local function reclaim()
   for _, id in ipairs(call('SPOP', held, RECLAIMED_AT_ONCE)) do
     local reservation = load(id)
     if reservation then
-      finish(id, reservation, {
+      local told = call('GET', PREFIX .. 'told:' .. id)
+      finish(id, reservation, told and outcome_of(reservation, unpack_(told)) or {
         amounts = with_tokens(reservation.amounts, 0, 0), uncached = 0, cost = 0, rest = 0,
         doubted = true,
       })

@@ -93,7 +93,7 @@ class _Answer:
         if self.four_letters and not self.limited and said != one.tokens:
             one.wrong = f"the text has {one.tokens} tokens, but the usage says {said}"
             return
-        one.complete, one.usage = True, self.usage
+        one.complete, one.usage, one.limited = True, self.usage, self.limited
         one.text = "\0".join(self.texts.values())
 
     def _add_choice(self, choice: dict[str, Any]) -> None:

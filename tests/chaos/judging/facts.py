@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Counts(NamedTuple):
@@ -26,7 +26,8 @@ NOTHING = Counts()
 class Entry:
     """An attempt of a request that ended, by an engine's journal; the ledger must say the same.
 
-    `started_at` is a unix time in seconds; PostgreSQL keeps microseconds of it.
+    `started_at` is a unix time in seconds; PostgreSQL keeps microseconds of it. Of its output
+    tokens, `inherited` are of lower attempts.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Entry:
     finish_reason: str
     started_at: float = field(compare=False)
     attempt: int = 1
+    inherited: int = 0
 
     @property
     def key(self) -> tuple[str, int]:
@@ -50,7 +52,8 @@ class Event:
 
     `made_at` is the unix time in seconds at which the gateway took the request; between it and the
     entry's `started_at` the limits let it pass. `prices` are of prompt, cached prompt
-    and output; `group` is its row in the rollups.
+    and output; `group` is its row in the rollups; `regenerated` are output tokens of lower attempts
+    that none went on from.
     """
 
     entry: Entry
@@ -59,6 +62,7 @@ class Event:
     prices: tuple[int, int, int]
     cost: int
     group: Group
+    regenerated: int = 0
 
 
 class Group(NamedTuple):
@@ -125,7 +129,7 @@ class JournalEnd:
 
 @dataclass(slots=True)
 class Seen:
-    """One request as the recorder inside an engine saw it.
+    """One attempt of a request as the recorder inside an engine saw it.
 
     `states` are what the engine had counted after each of its steps; `handed_on` are output tokens
     in what it gave to the agent; `finish_reason` is the engine's own, empty if it gave none.
@@ -137,6 +141,11 @@ class Seen:
     states: list[Counts] = field(default_factory=list)
     handed_on: int = 0
     finish_reason: str = ""
+    attempt: int = 1
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.id, self.attempt
 
     @property
     def counts(self) -> Counts:
@@ -155,6 +164,10 @@ class Received:
     tenant: str
     gateway: str
     began: float
+    key: str = ""
+    """The API key."""
+    path: str = ""
+    body: dict[str, Any] = field(default_factory=dict)
     streams: bool = False
     idempotency_key: str = ""
     id: str = ""
@@ -165,6 +178,8 @@ class Received:
     usage: Counts | None = None
     replayed: bool = False
     complete: bool = False
+    limited: bool = False
+    """By a limit, so that the same request may have another answer."""
     left: bool = False
     error: str = ""
     broken: str = ""
@@ -185,7 +200,8 @@ class Received:
 class Life:
     """One process from its start to its end; unix times in seconds, `None`: never.
 
-    `killed` says by what: `kill -9` or a request to stop; empty if it ended by itself.
+    `killed` says by what: `kill -9`, or a request to stop for good or to be started again; empty if
+    it ended by itself.
     """
 
     name: str
@@ -200,8 +216,27 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A `kill -9` that met a living process."""
+    """A strike that met somebody; what hangs does so for some `seconds`."""
 
     at: float
     kind: str
     name: str
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A request that another engine went on with, as its gateway logged it; `gap_s` is how long its
+    reader waited."""
+
+    id: str
+    gap_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """The answer of a request that moved, and that of the same request when nothing was killed."""
+
+    id: str
+    text: str
+    undisturbed: str

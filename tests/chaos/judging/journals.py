@@ -44,7 +44,7 @@ class JournalFile:
         match kind, rest:
             case "begun", [id, [billed, *_], _]:
                 self.id, self.billed = id, billed
-            case "opened", [_, id, _, _, attempt]:
+            case "opened", [_, id, _, _, attempt, *_]:
                 self.open.add((id, attempt))
             case "closed", [entry]:
                 closed = _entry(self.id, entry)
@@ -83,7 +83,7 @@ def _whole(data: bytes) -> Iterator[bytes]:
 
 
 def _entry(journal: str, entry: list[Any]) -> Entry:
-    id, account, model, usage, finish_reason, attempt, *_ = entry
+    id, account, model, usage, finish_reason, attempt, inherited, *_ = entry
     tenant_id, key_id, started_at, *_ = account
     return Entry(
         id=id,
@@ -93,6 +93,7 @@ def _entry(journal: str, entry: list[Any]) -> Entry:
         model=model,
         started_at=started_at,
         attempt=attempt,
+        inherited=inherited,
         counts=Counts(*usage[:3]),
         finish_reason=finish_reason,
     )

@@ -16,13 +16,13 @@ SELECT id, journal, tenant_id, key_id, model, prompt_tokens, cached_tokens, comp
        finish_reason, extract(epoch FROM started_at)::float8 AS started_at, engine_id,
        prompt_price, cached_prompt_price, output_price, cost,
        extract(epoch FROM date_trunc('hour', started_at, 'UTC'))::bigint AS hour, adapter,
-       base_model, attempt
+       base_model, attempt, inherited_tokens, regenerated_tokens
 FROM tenants_usageevent
 """
 _SUPERSEDED = """
 SELECT request_id, one.journal, tenant_id, key_id, model, one.prompt_tokens, one.cached_tokens,
        one.completion_tokens, one.finish_reason, extract(epoch FROM one.started_at)::float8,
-       one.attempt
+       one.attempt, one.inherited_tokens
 FROM tenants_supersededattempt AS one
 JOIN tenants_usageevent AS event ON event.id = request_id AND event.started_at = one.started_at
 """
@@ -65,11 +65,14 @@ def events() -> list[Event]:
 def _event(row: tuple[Any, ...]) -> Event:
     id, journal, tenant_id, key_id, model, *rest = row
     prompt, cached, output, finish_reason, started_at, engine_id, *rest = rest
-    *prices, cost, hour, adapter, base_model, attempt = rest
-    counts = Counts(prompt, cached, output)
-    entry = Entry(id, journal, tenant_id, key_id, model, counts, finish_reason, started_at, attempt)
+    *prices, cost, hour, adapter, base_model, attempt, inherited, regenerated = rest
+    entry = Entry(
+        id, journal, tenant_id, key_id, model, Counts(prompt, cached, output), finish_reason,
+        started_at, attempt, inherited,
+    )  # fmt: skip
     group = Group(hour, tenant_id, key_id, adapter, model, base_model)
-    return Event(entry, _made_at(id), engine_id, (prices[0], prices[1], prices[2]), cost, group)
+    price = prices[0], prices[1], prices[2]
+    return Event(entry, _made_at(id), engine_id, price, cost, group, regenerated)
 
 
 def superseded() -> list[Entry]:

@@ -8,8 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.judging.facts import Life
+from tests.chaos.judging.facts import Life, Moved
 from tests.chaos.judging.verdict import CRASHES
+
+MOST_MOVES = 2
+"""Of one request."""
 
 
 def crashes(path: Path) -> Iterator[str]:
@@ -17,8 +20,13 @@ def crashes(path: Path) -> Iterator[str]:
     for line in path.read_text(errors="replace").splitlines():
         if line.startswith("Traceback"):
             yield f"{path.name}: {line}"
-        elif (event := _event(line)).get("event") in CRASHES:
+        elif (event := _event(line)).get("event") in CRASHES and not _is_cut(path, event):
             yield f"{path.name}: {event}"
+
+
+def _is_cut(path: Path, event: dict[str, Any]) -> bool:
+    """An agent does not wait for its answers: what is left moves."""
+    return path.name.startswith("agent") and event.get("event") == "drain_cut_short"
 
 
 def degraded(path: Path, lives: Sequence[Life]) -> Iterator[tuple[float, float]]:
@@ -44,6 +52,21 @@ def unkept(path: Path) -> Iterator[float]:
         event = _event(line)
         if (event.get("event"), event.get("pool")) == ("database_unavailable", "answers"):
             yield _time_of(event)
+
+
+def moved(path: Path) -> Iterator[Moved]:
+    """The requests of this gateway that went on on another engine."""
+    for line in path.read_text(errors="replace").splitlines():
+        if (event := _event(line)).get("event") == "request_moved":
+            yield Moved(event["request_id"], event["gap_s"])
+
+
+def stayed(path: Path) -> Iterator[str]:
+    """The requests of this gateway that had moved as often as one may."""
+    for line in path.read_text(errors="replace").splitlines():
+        event = _event(line)
+        if event.get("event") == "request_moved_no_more" and event["moves"] >= MOST_MOVES:
+            yield event["request_id"]
 
 
 def _death_between(lives: Sequence[Life], since: float, event: dict[str, Any]) -> float | None:

@@ -29,7 +29,8 @@ from inference.link.wire import EngineStats, ModelInfo
 
 
 class Line(msgspec.Struct, array_like=True, frozen=True):
-    """The state of one request: what the engine counted, and the output tokens it handed on.
+    """The state of one attempt: what the engine counted, and the output tokens it handed on, both
+    with what it goes on from.
 
     `finish_reason` is the engine's own; empty until it is given.
     """
@@ -40,6 +41,7 @@ class Line(msgspec.Struct, array_like=True, frozen=True):
     completion_tokens: int = 0
     handed_on: int = 0
     finish_reason: str = ""
+    attempt: int = 1
 
 
 class Record:
@@ -66,10 +68,16 @@ class WatchedMeter(Meter):
     The engine raises `completion_tokens` last in each step.
     """
 
-    def __init__(self, id: str, agents: Meter, record: Record) -> None:
-        self.id, self.agents, self.record = id, agents, record
-        self.handed_on = 0
-        super().__init__()
+    def __init__(self, work: Work, record: Record) -> None:
+        agents = work.meter
+        self.id, self.attempt, self.agents, self.record = work.id, work.attempt, agents, record
+        self.handed_on = agents.completion_tokens
+        super().__init__(
+            agents.prompt_tokens,
+            agents.cached_tokens,
+            agents.completion_tokens,
+            agents.reasoning_tokens,
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -87,6 +95,7 @@ class WatchedMeter(Meter):
             self.completion_tokens,
             self.handed_on,
             finish_reason,
+            self.attempt,
         )
 
 
@@ -100,6 +109,10 @@ class Recorded:
     @property
     def info(self) -> ModelInfo:
         return self.inside.info
+
+    @property
+    def step_tokens(self) -> int:
+        return self.inside.step_tokens
 
     @property
     def alive(self) -> bool:
@@ -118,7 +131,7 @@ class Recorded:
         await self.inside.ping()
 
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
-        meter = WatchedMeter(work.id, work.meter, self.record)
+        meter = WatchedMeter(work, self.record)
         async with aclosing(self.inside.generate(replace(work, meter=meter))) as outputs:
             async for output in outputs:
                 meter.handed_on += output.tokens

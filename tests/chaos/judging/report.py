@@ -11,6 +11,12 @@ from rich.table import Table
 from tests.chaos.judging.facts import Life, Received
 from tests.chaos.judging.verdict import Check, Facts
 
+WITHOUT_DEATH = {
+    "backend": "one backend of {}",
+    "hang": "{} stopped for seconds",
+    "cut": "links to {} cut",
+}
+"""Strikes of which nobody is away."""
 MAX_FAULTS = 20
 """Of one check that are shown; the first ones say what is wrong."""
 
@@ -28,14 +34,15 @@ def show(console: Console, checks: list[Check], facts: Facts, seconds: float) ->
 
 
 def _kills(facts: Facts, seconds: float) -> Table:
-    table = Table("killed with -9", "times", "a minute", "back after s", "at most", title="Kills")
+    table = Table("struck", "times", "a minute", "back after s", "at most", title="Kills")
     for (kind, name), times in sorted(Counter((one.kind, one.name) for one in facts.kills).items()):
         a_minute = f"{times / seconds * 60:.1f}"
-        if kind == "backend":
-            table.add_row(f"one backend of {name}", str(times), a_minute)
+        if kind in WITHOUT_DEATH:
+            table.add_row(WITHOUT_DEATH[kind].format(name), str(times), a_minute)
         else:
             away = _away([life for life in facts.lives if life.name == name])
-            table.add_row(name, str(times), a_minute, f"{median(away):.1f}", f"{max(away):.1f}")
+            shown = f"{name} drained" if kind == "drain" else name
+            table.add_row(shown, str(times), a_minute, f"{median(away):.1f}", f"{max(away):.1f}")
     all_times = len(facts.kills)
     table.add_row("all", str(all_times), f"{all_times / seconds * 60:.1f}", style="bold")
     return table

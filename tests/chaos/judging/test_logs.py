@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tests.chaos.judging import logs
-from tests.chaos.judging.facts import Life
+from tests.chaos.judging.facts import Life, Moved
 
 
 def line(event: str, at: float, **fields: object) -> str:
@@ -37,6 +37,23 @@ def test_crashes(tmp_path: Path) -> None:
     assert "request_crashed" in first
     assert "r1" in first
     assert "Traceback" in second
+
+
+def test_an_agent_need_not_wait_for_its_answers(tmp_path: Path) -> None:
+    path = tmp_path / "agent-0.log"
+    path.write_text(line("drain_cut_short", 3.0, requests=1, moving=1))
+    assert not list(logs.crashes(path))
+
+
+def test_what_moved(tmp_path: Path) -> None:
+    path = log(
+        tmp_path,
+        line("request_moved", 5.0, request_id="r1", gap_s=0.25),
+        line("request_moved_no_more", 6.5, request_id="r2", moves=2),
+        line("request_moved_no_more", 7.5, request_id="r3", moves=1),
+    )
+    assert list(logs.moved(path)) == [Moved("r1", 0.25)]
+    assert list(logs.stayed(path)) == ["r2"]
 
 
 def test_times_without_answers_of_idempotency_keys(tmp_path: Path) -> None:

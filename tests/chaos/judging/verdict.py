@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 from tests.chaos.judging.facts import (
@@ -24,9 +25,11 @@ from tests.chaos.judging.facts import (
     JournalSums,
     Kill,
     Life,
+    Moved,
     Received,
     Seen,
     Sums,
+    Twin,
 )
 from tests.chaos.plan import Strike
 
@@ -41,12 +44,15 @@ OPENLY_SAID = {
     "rate_limit_exceeded",
     "insufficient_quota",
     "server_is_overloaded",
-    "no_engine_available",
     "service_unavailable",
-    "engine_lost",
     "adapter_unavailable",
+    "request_quarantined",
 }
 """Errors that a client may get while processes die; any other is a mistake."""
+WITHOUT_ENGINE = {"no_engine_available", "engine_lost", "engine_failed", "generation_timeout"}
+"""Errors that he may get only where no engine could take his request."""
+NOTICED_S = 12.0
+"""From an engine's death, at the latest, until its requests are with another one that serves."""
 
 CRASHES = {
     "request_crashed",
@@ -154,6 +160,10 @@ class Facts:
     budgets: int = 0
     """How many there are."""
     leftovers: Leftovers = field(default_factory=Leftovers)
+    moved: list[Moved] = field(default_factory=list)
+    stayed: set[str] = field(default_factory=set)
+    """Ids of requests that had moved as often as one may."""
+    twins: list[Twin] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
     """Lines of logs with an event of `CRASHES`."""
     unseen: Unseen = Unseen(streamed=1, whole=1)
@@ -222,48 +232,48 @@ def _differences(journaled: Entry, written: Entry) -> Iterator[str]:
 def ledger_is_recorder(facts: Facts) -> Check:
     """What ended while its agent lived is billed to the token."""
     check = Check("ledger = recorder, ended while the agent lived")
-    seen, whole = _by_id(facts.seen, lambda one: one.id), []
-    for event in facts.events:
-        entry = event.entry
+    seen, whole = _by_id(facts.seen, lambda one: one.key), []
+    for entry in _in_ledger(facts):
         if entry.finish_reason == CUT:
             continue
         whole.append(entry.counts)
-        runs = seen.get(entry.id, [])
+        runs = seen.get(entry.key, [])
         if len(runs) > 1:
             check.faults.append(f"{entry.id} ran {len(runs)} times")
         recorded = Counts.total(run.counts for run in runs) if runs else NOTHING
         if recorded != entry.counts:
             check.faults.append(f"{entry.id}: billed {entry.counts}, recorded {recorded}")
-    billed = {event.entry.id for event in facts.events}
-    for id in seen.keys() - billed:
-        check.faults.append(f"{id} was generated but is not in the ledger: {seen[id]}")
-    check.figures = f"{len(whole):,} requests, {_tokens(Counts.total(whole))}"
+    billed = {entry.key for entry in _in_ledger(facts)}
+    for key in seen.keys() - billed:
+        check.faults.append(f"{key[0]} was generated but is not in the ledger: {seen[key]}")
+    check.figures = f"{len(whole):,} attempts, {_tokens(Counts.total(whole))}"
     return check
 
 
 def cut_requests(facts: Facts) -> Check:
     """What a kill cut is billed up to the last steps, and only a kill cuts."""
     check = Check("ledger <= recorder, cut by the agent's kill -9")
-    seen = {one.id: one for one in facts.seen}
+    seen = {one.key: one for one in facts.seen}
     streams = {one.id for one in facts.received if one.streams}
-    killed = {f"{life.name}-{life.pid}" for life in facts.lives if life.killed == KILLED}
+    ends = (KILLED, DRAINED)  # what has moved as often as one may ends with its engine
+    killed = {f"{life.name}-{life.pid}" for life in facts.lives if life.killed in ends}
     cut, lost = [], []
-    for event in facts.events:
-        if event.entry.finish_reason != CUT:
+    for entry in _in_ledger(facts):
+        if entry.finish_reason != CUT:
             continue
-        run = seen.get(event.entry.id, Seen(event.entry.id, ""))
-        cut.append(event.entry.counts)
+        run = seen.get(entry.key, Seen(entry.id, ""))
+        cut.append(entry.counts)
         if run.run and run.run not in killed:
             check.faults.append(f"{run.id} was cut, but {run.run} was not killed")
         unseen = facts.unseen.streamed if run.id in streams else facts.unseen.whole
         states = [NOTHING, *run.states][-1 - unseen :]
-        if event.entry.counts not in states:
+        if entry.counts not in states:
             check.faults.append(
-                f"{run.id}: billed {event.entry.counts}, but the last steps were {states}"
+                f"{run.id}: billed {entry.counts}, but the last steps were {states}"
             )
-        lost.append(run.counts.completion_tokens - event.entry.counts.completion_tokens)
+        lost.append(run.counts.completion_tokens - entry.counts.completion_tokens)
     check.figures = (
-        f"{len(cut):,} requests, {_tokens(Counts.total(cut))}; "
+        f"{len(cut):,} attempts, {_tokens(Counts.total(cut))}; "
         f"{sum(lost):,} generated in a last step that nobody received, at most "
         f"{max(lost, default=0)} of one request"
     )
@@ -325,6 +335,82 @@ def _could_not_be_kept(facts: Facts, answer: Received) -> bool:
     """Whether its gateway found PostgreSQL away before it sent the answer's end."""
     times = facts.unkept.get(answer.gateway, [])
     return any(answer.began <= at <= answer.ended for at in times)
+
+
+# --- moves ---------------------------------------------------------------------------------------
+
+
+def engines_failed_nobody(facts: Facts) -> Check:
+    """No request ended for want of an engine while another one could take it, but those that had
+    moved as often as one may."""
+    check = Check("engines' deaths failed no request")
+    ended = [one for one in facts.received if one.error in WITHOUT_ENGINE]
+    bounded = [one for one in ended if one.id in facts.stayed]
+    for one in ended:
+        if one.id not in facts.stayed and _somebody_served(facts, one):
+            check.faults.append(f"{one.id} got the error {one.error} at {one.ended:.1f}")
+    quarantined = sum(one.error == "request_quarantined" for one in facts.received)
+    check.figures = (
+        f"{len(facts.moved):,} moves; {len(bounded)} requests had moved twice, {quarantined} were "
+        f"on two engines that died; {len(ended) - len(bounded)} found none alive"
+    )
+    return check
+
+
+def _somebody_served(facts: Facts, one: Received) -> bool:
+    """Whether an engine was there for long enough before the request ended."""
+    since = one.ended - NOTICED_S
+    hung = {
+        kill.name
+        for kill in facts.kills
+        if kill.kind == "hang" and kill.at < one.ended and kill.at + kill.seconds > since
+    }
+    return any(
+        life.kind == "agent"
+        and life.name not in hung
+        and life.ready is not None
+        and life.ready < since
+        and (life.ended is None or life.ended > one.ended)
+        for life in facts.lives
+    )
+
+
+def answers_equal_their_twins(facts: Facts) -> Check:
+    """Who was moved got what he would have got undisturbed."""
+    check = Check("answers that moved = their undisturbed twins")
+    for twin in facts.twins:
+        if twin.text != twin.undisturbed:
+            check.faults.append(f"{twin.id}: {twin.text!r} instead of {twin.undisturbed!r}")
+    if facts.moved and not facts.twins:
+        check.faults.append(f"{len(facts.moved)} requests moved, and none was asked for again")
+    gaps = sorted(one.gap_s for one in facts.moved) or [0.0]
+    check.figures = (
+        f"{len(facts.twins)} answers; gaps of {len(facts.moved)} moves: p50 "
+        f"{gaps[len(gaps) // 2]:.2f} s, p99 {gaps[len(gaps) * 99 // 100]:.2f} s"
+    )
+    return check
+
+
+def regenerated_is_not_billed(facts: Facts) -> Check:
+    """What no attempt went on from is counted beside the bill, which is the highest attempt's."""
+    check = Check("regenerated tokens counted, not billed")
+    attempts = _by_id(_in_ledger(facts), lambda entry: entry.id)
+    for event in facts.events:
+        own = sorted(attempts[event.entry.id], key=lambda entry: entry.attempt)
+        expected = sum(
+            max(0, lower.counts.completion_tokens - higher.inherited)
+            for lower, higher in pairwise(own)
+        )
+        if event.regenerated != expected:
+            check.faults.append(
+                f"{event.entry.id}: {event.regenerated} tokens regenerated, not {expected}"
+            )
+    moved = sum(len(own) > 1 for own in attempts.values())
+    check.figures = (
+        f"{sum(event.regenerated for event in facts.events):,} tokens of {moved:,} requests that "
+        "have several attempts"
+    )
+    return check
 
 
 # --- no duplicates -------------------------------------------------------------------------------
@@ -528,7 +614,7 @@ def everybody_was_answered(facts: Facts) -> Check:
     for one in facts.received:
         if one.wrong:
             check.faults.append(f"{one.id or 'a request'} at {one.gateway}: {one.wrong}")
-        elif one.error and one.error not in OPENLY_SAID:
+        elif one.error and one.error not in OPENLY_SAID | WITHOUT_ENGINE:
             check.faults.append(f"{one.id} got the error {one.error} ({one.status})")
         elif one.broken and not _was_down(facts, one):
             check.faults.append(
@@ -552,7 +638,7 @@ def _was_down(facts: Facts, one: Received) -> bool:
     )
 
 
-KILLED, STOPPED = "kill -9", "stop"
+KILLED, STOPPED, DRAINED = "kill -9", "stop", "drain"
 
 
 def only_the_killed_died(facts: Facts) -> Check:
@@ -562,7 +648,7 @@ def only_the_killed_died(facts: Facts) -> Check:
     for life in facts.lives:
         if life.ended is None or (life.killed == KILLED and life.status == -signal.SIGKILL):
             continue
-        if life.killed == STOPPED:
+        if life.killed in (STOPPED, DRAINED):
             if life.status:
                 check.faults.append(f"{life.name} stopped with the status {life.status}")
         elif life.ready is None and life.kind in ("gateway", "postgres"):
@@ -584,6 +670,9 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     recorder_is_sound,
     clients_are_billed_enough,
     one_bill_per_idempotency_key,
+    engines_failed_nobody,
+    answers_equal_their_twins,
+    regenerated_is_not_billed,
     each_id_once,
     costs_are_right,
     rollups_are_events,

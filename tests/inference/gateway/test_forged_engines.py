@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from inference.errors import EngineLost, NoEngine
-from inference.gateway.fleet.hub import MAX_ENTRIES, Order
+from inference.gateway.fleet.hub import MAX_ENTRIES
+from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.stream import Stream
 from inference.grants import Ask, EngineCredential, Reservation, Target
 from inference.link import wire

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from inference.errors import NoEngine
+from inference.errors import EngineLost
 from inference.grants import Target
 from inference.link import versions, wire
 from inference.link.wire import AdapterRef, Frame
@@ -256,9 +256,14 @@ async def test_an_old_agents_heartbeats_drains_and_errors_mean_what_they_did(ben
 
 async def test_an_old_agent_gets_no_second_attempt(bench: Bench) -> None:
     """It would journal it as the first."""
-    await old_agent(bench)
-    with pytest.raises(NoEngine, match="version 2"):
-        bench.submit("r1", attempt=2)
+    first = await bench.join("another")
+    stream = bench.submit("r1")
+    await first.asked()
+    old = await old_agent(bench)
+    first.hang_up()
+    with pytest.raises(EngineLost):
+        await stream.read()
+    assert old.all_heard
 
 
 @asynccontextmanager

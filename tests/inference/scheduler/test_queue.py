@@ -43,6 +43,45 @@ def generated(q: Queue, id: str, tokens: int, *, prompt: int = 1, cached: int = 
     q.progress(id, prompt_tokens=prompt, cached_tokens=cached, completion_tokens=tokens)
 
 
+# --- prompts that are computed -------------------------------------------------------------------
+
+
+def test_long_prompts_are_computed_one_at_a_time_and_short_ones_go_before() -> None:
+    q = queue(step_tokens=100)
+    push(q, "a1", "a2", tenant="a", prompt_tokens=101)
+    push(q, "b1", tenant="b", prompt_tokens=500)
+    push(q, "c1", "c2", tenant="c", prompt_tokens=100)
+    assert sorted(q.admit(0.0)) == ["a1", "c1", "c2"]
+    generated(q, "a1", 0, prompt=101)
+    assert q.admit(PATIENCE_S) == []  # nor do the impatient
+    generated(q, "a1", 1, prompt=101)
+    assert q.admit(PATIENCE_S) == ["b1"]
+    q.finish("b1", PATIENCE_S)  # whose client left
+    assert q.admit(PATIENCE_S) == ["a2"]
+
+
+def test_what_another_engine_generated_is_computed_too() -> None:
+    q = queue(step_tokens=100)
+    push(q, "moved", tenant="a", prompt_tokens=50, generated=60, paid=110)
+    push(q, "long", tenant="b", prompt_tokens=101)
+    assert q.admit(0.0) == ["moved"]
+    generated(q, "moved", 60, prompt=50)
+    assert q.admit(0.0) == []
+    generated(q, "moved", 61, prompt=50)
+    assert q.admit(0.0) == ["long"]
+
+
+def test_short_prompts_wait_while_two_steps_of_them_are_to_be_computed() -> None:
+    q = queue(step_tokens=100)
+    push(q, *"abcdef", prompt_tokens=80)
+    assert q.admit(0.0) == ["a", "b", "c"]
+    generated(q, "b", 1, prompt=80)
+    generated(q, "b", 2, prompt=80)
+    assert q.admit(0.0) == ["d"]
+    push(q, "long", tenant="b", prompt_tokens=101)
+    assert q.admit(0.0) == ["long"]
+
+
 # --- places --------------------------------------------------------------------------------------
 
 

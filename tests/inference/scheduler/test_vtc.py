@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.agent.scheduler.lazy_heap import LazyHeap
-from inference.agent.scheduler.vtc import FIRST_SWEEP, VirtualTokenCounters
+from inference.scheduler.lazy_heap import LazyHeap
+from inference.scheduler.vtc import FIRST_SWEEP, VirtualTokenCounters
 
 pytestmark = pytest.mark.pure
 

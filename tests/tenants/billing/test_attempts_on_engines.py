@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,17 +11,18 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from inference.agent.engines.synthetic import SyntheticEngine
-from inference.gateway.fleet.hub import Hub, Order
+from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
+from inference.gateway.fleet.held import Holding
+from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.stream import Stream
 from inference.grants import Grant, Price, Reservation, Target
-from inference.link.wire import Done
+from inference.link.wire import Delta, Done
 from tenants.billing.receipts import describe
 from tenants.billing.reconciliation import drifts, journal_differences
-from tenants.models import EngineJournal, SupersededAttempt, UsageEvent, UsageRollup
 from tenants.models import Price as PriceRow
-from tests.inference.rig import agent_on, chat, gateway, until
-from tests.inference.samples import MODEL
+from tenants.models import SupersededAttempt, UsageEvent, UsageRollup
+from tests.inference.rig import Gateway, agent_on, chat, gateway, until
+from tests.inference.samples import MODEL, MOVABLE
 from tests.tenants.billing.test_ledger import Customer, make_customer
 from tests.tenants.making import make_base
 from tests.tenants.spending import patient_ledger
@@ -38,55 +38,80 @@ async def acme(async_db: None) -> Customer:
 def order(who: Customer, tokens: int) -> Order:
     grant = Grant(who.key_id, who.tenant_id, "acme", frozenset(), None, 1.0, "salt")
     target = Target(MODEL.name, MODEL.name, price=PRICE)
-    body = msgspec.json.encode(chat(max_tokens=tokens, stream=True))
+    body = msgspec.json.encode(chat(max_tokens=tokens, stream=True, ignore_eos=True))
     return Order(grant, target, Reservation("r1"), "chat", body, "interactive", 60.0)
 
 
-async def generated(hub: Hub, order: Order) -> Done:
-    """Read the attempt to its end."""
-    stream: Stream = hub.submit(order)
+async def read_until(stream: Stream, tokens: int) -> None:
+    """Take so many tokens of the answer, and not the rest."""
+    while tokens > 0:
+        delta = await stream.read()
+        assert isinstance(delta, Delta)
+        tokens -= delta.tokens
+
+
+async def rest_of(stream: Stream) -> Done:
+    """Read the answer to its end."""
     while True:
         if isinstance(got := await stream.read(), Done):
             return got
 
 
-@pytest.mark.parametrize("order_of_attempts", [(1, 2), (2, 1)])
-async def test_two_attempts_on_two_engines_end_with_one_bill(
-    acme: Customer, tmp_path: Path, order_of_attempts: tuple[int, int]
+ALL, LOST = 9, 4
+"""Output tokens of the answer, and of what its first engine had when it was lost."""
+
+
+def stalls(after_tokens: int) -> Behaviour:
+    return Behaviour(tokens_per_second=200.0, stall_after_tokens=after_tokens)
+
+
+@pytest.mark.parametrize("told_first", [1, 2])
+async def test_a_request_that_moves_is_one_bill(
+    acme: Customer, tmp_path: Path, told_first: int
 ) -> None:
-    tokens = {1: 3, 2: 5}
-    first = order(acme, tokens[1])
-    orders = {1: first, 2: replace(first, attempt=2, body=order(acme, tokens[2]).body)}
-    engines = {attempt: SyntheticEngine(MODEL) for attempt in tokens}
+    """Its lost engine comes back at another gateway, before the other one is done or after."""
+    first, second = (SyntheticEngine(MOVABLE, stalls(LOST)) for _ in range(2))
+    roots = [tmp_path / "1", tmp_path / "2"]
+    for root in roots:
+        root.mkdir()
     async with AsyncExitStack() as stack:
-        ledgers = [await stack.enter_async_context(patient_ledger()) for _ in tokens]
-        made = [await stack.enter_async_context(gateway(recorder=one)) for one in ledgers]
-        for attempt, one in zip(order_of_attempts, made, strict=True):
-            root = tmp_path / str(attempt)
-            root.mkdir()
-            engine = engines[attempt]
-            async with agent_on(engine, root, [one], id=f"engine-{attempt}") as rig:
-                done = await generated(one.hub, orders[attempt])
-                assert done.usage.completion_tokens == tokens[attempt]
-                await until(lambda: not rig.agent.stats().unbilled.requests)
-    for engine in engines.values():
+        ledgers = [await stack.enter_async_context(patient_ledger()) for _ in range(2)]
+        one = await stack.enter_async_context(gateway(recorder=ledgers[0], holding=Holding(60.0)))
+        other = await stack.enter_async_context(gateway(recorder=ledgers[1]))
+        async with agent_on(first, roots[0], [one], id="engine-1"):
+            stream = one.hub.submit(order(acme, ALL))
+            await read_until(stream, LOST)
+        made = await stack.enter_async_context(agent_on(second, roots[1], [one], id="engine-2"))
+        if told_first == 1:
+            await tell_elsewhere(first, roots[0], other)
+        second.behaviour = Behaviour()
+        done = await rest_of(stream)
+        assert (done.attempt, done.usage.completion_tokens) == (2, ALL)
+        await until(lambda: not made.agent.stats().unbilled.requests)
+        if told_first == 2:
+            await tell_elsewhere(first, roots[0], other)
+        assert list(one.limits.settled) == [] and one.limits.offered.count("r1") == 1
+    for engine in (first, second):
         await engine.close()
-    await sync_to_async(judge)(tokens)
+    await sync_to_async(judge)()
 
 
-def judge(tokens: dict[int, int]) -> None:
+async def tell_elsewhere(engine: SyntheticEngine, root: Path, gateway: Gateway) -> None:
+    """The engine's agent starts again, and has another gateway bill what its journal holds."""
+    async with agent_on(engine, root, [gateway], id="engine-1") as again:
+        await until(lambda: not again.agent.stats().unbilled.requests)
+
+
+def judge() -> None:
     event = UsageEvent.objects.get()
     assert (event.id, event.attempt, event.engine_id) == ("r1", 2, "engine-2")
-    assert event.completion_tokens == tokens[2]
-    assert event.regenerated_tokens == tokens[1], "the second one began from nothing"
-    cost = event.prompt_tokens * PRICE.prompt + tokens[2] * PRICE.output
+    assert (event.completion_tokens, event.inherited_tokens) == (ALL, LOST)
+    cost = event.prompt_tokens * PRICE.prompt + ALL * PRICE.output
     assert event.cached_tokens == 0 and event.cost == cost
     lower = SupersededAttempt.objects.get()
-    assert (lower.attempt, lower.engine_id) == (1, "engine-1")
-    assert lower.completion_tokens == tokens[1]
+    assert (lower.attempt, lower.engine_id, lower.completion_tokens) == (1, "engine-1", LOST)
+    assert event.regenerated_tokens == 0
     assert [(row.requests, int(row.cost)) for row in UsageRollup.objects.all()] == [(1, cost)]
-    journals = EngineJournal.objects.order_by("engine_id")
-    assert [row.ledger_completion_tokens for row in journals] == [tokens[1], tokens[2]]
     assert not any(drifts()) and journal_differences() == []
     assert describe(event)["attempt"] == 2
 
@@ -99,7 +124,7 @@ async def test_a_price_that_changes_before_the_end_changes_no_bill(
         engine = SyntheticEngine(MODEL)
         async with agent_on(engine, tmp_path, [one]) as rig:
             await sync_to_async(set_price)()
-            await generated(one.hub, order(acme, 4))
+            await rest_of(one.hub.submit(order(acme, 4)))
             await until(lambda: not rig.agent.stats().unbilled.requests)
         await engine.close()
     event = await UsageEvent.objects.aget()

@@ -1,6 +1,8 @@
 // What is shown of an answer in figures.
 export const PHASES = {
   waiting: "Waiting for an engine",
+  held: "Waiting for an engine",
+  moving: "Moving to another engine",
   fetching: "Fetching the adapter",
   queued: "Queued",
   loading: "Loading the adapter",

@@ -127,6 +127,12 @@ class VLLMEngine:
         return cls(profile, llm, load, serving, info, events, resumes=resumes)
 
     @property
+    def step_tokens(self) -> int:
+        """As vLLM batches them."""
+        tokens: int = self._llm.vllm_config.scheduler_config.max_num_batched_tokens
+        return tokens
+
+    @property
     def alive(self) -> bool:
         """False once the engine core is gone."""
         return not self._closed and not self._llm.errored

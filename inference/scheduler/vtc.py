@@ -33,7 +33,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inference.agent.scheduler.lazy_heap import LazyHeap, Rank
+from inference.scheduler.lazy_heap import LazyHeap, Rank
 
 MAX_TENANTS = 65_536
 """Counters kept: about 10 MB."""

@@ -1,0 +1,48 @@
+"""One attempt of a request, on the link of the engine that tries it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from inference.gateway.fleet.dispatches import Bounds
+from inference.link.wire import Done
+
+if TYPE_CHECKING:
+    from inference.gateway.fleet.engine_link import EngineLink
+    from inference.gateway.fleet.stream import Stream
+
+
+class LegOwner(Protocol):
+    """Who sends requests to engines, and hears from their links how that went."""
+
+    def begun(self, leg: Leg) -> None:
+        """Its engine sends something of it, for the first time."""
+        ...
+
+    def ended(self, leg: Leg, done: Done) -> None:
+        """Its engine said the last word on it."""
+        ...
+
+    def lost(self, leg: Leg) -> None:
+        """Its engine's link ended."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Leg:
+    """`most` is what its engine is believed, of lower attempts and this one together."""
+
+    owner: LegOwner
+    stream: Stream
+    link: EngineLink
+    attempt: int
+    most: Bounds
+    has_begun: bool = False
+
+    def believed(self, done: Done) -> Done:
+        """What it says is reserved in its place, so it could use up somebody's budget."""
+        usage = self.most.clamped(done.usage)
+        return done if usage is done.usage else msgspec.structs.replace(done, usage=usage)

@@ -1,0 +1,27 @@
+"""No process works on a database that is not of its release."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.databases import ADDRESS
+from tests.gateway.test_planes import ROOT
+
+
+@pytest.mark.parametrize("process", ["gateway", "console", "worker"])
+def test_a_process_does_not_start_before_the_migrations(process: str) -> None:
+    environment = os.environ | {"DATABASE_URL": ADDRESS}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), process],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode != 0
+    assert "run `manage.py migrate` first" in done.stderr
