@@ -54,9 +54,9 @@ def test_engines_that_tell_nothing_are_followed_by_guesses() -> None:
 
 def test_what_ran_on_an_engine_that_dies_goes_on_elsewhere() -> None:
     found = simulated(3, dies=True)
-    assert found.moves > 5
+    assert found.moves > 0
     assert len(found.worked) == ENGINES - 1
-    assert found.hit_ratio > 0.75
+    assert found.hit_ratio > 0.9
 
 
 def test_a_simulation_is_the_same_each_time() -> None:
