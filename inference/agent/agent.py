@@ -40,6 +40,7 @@ from inference.agent.outbox import too_long
 from inference.agent.progress import Progress
 from inference.agent.scheduler.queue import Queue, Request
 from inference.agent.scheduler.slots import Slots
+from inference.agent.warm_prefixes import Change, WarmPrefixes
 from inference.agent.watchdog import until_hung
 from inference.errors import EngineFailed, InferenceError, Overloaded
 from inference.link import wire
@@ -52,6 +53,9 @@ log = structlog.get_logger(__name__)
 STATS_INTERVAL_S = 1.0
 TICK_S = 0.1
 """How often shares are charged, usage is reported, and answers that don't stream show progress."""
+
+MAX_AWAITED = 64
+"""Adapters that are told to have requests waiting for them."""
 
 FAREWELL_S = 2.0
 """How long the gateways are waited for while they are told that the engine failed, or goes."""
@@ -96,6 +100,8 @@ class Agent:
             **queue,
         )
         self._watch = Progress(self._queue)
+        self._warm = WarmPrefixes()
+        self._tells_warmth = engine.cache_news() is not None
         self._residency = Residency(engine, store, self._slots, self._publish)
         self._links: dict[str, tuple[Link, asyncio.Task[None]]] = {}
         self._bootstrap: frozenset[str] = frozenset()
@@ -221,7 +227,12 @@ class Agent:
             self._engine.info,
             self.stats(),
             self._run_id,
+            self._warm.all() if self._tells_warmth else None,
         )
+
+    def warmed_since(self, mark: int) -> Change:
+        """What the engine's prefix cache took in and gave up after this mark."""
+        return self._warm.since(mark)
 
     def heard(self, link: Link, frame: Frame) -> None:
         """Act on a gateway's frame."""
@@ -303,7 +314,22 @@ class Agent:
             failures=self._failures.count,
             last_failure=self._failures.last,
             refused_suspects=self._failures.refusals,
+            spare=self._slots.spare,
+            **self._demand(),
         )
+
+    def _demand(self) -> dict[str, Any]:
+        """What of `EngineStats` is of the requests that are here."""
+        queued_tokens, active, awaited = 0, dict[str, None](), dict[str, None]()
+        for job in self._jobs.values():
+            if job.first_token_at is None:
+                queued_tokens += job.prompt_tokens
+                if job.prefix is not None:
+                    queued_tokens -= self._warm.held_tokens(job.prefix, job.prompt_tokens)
+            if job.adapter is not None:
+                (awaited if job.admitted_at is None else active)[job.adapter.name] = None
+        waiting = [name for name in awaited if name not in active][:MAX_AWAITED]
+        return {"queued_tokens": queued_tokens, "active": list(active), "awaited": waiting}
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -368,6 +394,8 @@ class Agent:
             job.submitted_at = time.monotonic()
             self._watch.moved(job)
             self._billing.open(job, frame.account, frame.model)
+            if job.prefix is not None:
+                self._warm.expect(job.key, job.prefix)
             self.sending()  # to the engine, where it costs something
             work = Work(
                 id=job.id,
@@ -421,6 +449,8 @@ class Agent:
     def _tell(self, job: Job, output: Output | None = None) -> None:
         delta = job.delta(output)
         if delta is not None:
+            if delta.prompt_tokens:
+                self._warm.counted(job.key, delta.prompt_tokens)
             self._billing.advanced(job)
             if (error := too_long(delta)) is not None:
                 raise error
@@ -478,6 +508,7 @@ class Agent:
         for job in self._jobs.values():
             self._tell(job)
             self._charge(job)
+        self._warm.hear(self._engine.cache_news() or ())
         self._admit()  # patience runs out without any other event
         with suppress(EngineFailed):  # `run` sees that it failed
             self.sending()  # maybe nobody is there to be told, and the journal is all that hears

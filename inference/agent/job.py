@@ -11,7 +11,18 @@ import msgspec
 from inference.agent.engines.engine import Meter, Output, key_of
 from inference.agent.link import Link
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
-from inference.link.wire import AdapterRef, Delta, Done, Fault, Load, Loaded, Resume, Submit, Usage
+from inference.link.wire import (
+    AdapterRef,
+    Delta,
+    Done,
+    Fault,
+    Load,
+    Loaded,
+    Prefix,
+    Resume,
+    Submit,
+    Usage,
+)
 
 CANCELLED, MOVED = "cancelled", "moved"
 """Finish reasons of requests that did not end by themselves. A moved one goes on elsewhere."""
@@ -34,6 +45,9 @@ class Job:
     attempt: int = 1
     wants_ids: bool = False
     tenant: str = ""
+    prompt_tokens: int = 0
+    """The gateway's estimate."""
+    prefix: Prefix | None = None
     digest: str = ""
     """Names what is asked for (`inference.link.suspects`); empty before it was looked at."""
     on_trial: bool = False
@@ -64,6 +78,8 @@ class Job:
             attempt=frame.attempt,
             wants_ids=frame.ids,
             tenant=frame.tenant,
+            prompt_tokens=frame.prompt_tokens,
+            prefix=frame.prefix if frame.prefix and frame.prefix.is_sound else None,
             meter=_meter_of(inherited),
             told=_meter_of(inherited),
             inherited=inherited,

@@ -15,6 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, ConnectionClosedOK, InvalidHandshake
 
 from inference.agent.outbox import Outbox, residency_change
+from inference.agent.warm_prefixes import Change
 from inference.errors import InferenceError
 from inference.link import wire
 from inference.link.session import LOST_S, Side, State
@@ -34,6 +35,10 @@ class Owner(Protocol):
 
     def hello(self) -> wire.Hello:
         """What to greet a gateway with."""
+        ...
+
+    def warmed_since(self, mark: int) -> Change:
+        """What the engine's prefix cache took in and gave up after this mark."""
         ...
 
     def heard(self, link: Link, frame: Frame) -> None:
@@ -96,6 +101,8 @@ class Link:
         self._shell: Shell | None = None
         """Of the connection, while there is one."""
         self._told_resident: list[str] = []
+        self._warm_mark = 0
+        """Up to where the gateway was told what the prefix cache holds."""
 
     @property
     def open(self) -> bool:
@@ -175,6 +182,7 @@ class Link:
         shell = self._shell = Shell(Side.AGENT, DialledSocket(socket), self.url)
         hello = self._owner.hello()
         self._told_resident = hello.stats.resident
+        self._warm_mark = self._owner.warmed_since(self._warm_mark).mark  # all up to now is in it
         try:
             await shell.send(hello)
             await shell.converse(self)
@@ -221,7 +229,17 @@ class Link:
         loaded, evicted = residency_change(self._told_resident, resident)
         self._told_resident = resident
         stats = msgspec.structs.replace(frame.stats, resident=[])
-        return msgspec.structs.replace(frame, stats=stats, loaded=loaded, evicted=evicted)
+        change = self._owner.warmed_since(self._warm_mark)
+        self._warm_mark = change.mark
+        return msgspec.structs.replace(
+            frame,
+            stats=stats,
+            loaded=loaded,
+            evicted=evicted,
+            warm=change.warm,
+            cold=change.cold,
+            anew=change.anew,
+        )
 
     def _drop(self) -> None:
         if self._shell is not None:

@@ -60,6 +60,7 @@ class Dispatcher:
             if resolved.over:  # nothing awaited may lie between it and the submit
                 target = await self._directory.resolve(grant, call.model)
             bound = operation.bound(call, reservation.output_tokens)
+            adapter = target.adapter
             return self._hub.submit(
                 Order(
                     grant=grant,
@@ -79,6 +80,7 @@ class Dispatcher:
                     choices=call.choices,
                     most_tokens=bound if call.max_tokens is None else call.max_tokens,
                     logprobs=call.logprobs,
+                    prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
                 )
             )
         except BaseException:

@@ -30,8 +30,16 @@ FIELDS: Mapping[type, Mapping[str, int]] = {
     wire.LedgerEntry: {"attempt": 2, "inherited_tokens": 2},
     wire.Delta: {"attempt": 2, "ids": 2},
     wire.Wait: {"attempt": 2},
-    wire.Hello: {"run": 2},
-    wire.EngineStats: {"failures": 3, "last_failure": 3, "refused_suspects": 3},
+    wire.Hello: {"run": 2, "warm": 4},
+    wire.EngineStats: {
+        "failures": 3,
+        "last_failure": 3,
+        "refused_suspects": 3,
+        "queued_tokens": 4,
+        "active": 4,
+        "awaited": 4,
+        "spare": 4,
+    },
     wire.Submit: {
         "attempt": 2,
         "ids": 2,
@@ -39,10 +47,11 @@ FIELDS: Mapping[type, Mapping[str, int]] = {
         "wanted_tokens": 3,
         "logprobs": 3,
         "resume": 4,
+        "prefix": 4,
     },
     wire.Done: {"attempt": 2},
     wire.Cancel: {"attempt": 2},
-    wire.Stats: {"loaded": 2, "evicted": 2},
+    wire.Stats: {"loaded": 2, "evicted": 2, "warm": 4, "cold": 4, "anew": 4},
     wire.UsageAck: {"attempts": 2},
 }
 """The version that brought each appended field; those not named came with their struct."""

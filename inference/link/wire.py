@@ -8,6 +8,8 @@ sizes bytes, counts tokens.
 from __future__ import annotations
 
 import hashlib
+import struct
+from collections.abc import Collection
 from typing import Any, get_args
 
 import msgspec
@@ -16,6 +18,9 @@ from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolVi
 
 PROTOCOL_VERSION = 4
 OLDEST_VERSION = 1
+
+HASH_BYTES = 8
+"""Of a beginning of a prompt (`Prefix`)."""
 
 MAX_FRAME_BYTES = 32 << 20
 MAX_BODY_BYTES = MAX_FRAME_BYTES - (1 << 20)
@@ -263,6 +268,14 @@ class EngineStats(Value, frozen=True):
     """How it failed last: `died`, or `hung`."""
     refused_suspects: int = 0
     """Requests refused in this run because engines had failed with them (`Suspect`)."""
+    queued_tokens: int = 0
+    """Of the prompts of all requests without output, in the agent's queue or the engine, about."""
+    active: list[str] = []
+    """LoRA names of the adapters with running requests: they have a slot."""
+    awaited: list[str] = []
+    """LoRA names of those whose requests wait for a slot or their load; some, if there are many."""
+    spare: int = 0
+    """How many more adapters could be loaded without one that has to go."""
 
 
 class Suspect(Value, frozen=True):
@@ -307,6 +320,8 @@ class Hello(Frame, tag="hello", frozen=True):
     stats: EngineStats = EngineStats()
     run: str = ""
     """New at each start of the agent: tells two agents that were given one id apart."""
+    warm: bytes | None = None
+    """Hashes (`Prefix.hashes`) of all that its prefix cache holds; None: the engine doesn't say."""
 
 
 class Welcome(Frame, tag="welcome", frozen=True):
@@ -340,6 +355,47 @@ class Resume(Value, frozen=True):
     """The choices that had ended, with their finish reasons."""
     usage: Usage = Usage()
     """Of the lower attempts together, cumulative: the prompt once."""
+
+
+class Prefix(Value, frozen=True):
+    """Names the beginnings of a prompt, the shortest first (`inference.operations.beginnings`).
+
+    `hashes` has HASH_BYTES for each, keyed by tenant and adapter. `ends` has 4 bytes for each:
+    where it ends, in characters; the last is about where the prompt does. Little-endian.
+    """
+
+    hashes: bytes
+    ends: bytes
+
+    @classmethod
+    def of(cls, hashes: Collection[int], ends: Collection[int]) -> Prefix:
+        """From integers; `ends` grow, and there is one at least."""
+        return cls(hashes_of(hashes), struct.pack(f"<{len(ends)}I", *ends))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it is what `of` makes; else nothing may be asked of it."""
+        count, rest = divmod(len(self.ends), 4)
+        return count > 0 == rest and len(self.hashes) == HASH_BYTES * count and any(self.ends[-4:])
+
+    def numbers(self) -> tuple[int, ...]:
+        """The hashes as integers."""
+        return numbers_of(self.hashes)
+
+    def tokens(self, prompt_tokens: int) -> list[int]:
+        """How many of the prompt's tokens each has, as far as characters tell."""
+        ends = struct.unpack_from(f"<{len(self.ends) // 4}I", self.ends)
+        return [prompt_tokens * end // ends[-1] for end in ends]
+
+
+def numbers_of(hashes: bytes) -> tuple[int, ...]:
+    """Hashes one after another as integers; what is left over is none."""
+    return struct.unpack_from(f"<{len(hashes) // HASH_BYTES}Q", hashes)
+
+
+def hashes_of(numbers: Collection[int]) -> bytes:
+    """The reverse of `numbers_of`."""
+    return struct.pack(f"<{len(numbers)}Q", *numbers)
 
 
 class Submit(Frame, tag="submit", frozen=True):
@@ -381,6 +437,8 @@ class Submit(Frame, tag="submit", frozen=True):
     """Log-probabilities that it asks for with each token of each of them."""
     resume: Resume | None = None
     """Go on from here; None begins anew."""
+    prefix: Prefix | None = None
+    """Its prompt's beginnings, in which names the engine says what it holds of them."""
 
 
 class Step(Frame, tag="step", frozen=True):
@@ -451,6 +509,12 @@ class Stats(Frame, tag="stats", frozen=True):
     `EngineStats.resident`, at whose end they belong."""
     evicted: list[str] = []
     """LoRA names that are no longer loaded."""
+    warm: bytes = b""
+    """Hashes (`Prefix.hashes`) of what the prefix cache holds since the last frame on this link."""
+    cold: bytes = b""
+    """Of what it no longer holds."""
+    anew: bool = False
+    """Nothing that was said to be warm before still counts."""
 
 
 class Served(Frame, tag="served", frozen=True):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from inference.link.wire import Prefix
+from inference.operations.beginnings import Beginnings
 
 if TYPE_CHECKING:
     from inference.operations.operation import Operation
@@ -17,7 +20,8 @@ class Call:
     body doesn't. `tokens` counts those of all `prompts` where they come as tokens, 0 where they are
     text. A `flex` request may wait behind others. `parsers` are those that its engine should have
     (`ModelInfo.parsers`), `logprobs` are asked for with each token of each choice. `body` is what
-    the engine's agent gets: the client's bytes, unless the operation makes something else of them.
+    the engine's agent gets: the client's bytes, unless the operation makes something else of them;
+    `beginnings` are those of its prompt, none where it has many.
     """
 
     operation: Operation
@@ -32,6 +36,13 @@ class Call:
     parsers: tuple[str, ...] = ()
     logprobs: int = 0
     body: bytes = b""
+    beginnings: Beginnings = field(default_factory=Beginnings, compare=False)
+
+    def take_prefix(self, salt: str, adapter: str) -> Prefix | None:
+        """What names its prompt's beginnings for this tenant's salt and adapter; they are not kept
+        here any longer."""
+        beginnings, self.beginnings = self.beginnings, Beginnings()
+        return beginnings.named(salt, adapter)
 
     def take_body(self) -> bytes:
         """The body, which is not kept here any longer: a call lives as long as its answer, and the

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.operations.beginnings import Beginnings
 from inference.operations.constraints import check_tools, with_parameters
 from inference.operations.fields import SAMPLING
 from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
@@ -46,6 +48,18 @@ class _Message(msgspec.Struct):
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
     tool_call_id: str | None = None
+
+    def texts(self) -> Iterator[str]:
+        """What a template may write of it, the longest texts by themselves."""
+        about = (self.role, self.name, self.tool_call_id, self.reasoning, self.reasoning_content)
+        yield "\0".join([part or "" for part in about])
+        if isinstance(self.content, list):
+            yield from (part.text or part.refusal or "" for part in self.content)
+        elif self.content:
+            yield self.content
+        for call in self.tool_calls or ():
+            yield call.function.name
+            yield call.function.arguments
 
 
 class _ChatFields(Fields):
@@ -103,6 +117,18 @@ class Chat(OpenAIOperation[_ChatFields]):
         must_use = choice not in (b"null", b'"none"', b'"auto"')
         are_tools = check_tools(fields.tools, must_use=must_use)
         return ("tool",) if are_tools and choice != b'"none"' else ()
+
+    def beginnings(self, fields: _ChatFields) -> Beginnings:
+        """Each message ends one; tools are in all of them."""
+        tools = bytes(fields.tools)
+        beginnings = Beginnings(b"" if tools == b"null" else tools)
+        for message in fields.messages:
+            if beginnings.full:
+                break
+            for text in message.texts():
+                beginnings.add(text)
+            beginnings.mark()
+        return beginnings
 
     def logprobs(self, fields: _ChatFields) -> int:
         """Of the token itself, and of `top_logprobs` others."""

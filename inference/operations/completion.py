@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.operations.beginnings import MAX_CHARS, Beginnings
 from inference.operations.estimate import MAX_TOKENS
 from inference.operations.fields import SAMPLING
 from inference.operations.openai import ARRAY, NULL, Fields, OpenAIOperation, top_of
@@ -50,6 +51,16 @@ class Completion(OpenAIOperation[_CompletionFields]):
             return len(msgspec.json.decode(array.string, type=list[msgspec.Raw])), 0
         parts = bytes(array.string)
         return max(1, parts.count(b"[") - 1), parts.count(b",") + 1
+
+    def beginnings(self, fields: _CompletionFields) -> Beginnings:
+        """Of one text or list of tokens, as JSON has it; without what opens and closes it."""
+        beginnings = Beginnings()
+        array = ARRAY.match(fields.prompt)
+        if array is None or array[1] not in (b'"', b"["):
+            text = memoryview(fields.prompt)[1:-1][:MAX_CHARS]
+            beginnings.add(str(text, "latin-1"))
+            beginnings.mark()
+        return beginnings
 
     def logprobs(self, fields: _CompletionFields) -> int:
         """Of the token itself, and of `logprobs` others."""

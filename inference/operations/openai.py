@@ -15,6 +15,7 @@ import msgspec
 
 from inference.errors import InferenceError, InvalidRequest
 from inference.link.wire import Usage
+from inference.operations.beginnings import Beginnings
 from inference.operations.call import Call
 from inference.operations.constraints import check_response_format, check_structured_outputs
 from inference.operations.fields import check_fields
@@ -120,6 +121,10 @@ class OpenAIOperation(Operation, Generic[Read]):
         return ()
 
     @abstractmethod
+    def beginnings(self, fields: Read) -> Beginnings:
+        """Those of its prompt; none where there are many prompts."""
+
+    @abstractmethod
     def logprobs(self, fields: Read) -> int:
         """How many log-probabilities come with each token of each choice."""
 
@@ -173,6 +178,7 @@ class OpenAIOperation(Operation, Generic[Read]):
             parsers=self.parsers(fields),
             logprobs=self.logprobs(fields),
             body=body,
+            beginnings=self.beginnings(fields),
         )
 
     def framing(self, call: Call, id: str, created: int) -> OpenAIFraming:

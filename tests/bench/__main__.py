@@ -25,6 +25,8 @@ from tests.bench import (  # noqa: E402
     metering,
     pages,
     planes,
+    routing,
+    scaling,
     streams,
     thrash,
     throughput,
@@ -44,6 +46,8 @@ BENCHMARKS = {
     "ledger": ledger.run,
     "pages": pages.run,
     "planes": planes.run,
+    "routing": routing.run,
+    "scale": scaling.run,
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from inference.agent.engines.cache_news import Stored
 from inference.agent.engines.engine import (
     IDS_AT_ONCE,
     Engine,
@@ -85,6 +86,30 @@ async def test_without_streaming_the_text_is_the_same(engine: Engine, kind: Any)
     assert len(whole.outputs) <= 2, "the first token, then the rest"
     assert (whole.tokens, whole.finish_reason) == (8, "length")
     assert whole.meter == replace(streamed.meter, cached_tokens=whole.meter.cached_tokens)
+
+
+@pytest.mark.parametrize("body", [{}, {"n": 2, "temperature": 1.0}], ids=["lean", "full"])
+async def test_it_says_what_its_prefix_cache_holds_for_whom(
+    engine: Engine, body: dict[str, Any]
+) -> None:
+    """All that the prompt has of it, be it new or not."""
+    salt = f"salt-{body}"
+    held = []
+    for _ in range(2):
+        engine.cache_news()
+        answer = await ask(engine, salt=salt, messages=LONG, **body)
+        news = [*(engine.cache_news() or ())]
+        while not any(isinstance(one, Stored) for one in news):
+            await ask(engine, max_tokens=1, salt=salt)  # news come between two steps
+            news += engine.cache_news() or ()
+        stored = [one for one in news if isinstance(one, Stored) and one.key == answer.work.key]
+        assert stored[0].parent is None
+        held.append(stored[0].blocks)
+        assert len(held[-1]) * stored[0].block_tokens <= answer.meter.prompt_tokens
+        assert len(held[-1]) * stored[0].block_tokens >= answer.meter.cached_tokens
+    assert answer.meter.cached_tokens > 0
+    common = min(map(len, held))
+    assert common and held[0][:common] == held[1][:common]
 
 
 async def test_a_prompt_may_be_token_ids(engine: Engine) -> None:

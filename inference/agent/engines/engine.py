@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from inference.agent.engines.cache_news import News
 from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Resume
 from inference.operations.operation import Operation
 
@@ -201,6 +202,11 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats:
         """The state now; cheap enough to call once a second. `queued` and `resident` stay empty."""
+        ...
+
+    def cache_news(self) -> list[News] | None:
+        """What its prefix cache took in and gave up since the last call; None if it never says.
+        Cheap enough to call ten times a second."""
         ...
 
     async def close(self) -> None:

@@ -162,6 +162,7 @@ _NOT_EXTRA = {f.name for f in fields(EngineProfile)} | {
     "enable_log_requests",
     "trust_remote_code",
     "allowed_local_media_path",
+    "kv_events_config",
     "data_parallel_size",  # one agent per replica instead
 }
 """Fields with a setting of their own, and those on which isolation and accounting rest."""

@@ -29,6 +29,7 @@ from typing import Any, Self
 
 import msgspec
 
+from inference.agent.engines.cache_news import News, NewsLog, Removed, Stored
 from inference.agent.engines.engine import (
     IDS_AT_ONCE,
     LoadReport,
@@ -268,6 +269,10 @@ class SyntheticEngine:
             cached_tokens=self._totals.cached_tokens,
         )
 
+    def cache_news(self) -> list[News]:
+        """As the contract says."""
+        return self._prefixes.news.take()
+
     async def close(self) -> None:
         """As the contract says."""
         self.die()
@@ -332,7 +337,7 @@ class SyntheticEngine:
     def _count_prompt(self, work: Work, stream: _Stream) -> None:
         prompt, stream.prompt = stream.prompt, ""
         name = work.adapter.ref.name if work.adapter else ""
-        cached = self._prefixes.reuse(f"{work.salt}\0{name}", prompt)
+        cached = self._prefixes.reuse(work.key, f"{work.salt}\0{name}", prompt)
         for meter in (work.meter, self._totals):
             meter.prompt_tokens += tokens_in(prompt)
             meter.cached_tokens += cached
@@ -391,27 +396,36 @@ class SyntheticEngine:
 
 
 class _PrefixCache:
-    """Which blocks of which prompts were seen, least recently used first out."""
+    """Which blocks of which prompts were seen, least recently used first out; of one prompt, the
+    last goes first."""
 
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
         self._blocks: OrderedDict[int, None] = OrderedDict()
+        self.news = NewsLog()
 
-    def reuse(self, owner: str, prompt: str) -> int:
-        """Tokens of `prompt` that `owner` has sent before; remembers it.
+    def reuse(self, key: str, owner: str, prompt: str) -> int:
+        """Tokens of the prompt of the request `key` that `owner` has sent before; remembers it.
 
         The last block is always computed again, as vLLM does.
         """
-        size, key, hits, unbroken = BLOCK_TOKENS * TOKEN_CHARS, hash(owner), 0, True
+        size, block, hits, unbroken = BLOCK_TOKENS * TOKEN_CHARS, hash(owner), 0, True
+        blocks = list[int]()
         for start in range(0, len(prompt) - size, size):
-            key = hash((key, prompt[start : start + size]))
-            unbroken = unbroken and key in self._blocks
+            block = hash((block, prompt[start : start + size]))
+            unbroken = unbroken and block in self._blocks
             hits += unbroken
-            self._blocks[key] = None
-            self._blocks.move_to_end(key)
-        while len(self._blocks) > self._max_blocks:
-            self._blocks.popitem(last=False)
+            blocks.append(block)
+        self._hold(blocks)
+        self.news.add(Stored(key, None, blocks, BLOCK_TOKENS))
         return hits * BLOCK_TOKENS
+
+    def _hold(self, blocks: list[int]) -> None:
+        for block in reversed(blocks):
+            self._blocks[block] = None
+            self._blocks.move_to_end(block)
+        while len(self._blocks) > self._max_blocks:
+            self.news.add(Removed([self._blocks.popitem(last=False)[0]]))
 
 
 def tokens_in(text: str) -> int:

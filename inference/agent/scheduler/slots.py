@@ -49,6 +49,11 @@ class Slots:
         """Active slots that no adapter has."""
         return self._max_active - len(self._in_use)
 
+    @property
+    def spare(self) -> int:
+        """How many more adapters could be loaded without one that has to go."""
+        return self._max_resident - len(self._resident)
+
     def uses(self, adapter: str) -> int:
         """Running requests of this adapter."""
         return self._in_use.get(adapter, 0)

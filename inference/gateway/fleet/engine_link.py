@@ -128,7 +128,7 @@ class EngineLink:
         """Start an attempt of a request; its owner hears of it from now on."""
         self.post(frame)
         self._legs[frame.id, frame.attempt] = leg
-        self.engine.dispatched += 1
+        self.engine.took(frame)
         self.unbegun += 1
 
     async def load(self, frame: wire.Load) -> dict[str, Any]:
@@ -194,15 +194,22 @@ class EngineLink:
             raise ProtocolViolation("an engine's id has 1 to 255 printable characters")
         self._shell.peer = f"engine {hello.engine_id}"
         self.engine = EngineState(
-            hello.engine_id, hello.model, hello.stats, version=version, run=hello.run
+            hello.engine_id,
+            hello.model,
+            hello.stats,
+            version=version,
+            run=hello.run,
+            warm=hello.warm,
         )
         await self._owner.admit(self)
         self.post(wire.Welcome(version, self._owner.gateway_id, self._owner.gateways))
 
     def _push(self, deltas: Sequence[wire.Delta]) -> None:
         for delta in deltas:
-            leg = self._legs[delta.id, delta.attempt]
+            attempt = delta.id, delta.attempt
+            leg = self._legs[attempt]
             if not leg.has_begun:
+                self.engine.began(attempt)
                 self._begin(leg)
             leg.stream.push(delta)
 
@@ -213,7 +220,7 @@ class EngineLink:
 
     def _end(self, done: wire.Done) -> None:
         leg = self._legs.pop((done.id, done.attempt))
-        self.engine.dispatched -= 1
+        self.engine.ended((done.id, done.attempt))
         self.unbegun -= not leg.has_begun
         leg.owner.ended(leg, done)
 

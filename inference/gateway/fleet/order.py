@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.fleet.routing import Needs
 from inference.grants import Grant, Reservation, Target
-from inference.link.wire import Account, Resume, Submit, Wait
+from inference.link.wire import Account, Prefix, Resume, Submit, Wait
 
 Watch = Callable[[Wait], None]
 """Told what a request waits for, whenever that changes."""
@@ -24,8 +24,8 @@ class Order:
     is told what the request waits for. `parsers` are those that its engine should have
     (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client bounds it.
     `choices` texts are generated from `prompts`; `most_tokens` bounds each of them, None where only
-    the context does, and so many `logprobs` come with each of its tokens. `timeout_s` is from its
-    arrival here to its last token, over all attempts.
+    the context does, and so many `logprobs` come with each of its tokens. `prefix` names its
+    prompt's beginnings. `timeout_s` is from its arrival here to its last token, over all attempts.
     """
 
     grant: Grant
@@ -45,6 +45,7 @@ class Order:
     choices: int = 1
     most_tokens: int | None = None
     logprobs: int = 0
+    prefix: Prefix | None = None
     started_at: float = field(default_factory=time.time)
     """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
 
@@ -57,6 +58,9 @@ class Order:
             tokens=self.tokens,
             parsers=self.parsers,
             version=version,
+            tenant=self.grant.tenant,
+            prompt_tokens=self.prompt_tokens,
+            prefix=self.prefix,
         )
 
     def most(self, context: int) -> Bounds:
@@ -120,4 +124,5 @@ class Order:
             wanted_tokens=self.most_tokens,
             logprobs=self.logprobs,
             resume=resume,
+            prefix=self.prefix,
         )

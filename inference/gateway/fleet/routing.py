@@ -1,30 +1,90 @@
 """Which engine gets a request. No sockets, no loop: engines and their states in, a choice out.
 
 Engines of one base model may differ: during a rollout one takes adapters of rank 64 and another of
-rank 16, or only one has a tool parser. A request goes only to an engine that can do it. Among those
-one that already holds the adapter goes before one that would have to load it, unless its queue is
-so much longer that loading is the shorter wait; among equals the least loaded goes first.
+rank 16, or only one has a tool parser. A request goes only to an engine that can do it. Where none
+can, it depends on whose matter that is. What the operator's fleet lacks (an engine, a rank, a
+module, an operation) is `NoEngine`, which may pass. What the client asked for and no engine of this
+base model offers (a longer context, tools) goes to an engine all the same, whose error names the
+field and the limit.
 
-Where no engine can, it depends on whose matter that is. What the operator's fleet lacks (an
-engine, a rank, a module, an operation) is `NoEngine`, which may pass. What the client asked for and
-no engine of this base model offers (a longer context, tools) goes to an engine all the same, whose
-error names the field and the limit.
+Among those that can, the cheapest gets it, in tokens to compute before its first one comes:
+
+- the prompts that wait there already, and what of its own prompt the engine does not hold
+  (`warmth`);
+- its adapter, if that is not loaded or its slot not free: what a load costs in waiting;
+- what the engine is loaded above the others, and what its cache has no room for. So what is warm
+  draws requests until it costs the balance more than it saves, and a hot adapter or prompt is
+  loaded on further engines then and not before.
+
+Who holds nothing of a request would be chosen by chance, by each gateway another one. So such a
+request goes home: to the engine that its tenant and adapter rank first, the same one for all
+gateways, unless that is much dearer. Among equals the less loaded of two random ones goes first,
+for figures are up to a second old, and the single best of them would get everything until the next
+report. For the same reason what a gateway dispatches counts at once, for warm, loaded and waiting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import InitVar, dataclass, field
+from hashlib import blake2b
+from heapq import nlargest
+from operator import attrgetter
+from typing import NamedTuple
 
 from inference.errors import NoEngine
-from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Stats
+from inference.gateway.fleet.warmth import Warmth
+from inference.link.session import Attempt
+from inference.link.wire import (
+    AdapterRef,
+    EngineStats,
+    ModelInfo,
+    Prefix,
+    Stats,
+    Submit,
+)
 
-COLD_LOAD_COST = 8
-"""How many queued requests a cold adapter load weighs: what a load costs in steps of others'
-waiting is within an order of magnitude of a short request, and it evicts somebody's adapter."""
+REQUEST_TOKENS = 512
+"""What a request is taken for where an engine counts requests alone: before protocol version 4."""
+COUNTS_TOKENS_SINCE = 4
+
+LOAD_TOKENS = 16_384
+"""What a cold adapter load weighs: a second of a large engine's prefill, for which others wait.
+With less, adapters that could do with one engine are loaded on several, and push others out."""
+EVICTION_TOKENS = 8192
+"""On top, where another adapter has to go, which its tenant then waits for."""
+SLOT_TOKENS = 1024
+"""Where all slots are in use: some running request has to end first."""
+AWAITED_TOKENS = 1024
+"""What is left of a load that others wait for already."""
+LOADS_WITHIN = 30
+"""Reports, of which there is one a second, within which an adapter that a request went for is
+loaded there, or it failed."""
+
+LEVEL = 0.1
+"""What each token on an engine above the average costs. Little: it decides where conversations
+begin, and leaves them where they are."""
+EVEN = 1.4
+"""How far above the average an engine is loaded before each token costs a whole one."""
+IDLE_TOKENS = 4096
+"""An engine with less than that is not loaded: small differences are no reason to move."""
+TIE_TOKENS = 64
+HOME_TOKENS = 1024
+"""How much dearer than the cheapest engine a request's home may be."""
+NEAREST = 4
+"""Engines from home on that are looked at for a request of which nobody holds anything."""
+MAX_HOLDERS = 16
+"""Engines that are looked at of those that hold its beginning, or its adapter."""
+OUTPUT_TOKENS = 256
+"""An answer is taken for that long, if it may be longer."""
 
 RETRY_AFTER_S = 15.0
 """An engine that was lost is back within its start-up time, about this long on a small machine."""
+
+_random = random.Random()
+_ODD = 0x9E37_79B9_7F4A_7C15
+_64_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +101,22 @@ class Needs:
     """Keys of `ModelInfo.parsers`."""
     version: int = 1
     """Of the link's protocol, at least."""
+    tenant: str = ""
+    prompt_tokens: int = 0
+    """About."""
+    prefix: Prefix | None = None
+    """Its prompt's beginnings."""
+
+    @property
+    def home(self) -> int | None:
+        """The number that ranks engines for it; None where it belongs to nobody."""
+        name = "" if self.adapter is None else self.adapter.name
+        return _number(f"{self.tenant}\0{name}") if self.tenant or name else None
 
 
 @dataclass(slots=True)
 class EngineState:
-    """What this gateway knows of one engine."""
+    """What this gateway knows of one engine. What every decision looks at is a plain attribute."""
 
     id: str
     info: ModelInfo
@@ -57,22 +128,78 @@ class EngineState:
     """Of the protocol that its link speaks."""
     run: str = ""
     """The agent's run, if it says so."""
+    warm: InitVar[bytes | None] = None
+    """`Hello.warm`."""
     resident: dict[str, None] = field(init=False)
     """LoRA names of the adapters loaded on it, least recently used first."""
+    adapters: set[str] = field(init=False)
+    """LoRA names of those and of the adapters that are on their way."""
     pool: str = field(init=False)
     """`ModelInfo.pool_digest`."""
+    kind: tuple[str, int] = field(init=False)
+    """Engines of one kind can do the same."""
+    warmth: Warmth = field(init=False)
+    load: int = field(init=False)
+    """Tokens of requests on it, from this gateway or any other."""
+    queue: int = field(init=False)
+    """Tokens to be computed there before those of another request."""
+    _recent: dict[Attempt, tuple[int, int]] = field(init=False, default_factory=dict)
+    """What this gateway sent there since the last report: tokens that have to be computed before an
+    answer begins, and those that it holds."""
+    _expected: dict[str, int] = field(init=False, default_factory=dict)
+    """LoRA names of adapters that requests went there for, with the number of the report before."""
+    _reports: int = field(init=False, default=0)
+    number: int = field(init=False)
+    """Of its id: with that of a home it ranks the engine for that (rendezvous hashing), so that one
+    that comes or goes changes the homes of its own share alone."""
     _module_names: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, warm: bytes | None) -> None:
         self.resident = dict.fromkeys(self.stats.resident)
         self.pool = self.info.pool_digest()
+        self.kind = self.pool, self.version
+        self.warmth = Warmth(self.info.kv_tokens, warm)
+        self.number = _number(self.id)
         self._module_names = frozenset(path.rpartition(".")[2] for path in self.info.modules)
+        self._weigh()
 
     @property
-    def load(self) -> int:
-        """Requests on it, from this gateway or any other."""
-        reported = self.stats.running + self.stats.waiting + self.stats.queued
-        return max(self.dispatched, reported)
+    def counts_tokens(self) -> bool:
+        """Whether it says how many tokens wait, and which adapters have slots."""
+        return self.version >= COUNTS_TOKENS_SINCE
+
+    def took(self, frame: Submit) -> None:
+        """This gateway sent it a request: it is warm, loaded and waiting there from now on."""
+        self.dispatched += 1
+        uncached = frame.prompt_tokens
+        if frame.prefix is not None:
+            hashes, tokens = frame.prefix.numbers(), frame.prefix.tokens(uncached)
+            known = self.warmth.longest(hashes)
+            self.warmth.guess(hashes, tokens)
+            uncached -= tokens[known - 1] if known else 0
+        bounds = [one for one in (frame.wanted_tokens, frame.max_tokens) if one is not None]
+        output = max(1, frame.choices) * min(OUTPUT_TOKENS, *bounds, OUTPUT_TOKENS)
+        held = frame.prompt_tokens + output if self.counts_tokens else REQUEST_TOKENS
+        self._recent[frame.id, frame.attempt] = uncached, held
+        self.queue += uncached
+        self.load += held
+        if frame.adapter is not None and frame.adapter.name not in self.resident:
+            self._expected[frame.adapter.name] = self._reports
+            self.adapters.add(frame.adapter.name)
+
+    def began(self, attempt: Attempt) -> None:
+        """The first of its answer came: its prompt is computed."""
+        if (recent := self._recent.get(attempt)) is not None:
+            uncached, held = recent
+            self._recent[attempt] = 0, held
+            self.queue -= uncached
+
+    def ended(self, attempt: Attempt) -> None:
+        """It is no longer on the engine."""
+        self.dispatched -= 1
+        uncached, held = self._recent.pop(attempt, (0, 0))
+        self.queue -= uncached
+        self.load -= held
 
     @property
     def life(self) -> str:
@@ -82,17 +209,45 @@ class EngineState:
     def note(self, frame: Stats) -> None:
         """The engine said how it is, and what of its adapters changed; by version 1 all of them."""
         self.stats = frame.stats
+        self._reports += 1
+        self._recent.clear()
+        self.warmth.hear(frame.warm, frame.cold, anew=frame.anew)
         if self.version == 1:
             self.resident = dict.fromkeys(frame.stats.resident)
-            return
-        for name in (*frame.evicted, *frame.loaded):
-            self.resident.pop(name, None)
-        self.resident |= dict.fromkeys(frame.loaded)
+        else:
+            for name in (*frame.evicted, *frame.loaded):
+                self.resident.pop(name, None)
+            self.resident |= dict.fromkeys(frame.loaded)
+        since = self._reports - LOADS_WITHIN
+        for name in [one for one, at in self._expected.items() if at < since]:
+            del self._expected[name]
+        for name in self.resident if self.version == 1 else frame.loaded:
+            self._expected.pop(name, None)
+        self._weigh()
 
-    def cost(self, adapter: AdapterRef | None) -> int:
-        """The choice's key: lower is better. Unit: requests' worth of waiting."""
-        cold = adapter is not None and adapter.name not in self.resident
-        return self.load + (COLD_LOAD_COST if cold else 0)
+    def _weigh(self) -> None:
+        stats = self.stats
+        self.adapters = {*self.resident, *self._expected, *stats.awaited}
+        if self.counts_tokens:
+            self.queue = stats.queued_tokens
+            self.load = int(stats.kv_usage * self.info.kv_tokens) + stats.queued_tokens
+        else:
+            waiting = stats.waiting + stats.queued
+            self.queue = REQUEST_TOKENS * waiting
+            self.load = REQUEST_TOKENS * max(self.dispatched, stats.running + waiting)
+
+    def adapter_cost(self, name: str) -> int:
+        """Tokens' worth of waiting until a request of this adapter may start."""
+        active = self.stats.active
+        if name in active:
+            return 0
+        full = SLOT_TOKENS if len(active) + len(self._expected) >= self.info.max_loras else 0
+        if name in self.resident:
+            return full
+        if name in self._expected or name in self.stats.awaited:
+            return AWAITED_TOKENS
+        evicts = self.counts_tokens and self.stats.spare <= len(self._expected)
+        return LOAD_TOKENS + (EVICTION_TOKENS if evicts else 0) + full
 
     def lacks(self, needs: Needs) -> Iterator[str]:
         """What the request needs that the fleet should have and this engine has not."""
@@ -118,28 +273,139 @@ class EngineState:
         )
 
 
-def choose(engines: Iterable[EngineState], needs: Needs) -> str:
+def choose(engines: Iterable[EngineState], needs: Needs, rng: random.Random | None = None) -> str:
     """The id of the engine that should get a request.
+
+    Looks closely at a few engines only: those that hold something of it, and where these cost more
+    than a cold one could, at a few others.
 
     Raises:
         NoEngine: none of them serves this base model, takes new work and can do it.
+    """
+    able = _able(engines, needs)
+    return able[0].id if len(able) == 1 else cheapest(able, needs, rng or _random).id
+
+
+def cheapest(able: list[EngineState], needs: Needs, rng: random.Random) -> EngineState:
+    """Of at least two that can do it."""
+    mean = sum([engine.load for engine in able]) / len(able)
+    hashes = needs.prefix.numbers() if needs.prefix else ()
+    offers = _offers(_holders(able, needs.adapter, hashes, rng), needs, hashes, mean)
+    cold = needs.prompt_tokens + (0 if needs.adapter is None else LOAD_TOKENS)
+    if offers and min(offers, key=_COST).cost <= cold:
+        return _best(offers, rng)
+    home = needs.home
+    others = _strangers(able, home, rng)
+    strangers = _offers(others, needs, hashes, mean)
+    least = min(strangers, key=_COST).cost
+    if offers and min(offers, key=_COST).cost <= least:
+        return _best(offers, rng)
+    if home is None:
+        return _best(strangers, rng)
+    return next(one.engine for one in strangers if one.cost <= least + HOME_TOKENS)
+
+
+class _Offer(NamedTuple):
+    """What it costs to give a request to an engine."""
+
+    cost: float
+    load: int
+    engine: EngineState
+
+
+_COST, _LOAD = attrgetter("cost"), attrgetter("load")
+
+
+def _holders(
+    able: list[EngineState], adapter: AdapterRef | None, hashes: Sequence[int], rng: random.Random
+) -> list[EngineState]:
+    """Those that hold its adapter or a beginning of its prompt; where they are many, those that
+    hold more of it, or some of them."""
+    holders: list[EngineState] = []
+    if hashes:
+        holders = [engine for engine in able if hashes[0] in engine.warmth.known]
+        for part in (0.25, 0.5, 0.75):
+            if len(holders) <= MAX_HOLDERS:
+                break
+            hash = hashes[int(part * len(hashes))]
+            holders = [engine for engine in holders if hash in engine.warmth.known] or holders
+    if adapter is not None:
+        name = adapter.name
+        also = [engine for engine in able if name in engine.adapters and engine not in holders]
+        holders += also if len(also) <= MAX_HOLDERS else rng.sample(also, MAX_HOLDERS)
+    return holders if len(holders) <= 2 * MAX_HOLDERS else rng.sample(holders, 2 * MAX_HOLDERS)
+
+
+def _strangers(able: list[EngineState], home: int | None, rng: random.Random) -> list[EngineState]:
+    """A few to choose from where nobody holds anything: home and those that would be next, in their
+    order, and two by chance."""
+    one, step = int(rng.random() * len(able)), int(rng.random() * (len(able) - 1))
+    two = [able[one], able[(one + 1 + step) % len(able)]]
+    if home is None:
+        return two
+    ranks = [(home ^ engine.number) * _ODD & _64_BITS for engine in able]
+    nearest = nlargest(NEAREST, range(len(able)), key=ranks.__getitem__)
+    return [*(able[at] for at in nearest), *two]
+
+
+def _offers(
+    engines: list[EngineState], needs: Needs, hashes: Sequence[int], mean: float
+) -> list[_Offer]:
+    offers: list[_Offer] = []
+    tokens: list[int] = []
+    level = max(IDLE_TOKENS, mean)
+    most = EVEN * level
+    for engine in engines:
+        load = engine.load
+        cost = needs.prompt_tokens + engine.queue + LEVEL * (max(load, IDLE_TOKENS) - level)
+        if load > most:
+            cost += load - most
+        cost += max(0, load + needs.prompt_tokens - engine.info.kv_tokens)
+        if needs.prefix is not None and (held := engine.warmth.longest(hashes)):
+            tokens = tokens or needs.prefix.tokens(needs.prompt_tokens)
+            cost -= tokens[held - 1]
+        if needs.adapter is not None:
+            cost += engine.adapter_cost(needs.adapter.name)
+        offers.append(_Offer(cost, load, engine))
+    return offers
+
+
+def _best(offers: list[_Offer], rng: random.Random) -> EngineState:
+    """The cheapest; of several like it, the less loaded of two by chance."""
+    most = min(offers, key=_COST).cost + TIE_TOKENS
+    tied = [one for one in offers if one.cost <= most]
+    if len(tied) > 2:
+        tied = rng.sample(tied, 2)
+    return min(tied, key=_LOAD).engine
+
+
+def _able(engines: Iterable[EngineState], needs: Needs) -> list[EngineState]:
+    """Those that can do it.
+
+    Raises:
+        NoEngine: there is none.
     """
     serving = [e for e in engines if e.info.name == needs.base_model and not e.draining]
     if not serving:
         raise NoEngine(
             f"No engine that serves `{needs.base_model}` is connected.", retry_after_s=RETRY_AFTER_S
         )
-    able = [engine for engine in serving if not any(engine.lacks(needs))]
+    kinds = {engine.kind: engine for engine in serving}
+    able = {kind for kind, engine in kinds.items() if not any(engine.lacks(needs))}
     if not able:
-        raise NoEngine(_lacking(serving, needs), retry_after_s=RETRY_AFTER_S)
-    able = [engine for engine in able if engine.offers(needs)] or able
-    return min(able, key=lambda engine: (engine.cost(needs.adapter), engine.id)).id
+        raise NoEngine(_lacking(list(kinds.values()), needs), retry_after_s=RETRY_AFTER_S)
+    able = {kind for kind in able if kinds[kind].offers(needs)} or able
+    return serving if len(able) == len(kinds) else [e for e in serving if e.kind in able]
 
 
-def _lacking(serving: list[EngineState], needs: Needs) -> str:
+def _lacking(kinds: list[EngineState], needs: Needs) -> str:
     """By the engine that lacks least."""
-    least = min((list(engine.lacks(needs)) for engine in serving), key=len)
+    least = min((list(engine.lacks(needs)) for engine in kinds), key=len)
     return (
         f"No engine that serves `{needs.base_model}` can take this now: it needs "
         f"{' and '.join(least)}."
     )
+
+
+def _number(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +34,13 @@ class Scale:
     page_rounds: int = 3
     plane_rounds: int = 5
     plane_streams: int = 64
+    fleets: tuple[tuple[int, int], ...] = tuple(product((4, 64, 512), (1, 3, 16)))
+    """Simulated ones: engines and gateways."""
+    fleet_s: float = 120
+    whole_engines: int = 512
 
 
-QUICK = {
+QUICK: dict[str, Any] = {
     "rounds": 3,
     "single_requests": 200,
     "requests": 1_000,
@@ -55,5 +61,8 @@ QUICK = {
     "page_rounds": 1,
     "plane_rounds": 2,
     "plane_streams": 32,
+    "fleets": ((4, 3), (64, 3)),
+    "fleet_s": 30,
+    "whole_engines": 32,
 }
 """Enough to see that it works and where the figures are: two or three minutes."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
     Engine,
     LoadReport,
@@ -137,6 +138,9 @@ class Recorded:
                 if output.finish_reason is not None:
                     self.record.note(meter.line(output.finish_reason))
                 yield output
+
+    def cache_news(self) -> list[News] | None:
+        return self.inside.cache_news()
 
     def stats(self) -> EngineStats:
         return self.inside.stats()

@@ -9,7 +9,13 @@ import msgspec
 import pytest
 
 from inference.errors import NoEngine
-from inference.gateway.fleet.routing import COLD_LOAD_COST, EngineState, Needs, choose
+from inference.gateway.fleet.routing import (
+    LOAD_TOKENS,
+    REQUEST_TOKENS,
+    EngineState,
+    Needs,
+    choose,
+)
 from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Stats
 from tests.inference.samples import MODEL, REF
 
@@ -37,7 +43,6 @@ def test_only_engines_of_the_base_model_that_take_work_count() -> None:
 
 def test_the_least_loaded_goes_first() -> None:
     assert choose([engine("a", 2), engine("b", 1)], Needs("base")) == "b"
-    assert choose([engine("b", 1), engine("a", 1)], Needs("base")) == "a"
 
 
 def test_what_was_just_dispatched_counts_before_the_engine_reports_it() -> None:
@@ -49,8 +54,11 @@ def test_an_engine_that_holds_the_adapter_goes_before_an_idle_one() -> None:
 
 
 def test_a_long_queue_is_worth_a_cold_load() -> None:
-    busy = engine("b", COLD_LOAD_COST + 1, resident=True)
-    assert choose([engine("a"), busy], Needs("base", REF)) == "a"
+    busy = engine("b", resident=True)
+    waiting = LOAD_TOKENS // REQUEST_TOKENS
+    for queued, chosen in ((waiting // 2, "b"), (2 * waiting, "a")):
+        busy.note(Stats(EngineStats(queued=queued, resident=[REF.name])))
+        assert choose([engine("a"), busy], Needs("base", REF)) == chosen
 
 
 def able(**fields: object) -> ModelInfo:

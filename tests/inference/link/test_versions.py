@@ -32,17 +32,32 @@ ENTRY = wire.LedgerEntry("r1", ACCOUNT, "base", wire.Usage(7, 2, 3), "stop", 2)
 
 SUSPECT = wire.Suspect("digest", {"run": 1.5}, 2.5, "acme", "r1")
 
+PREFIX = wire.Prefix.of([1, 2], [512, 600])
+
 NEW_FRAMES: list[Frame] = [
-    wire.Hello(1, 2, "engine-1", NEW_MODEL, wire.EngineStats(resident=["a"]), "run"),
+    wire.Hello(
+        1, 2, "engine-1", NEW_MODEL, wire.EngineStats(resident=["a"], spare=1), "run", b"w" * 8
+    ),
     wire.Welcome(1, "gateway", ["http://gateway"]),
     wire.Gateways(["http://gateway"]),
     wire.Heartbeat(),
-    wire.Submit("r1", "chat", b"{}", "m", "acme", "salt", NEW_REF, account=ACCOUNT, ids=True),
+    wire.Submit(
+        "r1", "chat", b"{}", "m", "acme", "salt", NEW_REF, account=ACCOUNT, ids=True, prefix=PREFIX
+    ),
     wire.Step([wire.Delta("r1", "a", 2, [b"{}"], 3, 1, ids={0: [1, 2]}), wire.Delta("r2")]),
     wire.Waits([wire.Wait("r1", "queued", 2, 1)]),
     wire.Done("r1", wire.Usage(7), "stop", b"{}", wire.Fault("a", "b", "c", 1.0)),
     wire.Cancel("r1", "cancelled"),
-    wire.Stats(wire.EngineStats(resident=["a"]), "run", {"acme": 1.5}, ["a"], ["b"]),
+    wire.Stats(
+        wire.EngineStats(resident=["a"]),
+        "run",
+        {"acme": 1.5},
+        ["a"],
+        ["b"],
+        b"w" * 8,
+        b"c" * 8,
+        True,
+    ),
     wire.Served("engine-2", "run", {"acme": 1.5}),
     wire.Suspects([SUSPECT]),
     wire.UsageReport("journal", [ENTRY]),
@@ -123,6 +138,18 @@ def test_a_peer_of_version_2_is_not_sent_what_came_later() -> None:
     told = versions.encode(stats, 2)
     assert told is not None
     assert wire.decode(told) == wire.Stats(wire.EngineStats(queued=1), "run", {"acme": 1.5}, ["a"])
+
+
+def test_a_peer_of_version_3_is_not_told_what_is_warm() -> None:
+    submit = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt", choices=3, prefix=PREFIX)
+    encoded = versions.encode(submit, 3)
+    assert encoded is not None
+    assert wire.decode(encoded) == msgspec.structs.replace(submit, prefix=None)
+    known = wire.EngineStats(queued=1, failures=2)
+    stats = msgspec.structs.replace(known, queued_tokens=9, active=["a"], awaited=["b"], spare=1)
+    told = versions.encode(wire.Stats(stats, "run", warm=b"w" * 8, cold=b"c" * 8, anew=True), 3)
+    assert told is not None
+    assert wire.decode(told) == wire.Stats(known, "run")
 
 
 def test_a_frame_that_a_peer_does_not_know_is_not_sent() -> None:
@@ -251,7 +278,7 @@ async def test_an_old_gateway_reads_the_hello(tmp_path: Path) -> None:
     """It is said before the version is known: version 1 passes over what it does not know."""
     async with old_gateway(tmp_path) as gateway:
         await gateway.hear(version_1.Stats)
-        tag, oldest, newest, id, model, stats, run = gateway.hello
+        tag, oldest, newest, id, model, stats, run, _warm = gateway.hello
         assert (tag, oldest, newest, id) == ("hello", 1, wire.PROTOCOL_VERSION, "engine-1")
         assert run
         msgspec.convert(model[:7], version_1.ModelInfo)

@@ -28,6 +28,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from inference import gc_tuning
+from inference.agent.engines.cache_news import News
 from inference.agent.engines.engine import (
     IDS_AT_ONCE,
     LoadReport,
@@ -38,6 +39,7 @@ from inference.agent.engines.engine import (
     Work,
 )
 from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import Bounds, as_error, is_held, of_info, request_of
 from inference.agent.engines.vllm.resume import is_replayed
@@ -76,11 +78,12 @@ class VLLMEngine:
         load: Load,
         serving: Serving,
         info: ModelInfo,
+        events: CacheEvents,
         *,
         resumes: bool,
     ) -> None:
         """`resumes`: all processes of vLLM are patched to go on with other engines' answers."""
-        self.info, self._resumes = info, resumes
+        self.info, self._events, self._resumes = info, events, resumes
         self._profile, self._llm, self._load, self._serving = profile, llm, load, serving
         self._grammars = Grammars(llm)
         self._bounds = Bounds(
@@ -99,7 +102,13 @@ class VLLMEngine:
         Raises:
             BadProfile: vLLM doesn't take a setting.
         """
-        llm, load = await asyncio.to_thread(start_llm, profile)
+        events = CacheEvents()
+        try:
+            llm, load = await asyncio.to_thread(start_llm, profile, events.settings)
+        except BaseException:
+            events.close()
+            raise
+        events.listen()
         await llm.collective_rpc("lorikeet_follow_parent")
         (wrapped, *_) = await llm.collective_rpc("lorikeet_adapter_modules")
         resumes = all(await llm.collective_rpc("lorikeet_resumes"))
@@ -118,7 +127,8 @@ class VLLMEngine:
             operations=list(RUNNERS),
             parsers=profile.parsers,
         )
-        return cls(profile, llm, load, await Serving.start(llm, profile), info, resumes=resumes)
+        serving = await Serving.start(llm, profile)
+        return cls(profile, llm, load, serving, info, events, resumes=resumes)
 
     @property
     def step_tokens(self) -> int:
@@ -183,11 +193,16 @@ class VLLMEngine:
             cached_tokens=self._totals.cached_tokens,
         )
 
+    def cache_news(self) -> list[News]:
+        """As the contract says."""
+        return self._events.take()
+
     async def close(self) -> None:
         """As the contract says."""
         if not self._closed:
             self._closed = True
             self._grammars.close()
+            self._events.close()
             await self._llm.abort(list(self._llm.output_processor.request_states), internal=True)
             if (handler := self._llm.output_handler) is not None:
                 handler.cancel()  # else it reports the end of the core as a failure
@@ -294,7 +309,12 @@ class VLLMEngine:
         if work.resume is not None:
             params = own_params(params, 0, work.resume, 0)
         deltas = self._llm.generate(
-            prompt, params, work.key, lora_request=lora, priority=work.priority
+            prompt,
+            reporting(params),
+            work.key,
+            lora_request=lora,
+            priority=work.priority,
+            session_id=work.key,
         )
         at_once = 1 if request.stream else IDS_AT_ONCE if work.wants_ids else math.inf
         counter, is_held = Counter(work.meter, self._totals), params.structured_outputs is not None

@@ -32,6 +32,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from inference.agent.engines.engine import Meter, Output, Work
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.assembly import Assembly
+from inference.agent.engines.vllm.cache_events import reporting
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import as_error, of_info
 from inference.agent.engines.vllm.resume import AT_ONCE, is_replayed, resumed
@@ -162,12 +163,17 @@ class RequestClient:
         held = sampling_params.structured_outputs is not None
         streams = sampling_params.output_kind == RequestOutputKind.DELTA
         sampling_params.output_kind = RequestOutputKind.DELTA
-        kwargs |= {"lora_request": self._lora, "priority": self.work.priority + choices_before}
+        kwargs |= {
+            "lora_request": self._lora,
+            "priority": self.work.priority + choices_before,
+            "session_id": self.work.key,
+        }
         of_prompt: PromptLogprobs | None = None
         whole: RequestOutput | None = None
         try:
             await self._grammars.check(sampling_params)
-            deltas = self._deltas(prompt, sampling_params, request_id, choices_before, kwargs)
+            reported = reporting(sampling_params)
+            deltas = self._deltas(prompt, reported, request_id, choices_before, kwargs)
             async for delta in deltas:
                 self._counter.count(delta, prompt=number, held=held)
                 self._count_logprobs(delta, sampling_params, at_once=not streams)

@@ -16,6 +16,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoModelForCausalLM
 from vllm.config import ModelConfig, VllmConfig
+from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -58,16 +59,18 @@ class Load(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
         """Nothing to log."""
 
 
-def start_llm(profile: EngineProfile) -> tuple[AsyncLLM, Load]:
+def start_llm(profile: EngineProfile, kv_events: dict[str, Any]) -> tuple[AsyncLLM, Load]:
     """Start vLLM; blocks until its core is ready. Call it outside the event loop's thread.
 
     Inside that thread AsyncLLM would start its output handler at once, with statistics on, which
     cost half as much again per token; here they are reduced first to the core's own counts.
+    `kv_events` says where it publishes what its prefix cache holds.
 
     Raises:
         BadProfile: vLLM doesn't take a setting.
     """
     args = engine_args(profile)
+    args.kv_events_config = KVEventsConfig(**kv_events)
     patches.install()
     config = args.create_engine_config()
     if current_platform.is_cpu():

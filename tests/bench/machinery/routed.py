@@ -1,0 +1,27 @@
+"""`python tests/bench/machinery/routed.py ROUTER --port N`: a gateway that chooses engines in
+another way.
+
+ROUTER names a function of `tests.bench.simulation.fleet`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def main(router: str, arguments: list[str]) -> None:
+    """Run `manage.py gateway` with its engines chosen by that function."""
+    from gateway.start import main as manage
+    from inference.gateway.fleet import routing
+    from tests.bench.simulation import fleet
+
+    routing.cheapest = getattr(fleet, router)
+    manage(["manage.py", "gateway", *arguments])
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+    main(sys.argv[1], sys.argv[2:])

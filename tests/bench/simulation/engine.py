@@ -1,0 +1,238 @@
+"""A simulated engine: the agent's real queue, slots and prefix bookkeeping, and a model of vLLM.
+
+The model: prompts are computed one after another at PREFILL_TOKENS_PER_S, answers side by side, the
+slower the more there are; a prefix cache of whole blocks, the least recently used of which go; an
+adapter that isn't loaded is loaded first, one at a time. What it leaves out is in docs/scale.md.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from inference.agent.engines.cache_news import Removed, Stored
+from inference.agent.outbox import residency_change
+from inference.agent.scheduler.queue import Queue, Request
+from inference.agent.scheduler.slots import Slots
+from inference.agent.warm_prefixes import WarmPrefixes
+from inference.link.wire import EngineStats, ModelInfo, Prefix, Stats
+from inference.operations.beginnings import FAR_STRIDE, MAX_MARKS, NEAR_CHARS, STRIDE
+from tests.bench.simulation.traces import BLOCK_TOKENS, Turn
+
+NEAR_BLOCKS, FAR_BLOCKS = NEAR_CHARS // STRIDE, FAR_STRIDE // STRIDE
+KV_TOKENS = 1 << 18
+PREFILL_TOKENS_PER_S = 12_000
+TOKEN_S, TOKEN_S_PER_RUNNING = 0.012, 0.000_25
+"""Between two tokens of an answer: alone, and for each that runs beside it."""
+LOAD_S = 0.4
+SLOTS, PLACES = 8, 16
+"""Adapters in one batch, and loaded."""
+MAX_RUNNING = 64
+
+MODEL = ModelInfo("base", 1 << 17, SLOTS, 64, KV_TOKENS, {"q_proj": (1, 1)}, "simulated")
+
+At = Callable[[float], None]
+"""Something that is called at a time, with that."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One request on its way. Times are in seconds; `done` is called at its end."""
+
+    id: str
+    turn: Turn
+    done: At
+    came_at: float
+    counted: bool
+    """Whether it is one of those that figures are made of."""
+    prefix: Prefix = field(init=False)
+    first_token_at: float = 0.0
+    cached_tokens: int = 0
+    could_be_cached: int = 0
+    """On one infinite engine."""
+    lost_at: float = 0.0
+    resumed_at: float = 0.0
+    """When its last engine died, and its first token of another."""
+
+    def __post_init__(self) -> None:
+        self.prefix = _prefix(self.turn.blocks)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return BLOCK_TOKENS * len(self.turn.blocks)
+
+    @property
+    def held_tokens(self) -> int:
+        """On average while it runs."""
+        return self.prompt_tokens + self.turn.output_tokens // 2
+
+
+def _prefix(blocks: list[int]) -> Prefix:
+    """As a gateway names a prompt's text: here each block is a stride, and names itself."""
+    last = len(blocks) - 1
+    marks = [at for at in range(last) if at < NEAR_BLOCKS or at % FAR_BLOCKS == 0] + [last]
+    marks = marks[:MAX_MARKS]
+    return Prefix.of([blocks[at] for at in marks], [STRIDE * (at + 1) for at in marks])
+
+
+@dataclass(eq=False)
+class Engine:
+    """One engine; `report` is what its agent tells all gateways."""
+
+    id: str
+    at: Callable[[float, At], None]
+    tells: bool = True
+    kv_tokens: int = KV_TOKENS
+    alive: bool = True
+    loads: int = 0
+    worked_tokens: int = 0
+    """Computed: uncached prompts and output."""
+    busy: dict[str, Job] = field(default_factory=dict)
+    """All requests on it."""
+    _told_of: dict[str, tuple[At, At]] = field(default_factory=dict)
+    """What is called at the first token of each, and at its end."""
+    _cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    _waiting: dict[str, Job] = field(default_factory=dict)
+    _to_compute: dict[str, int] = field(default_factory=dict)
+    """Of running requests without output, the tokens of their prompts."""
+    _computed_at: float = 0.0
+    _loaded_at: float = 0.0
+    _told: list[str] = field(default_factory=list)
+    _mark: int = 0
+
+    def __post_init__(self) -> None:
+        self._slots = Slots(active=SLOTS, resident=PLACES)
+        self._queue = Queue(
+            self._slots, max_running=MAX_RUNNING, kv_tokens=self.kv_tokens, max_queued=10**6,
+            max_queued_per_tenant=10**6, reserved=8,
+        )  # fmt: skip
+        self._warm = WarmPrefixes()
+
+    @property
+    def held_tokens(self) -> int:
+        """Of all requests on it."""
+        return sum(job.held_tokens for job in self.busy.values())
+
+    @property
+    def resident(self) -> list[str]:
+        """Adapters that are loaded."""
+        return self._slots.resident
+
+    def submit(self, job: Job, began: At, ended: At, now: float) -> None:
+        """A request arrives."""
+        self.busy[job.id] = self._waiting[job.id] = job
+        self._told_of[job.id] = began, ended
+        turn = job.turn
+        name = None if turn.adapter is None else turn.adapter.name
+        self._queue.push(
+            Request(job.id, turn.tenant, name, lane=turn.lane, prompt_tokens=job.prompt_tokens), now
+        )
+        self._admit(now)
+
+    def report(self) -> Stats:
+        """What changed since the last one."""
+        resident = self._slots.resident
+        loaded, evicted = residency_change(self._told, resident)
+        self._told = resident
+        waiting = list(self._waiting.values())
+        held = sum(
+            job.held_tokens
+            for job in self.busy.values()
+            if job.id not in self._waiting and job.id not in self._to_compute
+        )
+        queued = sum(self._to_compute.values()) + sum(
+            job.prompt_tokens - self._warm.held_tokens(job.prefix, job.prompt_tokens)
+            for job in waiting
+        )
+        stats = EngineStats(
+            running=len(self.busy) - len(waiting),
+            queued=len(waiting),
+            kv_usage=min(1.0, held / self.kv_tokens),
+            queued_tokens=queued,
+            active=list(self._slots.in_use),
+            awaited=list({job.turn.adapter.name: None for job in waiting if job.turn.adapter}),
+            spare=PLACES - len(resident),
+        )
+        change = self._warm.since(self._mark)
+        self._mark = change.mark
+        if not self.tells:
+            return Stats(stats, loaded=loaded, evicted=evicted)
+        return Stats(stats, loaded=loaded, evicted=evicted, warm=change.warm, cold=change.cold,
+                     anew=change.anew)  # fmt: skip
+
+    def die(self) -> list[Job]:
+        """Its requests, which end nowhere."""
+        self.alive = False
+        lost, self.busy = list(self.busy.values()), {}
+        return lost
+
+    def _admit(self, now: float) -> None:
+        for id in self._queue.admit(now):
+            self._start(self._waiting.pop(id), now)
+
+    def _start(self, job: Job, now: float) -> None:
+        if job.turn.adapter is not None:
+            now = self._load(job.turn.adapter.name, now)
+        job.cached_tokens = self._store(job)
+        uncached = job.prompt_tokens - job.cached_tokens
+        self._to_compute[job.id] = uncached
+        self.worked_tokens += uncached
+        self._computed_at = max(now, self._computed_at) + uncached / PREFILL_TOKENS_PER_S
+        self.at(self._computed_at, lambda now: self._begin_answer(job, now))
+
+    def _load(self, name: str, now: float) -> float:
+        """When it is loaded."""
+        if name not in self._slots.resident:
+            for old in self._slots.to_evict(name):
+                self._slots.unloaded(old)
+            self.loads += 1
+            now = self._loaded_at = max(now, self._loaded_at) + LOAD_S
+        self._slots.loaded(name)
+        return now
+
+    def _begin_answer(self, job: Job, now: float) -> None:
+        if not self.alive:
+            return
+        del self._to_compute[job.id]
+        job.first_token_at, job.resumed_at = job.first_token_at or now, now
+        self._told_of[job.id][0](now)
+        running = len(self.busy) - len(self._waiting)
+        takes_s = job.turn.output_tokens * (TOKEN_S + TOKEN_S_PER_RUNNING * running)
+        self.at(now + takes_s, lambda now: self._end(job, now))
+
+    def _end(self, job: Job, now: float) -> None:
+        if not self.alive:
+            return
+        self.worked_tokens += job.turn.output_tokens
+        self._touch(job.turn.blocks + job.turn.output_blocks)
+        self._queue.progress(
+            job.id,
+            prompt_tokens=job.prompt_tokens,
+            cached_tokens=job.cached_tokens,
+            completion_tokens=job.turn.output_tokens,
+        )
+        self._queue.finish(job.id, now)
+        del self.busy[job.id]
+        self._told_of.pop(job.id)[1](now)
+        self._admit(now)
+
+    def _store(self, job: Job) -> int:
+        """Take its prompt into the cache; the tokens of it that were there."""
+        held = 0
+        for block in job.turn.blocks[:-1]:
+            if block not in self._cache:
+                break
+            held += 1
+        self._warm.expect(job.id, job.prefix)
+        self._touch(job.turn.blocks)
+        self._warm.counted(job.id, job.prompt_tokens)
+        self._warm.hear([Stored(job.id, None, job.turn.blocks, BLOCK_TOKENS)])
+        return held * BLOCK_TOKENS
+
+    def _touch(self, blocks: list[int]) -> None:
+        for block in reversed(blocks):
+            self._cache[block] = None
+            self._cache.move_to_end(block)
+        while len(self._cache) > self.kv_tokens // BLOCK_TOKENS:
+            self._warm.hear([Removed([self._cache.popitem(last=False)[0]])])

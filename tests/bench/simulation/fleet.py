@@ -1,0 +1,361 @@
+"""Gateways, engines and clients in virtual time, and what came of it.
+
+Each gateway has its own view of every engine (`EngineState`), as in the product, and is told by
+each engine once a second; what it decides is `routing.choose`. Beside the fleet runs one infinite
+engine, which is given every request in the same order: what it would have found in its cache and
+which adapters it would have had to load, with all places of the fleet.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+
+from inference.gateway.fleet.routing import EngineState, Needs, choose
+from inference.link.wire import PROTOCOL_VERSION, EngineStats, Submit
+from tenants.limits.commands import Charge, Rate, Refused, Scope, Settle
+from tenants.limits.state import LimitState
+from tests.bench.simulation.engine import KV_TOKENS, MODEL, PLACES, Engine, Job
+from tests.bench.simulation.traces import BLOCK_TOKENS, Turn
+
+REPORT_S = 1.0
+DETECT_S = 0.5
+"""Until an engine's death is known and its requests are sent on."""
+
+Router = Callable[[list[EngineState], Needs, random.Random], EngineState]
+"""As `routing.cheapest`."""
+
+
+def by_chance(able: list[EngineState], needs: Needs, rng: random.Random) -> EngineState:
+    """Any engine."""
+    return rng.choice(able)
+
+
+def least_loaded(able: list[EngineState], needs: Needs, rng: random.Random) -> EngineState:
+    """The one with the fewest tokens, of two by chance."""
+    return min(rng.sample(able, 2), key=lambda engine: engine.load)
+
+
+@dataclass
+class Infinite:
+    """One engine with a cache without end and all places of the fleet."""
+
+    places: int
+    seen: set[int] = field(default_factory=set)
+    loads: int = 0
+    _loaded: OrderedDict[str, None] = field(default_factory=OrderedDict)
+
+    def take(self, job: Job) -> int:
+        """The tokens of its prompt that are in the cache."""
+        held = 0
+        for block in job.turn.blocks[:-1]:
+            if block not in self.seen:
+                break
+            held += 1
+        self.seen.update(job.turn.blocks, job.turn.output_blocks)
+        if job.turn.adapter is not None:
+            self._use(job.turn.adapter.name)
+        return held * BLOCK_TOKENS
+
+    def _use(self, name: str) -> None:
+        if name not in self._loaded:
+            self.loads += 1
+            if len(self._loaded) == self.places:
+                self._loaded.popitem(last=False)
+        self._loaded[name] = None
+        self._loaded.move_to_end(name)
+
+
+@dataclass
+class Figures:
+    """What came of the requests that were counted."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    could_be_cached: int = 0
+    loads: int = 0
+    least_loads: int = 0
+    worked: list[int] = field(default_factory=list)
+    """Tokens that each engine computed."""
+    held: list[list[int]] = field(default_factory=list)
+    """Tokens on each engine, once a second."""
+    ttft_s: list[tuple[str, float]] = field(default_factory=list)
+    """By tenant, of interactive requests."""
+    decision_s: list[float] = field(default_factory=list)
+    """CPU time of each."""
+    served: Counter[str] = field(default_factory=Counter)
+    """Tokens computed for each tenant."""
+    with_adapter: int = 0
+    """Requests."""
+    moves: int = 0
+    moved_again: int = 0
+    gaps_s: list[float] = field(default_factory=list)
+    """From an engine's death to the first token of elsewhere."""
+    refused: int = 0
+    let_through: Counter[str] = field(default_factory=Counter)
+    """Tokens of each tenant that has a limit."""
+
+    def add(self, job: Job) -> None:
+        """A request was answered."""
+        self.requests += 1
+        self.prompt_tokens += job.prompt_tokens
+        self.cached_tokens += job.cached_tokens
+        self.could_be_cached += job.could_be_cached
+        self.with_adapter += job.turn.adapter is not None
+        self.served[job.turn.tenant] += (
+            job.prompt_tokens - job.cached_tokens + job.turn.output_tokens
+        )
+        if job.turn.lane == "interactive":
+            self.ttft_s.append((job.turn.tenant, job.first_token_at - job.came_at))
+
+    def ttft_ms(
+        self, share: float, without: Container[str] = (), *, only: Container[str] | None = None
+    ) -> float:
+        """Of the tenants without these, or only of those."""
+        found = [
+            one
+            for tenant, one in self.ttft_s
+            if tenant not in without and (only is None or tenant in only)
+        ]
+        return 1000 * percentile(found, share)
+
+    def gap_ms(self, share: float) -> float:
+        """Of moves; 0 if there were none."""
+        return 1000 * percentile(self.gaps_s or [0.0], share)
+
+    @property
+    def found_loaded(self) -> float:
+        """Of the requests with an adapter, those that found it loaded."""
+        return 1 - self.loads / max(1, self.with_adapter)
+
+    @property
+    def hit_ratio(self) -> float:
+        """Of the infinite engine's hits."""
+        return self.cached_tokens / max(1, self.could_be_cached)
+
+    @property
+    def load_ratio(self) -> float:
+        """Adapter loads over the infinite engine's."""
+        return self.loads / max(1, self.least_loads)
+
+    @property
+    def skew(self) -> float:
+        """p99 over mean of what engines computed."""
+        return percentile(self.worked, 0.99) * len(self.worked) / max(1, sum(self.worked))
+
+    @property
+    def held_skew(self) -> float:
+        """p99 over mean of the tokens on engines, of each the average over time."""
+        alive = min(map(len, self.held))
+        of_each = [sum(held[at] for held in self.held) for at in range(alive)]
+        return percentile(of_each, 0.99) * alive / max(1, sum(of_each))
+
+    @property
+    def momentary_skew(self) -> float:
+        """p99 over mean of the tokens on engines, at any second."""
+        shares = [one * len(held) / max(1, sum(held)) for held in self.held for one in held]
+        return percentile(shares, 0.99)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Of the values, as the one that so many do not exceed."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+
+class Fleet:
+    """Engines, gateways and clients; `run` lets time pass."""
+
+    def __init__(
+        self,
+        engines: int,
+        gateways: int,
+        *,
+        router: Router | None = None,
+        tells: bool = True,
+        kv_tokens: int = KV_TOKENS,
+        seed: int = 1,
+    ) -> None:
+        """`router` chooses in the product's place; engines that don't tell say nothing of their
+        prefix caches, which hold `kv_tokens`."""
+        info = msgspec.structs.replace(MODEL, kv_tokens=kv_tokens)
+        self.now = 0.0
+        self.figures = Figures()
+        self._router, self._rng = router, random.Random(seed)
+        self._limits: Mapping[str, int] = {}
+        self._limit_state = LimitState()
+        self._counting = False
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order, self._ids = itertools.count(), itertools.count()
+        self.engines = {f"e{i}": Engine(f"e{i}", self.at, tells, kv_tokens) for i in range(engines)}
+        self._views = [
+            {
+                id: EngineState(
+                    id,
+                    info,
+                    EngineStats(spare=PLACES),
+                    version=PROTOCOL_VERSION,
+                    warm=b"" if tells else None,
+                )
+                for id in self.engines
+            }
+            for _ in range(gateways)
+        ]
+        self._infinite = Infinite(engines * PLACES)
+        self._before: dict[str, tuple[int, int]] = {}
+        for engine in self.engines.values():
+            self.at(self._rng.random() * REPORT_S, partial(self._report, engine))
+        self.at(REPORT_S, self._sample)
+
+    def at(self, when: float, call: Callable[[float], None]) -> None:
+        """Call it then, with that."""
+        heapq.heappush(self._events, (when, next(self._order), call))
+
+    def run(self, until: float) -> None:
+        """Let time pass."""
+        while self._events and self._events[0][0] <= until:
+            self.now, _, call = heapq.heappop(self._events)
+            call(self.now)
+        self.now = until
+
+    def count_from_now(self) -> None:
+        """What was before does not count: caches had to fill."""
+        self.figures, self._counting = Figures(), True
+        self._before = {id: (one.worked_tokens, one.loads) for id, one in self.engines.items()}
+        self._infinite.loads = 0
+
+    def counted(self) -> Figures:
+        """The figures up to now."""
+        self._counting = False
+        for id, (worked, loads) in self._before.items():
+            engine = self.engines[id]
+            self.figures.loads += engine.loads - loads
+            if engine.alive:
+                self.figures.worked.append(engine.worked_tokens - worked)
+        self.figures.least_loads = self._infinite.loads
+        return self.figures
+
+    def keep(self, sessions: Iterable[Iterator[Turn]], spread_s: float) -> None:
+        """Clients, each with turn after turn, who begin within this time."""
+        for each in sessions:
+            self.at(self.now + self._rng.random() * spread_s, partial(self._next, each))
+
+    def replay(self, trace: Iterable[tuple[float, Turn]]) -> None:
+        """Requests that come when they came."""
+        for when, turn in trace:
+            self.at(self.now + when, partial(self._submit, turn, lambda now: None))
+
+    def limit(self, tokens_per_minute: Mapping[str, int]) -> None:
+        """From now on these tenants have a limit, and no others."""
+        self._limits = tokens_per_minute
+
+    @property
+    def known_beginnings(self) -> int:
+        """That the first gateway holds."""
+        return sum(len(view.warmth.known) for view in self._views[0].values())
+
+    def kill(self, ids: Iterable[str]) -> None:
+        """These engines die; what ran on them begins anew elsewhere, as soon as that is known."""
+        for id in ids:
+            self.at(self.now + DETECT_S, partial(self._bury, id, self.engines[id].die()))
+
+    def _bury(self, id: str, lost: list[Job], now: float) -> None:
+        for views in self._views:
+            del views[id]
+        for job in lost:
+            self.figures.moves += 1
+            self.figures.moved_again += job.lost_at > 0
+            job.lost_at = now - DETECT_S
+            self._dispatch(job, now)
+
+    def _next(self, session: Iterator[Turn], now: float) -> None:
+        if (turn := next(session, None)) is not None:
+            self.at(now + turn.after_s, partial(self._submit, turn, partial(self._next, session)))
+
+    def _submit(self, turn: Turn, done: Callable[[float], None], now: float) -> None:
+        job = Job(f"{next(self._ids)}", turn, done, came_at=now, counted=self._counting)
+        if (wait_s := self._refused(job, now)) is not None:
+            self.figures.refused += 1
+            self.at(now + wait_s, partial(self._submit, turn, done))
+            return
+        job.could_be_cached = self._infinite.take(job)
+        self._dispatch(job, now)
+
+    def _refused(self, job: Job, now: float) -> float | None:
+        """In how many seconds its tenant may try again, if its limit does not let it now."""
+        if (limit := self._limits.get(job.turn.tenant)) is None:
+            return None
+        scope = Scope(job.turn.tenant, {"tokens_per_minute": limit})
+        output = job.turn.output_tokens
+        charge = Charge(job.id, "gateway", (scope,), Rate(), {"requests": 1}, job.prompt_tokens,
+                        output, output)  # fmt: skip
+        answer = self._limit_state.run(charge, int(now * 1000))
+        if isinstance(answer, Refused):
+            return (answer.wait_ms or 1000) / 1000
+        self.figures.let_through[job.turn.tenant] += job.prompt_tokens + output
+        return None
+
+    def _dispatch(self, job: Job, now: float) -> None:
+        views, turn = self._rng.choice(self._views), job.turn
+        needs = Needs("base", turn.adapter, tenant=turn.tenant, prompt_tokens=job.prompt_tokens,
+                      prefix=job.prefix)  # fmt: skip
+        engines = list(views.values())
+        began = time.thread_time()
+        if self._router is None:
+            view = views[choose(engines, needs, self._rng)]
+        else:
+            view = self._router(engines, needs, self._rng)
+        self.figures.decision_s.append(time.thread_time() - began)
+        view.took(
+            Submit(job.id, "chat", b"", "m", turn.tenant, "salt", turn.adapter, choices=1,
+                   prompt_tokens=job.prompt_tokens, wanted_tokens=turn.output_tokens,
+                   prefix=job.prefix)
+        )  # fmt: skip
+        engine = self.engines[view.id]
+        if engine.alive:
+            engine.submit(job, lambda now: view.began((job.id, 1)),
+                          partial(self._ended, job, view), now)  # fmt: skip
+        else:  # it died, and this gateway does not know
+            self.at(now + DETECT_S, partial(self._dispatch, job))
+
+    def _ended(self, job: Job, view: EngineState, now: float) -> None:
+        view.ended((job.id, 1))
+        if job.turn.tenant in self._limits:
+            self._limit_state.run(
+                Settle(job.id, job.prompt_tokens, job.cached_tokens, job.turn.output_tokens),
+                int(now * 1000),
+            )
+        if job.lost_at:
+            self.figures.gaps_s.append(job.resumed_at - job.lost_at)
+        if job.counted and self._counting:
+            self.figures.add(job)
+        job.done(now)
+
+    def _report(self, engine: Engine, now: float) -> None:
+        if not engine.alive:
+            return
+        frame = engine.report()
+        for views in self._views:
+            views[engine.id].note(frame)
+        self.at(now + REPORT_S, partial(self._report, engine))
+
+    def _sample(self, now: float) -> None:
+        if self._counting:
+            alive = [one for one in self.engines.values() if one.alive]
+            self.figures.held.append([one.held_tokens for one in alive])
+        self.at(now + REPORT_S, self._sample)
+
+
+def endless(session: Callable[[], Iterator[Turn]]) -> Iterator[Turn]:
+    """One session after another."""
+    while True:
+        yield from session()

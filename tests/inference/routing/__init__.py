@@ -1,0 +1,1 @@
+"""How gateways know what is warm, and agents tell them."""
