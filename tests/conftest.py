@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
 from xdist.scheduler import LoadScopeScheduling
 
+from inference.gateway.fleet import routing
 from tests import databases
 from tests.fleet.fake import FakeGateways
 
@@ -91,6 +93,24 @@ class ByCost(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCost | None:
     """None where another one than the default is asked for with --dist."""
     return ByCost(config, log) if config.getoption("dist") == "load" else None
+
+
+class First(random.Random):
+    """Chance that takes what comes first."""
+
+    def random(self) -> float:
+        return 0.0
+
+    def sample(self, population: Sequence[Any], k: int, *, counts: object = None) -> list[Any]:
+        return list(population[:k])
+
+
+@pytest.fixture
+def first_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test knows which of two equal engines gets its request: the one that connected first, for
+    nobody has a home."""
+    monkeypatch.setattr(routing, "_random", First())
+    monkeypatch.setattr(routing.Needs, "home", None)
 
 
 @pytest.fixture(autouse=True, scope="session")
