@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import structlog
 
@@ -14,6 +15,23 @@ BACKOFF_S = (0.5, 30.0)
 """Shortest and longest pause before it starts again; pauses double."""
 STEADY_S = 60.0
 """After it ran this long the next pause is the shortest again."""
+
+
+SAID_AGAIN_S = 0.1
+
+
+async def ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel these, and wait until they have ended.
+
+    A cancellation may get lost in a library that is told at the same moment that what it waits for
+    is there, so it is said again until it is heard.
+    """
+    waiting = set(tasks)
+    while waiting:
+        for task in waiting:
+            task.cancel()
+        over, waiting = await asyncio.wait(waiting, timeout=SAID_AGAIN_S)
+        await asyncio.gather(*over, return_exceptions=True)  # how they ended matters to nobody
 
 
 async def supervised(

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from inference.agent.engines.cache_news import Block, Cleared, News, Removed, Stored
+from inference.agent.engines.cache_news import Block, News, Removed, Stored
 from inference.link.wire import Prefix, hashes_of
 
 MAX_HASHES = 4096
@@ -93,7 +93,7 @@ class WarmPrefixes:
                     self._stored(one)
                 case Removed(blocks):
                     self._removed(blocks)
-                case Cleared():
+                case _:  # cleared
                     self._removed(list(self._ending_in))
                     self._expected.clear()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.conf import settings
 
-from inference.supervision import supervised
+from inference.supervision import ended, supervised
 from tenants.directory.cached import CachedDirectory
 from tenants.directory.notices import Listener
 from tenants.directory.reader import Reader
@@ -38,8 +38,6 @@ class PostgresDirectory(CachedDirectory):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
         await self.write_used()
         await self._database.close()

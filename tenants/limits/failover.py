@@ -18,7 +18,7 @@ from typing import Self
 import structlog
 
 from inference.errors import Unavailable
-from inference.supervision import supervised
+from inference.supervision import ended, supervised
 from tenants.limits.commands import (
     AnyCommand,
     Keep,
@@ -115,9 +115,7 @@ class Failover:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
         if self.redis is not None:
             with suppress(StoreDown):
                 await self._tell()

@@ -19,7 +19,7 @@ from django.conf import settings
 from inference.errors import Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
 from inference.link.wire import Usage
-from inference.supervision import supervised
+from inference.supervision import ended, supervised
 from tenants.limits.commands import (
     MAX_TOKENS,
     AnyAnswer,
@@ -125,10 +125,7 @@ class StoreLimiter:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        tasks = [self._strays, *self._refreshing, *self._reading.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await ended([self._strays, *self._refreshing, *self._reading.values()])
         await self._failover.__aexit__(*exc)
 
     # --- grants.Limiter --------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import structlog
 
-from inference.supervision import supervised
+from inference.supervision import ended, supervised
 
 
 async def test_what_ends_one_is_logged_and_it_starts_again() -> None:
@@ -23,6 +23,22 @@ async def test_what_ends_one_is_logged_and_it_starts_again() -> None:
     assert len(runs) == 3
     assert [(one["event"], one["task"]) for one in logs] == [("task_ended", "beating")] * 2
     assert [one["again_in_s"] for one in logs] == [0.001, 0.002]
+
+
+async def test_a_cancellation_that_is_not_heard_is_said_again() -> None:
+    heard: list[bool] = []
+
+    async def deaf_at_first() -> None:
+        while len(heard) < 2:
+            try:
+                await asyncio.sleep(1_000)
+            except asyncio.CancelledError:
+                heard.append(True)
+
+    tasks = [asyncio.create_task(deaf_at_first()), asyncio.create_task(asyncio.sleep(0))]
+    await asyncio.sleep(0)
+    await ended(tasks)
+    assert len(heard) == 2 and all(task.done() for task in tasks)
 
 
 async def test_it_ends_when_it_is_cancelled() -> None:

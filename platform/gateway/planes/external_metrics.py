@@ -39,7 +39,7 @@ from django.conf import settings
 from inference.environ import BadSetting
 from inference.errors import Unavailable
 from inference.gateway.fleet.demand import FIGURES, FleetDemand
-from inference.supervision import supervised
+from inference.supervision import ended, supervised
 
 log = structlog.get_logger(__name__)
 
@@ -231,9 +231,7 @@ class ExternalMetrics:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
