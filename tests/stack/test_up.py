@@ -78,11 +78,15 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
         assert second.facts["tenants"] == facts["tenants"]
 
 
+ELSEWHERE = {"engines", "scaledown"}
+"""What runs where there is more than one machine."""
+
+
 def _each_has_its_own_secrets_alone(stack: Stack) -> None:
     """As the kernel tells of each process and of all that it started."""
     made = dotenv_values(stack.var / "secrets.env")
     values = {name: str(made.get(name) or PLANTED.get(name)) for name in (*SECRETS, *PLANTED)}
-    processes = {name: stack.children(name) for name in SECRETS_OF}
+    processes = {name: stack.children(name) for name in SECRETS_OF.keys() - ELSEWHERE}
     postmaster = (stack.var / "postgres" / "postmaster.pid").read_text().split()[0]
     processes["postgres"] = [psutil.Process(int(postmaster))]
     for name, several in processes.items():
