@@ -13,6 +13,7 @@ from gateway.planes.demand import DemandPage
 from gateway.scaling.fleet import EngineLoad, Fleet, Pool, Unknown, ask
 from inference.errors import NoEngine
 from inference.gateway.fleet.demand import Demand, FleetDemand
+from inference.gateway.fleet.routing import OUTPUT_TOKENS
 from tests.inference.played import Bench, benched
 from tests.inference.samples import MODEL
 
@@ -47,7 +48,7 @@ async def test_it_tells_of_pools_and_engines() -> None:
             stopped = (await client.get("/demand?pool=another")).json()
     assert told["pools"]["base"] | {"pool": "base"} == of_pool
     assert (of_pool["running"], of_pool["held"], of_pool["demand"]) == (1, 2, 3)
-    assert [(one["pool"], one["load"]) for one in told["engines"]] == [("base", 1)]
+    assert [(one["pool"], one["load"]) for one in told["engines"]] == [("base", OUTPUT_TOKENS)]
     assert stopped["demand"] == stopped["engines"] == 0
 
 
