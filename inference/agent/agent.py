@@ -31,7 +31,7 @@ import structlog
 from inference.agent.adapters.residency import Residency, Store
 from inference.agent.engines.engine import Engine, LocalAdapter, Output, Work, key_of
 from inference.agent.failures import DIED, HUNG, Failures
-from inference.agent.job import CANCELLED, MOVED, Job, fault_of, reason_of
+from inference.agent.job import CANCELLED, Job, fault_of, reason_of
 from inference.agent.journal.billing import Billing
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
@@ -44,7 +44,7 @@ from inference.agent.warm_prefixes import Change, WarmPrefixes
 from inference.agent.watchdog import until_hung
 from inference.errors import EngineFailed, InferenceError, Overloaded
 from inference.link import wire
-from inference.link.wire import Done, EngineStats, Fault, Frame, Load, Loaded, Suspect
+from inference.link.wire import MOVED, Done, EngineStats, Fault, Frame, Load, Loaded, Suspect
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
 

@@ -12,6 +12,7 @@ from inference.agent.engines.engine import Meter, Output, key_of
 from inference.agent.link import Link
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
 from inference.link.wire import (
+    MOVES_SINCE,
     AdapterRef,
     Delta,
     Done,
@@ -24,13 +25,10 @@ from inference.link.wire import (
     Usage,
 )
 
-CANCELLED, MOVED = "cancelled", "moved"
-"""Finish reasons of requests that did not end by themselves. A moved one goes on elsewhere."""
+CANCELLED = "cancelled"
+"""The finish reason of requests that somebody ended."""
 
 NOTHING = Usage()
-
-MOVES_SINCE = 4
-"""The protocol version from which on gateways know what to do with a moved request."""
 
 
 @dataclass(slots=True, eq=False)

@@ -16,6 +16,7 @@ from inference.gateway.fleet.stream import Stream
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.tick import Tick
 from inference.grants import Directory, Grant, Limiter
+from inference.link.wire import BATCH
 from inference.operations.call import Call
 
 
@@ -68,7 +69,7 @@ class Dispatcher:
                     reservation=reservation,
                     kind=operation.name,
                     body=call.take_body(),
-                    lane="batch" if call.flex else grant.lane,
+                    lane=BATCH if call.flex else grant.lane,
                     timeout_s=self.timeout_s,
                     prompt_tokens=estimate.prompt_tokens,
                     max_tokens=bound,

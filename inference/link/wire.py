@@ -22,6 +22,14 @@ OLDEST_VERSION = 1
 HASH_BYTES = 8
 """Of a beginning of a prompt (`Prefix`)."""
 
+MOVES_SINCE = 4
+"""The version from which on an engine can go on where another one stopped, and give up requests for
+that; and a gateway knows what to do with these."""
+MOVED = "moved"
+"""The finish reason of a request that its engine gave up (`Done`)."""
+BATCH = "batch"
+"""The lane that waits behind the interactive one (`Submit.lane`)."""
+
 MAX_FRAME_BYTES = 32 << 20
 MAX_BODY_BYTES = MAX_FRAME_BYTES - (1 << 20)
 """Of the one request body in a submit frame: the rest of that is names and numbers. A longer frame

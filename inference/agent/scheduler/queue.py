@@ -58,12 +58,12 @@ from inference.agent.scheduler.slot_scheduler import SlotScheduler
 from inference.agent.scheduler.slots import Slots
 from inference.agent.scheduler.wait_estimate import WaitEstimate
 from inference.errors import InvalidRequest, Overloaded
+from inference.link.wire import BATCH
 from inference.scheduler.aging import Aging
 from inference.scheduler.vtc import VirtualTokenCounters
 
 __all__ = ["Queue", "Request"]
 
-BATCH = "batch"
 BATCH_SERVICE = "batch:"
 """Before a tenant's name where engines tell each other of its batch service; in no tenant's name.
 Lanes have counters of their own: what batch took of an idle engine delays nobody's chat."""

@@ -23,11 +23,10 @@ from dataclasses import dataclass, field
 
 from inference.errors import NoEngine
 from inference.gateway.fleet.shares import Shares
+from inference.link.wire import BATCH
 from inference.scheduler.aging import Aging
 from inference.scheduler.lazy_heap import LazyHeap, Rank
 from inference.scheduler.vtc import VirtualTokenCounters
-
-BATCH = "batch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,11 @@ import msgspec
 from inference.errors import EngineLost, InferenceError, Overloaded
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.leg import Leg
-from inference.link.wire import Done, Fault
+from inference.link.wire import MOVED, Done, Fault
 
 MAX_MOVES = 2
 RETURNS_S = 3.0
 """Agents dial again within a second."""
-MOVED = "moved"
-"""The finish reason of what an engine gives up."""
 
 
 class Why(StrEnum):

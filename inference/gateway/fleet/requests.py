@@ -56,12 +56,10 @@ from inference.gateway.fleet.routing import Needs, choose
 from inference.gateway.fleet.shares import Shares
 from inference.gateway.fleet.stream import Stream
 from inference.grants import Limiter
-from inference.link.wire import Done, LedgerEntry, Resume, Wait
+from inference.link.wire import MOVES_SINCE, Done, LedgerEntry, Resume, Wait
 
 log = structlog.get_logger(__name__)
 
-MOVES_SINCE = 4
-"""The protocol version from which on an engine can go on where another one stopped."""
 TAKEN_UP = 64
 """Several gateways may do so at a time, and an agent's queue holds 1,024."""
 KEPT_BYTES = 256 << 20
