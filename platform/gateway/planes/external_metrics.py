@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -221,16 +220,11 @@ class ExternalMetrics:
             self.port = listening.getsockname()[1]
             accepting = partial(self._accept, listening)
             self._keep(supervised("external metrics", accepting)).add_done_callback(
-                lambda ended: listening.close()
+                lambda task: listening.close()
             )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await ended(self._tasks)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

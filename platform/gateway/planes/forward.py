@@ -7,7 +7,6 @@ the console. They are few and small: GETs without a body, so many at a time, eac
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
 
 import httpx
 import structlog
@@ -43,12 +42,7 @@ class Forward:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -16,7 +16,7 @@ class Pool(msgspec.Struct, frozen=True):
 
 
 class EngineLoad(msgspec.Struct, frozen=True):
-    """One engine, and the requests that it has."""
+    """One engine, and what it has to do, in tokens."""
 
     id: str
     pool: str
