@@ -56,9 +56,7 @@ class Child:
         """In the child, before its program."""
         _die_with_parent()
         if self.nice:
-            os.nice(self.nice)
-            with suppress(OSError):  # Linux may weigh sessions, of which it leads one
-                Path("/proc/self/autogroup").write_text(str(self.nice))
+            give_way(self.nice)
 
     async def stop(self, patience_s: float = STOP_S) -> None:
         """Ask it to stop; end it, and whatever it started, if it doesn't within the patience."""
@@ -88,6 +86,13 @@ class Child:
             log.seek(max(0, self.log.stat().st_size - 8192))
             lines = log.read().decode(errors="replace").splitlines()
         return "\n".join(lines[-LAST_LINES:])
+
+
+def give_way(nice: int) -> None:
+    """Let this process and its session give way to others where cores are few, as by nice(1)."""
+    os.nice(nice)
+    with suppress(OSError):  # Linux may weigh sessions instead of processes
+        Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def _die_with_parent() -> None:

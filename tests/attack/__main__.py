@@ -26,6 +26,7 @@ from tests.bench.machinery.client import Address
 from tests.chaos.processes import ROOT
 
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+from gateway.supervisor import give_way  # noqa: E402
 from tests.stack.running import Stack, command_of, gone, up  # noqa: E402
 
 SERVING = ("gateway", "console", "worker", "engine")
@@ -34,6 +35,7 @@ SETTLE_S = 4.0
 MOST_OVER_QUIET = 2.0
 LONGEST_MS = 1_000.0
 NICEST = 19
+"""An attacker has a machine of its own: what it costs to make an attack is no part of it."""
 MAX_LINE_BYTES = 1 << 24
 
 
@@ -100,7 +102,7 @@ async def _rounds(
     quiet, rounds = Phase(), []
     victim, attacker = stack.facts["tenants"][:2]
     async with _watching(stack, victim) as look:
-        _give_way()
+        give_way(NICEST)
         await asyncio.sleep(SETTLE_S)
         for name, attack in chosen.items():
             before = _serving(stack)
@@ -147,13 +149,6 @@ async def _watching(stack: Stack, victim: dict[str, Any]) -> AsyncIterator[Any]:
     finally:
         to.close()
         await process.wait()
-
-
-def _give_way() -> None:
-    """An attacker has a machine of its own: what it costs to make an attack is no part of it."""
-    os.nice(NICEST)
-    with suppress(OSError):  # Linux may weigh sessions
-        Path("/proc/self/autogroup").write_text(str(NICEST))
 
 
 def _address(url: str) -> Address:
