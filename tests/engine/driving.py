@@ -102,8 +102,13 @@ async def goes_on(
     engine: Engine, whole: Answer, cut: int, kind: str = "chat", **given: Any
 ) -> Answer:
     """What a reader has who got the first `cut` outputs of `whole`, and then those of an engine
-    that went on from there. `whole` was asked for with `wants_ids` and what is given here."""
-    before = Answer(whole.work, whole.outputs[:cut])
+    that went on from there. `whole` was asked for with `wants_ids` and what is given here.
+
+    As in the gateway, what the reader got counts by its ids: vLLM may have counted tokens by then
+    that it had not framed yet (it reads one output ahead of several prompts).
+    """
+    got = [replace(one, tokens=sum(map(len, one.ids.values()))) for one in whole.outputs[:cut]]
+    before = Answer(whole.work, got)
     inherited = Meter(
         whole.meter.prompt_tokens,
         whole.meter.cached_tokens,
