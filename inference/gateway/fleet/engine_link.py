@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from inference.errors import EngineLost, InferenceError, ProtocolViolation
 from inference.gateway.fleet.leg import Leg
+from inference.gateway.fleet.measures import Measures, OnEngine
 from inference.gateway.fleet.routing import EngineState
 from inference.grants import EngineCredential
 from inference.link import wire
@@ -30,6 +31,7 @@ class Owner(Protocol):
 
     gateway_id: str
     gateways: list[str]
+    measures: Measures
 
     async def admit(self, link: EngineLink) -> None:
         """An engine said hello and waits for its welcome.
@@ -73,6 +75,8 @@ class EngineLink:
 
     def __init__(self, owner: Owner, transport: Transport, credential: EngineCredential) -> None:
         self.engine: EngineState
+        self.measured: OnEngine
+        """Of requests on this engine."""
         self.credential = credential
         self.connected_at = datetime.now(UTC)
         self.unbegun = 0
@@ -202,15 +206,20 @@ class EngineLink:
             warm=hello.warm,
         )
         await self._owner.admit(self)
+        self.measured = self._owner.measures.engine(hello.model.name, hello.engine_id)
         self.post(wire.Welcome(version, self._owner.gateway_id, self._owner.gateways))
 
     def _push(self, deltas: Sequence[wire.Delta]) -> None:
+        now, inter_token = time.monotonic(), self.measured.inter_token_seconds
         for delta in deltas:
             attempt = delta.id, delta.attempt
             leg = self._legs[attempt]
             if not leg.has_begun:
                 self.engine.began(attempt)
                 self._begin(leg)
+            elif tokens := delta.tokens:
+                inter_token.add((now - leg.news_at) / tokens, tokens)
+            leg.news_at = now
             leg.stream.push(delta)
 
     def _begin(self, leg: Leg) -> None:
