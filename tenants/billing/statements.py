@@ -212,7 +212,7 @@ _SUPERSEDE = f""", fresh AS MATERIALIZED (
 ), recorded AS (
     SELECT * FROM fresh
 ), again AS (
-    SELECT regenerated.regenerated_tokens - event.regenerated_tokens AS tokens
+    SELECT greatest(0, regenerated.regenerated_tokens - event.regenerated_tokens) AS tokens
     FROM regenerated JOIN event USING (id, started_at)
 )"""
 

@@ -58,6 +58,13 @@ OF_ENGINES: Mapping[str, tuple[str, tuple[float, ...]]] = {
 COMPLETED, CANCELLED, REFUSED, FAILED = "completed", "cancelled", "refused", "failed"
 """How requests end: `refused` are those that are at fault themselves, or that limits or missing
 engines turn away before any engine had them; `failed` are ours."""
+EXPECTED = (
+    (COMPLETED, "stop"), (COMPLETED, "length"), (FAILED, "engine_lost"), (FAILED, "engine_failed"),
+    (FAILED, "generation_timeout"), (FAILED, "internal_error"),
+)  # fmt: skip
+"""Of each engine, and below of no engine: counted from 0 on. Prometheus takes no notice of the
+first of a kind that it sees, as it can't know when that came."""
+TURNED_AWAY = ("no_engine_available", "server_is_overloaded", "service_unavailable")
 REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "cancelled"})
 """Finish reasons that are told apart: engines make them, so anything might come."""
 
@@ -112,7 +119,9 @@ class Measures:
     """By base model and engine."""
     hold_seconds: dict[str, Histogram] = field(default_factory=dict)
     """By base model: how long requests were held that were."""
-    requests: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
+    requests: Counter[tuple[str, str, str, str]] = field(
+        default_factory=lambda: Counter({("", "", REFUSED, code): 0 for code in TURNED_AWAY})
+    )
     """By base model and engine (empty where they got none), outcome, and code."""
     refusals: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Of limits: by their kind, and whose they are."""
@@ -123,6 +132,9 @@ class Measures:
         """Where to add what is measured of requests on this engine; to be kept."""
         if (base_model, id) not in self.engines and len(self.engines) >= MAX_ENGINES:
             id = OTHER
+        for outcome, code in EXPECTED:
+            self.requests[base_model, id, outcome, code] += 0
+        self.engines_lost[base_model] += 0
         return self.engines.setdefault((base_model, id), OnEngine.empty())
 
     def held(self, base_model: str, seconds: float) -> None:
@@ -169,16 +181,13 @@ class Measures:
         """Drop the figures of engines that have been gone for long. Call it now and then with those
         that are there, by base model and id: ids may be new at each start."""
         for key, on in list(self.engines.items()):
-            if key in connected:
-                on.used_at = now
-            elif not on.used_at:
+            if key in connected or not on.used_at:
                 on.used_at = now
             elif now - on.used_at > FORGET_S:
                 del self.engines[key]
-        gone = [key for key in self.requests if key[1] not in ("", OTHER)]
-        for key in gone:
-            if key[:2] not in self.engines:
-                del self.requests[key]
+        for counted in list(self.requests):
+            if counted[1] not in ("", OTHER) and counted[:2] not in self.engines:
+                del self.requests[counted]
 
     def histograms(self, name: str) -> Iterator[tuple[str, str, Histogram]]:
         """Of each engine with its base model: the one of this name."""

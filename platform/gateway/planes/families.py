@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from prometheus_client.core import (
@@ -22,11 +23,14 @@ from prometheus_client.core import (
 from inference.gateway.fleet.demand import FIGURES
 from inference.gateway.fleet.histogram import Example, Histogram
 from inference.gateway.fleet.hub import Hub
+from inference.gateway.fleet.journey import Outcome, Why
 from inference.gateway.fleet.measures import OF_ENGINES, Measures
 from inference.gateway.fleet.routing import EngineState
 from tenants.billing.drift import Drift
 from tenants.billing.ledger import Ledger
+from tenants.limits.kinds import KINDS
 from tenants.limits.limiter import StoreLimiter
+from tenants.limits.refusals import SCOPES
 
 Families = Iterator[Metric]
 
@@ -147,7 +151,7 @@ def requests(measures: Measures) -> Families:
         "lorikeet_refusals",
         "Requests that a limit refused, by its kind, and whose limit it is.",
         ["kind", "scope"],
-        measures.refusals,
+        dict.fromkeys(product(KINDS, SCOPES.values()), 0) | measures.refusals,
     )
     yield _counters(
         "lorikeet_engines_lost",
@@ -177,7 +181,7 @@ def hub(hub: Hub) -> Families:
         "lorikeet_moves",
         "Requests that their engine did not bring to their end, and what became of them.",
         ["reason", "outcome"],
-        hub.moves,
+        dict.fromkeys(product(Why, Outcome), 0) | hub.moves,
     )
     gaps = HistogramMetricFamily(
         "lorikeet_move_gap_seconds", "How long readers of streams that moved waited.", labels=[]
