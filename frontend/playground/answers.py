@@ -28,7 +28,7 @@ from inference.errors import (
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.hub import new_id
 from inference.gateway.fleet.stream import Stream
-from inference.gateway.records import Asked
+from inference.gateway.measuring.records import Asked
 from inference.grants import Grant
 from inference.link.wire import Delta, Wait
 from inference.operations.call import Call

@@ -13,8 +13,8 @@ from inference.errors import ClientDisconnected
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.fleet.order import Order, Watch
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
-from inference.gateway.records import Records
 from inference.gateway.tick import Tick
 from inference.grants import Directory, Grant, Limiter
 from inference.link.wire import BATCH

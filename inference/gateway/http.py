@@ -24,7 +24,7 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import BODY_TIMEOUT_S, Exchange, Receive, Scope, Send
 from inference.gateway.fleet.stream import Stream
 from inference.gateway.idempotency import Idempotency
-from inference.gateway.records import Asked
+from inference.gateway.measuring.records import Asked
 from inference.grants import Answers, Claim, Directory, KeptAnswer, Limiter
 from inference.operations.call import Call
 from inference.operations.operation import Operation

@@ -14,8 +14,8 @@ import gc
 import statistics
 import time
 
-from inference.gateway.fleet.histogram import Histogram
-from inference.gateway.fleet.measures import INTER_TOKEN_S
+from inference.gateway.measuring.histogram import Histogram
+from inference.gateway.measuring.measures import INTER_TOKEN_S
 from inference.link import wire
 from inference.link.wire import Delta
 from tests.inference.played import benched
@@ -38,8 +38,8 @@ async def main() -> None:
     async with benched() as bench:
         engine = await bench.join()
         ids = [f"r{number}" for number in range(STREAMS)]
-        for id in ids:
-            bench.submit(id)
+        streams = [bench.submit(id) for id in ids]
+        for _ in ids:
             await engine.asked()
         (link,) = bench.hub._open
         frame = wire.encode(wire.Step([Delta(id, " token", 1) for id in ids]))
@@ -52,6 +52,8 @@ async def main() -> None:
                 began = time.process_time()
                 for _ in range(STEPS):
                     link.take(wire.decode(frame))
+                    for stream in streams:
+                        stream._take()
                 took = time.process_time() - began
                 found[name].append(1000 * took / (STEPS * STREAMS))
         gc.enable()

@@ -18,12 +18,12 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.planes.metrics import Metrics
-from inference.gateway.fleet.busiest import Busiest
 from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.hub import Hub
-from inference.gateway.fleet.measures import Ended, Measures
+from inference.gateway.measuring.busiest import Busiest
+from inference.gateway.measuring.measures import Ended, Measures
 from inference.grants import Target
 from inference.link import wire
 from inference.link.wire import Usage

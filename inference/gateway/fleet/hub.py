@@ -27,13 +27,13 @@ from inference.gateway.fleet.demand import Demand, seen
 from inference.gateway.fleet.dispatches import Dispatches, Mismatch
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.histogram import Histogram
 from inference.gateway.fleet.journey import Outcome, Why
-from inference.gateway.fleet.measures import Measures
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.requests import KEPT_BYTES, Requests, choose_link
 from inference.gateway.fleet.routing import EngineState, Needs
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.measuring.histogram import Histogram
+from inference.gateway.measuring.measures import Measures
 from inference.grants import EngineCredential, Engines, Limiter, Recorder, Source
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S

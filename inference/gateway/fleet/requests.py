@@ -38,7 +38,6 @@ from inference.gateway.fleet.demand import Refusals
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.held import Held, Holding, Request
-from inference.gateway.fleet.histogram import Histogram
 from inference.gateway.fleet.journey import (
     MAX_MOVES,
     RETURNS_S,
@@ -51,11 +50,12 @@ from inference.gateway.fleet.journey import (
     why_elsewhere,
 )
 from inference.gateway.fleet.leg import Leg
-from inference.gateway.fleet.measures import DURATION_S, Ended, Measures
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.routing import Needs, choose
 from inference.gateway.fleet.shares import Shares
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.measuring.histogram import Histogram
+from inference.gateway.measuring.measures import DURATION_S, Ended, Measures
 from inference.grants import Limiter
 from inference.link.wire import MOVES_SINCE, Done, LedgerEntry, Resume, Wait
 

@@ -23,8 +23,8 @@ import msgspec
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
 from inference.gateway.fleet.delivered import Delivered
 from inference.gateway.fleet.leg import Leg
-from inference.gateway.fleet.measures import OnEngine
 from inference.gateway.fleet.order import Order
+from inference.gateway.measuring.measures import OnEngine
 from inference.grants import Limiter
 from inference.link.wire import Cancel, Delta, Done, Fault, Usage, Wait
 from inference.operations.estimate import EXTENSION_TOKENS

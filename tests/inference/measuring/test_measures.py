@@ -16,10 +16,10 @@ from inference.errors import (
     NoEngine,
     RateLimitExceeded,
 )
-from inference.gateway.fleet.busiest import MAX_SEEN, PERIOD_S, Busiest
 from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.histogram import Example, Histogram
-from inference.gateway.fleet.measures import (
+from inference.gateway.measuring.busiest import MAX_SEEN, PERIOD_S, Busiest
+from inference.gateway.measuring.histogram import Example, Histogram
+from inference.gateway.measuring.measures import (
     FORGET_S,
     MAX_ENGINES,
     OF_ENGINES,

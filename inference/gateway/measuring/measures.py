@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from inference.errors import ClientDisconnected, InferenceError
-from inference.gateway.fleet.busiest import Busiest
-from inference.gateway.fleet.histogram import Example, Histogram
+from inference.gateway.measuring.busiest import Busiest
+from inference.gateway.measuring.histogram import Example, Histogram
 from inference.link.wire import Usage
 
 DURATION_S = tuple(0.01 * 2**n for n in range(14))

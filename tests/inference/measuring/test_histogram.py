@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inference.gateway.fleet.histogram import Example, Histogram
-from inference.gateway.fleet.measures import DURATION_S
+from inference.gateway.measuring.histogram import Example, Histogram
+from inference.gateway.measuring.measures import DURATION_S
 
 pytestmark = pytest.mark.pure
 
