@@ -160,7 +160,8 @@ def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
 
 def _add_stream(line: Line, stream: Stream, done: Done) -> None:
     target, usage = stream.target, done.usage
-    line.base_model, line.engine, line.attempts = target.base_model, stream.engine, stream.attempt
+    line.base_model, line.engine = target.base_model, stream.engine or None
+    line.attempts = stream.attempt
     if target.adapter is not None:
         line.version = target.adapter.digest[:SHOWN_DIGEST]
     line.prompt_tokens, line.cached_tokens = usage.prompt_tokens, usage.cached_tokens

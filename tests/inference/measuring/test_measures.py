@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from inference.errors import (
     BY_CODE,
@@ -31,6 +34,7 @@ from inference.gateway.measuring.measures import (
 )
 from inference.link import wire
 from inference.link.wire import Delta, Done, Fault, Usage
+from inference.tracing import Tracer
 from tests.inference.played import benched
 from tests.inference.rig import until
 from tests.inference.samples import BASE, MOVABLE
@@ -244,6 +248,38 @@ async def test_an_engine_that_said_that_it_ends_is_not_lost() -> None:
             engine.hang_up()
             await bench.end()
         assert bench.hub.measures.engines_lost == {"base": 1}
+
+
+async def test_holding_and_each_attempt_are_parts_of_its_trace() -> None:
+    provider, kept = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    root = Tracer(provider).begin("chat", "", 0.0)
+    assert root is not None
+    async with benched(holding=Holding(60.0)) as bench:
+        stream = bench.submit(trace=root)
+        first = await bench.join("a", model=MOVABLE, run="a")
+        asked = await first.asked()
+        assert asked.trace.startswith(f"00-{root.trace_id}-")
+        first.say(wire.Step([Delta("r1", "Hi", 1, [], 7, 3, ids={0: [1]})]))
+        await stream.read()
+        second = await bench.join("b", model=MOVABLE, run="b")
+        first.hang_up()
+        again = await second.asked()
+        assert again.attempt == 2 and again.trace != asked.trace
+        second.say(Done("r1", Usage(7, 3, 2), "stop", attempt=2))
+        await stream.read()
+        on = bench.hub.measures.engines["base", "b"]
+    spans = kept.get_finished_spans()
+    assert [span.name for span in spans] == ["hold", "attempt", "attempt"]
+    attributes = [dict(span.attributes or {}) for span in spans[1:]]
+    assert attributes == [
+        {"lorikeet.engine": "a", "lorikeet.attempt": 1, "error.type": "lost"},
+        {"lorikeet.engine": "b", "lorikeet.attempt": 2},
+    ]
+    ids = {span.parent.span_id for span in spans if span.parent}
+    assert {f"{id:016x}" for id in ids} == {root.traceparent.split("-")[2]}
+    examples = [one for _, _, one in on.end_to_end_seconds.buckets() if one]
+    assert [one.trace_id for one in examples] == [root.trace_id]
 
 
 # --- the busiest ---------------------------------------------------------------------------------

@@ -15,13 +15,10 @@ import pytest
 from inference import tracing
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.environ import BadSetting
-from inference.gateway.fleet.held import Holding
 from inference.link import versions, wire
-from inference.link.wire import Delta, Done, Usage
 from inference.tracing import Tracer, timed
-from tests.inference.played import benched
 from tests.inference.rig import SLOW, Rig, agent_on, chat, gateway, until
-from tests.inference.samples import MODEL, MOVABLE
+from tests.inference.samples import MODEL
 from tests.otlp import Collected, Collector, collector
 
 CHAT = "/v1/chat/completions"
@@ -186,33 +183,6 @@ async def test_a_traced_request_is_an_example_in_the_metrics(traced: Traced) -> 
     on = traced.rig.gateway.hub.measures.engines[MODEL.name, "engine-1"]
     examples = [one for _, _, one in on.end_to_end_seconds.buckets() if one is not None]
     assert [one.trace_id for one in examples] == [TRACE]
-
-
-async def test_holding_and_each_attempt_are_parts_of_it(collected: Collector) -> None:
-    tracer = started("lorikeet-gateway")
-    root = tracer.begin("chat", "", 0.0)
-    assert root is not None
-    async with benched(holding=Holding(60.0)) as bench:
-        stream = bench.submit("r1", trace=root, choices=1)
-        engines = [await bench.join("a", model=MOVABLE, run="a")]
-        asked = await engines[0].asked()
-        assert asked.trace.startswith(f"00-{root.trace_id}-")
-        engines[0].say(wire.Step([Delta("r1", "Hi", 1, [], 7, 3, ids={0: [1]})]))
-        await stream.read()
-        engines.append(await bench.join("b", model=MOVABLE, run="b"))
-        engines[0].hang_up()
-        again = await engines[1].asked()
-        assert again.attempt == 2 and again.trace != asked.trace
-        engines[1].say(Done("r1", Usage(7, 3, 2), "stop", attempt=2))
-        await stream.read()
-    root.end()
-    await asyncio.to_thread(tracer.close)
-    whole = collected.named("chat")[0]
-    assert collected.under(whole) == ["hold", "attempt", "attempt"]
-    first, second = collected.named("attempt")
-    assert (first.attributes["lorikeet.engine"], first.attributes["error.type"]) == ("a", "lost")
-    assert second.attributes == {"lorikeet.engine": "b", "lorikeet.attempt": 2}
-    assert first.is_error and not second.is_error
 
 
 @pytest.mark.parametrize("version", [4, wire.PROTOCOL_VERSION])
