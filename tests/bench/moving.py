@@ -19,6 +19,7 @@ from tests.bench import lorikeet
 from tests.bench.gaps import Timed
 from tests.bench.machinery import servers
 from tests.bench.machinery.client import post
+from tests.bench.machinery.load import drive
 from tests.bench.machinery.measure import Samples, Side
 from tests.bench.machinery.processes import POLL_S, Failed, cpu_of
 from tests.bench.machinery.report import Figure, Report, Row, take_turns
@@ -35,11 +36,19 @@ PACE = 40.0
 ANSWER_TOKENS = 64
 
 PROMPT_TOKENS = 2_000
+"""At least."""
+SENTENCE = "The quick brown fox jumps over the lazy dog while nobody is looking. "
+SENTENCES = 62
 TOKENS = 1_500
 """Of a stream whose engine is killed as soon as it is known which one it is."""
+ON_THEIR_WAY = 8
+"""Chunks that may still come after the engine was killed. Later gaps are of the text: some tokens
+have none."""
 GAP_TARGET_MS = 1_000
+WARMING = 4
+"""Requests at a time by which both engines have computed such a prompt before."""
 FOUND_S = 30.0
-"""Longest wait until an engine reports that it generates."""
+"""Longest wait until an engine reports that it generates, or no longer does."""
 
 
 async def run(scale: Scale) -> Report:
@@ -48,9 +57,9 @@ async def run(scale: Scale) -> Report:
     return Report(
         "Moves",
         rows,
-        f"With over without: gateways that keep what a move needs, and that do not. A gap: the "
-        f"longest time between two chunks of a stream with {PROMPT_TOKENS:,} tokens of prompt "
-        "whose engine was killed, from then on.",
+        f"With over without: gateways that keep what a move needs, and that do not. A gap: between "
+        f"the last chunk of a stream with {PROMPT_TOKENS:,} tokens of prompt whose engine was "
+        "killed, and the next one.",
     )
 
 
@@ -133,6 +142,9 @@ async def _gap(scale: Scale) -> list[Row]:
                 await lorikeet.until_served(gateway, scale.key, "base")
                 continue
             await lorikeet.until_joined(gateway, len(engines))
+            warming = [_request(scale.key, f"{number}.{at}", tokens=8) for at in range(WARMING)]
+            await drive(gateway.address, warming, clients=WARMING)
+            await _until_idle(gateway)
             gaps_ms.append(await _killed(gateway, engines, scale.key, number))
     return [Row("vLLM, an engine is killed: gap", Figure.of(gaps_ms), "ms", at_most=GAP_TARGET_MS)]
 
@@ -140,13 +152,13 @@ async def _gap(scale: Scale) -> list[Row]:
 async def _killed(
     gateway: lorikeet.Gateway, engines: dict[str, Child], key: str, number: int
 ) -> float:
-    """The longest gap of a stream, in ms, after its engine was killed, which leaves `engines`.
+    """The gap of a stream, in ms, when its engine is killed, which leaves `engines`.
 
     Raises:
         Failed: the stream was not whole, or its engine was not found.
     """
     connection = await Timed.open(gateway.address)
-    sent = asyncio.create_task(connection.send(_request(key, number)))
+    sent = asyncio.create_task(connection.send(_request(key, f"{number}", tokens=TOKENS)))
     try:
         engine = engines.pop(await _generating(gateway))
         killed_at = len(connection.arrivals)
@@ -157,7 +169,7 @@ async def _killed(
         connection.close()
     if reply.completion_tokens != TOKENS:
         raise Failed(f"a stream of {TOKENS} tokens had {reply.completion_tokens} after a move")
-    return max(connection.gaps_ms[killed_at - 1 :])
+    return max(connection.gaps_ms[killed_at - 1 :][:ON_THEIR_WAY])
 
 
 async def _generating(gateway: lorikeet.Gateway) -> str:
@@ -174,14 +186,23 @@ async def _generating(gateway: lorikeet.Gateway) -> str:
             await asyncio.sleep(POLL_S)
 
 
-def _request(key: str, number: int) -> bytes:
-    """A stream with a prompt that no engine has in its cache."""
+async def _until_idle(gateway: lorikeet.Gateway) -> None:
+    async with asyncio.timeout(FOUND_S):
+        while True:
+            if not any(engine["running"] for engine in await lorikeet.fleet(gateway)):
+                return
+            await asyncio.sleep(POLL_S)
+
+
+def _request(key: str, name: str, *, tokens: int) -> bytes:
+    """A stream of so many tokens, with a prompt that no engine has in its cache."""
+    text = f"{name}: " + SENTENCE * SENTENCES
     return post(
-        "/v1/completions",
+        lorikeet.CHAT,
         {
             "model": "base",
-            "prompt": [8 + (7 * at + number) % 380 for at in range(PROMPT_TOKENS)],
-            "max_tokens": TOKENS,
+            "messages": [{"role": "user", "content": text}],
+            "max_tokens": tokens,
             "temperature": 0,
             "ignore_eos": True,
             "stream": True,
