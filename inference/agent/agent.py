@@ -47,7 +47,7 @@ from inference.link import wire
 from inference.link.wire import MOVED, Done, EngineStats, Fault, Frame, Load, Loaded, Suspect
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
-from inference.tracing import Tracer
+from inference.tracing import Attributes, Tracer
 
 log = structlog.get_logger(__name__)
 
@@ -376,7 +376,10 @@ class Agent:
             self._idle.set()
 
     def _note_parts(self, job: Job, tracer: Tracer) -> None:
-        attributes = {"lorikeet.request_id": job.id, "lorikeet.attempt": job.attempt}
+        attributes: Attributes = {
+            "lorikeet.request_id": job.id,
+            "lorikeet.attempt": job.attempt,
+        }
         for name, since, until in job.parts(time.monotonic()):
             tracer.note(job.trace, name, since, until, attributes)
 

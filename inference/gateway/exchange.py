@@ -92,7 +92,8 @@ class Exchange:
     @property
     def traceparent(self) -> str:
         """By which its client wants it to be a part of a trace; empty if it doesn't."""
-        return self._headers.get(b"traceparent", b"").decode("latin-1")
+        header: bytes = self._headers.get(b"traceparent", b"")
+        return header.decode("latin-1")
 
     def require_method(self, *methods: str) -> None:
         """Raise MethodNotAllowed unless it is one of these."""

@@ -82,7 +82,7 @@ class OpenAIServer:
             method=exchange.method,
             path=exchange.path,
             status=exchange.status,
-            operation=operation and operation.name,
+            operation=None if operation is None else operation.name,
             grant=exchange.grant,
             call=exchange.call,
             stream=exchange.stream,

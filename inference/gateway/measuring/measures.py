@@ -77,7 +77,7 @@ OTHER = "other"
 
 @dataclass(slots=True, eq=False)
 class OnEngine:
-    """The histograms of one engine, by the names of `OF_ENGINES`."""
+    """The histograms of one engine, by the names and in the order of `OF_ENGINES`."""
 
     queue_seconds: Histogram
     adapter_load_seconds: Histogram
@@ -86,13 +86,13 @@ class OnEngine:
     end_to_end_seconds: Histogram
     prompt_tokens: Histogram
     output_tokens: Histogram
-    used_at: float = 0.0
+    used_at: float = field(default=0.0, init=False)
     """Of the monotonic clock: when the engine was last there."""
 
     @classmethod
     def empty(cls) -> OnEngine:
         """Nothing was measured yet."""
-        return cls(**{name: Histogram(bounds) for name, (_, bounds) in OF_ENGINES.items()})
+        return cls(*(Histogram(bounds) for _, bounds in OF_ENGINES.values()))
 
 
 @dataclass(frozen=True, slots=True)

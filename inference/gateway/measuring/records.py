@@ -135,7 +135,7 @@ class Records:
 
 
 def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
-    stream, grant = asked.stream, asked.grant
+    stream = asked.stream
     attempts = 0 if stream is None else stream.attempt
     reason = None if stream is None or stream.done is None else stream.done.finish_reason
     line = Line(
@@ -145,14 +145,14 @@ def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
         path=asked.path and asked.path[:SHOWN_PATH],
         status=asked.status,
         ms=_ms(elapsed_s),
-        tenant=grant and grant.tenant,
-        key=(grant and grant.key) or None,
         operation=asked.operation,
-        model=asked.call and asked.call.model[:SHOWN_MODEL],
+        model=None if asked.call is None else asked.call.model[:SHOWN_MODEL],
         outcome=outcome_of(error, reason, begun=attempts > 0),
-        error=error and error.code,
-        trace_id=asked.span and asked.span.trace_id,
+        error=None if error is None else error.code,
+        trace_id=None if asked.span is None else asked.span.trace_id,
     )
+    if asked.grant is not None:
+        line.tenant, line.key = asked.grant.tenant, asked.grant.key or None
     if stream is not None and stream.done is not None:
         _add_stream(line, stream, stream.done)
     return line

@@ -289,11 +289,12 @@ def _counters(
 
 
 def _add(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:
-    buckets = [(bound, count, _exemplar(example)) for bound, count, example in histogram.buckets()]
+    buckets = [
+        (bound, count) if example is None else (bound, count, _exemplar(example))
+        for bound, count, example in histogram.buckets()
+    ]
     family.add_metric(labels, buckets, histogram.total)
 
 
-def _exemplar(example: Example | None) -> Exemplar | None:
-    if example is None:
-        return None
+def _exemplar(example: Example) -> Exemplar:
     return Exemplar({"trace_id": example.trace_id}, example.value, example.at)

@@ -34,7 +34,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Rig]:
 def lines() -> Iterator[list[dict[str, Any]]]:
     """The log's, of requests."""
     with capture_logs() as all_lines:
-        yield _OfRequests(all_lines)  # type: ignore[misc]
+        yield _OfRequests(all_lines)
 
 
 class _OfRequests(list[dict[str, Any]]):
@@ -137,7 +137,7 @@ async def test_what_a_limit_refuses_is_counted_by_kind_and_scope(
         error.limit_kind, error.limit_scope = "requests_per_minute", "tenant"
         raise error
 
-    stack.gateway.limits.reserve = refuse  # type: ignore[method-assign]
+    stack.gateway.limits.reserve = refuse  # type: ignore[method-assign, assignment]
     await asked(stack, **chat())
     assert (await one(lines))["error"] == "rate_limit_exceeded"
     measures = stack.gateway.hub.measures
