@@ -88,6 +88,8 @@ class EngineLink:
         self._legs: dict[Attempt, Leg] = {}
         self._loads: dict[str, asyncio.Future[wire.Loaded]] = {}
         self._heard = asyncio.Event()
+        self._stepped_at = 0.0
+        """When the last step frame came."""
 
     @property
     def engine_id(self) -> str | None:
@@ -211,16 +213,22 @@ class EngineLink:
 
     def _push(self, deltas: Sequence[wire.Delta]) -> None:
         now, inter_token = time.monotonic(), self.measured.inter_token_seconds
+        since, alike = self._stepped_at, 0  # most had one token in the last frame and have one now
         for delta in deltas:
             attempt = delta.id, delta.attempt
             leg = self._legs[attempt]
             if not leg.has_begun:
                 self.engine.began(attempt)
                 self._begin(leg)
-            elif tokens := delta.tokens:
-                inter_token.add((now - leg.news_at) / tokens, tokens)
+            elif delta.tokens == 1 and leg.news_at == since:
+                alike += 1
+            elif delta.tokens:
+                inter_token.add((now - leg.news_at) / delta.tokens, delta.tokens)
             leg.news_at = now
             leg.stream.push(delta)
+        if alike:
+            inter_token.add(now - since, alike)
+        self._stepped_at = now
 
     def _begin(self, leg: Leg) -> None:
         leg.has_begun = True

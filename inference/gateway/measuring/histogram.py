@@ -1,7 +1,7 @@
 """A histogram as Prometheus has them: plain numbers of one event loop, without a lock.
 
-prometheus_client's own takes two locks and walks through its bounds for each value; that is once
-per token here.
+prometheus_client's own takes two locks and walks through its bounds for each value, and values come
+with every frame of tokens here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Histogram:
         self._examples: dict[int, Example] = {}
 
     def add(self, value: float, times: int = 1) -> None:
-        """It was this, so many times. Once per token."""
+        """It was this, so many times. Once a frame, or a token."""
         self.total += value * times
         self._counts[bisect_left(self._bounds, value)] += times
 

@@ -207,6 +207,25 @@ async def test_tokens_that_come_together_share_the_time_since_the_last() -> None
     assert found["adapter_load_seconds"][0] == 0
 
 
+async def test_streams_that_go_on_with_each_frame_are_measured_like_others() -> None:
+    async with benched() as bench:
+        engine = await bench.join()
+        streams = [bench.submit(id) for id in ("r1", "r2", "r3")]
+        for _ in streams:
+            await engine.asked()
+        came = list[float]()
+        for frame in (["r1", "r2", "r3"], ["r1", "r2"], ["r1", "r3"]):
+            engine.say(wire.Step([Delta(id, "a", 1) for id in frame]))
+            await streams[0].read()
+            assert streams[0].leg is not None
+            came.append(streams[0].leg.news_at)
+        first, second, third = came
+        on = bench.hub.measures.engines["base", "engine-1"].inter_token_seconds
+        assert counted(on) == 4
+        gaps = (second - first, second - first, third - second, third - first)
+        assert on.total == pytest.approx(sum(gaps))
+
+
 async def test_a_held_request_says_how_long_it_was_held() -> None:
     async with benched(holding=Holding(60.0)) as bench:
         stream = bench.submit()
