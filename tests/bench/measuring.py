@@ -1,7 +1,7 @@
 """What metrics cost on the way of tokens: a gateway's link takes step frames, with and without.
 
-In one process and without sockets, so nothing else is in it: *without* passes deltas on and takes no
-time. What a whole gateway needs for as many tokens is in `metering`.
+In one process and without sockets, so nothing else is in it: *without* passes deltas on and looks
+at no clock. What a whole gateway needs for as many tokens is in `metering`.
 """
 
 from __future__ import annotations
