@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -41,6 +42,7 @@ class Leg:
     attempt: int
     most: Bounds
     has_begun: bool = False
+    sent_at: float = field(default_factory=time.monotonic)
 
     def believed(self, done: Done) -> Done:
         """What it says is reserved in its place, so it could use up somebody's budget."""
