@@ -57,7 +57,7 @@ class SideSerializer(serializers.Serializer[Any]):
     """What requests met lately."""
 
     requests = serializers.IntegerField()
-    errors = serializers.IntegerField()
+    errors = serializers.IntegerField()  # type: ignore[assignment]
     error_percent = serializers.FloatField()
     ttft_p95_s = serializers.FloatField(
         allow_null=True, help_text="Of first tokens, at most; null: there were too few."

@@ -297,7 +297,7 @@ class DefaultsSerializer(StrictMixin, serializers.Serializer[Any]):
     absent = set(DEFAULTS)
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
-        kinds = {float: serializers.FloatField, int: serializers.IntegerField}
+        kinds: dict[type, Any] = {float: serializers.FloatField, int: serializers.IntegerField}
         return {
             name: kinds[kind](required=False, min_value=least, max_value=most)
             for name, (kind, least, most) in DEFAULTS.items()

@@ -30,7 +30,7 @@ LOOKS_LIKE_A_VERSION = r"^([0-9]+|[0-9a-f]{8,64})$"
 """An alias of this form could not be told from a version number or a digest prefix."""
 
 
-DEFAULTS: Mapping[str, tuple[type, float, float]] = {
+DEFAULTS: Mapping[str, tuple[type[int] | type[float], Any, Any]] = {
     "temperature": (float, 0.0, 2.0),
     "top_p": (float, 0.0, 1.0),
     "top_k": (int, -1, 1_000_000),

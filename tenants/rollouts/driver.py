@@ -61,6 +61,7 @@ class Side:
         """At most, as buckets have it; None of too few. What is above all bounds is the last bound
         twice over."""
         total, seen = sum(self.first_tokens), 0
+        bound: float
         if total < MIN_TIMES:
             return None
         bounds = (*FIRST_TOKEN_BOUNDS_S, 2 * FIRST_TOKEN_BOUNDS_S[-1])

@@ -143,7 +143,7 @@ def test_its_steps(operator: Client, rollout: Rollout, steps: list[str], state: 
     shown = text_of(operator.get(at(rollout)))
     assert ('data-opens="abort"' in shown) == rollout.is_open
     actors = AuditEntry.objects.filter(kind="rollout", action="changed")
-    assert set(actors.values_list("actor_name", flat=True)) == {"operator"}
+    assert set(actors.values_list("actor_kind", flat=True)) == {"user"}
 
 
 def test_its_weight_by_hand(operator: Client, rollout: Rollout) -> None:

@@ -52,16 +52,16 @@ def models(request: HttpRequest) -> HttpResponse:
     return render(request, "operate/models.html", context)
 
 
-class SettingsForm(forms.ModelForm[BaseModel]):
+class SettingsForm(forms.Form):
     """What an operator says of a base model."""
 
-    class Meta:
-        model = BaseModel
-        fields = ["serves_new"]
-        labels = {"serves_new": "New revisions serve at once, without a rollout"}
+    serves_new = forms.BooleanField(
+        required=False, label="New revisions serve at once, without a rollout"
+    )
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, base_model: BaseModel, data: Any = None) -> None:
+        super().__init__(data, initial={"serves_new": base_model.serves_new, **base_model.defaults})
+        self._base_model = base_model
         for name, (kind, least, most) in DEFAULTS.items():
             field = forms.FloatField if kind is float else forms.IntegerField
             self.fields[name] = field(
@@ -69,15 +69,16 @@ class SettingsForm(forms.ModelForm[BaseModel]):
                 min_value=least,
                 max_value=most,
                 label=f"Default {name}",
-                initial=self.instance.defaults.get(name),
                 widget=forms.TextInput({"inputmode": "decimal", "autocomplete": "off"}),
             )
 
-    def save(self, commit: bool = True) -> BaseModel:
+    def save(self) -> None:
+        """Write what a valid form says."""
         given = {name: self.cleaned_data[name] for name in DEFAULTS}
-        self.instance.defaults = {name: value for name, value in given.items() if value is not None}
-        self.instance.save(update_fields=["serves_new", "defaults"])
-        return self.instance
+        base_model = self._base_model
+        base_model.serves_new = self.cleaned_data["serves_new"]
+        base_model.defaults = {name: value for name, value in given.items() if value is not None}
+        base_model.save(update_fields=["serves_new", "defaults"])
 
 
 @require_http_methods(["GET", "POST"])
@@ -88,7 +89,7 @@ def model(request: HttpRequest, pk: int) -> HttpResponse:
     found = get_object_or_404(BaseModel, pk=pk)
     if request.method != "POST":
         return page(request, found)
-    form = SettingsForm(request.POST, instance=found)
+    form = SettingsForm(found, request.POST)
     if not form.is_valid():
         return page(request, found, settings_form=form)
     form.save()
@@ -107,7 +108,7 @@ def page(
     revisions = base_model.revisions.annotate(
         passed=Count("trials", Q(trials__passed=True)),
         failed=Count("trials", Q(trials__passed=False)),
-    )
+    ).order_by("-seen_at", "-id")
     counts = GatewayProcess.objects.engines_of()
     rollouts = list(base_model.rollouts.select_related("revision")[:SHOWN_ROLLOUTS])
     fleet = gateways().fleet().engines
@@ -117,7 +118,7 @@ def page(
         "revisions": [(one, counts.get(one.digest, 0)) for one in revisions],
         "rollouts": rollouts,
         "rolling": next((one for one in rollouts if one.is_open), None),
-        "settings_form": settings_form or SettingsForm(instance=base_model),
+        "settings_form": settings_form or SettingsForm(base_model),
         "rollout_form": rollout_form or RolloutForm(base_model),
         "modules": module_kinds(base_model.modules),
         "engines": [one for one in fleet if one["base_model"] == base_model.name],

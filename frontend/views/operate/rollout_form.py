@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -11,7 +11,13 @@ from tenants.models import BaseModel, PoolRevision, Rollout, Standing
 from tenants.models.rollouts import STEPS, check_steps
 
 
-class RolloutForm(forms.ModelForm[Rollout]):
+if TYPE_CHECKING:
+    RolloutFormBase = forms.ModelForm[Rollout]
+else:
+    RolloutFormBase = forms.ModelForm
+
+
+class RolloutForm(RolloutFormBase):
     """The plan of a new rollout."""
 
     revision = forms.ModelChoiceField(PoolRevision.objects.none(), empty_label=None)

@@ -67,6 +67,7 @@ class Pool:
         which all live adapters of the tenant did, None where it has none.
         """
         rollout = self.rollout
+        order: tuple[Revisions, ...]
         if rollout is None:
             order = (self.serving, self.waiting)
         else:

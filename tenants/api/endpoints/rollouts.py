@@ -38,11 +38,13 @@ class Revisions(
     serve; what waits is for a rollout."""
 
     permission_classes = [Operating]
-    queryset: models.QuerySet[PoolRevision] = PoolRevision.objects.select_related(
-        "base_model"
-    ).annotate(
-        trials_passed=Count("trials", Q(trials__passed=True)),
-        trials_failed=Count("trials", Q(trials__passed=False)),
+    queryset: models.QuerySet[PoolRevision] = (
+        PoolRevision.objects.select_related("base_model")
+        .annotate(
+            trials_passed=Count("trials", Q(trials__passed=True)),
+            trials_failed=Count("trials", Q(trials__passed=False)),
+        )
+        .order_by("-seen_at", "-id")
     )
     serializer_class = RevisionSerializer
     filterset_class = RevisionFilter

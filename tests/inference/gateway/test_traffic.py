@@ -11,7 +11,7 @@ from inference.gateway.fleet.traffic import (
     Traffic,
     failed,
 )
-from inference.link.wire import Done, Fault
+from inference.link.wire import Done, Fault, Usage
 
 pytestmark = pytest.mark.pure
 

@@ -87,7 +87,7 @@ def test_a_rollout_is_started_watched_and_aborted(operator: Api, revision: PoolR
     late = operator("POST", f"{path}/finish")
     assert (late.status_code, late.json()["code"]) == (409, "illegal_rollout_step")
     assert operator("GET", "rollouts", state="aborted").json()["count"] == 1
-    steps = AuditEntry.objects.filter(kind="rollout")
+    steps = AuditEntry.objects.filter(kind="rollout", object_id=told["id"])
     assert set(steps.values_list("actor_name", flat=True)) == {"operator"} and len(steps) == 5
 
 
@@ -145,7 +145,8 @@ def test_defaults_of_a_base_model(operator: Api) -> None:
     assert operator("PATCH", "base-models/base", {"serves_new": True}).json()["serves_new"]
     stored = BaseModel.objects.get()
     assert stored.defaults == {"temperature": 0.2}, "what was not named stays"
-    for wrong in ({"temperature": 3}, {"colour": 1}, {"max_tokens": 0}, []):
+    wrongs: list[Any] = [{"temperature": 3}, {"colour": 1}, {"max_tokens": 0}, []]
+    for wrong in wrongs:
         refused = operator("PATCH", "base-models/base", {"defaults": wrong})
         assert refused.status_code == 400, wrong
     for fixed in ("name", "modules", "engine"):

@@ -173,13 +173,15 @@ def test_the_database_holds_to_it_as_well(pool: Pool) -> None:
 
 def test_every_step_is_in_the_audit_log(pool: Pool) -> None:
     operator = make_user("operator")
+    earlier = AuditEntry.objects.count()
     with acting(Actor("user", operator.pk, "operator")):
         rollout = Rollout.objects.start(pool.new)
     rollout.set_weight(5)
     Rollout.objects.update(report={"moved": 1})
     rollout.tenants.create(tenant=pool.tenant("acme"), turn=Turn.LAST)
     rollout.roll_back("too many errors")
-    entries = AuditEntry.objects.filter(kind__in=("rollout", "revision", "turn")).order_by("id")
+    kinds = ("rollout", "revision", "turn")
+    entries = [one for one in AuditEntry.objects.order_by("id")[earlier:] if one.kind in kinds]
     assert [(one.actor_name, one.kind, one.action) for one in entries] == [
         ("operator", "rollout", "created"),
         ("", "rollout", "changed"),

@@ -250,6 +250,7 @@ def test_a_paused_rollout_is_watched_and_not_raised(pool: Pool, rollout: Rollout
 
 
 def test_engines_that_stay_away_bring_everybody_back(pool: Pool, rollout: Rollout) -> None:
+    Rollout.objects.update(step_s=3600)
     rollout.set_weight(50)
     pool.engines(old=1)
     look()
