@@ -19,7 +19,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from frontend.pages import operator_page
 from frontend.views.operate.rollout_form import RolloutForm
 from tenants.fleet.gateways import gateways
-from tenants.models import BaseModel, GatewayProcess, Price
+from tenants.models import BaseModel, GatewayProcess, Price, Standing
 from tenants.models.adapters import DEFAULTS
 
 SHOWN_ROLLOUTS = 10
@@ -116,6 +116,7 @@ def page(
         "model": base_model,
         "adapter_count": base_model.adapters.count(),
         "revisions": [(one, counts.get(one.digest, 0)) for one in revisions],
+        "rollable": any(one.standing != Standing.SERVING for one in revisions),
         "rollouts": rollouts,
         "rolling": next((one for one in rollouts if one.is_open), None),
         "settings_form": settings_form or SettingsForm(base_model),
