@@ -10,7 +10,6 @@ from django.core.exceptions import ValidationError
 from tenants.models import BaseModel, PoolRevision, Rollout, Standing
 from tenants.models.rollouts import STEPS, check_steps
 
-
 if TYPE_CHECKING:
     RolloutFormBase = forms.ModelForm[Rollout]
 else:
