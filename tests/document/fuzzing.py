@@ -20,6 +20,7 @@ import pytest
 import requests
 import schemathesis
 from schemathesis.config import SchemathesisConfig
+from schemathesis.config._checks import NEGATIVE_DATA_REJECTION_EXPECTED_STATUSES
 from schemathesis.core.failures import FailureGroup
 from schemathesis.generation.drivers import CoverageGenerator
 from schemathesis.generation.feedback import NO_FEEDBACK
@@ -57,7 +58,18 @@ CHECKS = [
     openapi.missing_required_header,
     openapi.allow_header_conformance,
 ]
+STATUSES = [*NEGATIVE_DATA_REJECTION_EXPECTED_STATUSES, "412"]
+"""Of what is wrong: 412 of uploads without the version of their protocol, as tus says."""
+CONFIG = {
+    "checks": {
+        "negative_data_rejection": {"expected-statuses": STATUSES},
+        "missing_required_header": {"expected-statuses": STATUSES},
+    }
+}
 Known = Mapping[str, list[Any]]
+
+
+schemathesis.serializer.alias("application/offset+octet-stream", "application/octet-stream")
 
 
 def schema_of(prefix: str, known: Known) -> Any:
@@ -69,7 +81,7 @@ def schema_of(prefix: str, known: Known) -> Any:
         for path, item in whole["paths"].items()
         if path.startswith(prefix)
     }
-    return schemathesis.openapi.from_dict(whole, config=SchemathesisConfig())
+    return schemathesis.openapi.from_dict(whole, config=SchemathesisConfig.from_dict(CONFIG))
 
 
 def _narrowed(path: str, item: dict[str, Any], known: Known) -> dict[str, Any]:
@@ -81,7 +93,7 @@ def _narrowed(path: str, item: dict[str, Any], known: Known) -> dict[str, Any]:
                 continue  # it makes what its address names, so any name is right
             part = path.split("{" + name)[0].strip("/").split("/")[-1]
             values = known.get(f"{part}/{name}") if where == "path" else known.get(name)
-            if values is not None:
+            if values is not None and method != "options":
                 parameter["schema"] = {"enum": values}
     return item
 
