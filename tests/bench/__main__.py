@@ -22,7 +22,9 @@ from tests.bench import (  # noqa: E402
     latency,
     ledger,
     lorikeet,
+    measuring,
     metering,
+    moving,
     pages,
     planes,
     routing,
@@ -40,6 +42,7 @@ BENCHMARKS = {
     "throughput": throughput.run,
     "vllm": vllm.run,
     "metering": metering.run,
+    "measuring": measuring.run,
     "streams": streams.run,
     "fairness": fairness.run,
     "thrash": thrash.run,
@@ -47,6 +50,7 @@ BENCHMARKS = {
     "pages": pages.run,
     "planes": planes.run,
     "routing": routing.run,
+    "moves": moving.run,
     "scale": scaling.run,
 }
 
