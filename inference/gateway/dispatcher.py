@@ -71,6 +71,8 @@ class Dispatcher:
         """Reserve what the call may use and start it."""
         operation = call.operation
         target = await self._directory.resolve(grant, call.model)
+        if target.defaults:
+            call = operation.parse(with_defaults(call.take_body(), target.defaults))
         usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
         estimate = operation.estimate(call, usual, target.max_model_len)
         resolved = Tick()
@@ -113,3 +115,10 @@ class Dispatcher:
         if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
             tenant_id, base_model = stream.grant.tenant_id, stream.target.base_model
             self._prompts.learn(tenant_id, base_model, body_bytes, tokens)
+
+
+def with_defaults(body: bytes, defaults: bytes) -> bytes:
+    """The body, a JSON object, with `Target.defaults` before its own fields: of a field that is
+    there twice the last one counts, so whatever the client says goes before them."""
+    head, brace, fields = body.partition(b"{")
+    return head + brace + defaults + fields

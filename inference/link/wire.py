@@ -80,8 +80,8 @@ class ModelInfo(Value, frozen=True):
     engine: str
     """Which implementation runs: `vllm` or `synthetic`."""
     revision: str = ""
-    """Digest of weights, tokenizer and chat template: engines of one revision give one answer.
-    Empty where the engine does not say, as those of protocol version 1."""
+    """Digest of weights, tokenizer, chat template and options that change answers: engines of one
+    revision give one answer. Empty where the engine does not say, as of protocol version 1."""
     engine_version: str = ""
     operations: list[str] = []
     """What requests may ask for (`Submit.kind`); empty where the engine does not say."""

@@ -132,9 +132,9 @@ class EngineLink:
 
     def submit(self, leg: Leg, frame: wire.Submit) -> None:
         """Start an attempt of a request; its owner hears of it from now on."""
+        self.engine.took(frame)  # before anything has begun that its end would have to find
         self.post(frame)
         self._legs[frame.id, frame.attempt] = leg
-        self.engine.took(frame)
         self.unbegun += 1
 
     async def load(self, frame: wire.Load) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
+from inference.gateway.fleet.pools import Pool
 from inference.gateway.fleet.routing import Needs
 from inference.grants import Grant, Reservation, Target
 from inference.link.wire import Account, Prefix, Resume, Submit, Wait
@@ -52,18 +53,21 @@ class Order:
     started_at: float = field(default_factory=time.time)
     """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
 
-    def needs(self, version: int) -> Needs:
-        """What an engine must be able to do for it, and which version of the link it must speak."""
+    def needs(self, version: int, pool: Pool | None = None) -> Needs:
+        """What an engine must be able to do for it, which version of the link it must speak, and
+        of which revisions of its pool it may be: of any, where nothing is known of that."""
+        tenant, target = self.grant.tenant, self.target
         return Needs(
-            self.target.base_model,
-            self.target.adapter,
+            target.base_model,
+            target.adapter,
             operation=self.kind,
             tokens=self.tokens,
             parsers=self.parsers,
             version=version,
-            tenant=self.grant.tenant,
+            tenant=tenant,
             prompt_tokens=self.prompt_tokens,
             prefix=self.prefix,
+            tiers=None if pool is None else pool.tiers(tenant, target.tried, target.ready),
         )
 
     def most(self, context: int) -> Bounds:

@@ -51,10 +51,12 @@ from inference.gateway.fleet.journey import (
 )
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
+from inference.gateway.fleet.pools import Pool
 from inference.gateway.fleet.popularity import Popularity
-from inference.gateway.fleet.routing import Needs, choose
+from inference.gateway.fleet.routing import Needs, choose, tier_of
 from inference.gateway.fleet.shares import Shares
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.fleet.traffic import Counted, failed
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Ended, Measures
 from inference.grants import Limiter
@@ -81,14 +83,19 @@ class Requests:
         holding: Holding,
         measures: Measures,
         kept_bytes: int = KEPT_BYTES,
+        uncounted: frozenset[str] = frozenset(),
     ) -> None:
         """`links` are those that may get work, by engine; `kept_bytes` of bodies are kept at most,
-        so that their requests can move."""
+        so that their requests can move. What these tenants ask is not counted as traffic."""
         self.closing = False
         self.moves: Counter[tuple[Why, Outcome]] = Counter()
         self.gaps = Histogram(DURATION_S)
         self.refusals = Refusals()
+        self.traffic = Counted()
+        self.pools: Mapping[str, Pool] = {}
+        """By base model; what is not here may run on any engine."""
         self._links, self._limiter, self._dispatches = links, limiter, dispatches
+        self._uncounted = uncounted
         self._holding, self._held = holding, Held(holding)
         self._measures = measures
         self._streams: dict[str, Stream] = {}
@@ -126,7 +133,7 @@ class Requests:
         if self.closing:
             raise Overloaded("This gateway is shutting down.", retry_after_s=1)
         stream = Stream(order, self._limiter, self)
-        waits = self._held.waits(_kind_of(order.needs(1)))
+        waits = self._held.waits(_kind_of(self._needs(order)))
         refusal = None if waits else self._try(stream)
         if waits or refusal is not None:
             self._hold(stream, order, refusal)
@@ -182,6 +189,8 @@ class Requests:
     def begun(self, leg: Leg) -> None:
         """Its engine sends something of it, for the first time."""
         leg.stream.may_have_cost = True
+        if leg.stream.grant.tenant not in self._uncounted:
+            self.traffic.began(leg.link.engine.pool, time.monotonic() - leg.sent_at)
         journey = leg.stream.journey
         if journey is not None and journey.since is not None:
             gap_s = journey.goes_on(time.monotonic())
@@ -201,6 +210,8 @@ class Requests:
         stream, done = leg.stream, leg.believed(done)
         why = why_elsewhere(leg, done)
         leg.end_span(why or (done.fault.code if done.fault else ""))
+        if why is None or why is Why.FAILED:
+            self._count(leg, failed=why is Why.FAILED or failed(done))
         if why is not None and may_leave(leg, why):
             self._move(leg, why, done)
         else:
@@ -212,11 +223,16 @@ class Requests:
         """Its engine's link ended; the last word is what was seen of it."""
         leg.stream.may_have_cost = True
         leg.end_span(Why.LOST)
+        self._count(leg, failed=leg.stream.is_wanted)
         if may_leave(leg, Why.LOST):
             self._move(leg, Why.LOST)
         else:
             self._note_stay(leg, Why.LOST)
             leg.stream.settle_as_seen(None, lost(leg))
+
+    def _count(self, leg: Leg, *, failed: bool) -> None:
+        if leg.stream.grant.tenant not in self._uncounted:
+            self.traffic.ended(leg.link.engine.pool, failed=failed)
 
     # --- what streams ask (stream.Carrier) -------------------------------------------------------
 
@@ -280,12 +296,17 @@ class Requests:
 
         try:
             any_may = journey is None and not paced
-            needs = self._popularity.weighed(order.needs(version))
+            # What is resumed goes on where it was, whatever became of that revision since.
+            needs = self._needs(order, version) if resume is None else order.needs(version)
+            needs = self._popularity.weighed(needs)
             link = choose_link(self._links, needs, None if any_may else may_take)
         except Overloaded as refusal:
             return refusal
         self._start(stream, order, link, left_s, resume)
         return None
+
+    def _needs(self, order: Order, version: int = 1) -> Needs:
+        return order.needs(version, self.pools.get(order.target.base_model))
 
     def _start(
         self, stream: Stream, order: Order, link: EngineLink, left_s: float, resume: Resume | None
@@ -367,7 +388,7 @@ class Requests:
             id=stream.id,
             tenant=order.grant.tenant,
             base_model=base_model,
-            kind=_kind_of(order.needs(1)),
+            kind=_kind_of(self._needs(order)),
             size=len(order.body),
             tokens=order.tokens,
             weight=order.grant.weight,
@@ -441,7 +462,8 @@ class Requests:
             assert journey is not None and stream.order is not None
             if journey.in_doubt:
                 continue
-            route = _kind_of(stream.order.needs(1)), journey.pool, frozenset(journey.avoided)
+            kind = _kind_of(self._needs(stream.order))
+            route = kind, journey.pool, frozenset(journey.avoided)
             if route in aside:
                 continue
             if self._try(stream, paced=True) is None:
@@ -531,6 +553,9 @@ def choose_link(
     Raises:
         NoEngine, Overloaded: none can take it.
     """
+    if needs.tiers is not None:
+        tier = tier_of([link.engine for link in links.values()], needs)
+        links = {id: link for id, link in links.items() if link.engine.pool in tier}
     ready = [link for link in links.values() if not link.full]
     able = ready if may_take is None else filter(may_take, ready)
     try:
@@ -547,4 +572,4 @@ def _kind_of(needs: Needs) -> Hashable:
     """Requests of one kind can run on the same engines."""
     adapter = needs.adapter
     shape = None if adapter is None else (adapter.rank, adapter.modules)
-    return needs.base_model, needs.operation, shape
+    return needs.base_model, needs.operation, shape, needs.tiers

@@ -33,6 +33,7 @@ from frontend.sockets import Gate, Origins
 from frontend.tickets import Signer
 from gateway.edge.cors import Cors
 from gateway.planes import demand as demand_page
+from gateway.planes import traffic
 from gateway.planes.demand import DemandPage
 from gateway.planes.external_metrics import ExternalMetrics
 from gateway.planes.forward import Forward
@@ -65,6 +66,7 @@ from tenants.directory.engines import KnownEngines
 from tenants.directory.registry import Registry
 from tenants.limits.limiter import StoreLimiter, configured
 from tenants.limits.spent import LedgerSpent
+from tenants.naming import ISOLATION_TENANTS
 
 log = structlog.get_logger(__name__)
 
@@ -114,6 +116,7 @@ class Parts:
                 bytes=settings.HELD_BYTES,
             ),
             kept_bytes=settings.MOVABLE_BYTES,
+            uncounted=frozenset(ISOLATION_TENANTS),
         )
         gate = Gate(
             Signer(settings.INTERNAL_TOKEN),
@@ -127,6 +130,7 @@ class Parts:
         engines.on_change(hub.check_credentials)
         directory.on_archived(hub.unload)
         directory.on_pinned(hub.set_pins)
+        directory.on_pools(hub.set_pools)
         directory.on_people(gate.changed)
         history = History()
         demand = FleetDemand(hub.demand, monotonic())
@@ -193,6 +197,7 @@ class Lifespan:
         sharing = partial(demand_page.share, parts.demand, parts.hub, parts.registry)
         for name, endless in (
             ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
+            ("traffic", partial(traffic.share, parts.hub, parts.registry)),
         ):  # fmt: skip
             stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)
 
