@@ -23,7 +23,9 @@ idempotency key, and for a database that is away; a request that takes longer hu
 THINK_S = (0.1, 0.9)
 PAUSE_S = 0.5
 """After a request that failed."""
-ATTEMPTS = 5
+KEYED = 0.3
+"""Of the requests, so many have an idempotency key."""
+ATTEMPTS = 8
 """To get an answer under an idempotency key."""
 OPENING = (
     "You are the assistant of a company that sells tea, coffee and chocolate in many countries. "
@@ -104,7 +106,7 @@ class _Client:
     async def _insist(self, request: Request) -> None:
         """Until there is an answer, as a careful program does."""
         for _ in range(ATTEMPTS):
-            if (await self._send(request)).complete or self._crowd.over.is_set():
+            if (await self._send(request)).complete:
                 return
 
     def _request(self) -> Request:
@@ -127,7 +129,7 @@ class _Client:
             messages = [("system", OPENING), ("user", text)]
             path = _CHAT
             body["messages"] = [{"role": role, "content": said} for role, said in messages]
-        if luck.random() < 0.15:
+        if luck.random() < KEYED:
             return Request(path, body, idempotency_key=f"order-{number}")
         return Request(path, body, self._patience(bool(body.get("stream"))))
 

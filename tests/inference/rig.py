@@ -236,7 +236,8 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     async def connected() -> bool:
         return bool(hub.snapshot())
 
-    dispatcher = Dispatcher(hub, keys, limits, timeout_s=options.pop("timeout_s", 300.0))
+    times = {"timeout_s": options.pop("timeout_s", 300.0), "grace_s": options.pop("grace_s", 0.0)}
+    dispatcher = Dispatcher(hub, keys, limits, **times)
     bounds = {"max_body_bytes": 100_000}
     server = OpenAIServer(dispatcher, keys, limits, answers=answers, **(bounds | options))
     http = URLRouter(

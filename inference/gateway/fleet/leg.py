@@ -40,6 +40,8 @@ class Leg:
     link: EngineLink
     attempt: int
     most: Bounds
+    keeps: bool = False
+    """Its engine keeps the answer for other gateways."""
     has_begun: bool = False
 
     def believed(self, done: Done) -> Done:

@@ -48,6 +48,10 @@ class Order:
     prefix: Prefix | None = None
     started_at: float = field(default_factory=time.time)
     """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
+    grace_s: float = 0.0
+    """For so long after this gateway is lost engines keep the answer for another one, which knows
+    it by its id, or by its `label`."""
+    label: str = ""
 
     def needs(self, version: int) -> Needs:
         """What an engine must be able to do for it, and which version of the link it must speak."""
@@ -83,11 +87,13 @@ class Order:
         timeout_s: float,
         ids: bool,
         resume: Resume | None,
+        keeps: bool = True,
     ) -> Submit:
         """What the engine with this credential is told of this attempt.
 
         `most` bounds what it reports, which is cumulative, so lower attempts too. With `ids` it
-        says which tokens it generates; with `resume` it goes on where others stopped.
+        says which tokens it generates; with `resume` it goes on where others stopped. What is not
+        kept from its beginning on (`keeps`) has no grace.
         """
         grant, target, price = self.grant, self.target, self.target.price
         account = Account(
@@ -125,4 +131,6 @@ class Order:
             logprobs=self.logprobs,
             resume=resume,
             prefix=self.prefix,
+            grace_s=self.grace_s if keeps else 0.0,
+            label=self.label,
         )

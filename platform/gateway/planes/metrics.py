@@ -120,6 +120,11 @@ class Metrics:
         for (why, outcome), count in self._hub.moves.items():
             moves.add_metric([why, outcome], count)
         yield moves
+        yield CounterMetricFamily(
+            "lorikeet_answers_adopted",
+            "Running answers of other gateways that this one went on with.",
+            value=self._hub.adopted,
+        )
         gaps = self._hub.gaps
         yield HistogramMetricFamily(
             "lorikeet_move_gap_seconds",
