@@ -189,7 +189,7 @@ class Run:
 
     async def _ask_again(self) -> None:
         """What moved, or was adopted, and came to its end, once more, with nobody to disturb it."""
-        moved = {one.id for one in (*self.facts.adopted, *self.facts.moved)}
+        moved = {one.id for one in self.facts.moved} | {one.id for one in self.facts.adopted}
         whole = {one.id: one for one in self.facts.received if one.complete and one.id in moved}
         asked = [one for one in whole.values() if not one.limited][:MAX_TWINS]
         for number in range(0, len(asked), TWINS_AT_ONCE):

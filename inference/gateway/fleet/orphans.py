@@ -43,7 +43,7 @@ class Orphans:
         """The engine told of these, and that those are none any more."""
         known = self._by_link.setdefault(link, {})
         for attempt in gone:
-            known.pop(tuple(attempt), None)
+            known.pop(attempt, None)
         room = max(0, MAX_OF_AN_ENGINE - len(known))
         for orphan in islice(orphans, room):
             if turn_of(orphan.attempt) < MAX_TURNS and self._is_dispatched(orphan, link):

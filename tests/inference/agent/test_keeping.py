@@ -28,7 +28,8 @@ class Url:
 
 def job(id: str = "r1", tenant: str = "acme", link: Any = None, **fields: Any) -> Job:
     given: dict[str, Any] = {"grace_s": GRACE_S, "account": ACCOUNT, "model": "m"} | fields
-    return Job(id, None, link or Url(), tenant=tenant, **given)
+    made: Any = link or Url()
+    return Job(id, None, made, tenant=tenant, **given)
 
 
 def kept(keeps: Keeping, one: Job | None = None, text: str = "hello") -> Job:
