@@ -25,7 +25,8 @@ PAUSE_S = 0.5
 """After a request that failed."""
 KEYED = 0.3
 """Of the requests, so many have an idempotency key."""
-ATTEMPTS = 8
+LIMITED = ("rate_limit_exceeded", "insufficient_quota")
+ATTEMPTS, REFUSALS = 8, 40
 """To get an answer under an idempotency key."""
 OPENING = (
     "You are the assistant of a company that sells tea, coffee and chocolate in many countries. "
@@ -104,10 +105,16 @@ class _Client:
             await self._send(request)
 
     async def _insist(self, request: Request) -> None:
-        """Until there is an answer, as a careful program does."""
-        for _ in range(ATTEMPTS):
-            if (await self._send(request)).complete:
+        """Until there is an answer, as a careful program does; it is patient with limits."""
+        failures = refusals = 0
+        while failures < ATTEMPTS and refusals < REFUSALS:
+            one = await self._send(request)
+            if one.complete:
                 return
+            if one.error in LIMITED:
+                refusals += 1
+            else:
+                failures += 1
 
     def _request(self) -> Request:
         luck = self._luck

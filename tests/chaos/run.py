@@ -147,8 +147,14 @@ class Run:
         luck, began = random.Random(self.seed), time.monotonic()
         for strike in strikes:
             await asyncio.sleep(max(0.0, began + strike.at_s - time.monotonic()))
+            if self.facts.only_gateways:
+                await _until(self._all_serve)
             self.stage.strike(strike, luck)
         await asyncio.sleep(max(0.0, began + self.seconds - time.monotonic()))
+
+    async def _all_serve(self) -> bool:
+        """Where gateways die alone, not both do at a time."""
+        return all(self.stage.takes_requests(name) for name in GATEWAYS)
 
     async def _show(self, crowd: Crowd) -> None:
         began = time.monotonic()
