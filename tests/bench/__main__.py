@@ -23,6 +23,7 @@ from tests.bench import (  # noqa: E402
     ledger,
     lorikeet,
     metering,
+    moving,
     pages,
     planes,
     routing,
@@ -47,6 +48,7 @@ BENCHMARKS = {
     "pages": pages.run,
     "planes": planes.run,
     "routing": routing.run,
+    "moves": moving.run,
     "scale": scaling.run,
 }
 

@@ -7,8 +7,11 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import httpx
 from asgiref.sync import sync_to_async
+from django.conf import settings
 from django.db.models import Count, Sum
 
 from gateway import seed
@@ -16,11 +19,20 @@ from gateway.supervisor import Child
 from tenants.models import ApiKey, Tenant, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES
 from tests.bench.machinery.client import Address, Connection, Refused, post
-from tests.bench.machinery.processes import HOST, MANAGE, Failed, free_port, running, url_of
+from tests.bench.machinery.processes import (
+    HOST,
+    MANAGE,
+    POLL_S,
+    Failed,
+    free_port,
+    running,
+    url_of,
+)
 from tests.environment import VAR
 
 CHAT = "/v1/chat/completions"
 GATEWAY, ENGINE = [*MANAGE, "gateway"], [*MANAGE, "engine"]
+JOINED_S = 60.0
 NOTED_S = 10.0
 """Longest wait until the base model of an engine that connected is in the catalogue."""
 
@@ -51,12 +63,13 @@ def recorded() -> tuple[int, int]:
 
 @asynccontextmanager
 async def gateway(
-    name: str = "gateway", *, command: Sequence[str] = GATEWAY, redis_url: str = ""
+    name: str = "gateway", *, command: Sequence[str] = GATEWAY, **given: str
 ) -> AsyncIterator[Gateway]:
-    """One gateway process; its limits are counted in process unless there is a Redis."""
+    """One gateway process with the settings that are given; its limits are counted in process
+    unless there is a REDIS_URL."""
     address = (HOST, free_port())
     command = [*command, "--port", str(address[1])]
-    environment = {"REDIS_URL": redis_url}
+    environment = {"REDIS_URL": ""} | given
     async with running(name, command, f"{url_of(address)}/healthz", environment) as child:
         yield Gateway(address, child)
 
@@ -94,6 +107,28 @@ async def engine(
     command = [*command, *given, *options]
     async with running(name, command, f"{gateway.url}/fleetz", environment) as child:
         yield child
+
+
+async def fleet(gateway: Gateway) -> list[dict[str, Any]]:
+    """The engines that this gateway has, as it tells the console of them."""
+    headers = {"Authorization": f"Bearer {settings.INTERNAL_TOKEN}"}
+    async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
+        report = (await client.get(f"{gateway.url}/internal/fleet")).raise_for_status().json()
+    engines: list[dict[str, Any]] = report["engines"]
+    return engines
+
+
+async def until_joined(gateway: Gateway, engines: int) -> None:
+    """Wait until the gateway has so many engines, which dial all that are listed.
+
+    Raises:
+        Failed: it has not.
+    """
+    for _ in range(int(JOINED_S / POLL_S)):
+        if (found := len(await fleet(gateway))) == engines:
+            return
+        await asyncio.sleep(POLL_S)
+    raise Failed(f"a gateway has {found} engines instead of {engines}")
 
 
 async def until_served(gateway: Gateway, key: str, model: str) -> None:

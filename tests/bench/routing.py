@@ -19,14 +19,11 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import httpx
-from django.conf import settings
-
 import demo
 from inference.agent.engines.profile import EngineProfile
 from tests.bench import lorikeet
 from tests.bench.machinery.client import Address, Connection, post
-from tests.bench.machinery.processes import POLL_S, PYTHON, Failed
+from tests.bench.machinery.processes import PYTHON
 from tests.bench.machinery.report import Figure, Report, Row, take_turns
 from tests.bench.machinery.scale import Scale
 from tests.bench.simulation.fleet import Fleet, endless, percentile
@@ -50,7 +47,6 @@ CONVERSATIONS, TURNS, CLIENTS = 24, 4, 6
 APPLICATIONS = 4
 TOKENS = 16
 SENTENCE = "The quick brown fox jumps over the lazy dog while nobody is looking. "
-JOINED_S = 60.0
 ROUTED = str(ROOT / "tests/bench/machinery/routed.py")
 OURS, LEAST, CHANCE = "as the product does", "least loaded", "by chance"
 ROUTERS = {OURS: "", LEAST: "least_loaded", CHANCE: "by_chance"}
@@ -180,7 +176,7 @@ async def _with_engines(
                 lorikeet.engine(first, f"engine-{count}-{number}", *options)
             )
         for one in gateways.values():
-            await _until_joined(one, count)
+            await lorikeet.until_joined(one, count)
         await lorikeet.until_served(first, scale.key, "base")
         salts = itertools.count()
         turns = {
@@ -189,22 +185,6 @@ async def _with_engines(
         }
         await take_turns(1, turns)  # which compiles what has to be
         return await take_turns(scale.engine_rounds, turns)
-
-
-async def _until_joined(gateway: lorikeet.Gateway, engines: int) -> None:
-    """Wait until the gateway has so many engines, which dial all that are listed.
-
-    Raises:
-        Failed: it has not.
-    """
-    headers = {"Authorization": f"Bearer {settings.INTERNAL_TOKEN}"}
-    async with httpx.AsyncClient(headers=headers, trust_env=False) as client:
-        for _ in range(int(JOINED_S / POLL_S)):
-            report = (await client.get(f"{gateway.url}/internal/fleet")).json()
-            if len(report["engines"]) == engines:
-                return
-            await asyncio.sleep(POLL_S)
-    raise Failed(f"a gateway has {len(report['engines'])} engines instead of {engines}")
 
 
 async def _hold(address: Address, key: str, engines: str, salts: Iterator[int]) -> Held:

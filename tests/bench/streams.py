@@ -58,7 +58,9 @@ async def run(scale: Scale) -> Report:
     return _report(scale.open_streams, before, opened, ended)
 
 
-def _engine(gateway: lorikeet.Gateway, scale: Scale) -> AbstractAsyncContextManager[Child]:
+def _engine(
+    gateway: lorikeet.Gateway, scale: Scale, name: str = ""
+) -> AbstractAsyncContextManager[Child]:
     bounds = {
         "--tokens-per-second": TOKENS_PER_SECOND,
         "--max-num-seqs": scale.open_streams,
@@ -69,7 +71,25 @@ def _engine(gateway: lorikeet.Gateway, scale: Scale) -> AbstractAsyncContextMana
     options = [part for name, value in bounds.items() for part in (name, str(value))]
     command = [*PYTHON, "-m", "tests.bench.machinery.roomy_engine"]
     engine = ["--model", servers.MODEL, *options]
-    return lorikeet.engine(gateway, "engine-streams", *engine, command=command)
+    return lorikeet.engine(gateway, f"engine-streams{name}", *engine, command=command)
+
+
+async def memory_per_stream(scale: Scale, name: str, **given: str) -> Memory:
+    """KiB that each of the open streams takes in a gateway with the settings that are given, and in
+    its engine's agent."""
+    key = await sync_to_async(limited_key)()
+    async with (
+        lorikeet.gateway(f"gateway-streams-{name}", **given) as gateway,
+        _engine(gateway, scale, f"-{name}") as engine,
+    ):
+        await lorikeet.until_served(gateway, key, servers.MODEL)
+        before = _memory(gateway, engine)
+        async with _open_streams(gateway.address, key, scale.open_streams):
+            opened = _memory(gateway, engine)
+    return Memory(
+        (opened.gateway - before.gateway) / scale.open_streams,
+        (opened.agent - before.agent) / scale.open_streams,
+    )
 
 
 @asynccontextmanager
