@@ -26,7 +26,7 @@ PAUSE_S = 0.5
 KEYED = 0.3
 """Of the requests, so many have an idempotency key."""
 LIMITED = ("rate_limit_exceeded", "insufficient_quota")
-ATTEMPTS, REFUSALS = 8, 40
+ATTEMPTS, REFUSALS = 8, 20
 """To get an answer under an idempotency key."""
 OPENING = (
     "You are the assistant of a company that sells tea, coffee and chocolate in many countries. "
