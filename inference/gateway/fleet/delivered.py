@@ -56,7 +56,6 @@ class Delivered:
         "_exact",
         "_given",
         "_ids",
-        "_keeps",
         "_kept",
         "_logprobs",
         "_most_tokens",
@@ -75,13 +74,12 @@ class Delivered:
         self._exact = False
         self._most_tokens = 0
         self._ids: dict[int, array[int]] = {}
-        self._keeps = keeps
-        self._kept = Given()
+        self._kept = Given() if keeps else None
 
     @property
     def keeps(self) -> bool:
         """Whether all that the reader was given is here."""
-        return self._keeps
+        return self._kept is not None
 
     @property
     def can_move(self) -> bool:
@@ -108,8 +106,8 @@ class Delivered:
         self.completion_tokens += delta.tokens
         if delta.text or delta.chunks:
             self._given = True
-            if self._keeps and not self._kept.add(delta):
-                self._keeps, self._kept = False, Given()
+            if self._kept is not None and not self._kept.add(delta):
+                self._kept = None
         if not delta.ids:
             return delta
         if self._exact:
@@ -135,15 +133,14 @@ class Delivered:
             ttft_s=ttft_s,
             total_s=total_s,
         )
-        text, chunks = self._kept.all() if self._keeps else ("", [])
+        text, chunks = ("", []) if self._kept is None else self._kept.all()
         ids = {choice: list(ids) for choice, ids in self._ids.items()}
         return Resume(ids, usage=usage, text=text, chunks=chunks)
 
     def forget(self) -> None:
         """It will not move any more."""
-        self._exact, self._given, self._keeps = False, True, False
+        self._exact, self._given, self._kept = False, True, None
         self._ids.clear()
-        self._kept = Given()
 
     def _note(self, news: Mapping[int, list[int]]) -> None:
         """Once per token."""

@@ -57,6 +57,7 @@ from inference.gateway.fleet.journey import (
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.orphans import Found
+from inference.gateway.fleet.popularity import Popularity
 from inference.gateway.fleet.routing import Needs, choose
 from inference.gateway.fleet.shares import Shares
 from inference.gateway.fleet.stream import Stream
@@ -112,6 +113,7 @@ class Requests:
         self._looking = False
         self._kept = Shares(kept_bytes)
         """Bytes of bodies, by tenant."""
+        self._popularity = Popularity()
         self._unbilled: OrderedDict[str, int] = OrderedDict()
         """Requests whose limits are settled here, until the engine's journal reports the attempt
         that they ended with, or a higher one."""
@@ -332,7 +334,8 @@ class Requests:
 
         try:
             any_may = journey is None and not paced
-            link = choose_link(self._links, order.needs(version), None if any_may else may_take)
+            needs = self._popularity.weighed(order.needs(version))
+            link = choose_link(self._links, needs, None if any_may else may_take)
         except Overloaded as refusal:
             return refusal
         self._start(stream, order, link, left_s, resume)
@@ -360,6 +363,7 @@ class Requests:
             keeps=keeps,
         )
         link.submit(stream.leg, frame)
+        self._popularity.note(order.needs(1))
         if stream.kept < len(order.body):
             stream.stay()
         if journey is not None:
