@@ -75,7 +75,7 @@ class Text:
             id,
             self._text.getvalue(),
             self._tokens,
-            self._chunks,
+            list(self._chunks),
             self._prompt_tokens,
             self._cached_tokens,
             attempt,

@@ -87,6 +87,7 @@ async def test_no_answer_is_another_for_having_lost_its_gateway(
     """What was asked of the one with a key goes on through the other one, for requests of each
     kind, and each is billed once."""
     given: dict[str, Any] = {"answers": MemoryAnswers(), "grace_s": 120.0}
+    given["holding"] = Holding(60.0)
     async with gateway(**given) as one, gateway(**given) as other:
         one.hub.gateways = [one.url, other.url]
         for at in (one, other):

@@ -54,6 +54,15 @@ def test_a_text_is_all_that_was_told_in_one_piece() -> None:
     )
 
 
+def test_what_was_told_does_not_change_with_what_comes() -> None:
+    """It may wait for the link, where it is merged with that."""
+    text = Text(None)
+    text.add(Delta("x", "", 1, [b"{1}"], ids={0: [1]}))
+    told = text.delta("r1", 1001)
+    text.add(Delta("x", "", 1, [b"{2}"], ids={0: [2]}))
+    assert (told.chunks, told.ids) == ([b"{1}"], {0: [1]})
+
+
 def test_what_lower_attempts_told_is_the_beginning_of_it() -> None:
     text = Text(Resume({0: [1, 2], 1: [3]}, usage=Usage(9, 4, 3), text="He", chunks=[b"{}"]))
     text.add(Delta("x", "y", 1, ids={1: [5]}))
