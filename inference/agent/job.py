@@ -15,6 +15,8 @@ from inference.agent.link import Link
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
 from inference.link.wire import (
     MOVES_SINCE,
+    NOBODY,
+    Account,
     AdapterRef,
     Delta,
     Done,
@@ -40,7 +42,7 @@ class Job:
     id: str
     adapter: AdapterRef | None
     link: Link | None
-    """None once the gateway is gone: there is nobody left to tell."""
+    """None while there is no gateway to tell."""
     is_probe: bool = False
     attempt: int = 1
     wants_ids: bool = False
@@ -70,6 +72,20 @@ class Job:
     """What the gateway was told of the meter."""
     inherited: Usage = NOTHING
     """What lower attempts used, of which this one goes on; the meter begins with it."""
+    opened: Usage = NOTHING
+    """What its entry in the journal begins with: what is inherited, and once another gateway has
+    adopted it all that there was."""
+    account: Account = NOBODY
+    model: str = ""
+    """As shown in the answer."""
+    grace_s: float = 0.0
+    """For how long it outlives its gateway."""
+    label: str = ""
+    key: str = field(init=False)
+    """Names it in the agent, from its first attempt here on."""
+
+    def __post_init__(self) -> None:
+        self.key = key_of(self.id, self.attempt)
 
     @classmethod
     def of(cls, frame: Submit | Load, link: Link) -> Job:
@@ -90,12 +106,12 @@ class Job:
             meter=_meter_of(inherited),
             told=_meter_of(inherited),
             inherited=inherited,
+            opened=inherited,
+            account=frame.account,
+            model=frame.model,
+            grace_s=frame.grace_s,
+            label=frame.label,
         )
-
-    @property
-    def key(self) -> str:
-        """Names this attempt in the agent."""
-        return key_of(self.id, self.attempt)
 
     @property
     def movable(self) -> bool:
