@@ -15,7 +15,7 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 # The files of the tests marked as pure, which run once, with coverage.
 PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
-.PHONY: up test clients coverage check types lint format bench chaos attack fuzz fuzz-api mutate screenshots lock sbom clean
+.PHONY: up test clients coverage check types lint format bench chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
@@ -72,6 +72,9 @@ mutate: .venv/.ready-dev ## mutated adapters through a whole Lorikeet; its neigh
 
 screenshots: .venv/.ready-dev ## photograph every page (OUT=folder ONLY=name ENGINE=vllm; DOCS=1 renews docs/images)
 	$(PY) -m tests.screenshots $(if $(OUT),--out $(OUT)) $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(DOCS),--docs)
+
+dashboards: .venv/.ready-dev ## write deploy/grafana anew, from tools/dashboards.py
+	$(PY) tools/dashboards.py
 
 # The locks: exact versions of everything with their hashes, for --no-deps installs. torchvision,
 # torchaudio and torchcodec stay out: on a CPU machine their builds are CUDA ones and break the

@@ -80,6 +80,8 @@ class Grant:
     expires_at: float | None = None
     limits: tuple[Limits, ...] = ()
     lane: str = "interactive"
+    key: str = ""
+    """The key's prefix, by which people know it; for logs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,13 @@ from inference.errors import (
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.hub import new_id
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.measuring.records import Asked
 from inference.grants import Grant
 from inference.link.wire import Delta, Wait
 from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.shape import Shape
+from inference.tracing import Span, timed
 
 log = structlog.get_logger(__name__)
 
@@ -58,24 +60,28 @@ class Answer:
         self.text, self.tokens = "", list[Token]()
         self.phase, self.place, self.since = "waiting", 0, time.monotonic()
         self.outcome: Outcome | None = None
+        self.began = time.monotonic()
+        self.grant: Grant | None = None
+        self.call: Call | None = None
+        self.span: Span | None = None
         self.readers: set[Callable[[], None]] = set()
         """Called whenever there is something new."""
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
-        self._stream: Stream | None = None
+        self.stream: Stream | None = None
         self._stopped = False
 
     def begin(self, stream: Stream) -> None:
         """The request was admitted; cancel it if the user stopped it before that."""
-        self._stream = stream
+        self.stream = stream
         if self._stopped:
             stream.cancel(ClientDisconnected.code)
 
     def stop(self) -> None:
         """Abort it on the engine. It ends once the engine has reported what is billed."""
         self._stopped = True
-        if self._stream is not None:
-            self._stream.cancel(ClientDisconnected.code)
+        if self.stream is not None:
+            self.stream.cancel(ClientDisconnected.code)
 
     def enter(self, phase: str, place: int = 0) -> None:
         """Enter a phase; `place` is the position in the queue."""
@@ -193,23 +199,38 @@ class Playground:
             self._answers.pop((answer.owner, answer.id), None)
 
     async def _generate(self, answer: Answer, start: Start) -> None:
+        records, error = self._dispatcher.records, None
+        answer.span = records.begin(CHAT.name, answer.began)
         try:
             answer.end(await self._outcome(answer, start))
-        except InferenceError as error:
-            answer.end(Failed.of(answer.id, error, answer.request_id))
+        except InferenceError as raised:
+            error = raised
         except Exception:
             log.exception("playground_crashed", request_id=answer.request_id)
-            answer.end(Failed.of(answer.id, InferenceError(), answer.request_id))
+            error = InferenceError()
         finally:
+            if error is not None:
+                answer.end(Failed.of(answer.id, error, answer.request_id))
             self._forget_later(answer)
-            log.info("playground", request_id=answer.request_id, tenant_id=answer.owner[1])
+            asked = Asked(
+                id=answer.request_id,
+                surface="playground",
+                began=answer.began,
+                operation=CHAT.name,
+                grant=answer.grant,
+                call=answer.call,
+                stream=answer.stream,
+                span=answer.span,
+            )
+            records.ended(asked, error)
 
     async def _outcome(self, answer: Answer, start: Start) -> Outcome:
         """Generate the answer, along the same path as every API request."""
-        call = self._call_of(start)
-        grant = await self._grants.playground(answer.owner[1])
-        id, watch = answer.request_id, answer.waits
-        async with self._dispatcher.generation(id, grant, call, watch) as stream:
+        call = answer.call = self._call_of(start)
+        with timed(answer.span, "authenticate"):
+            grant = answer.grant = await self._grants.playground(answer.owner[1])
+        id, watch, trace = answer.request_id, answer.waits, answer.span
+        async with self._dispatcher.generation(id, grant, call, watch, trace) as stream:
             answer.begin(stream)
             reason = ""
             while isinstance(delta := await stream.read(), Delta):

@@ -47,6 +47,7 @@ from inference.link import wire
 from inference.link.wire import MOVED, Done, EngineStats, Fault, Frame, Load, Loaded, Suspect
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
+from inference.tracing import Attributes, Tracer
 
 log = structlog.get_logger(__name__)
 
@@ -80,16 +81,18 @@ class Agent:
         max_unbilled: int = 100_000,
         failures: Failures | None = None,
         hung_after_s: float = 300.0,
+        tracer: Tracer | None = None,
         operations: Registry = OPERATIONS,
         **queue: Any,
     ) -> None:
         """`credential` is what it shows to gateways; `max_running` requests on the engine at once,
         `max_resident` adapters loaded; an engine that answers nothing for `hung_after_s` while it
-        is busy hangs (0: never); `queue` holds further options of `Queue`."""
+        is busy hangs (0: never); `tracer` makes spans of requests; `queue` holds further options of
+        `Queue`."""
         self.id = id
         self._run_id = uuid4().hex
         self._engine, self._store, self._credential = engine, store, credential
-        self._operations = operations
+        self._operations, self._tracer = operations, tracer
         self._billing = Billing(journal, max_unbilled=max_unbilled)
         self._slots = Slots(active=engine.info.max_loras, resident=max_resident)
         self._queue = Queue(
@@ -360,6 +363,8 @@ class Agent:
         if self._slots.to_retire():
             self._spawn(self._residency.unload_retired())
         word = self._last_word(job, task)
+        if self._tracer is not None and job.trace:
+            self._note_parts(job, self._tracer)
         if isinstance(word, Done):
             reason = reason_of(word, job.cancel_reason)
             if word.fault is None and word.finish_reason not in (CANCELLED, MOVED):
@@ -369,6 +374,14 @@ class Agent:
             job.link.post(word)
         if not self._jobs:
             self._idle.set()
+
+    def _note_parts(self, job: Job, tracer: Tracer) -> None:
+        attributes: Attributes = {
+            "lorikeet.request_id": job.id,
+            "lorikeet.attempt": job.attempt,
+        }
+        for name, since, until in job.parts(time.monotonic()):
+            tracer.note(job.trace, name, since, until, attributes)
 
     def _last_word(self, job: Job, task: Task) -> Done | Loaded:
         if task.cancelled():
@@ -489,6 +502,7 @@ class Agent:
     async def _admitted(self, job: Job, request: Request) -> None:
         self._queue.push(request, time.monotonic())
         job.turn = asyncio.get_running_loop().create_future()
+        job.queued_at = time.monotonic()
         self._admit()
         if not job.turn.done():
             self._watch.moved(job)

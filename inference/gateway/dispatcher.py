@@ -13,43 +13,61 @@ from inference.errors import ClientDisconnected
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.fleet.order import Order, Watch
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.tick import Tick
 from inference.grants import Directory, Grant, Limiter
 from inference.link.wire import BATCH
 from inference.operations.call import Call
+from inference.tracing import Span, Tracer, timed
 
 
 class Dispatcher:
     """Where requests are admitted; one per gateway process."""
 
     def __init__(
-        self, hub: Hub, directory: Directory, limiter: Limiter, *, timeout_s: float
+        self,
+        hub: Hub,
+        directory: Directory,
+        limiter: Limiter,
+        *,
+        timeout_s: float,
+        tracer: Tracer | None = None,
     ) -> None:
-        """`timeout_s` bounds one request from its arrival here to its last token."""
+        """`timeout_s` bounds one request from its arrival here to its last token; `tracer` makes
+        spans of requests."""
+        self.records = Records(hub.measures, tracer)
         self._hub, self._directory, self._limiter = hub, directory, limiter
         self._prompts = PromptLengths()
         self.timeout_s = timeout_s
 
     @asynccontextmanager
     async def generation(
-        self, id: str, grant: Grant, call: Call, watch: Watch | None = None
+        self,
+        id: str,
+        grant: Grant,
+        call: Call,
+        watch: Watch | None = None,
+        trace: Span | None = None,
     ) -> AsyncIterator[Stream]:
         """The stream of one request's answer; left before its end, the engine aborts it. `watch` is
-        told what it waits for, by engines that know how to. The call's body is taken.
+        told what it waits for, by engines that know how to. The call's body is taken. `trace` is
+        the request's span.
 
         Raises:
             InferenceError: it is refused; nothing stays reserved.
         """
         body_bytes = len(call.body)
-        stream = await self._admit(id, grant, call, watch)
+        stream = await self._admit(id, grant, call, watch, trace)
         try:
             yield stream
         finally:
             stream.cancel(ClientDisconnected.code)
             self._learn(stream, body_bytes)
 
-    async def _admit(self, id: str, grant: Grant, call: Call, watch: Watch | None) -> Stream:
+    async def _admit(
+        self, id: str, grant: Grant, call: Call, watch: Watch | None, trace: Span | None
+    ) -> Stream:
         """Reserve what the call may use and start it."""
         operation = call.operation
         target = await self._directory.resolve(grant, call.model)
@@ -58,7 +76,8 @@ class Dispatcher:
         usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
         estimate = operation.estimate(call, usual, target.max_model_len)
         resolved = Tick()
-        reservation = await self._limiter.reserve(id, grant, target, estimate.ask)
+        with timed(trace, "limits"):
+            reservation = await self._limiter.reserve(id, grant, target, estimate.ask)
         try:
             if resolved.over:  # nothing awaited may lie between it and the submit
                 target = await self._directory.resolve(grant, call.model)
@@ -84,6 +103,7 @@ class Dispatcher:
                     most_tokens=bound if call.max_tokens is None else call.max_tokens,
                     logprobs=call.logprobs,
                     prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
+                    trace=trace,
                 )
             )
         except BaseException:

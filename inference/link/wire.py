@@ -16,7 +16,7 @@ import msgspec
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 OLDEST_VERSION = 1
 
 HASH_BYTES = 8
@@ -447,6 +447,8 @@ class Submit(Frame, tag="submit", frozen=True):
     """Go on from here; None begins anew."""
     prefix: Prefix | None = None
     """Its prompt's beginnings, in which names the engine says what it holds of them."""
+    trace: str = ""
+    """The span of this attempt, as W3C's `traceparent`; empty where it is not traced."""
 
 
 class Step(Frame, tag="step", frozen=True):

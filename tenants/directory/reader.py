@@ -139,6 +139,7 @@ class KeyRow:
             expires_at=self.expires_at.timestamp() if self.expires_at else None,
             limits=self.limits(),
             lane=self.lane,
+            key=self.prefix,
         )
 
     def limits(self) -> tuple[Limits, ...]:

@@ -27,7 +27,6 @@ from inference.errors import (
 from inference.gateway.fleet.demand import Demand, seen
 from inference.gateway.fleet.dispatches import Dispatches, Mismatch
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.gaps import Gaps
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.journey import Outcome, Why
 from inference.gateway.fleet.order import Order
@@ -36,6 +35,8 @@ from inference.gateway.fleet.requests import KEPT_BYTES, Requests, choose_link
 from inference.gateway.fleet.routing import EngineState, Needs
 from inference.gateway.fleet.stream import Stream
 from inference.gateway.fleet.traffic import Counted
+from inference.gateway.measuring.histogram import Histogram
+from inference.gateway.measuring.measures import Measures
 from inference.grants import EngineCredential, Engines, Limiter, Recorder, Source
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S
@@ -79,6 +80,7 @@ class Hub:
         dispatches: Dispatches,
         holding: Holding | None = None,
         kept_bytes: int = KEPT_BYTES,
+        measures: Measures | None = None,
         uncounted: frozenset[str] = frozenset(),
     ) -> None:
         """`gateway_id` is the base URL under which engines reach this process; `holding` says what
@@ -97,11 +99,14 @@ class Hub:
         self._open: dict[EngineLink, None] = {}
         """All links: several URLs that an agent dials, a load balancer's too, may lead here."""
         self._suspects = Suspects()
+        self.measures = measures or Measures()
+        """What is measured of its requests."""
         self._requests = Requests(
             self._links,
             limiter,
             dispatches,
             holding=holding or Holding(),
+            measures=self.measures,
             kept_bytes=kept_bytes,
             uncounted=uncounted,
         )
@@ -144,7 +149,7 @@ class Hub:
         return Counter(one.engine.pool for one in self._links.values() if not one.engine.draining)
 
     @property
-    def gaps(self) -> Gaps:
+    def gaps(self) -> Histogram:
         """How long their readers waited."""
         return self._requests.gaps
 
@@ -242,6 +247,8 @@ class Hub:
             del self._links[engine.id]
             self._links |= {one.engine.id: one for one in self._open if one.engine.id == engine.id}
             stays = engine.id in self._links
+            if not stays and not engine.draining:
+                self.measures.engines_lost[engine.info.name] += 1
             log.warning("engine_left", engine=engine.id, reason=reason, stays=stays)
 
     def set_gateways(self, urls: list[str]) -> None:

@@ -11,6 +11,7 @@ from inference.gateway.fleet.pools import Pool
 from inference.gateway.fleet.routing import Needs
 from inference.grants import Grant, Reservation, Target
 from inference.link.wire import Account, Prefix, Resume, Submit, Wait
+from inference.tracing import Span
 
 Watch = Callable[[Wait], None]
 """Told what a request waits for, whenever that changes."""
@@ -26,7 +27,8 @@ class Order:
     (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client bounds it.
     `choices` texts are generated from `prompts`; `most_tokens` bounds each of them, None where only
     the context does, and so many `logprobs` come with each of its tokens. `prefix` names its
-    prompt's beginnings. `timeout_s` is from its arrival here to its last token, over all attempts.
+    prompt's beginnings; `trace` is its span, if it is traced. `timeout_s` is from its arrival here
+    to its last token, over all attempts.
     """
 
     grant: Grant
@@ -47,6 +49,7 @@ class Order:
     most_tokens: int | None = None
     logprobs: int = 0
     prefix: Prefix | None = None
+    trace: Span | None = None
     started_at: float = field(default_factory=time.time)
     """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
 
@@ -87,11 +90,13 @@ class Order:
         timeout_s: float,
         ids: bool,
         resume: Resume | None,
+        trace: str = "",
     ) -> Submit:
         """What the engine with this credential is told of this attempt.
 
         `most` bounds what it reports, which is cumulative, so lower attempts too. With `ids` it
-        says which tokens it generates; with `resume` it goes on where others stopped.
+        says which tokens it generates; with `resume` it goes on where others stopped. `trace` names
+        the attempt's span.
         """
         grant, target, price = self.grant, self.target, self.target.price
         account = Account(
@@ -129,4 +134,5 @@ class Order:
             logprobs=self.logprobs,
             resume=resume,
             prefix=self.prefix,
+            trace=trace,
         )

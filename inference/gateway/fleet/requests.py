@@ -37,7 +37,6 @@ from inference.errors import (
 from inference.gateway.fleet.demand import Refusals
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.gaps import Gaps
 from inference.gateway.fleet.held import Held, Holding, Request
 from inference.gateway.fleet.journey import (
     MAX_MOVES,
@@ -53,10 +52,13 @@ from inference.gateway.fleet.journey import (
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.pools import Pool
+from inference.gateway.fleet.popularity import Popularity
 from inference.gateway.fleet.routing import Needs, choose, tier_of
 from inference.gateway.fleet.shares import Shares
 from inference.gateway.fleet.stream import Stream
 from inference.gateway.fleet.traffic import Counted, failed
+from inference.gateway.measuring.histogram import Histogram
+from inference.gateway.measuring.measures import DURATION_S, Ended, Measures
 from inference.grants import Limiter
 from inference.link.wire import MOVES_SINCE, Done, LedgerEntry, Resume, Wait
 
@@ -79,6 +81,7 @@ class Requests:
         dispatches: Dispatches,
         *,
         holding: Holding,
+        measures: Measures,
         kept_bytes: int = KEPT_BYTES,
         uncounted: frozenset[str] = frozenset(),
     ) -> None:
@@ -86,7 +89,7 @@ class Requests:
         so that their requests can move. What these tenants ask is not counted as traffic."""
         self.closing = False
         self.moves: Counter[tuple[Why, Outcome]] = Counter()
-        self.gaps = Gaps()
+        self.gaps = Histogram(DURATION_S)
         self.refusals = Refusals()
         self.traffic = Counted()
         self.pools: Mapping[str, Pool] = {}
@@ -94,6 +97,7 @@ class Requests:
         self._links, self._limiter, self._dispatches = links, limiter, dispatches
         self._uncounted = uncounted
         self._holding, self._held = holding, Held(holding)
+        self._measures = measures
         self._streams: dict[str, Stream] = {}
         self._moving: dict[str, Stream] = {}
         """Those that wait to go on, in the order in which they lost their engines."""
@@ -102,6 +106,7 @@ class Requests:
         self._looking = False
         self._kept = Shares(kept_bytes)
         """Bytes of bodies, by tenant."""
+        self._popularity = Popularity()
         self._unbilled: OrderedDict[str, int] = OrderedDict()
         """Requests whose limits are settled here, until the engine's journal reports the attempt
         that they ended with, or a higher one."""
@@ -204,6 +209,7 @@ class Requests:
         """Its engine said the last word on it, or that another one should."""
         stream, done = leg.stream, leg.believed(done)
         why = why_elsewhere(leg, done)
+        leg.end_span(why or (done.fault.code if done.fault else ""))
         if why is None or why is Why.FAILED:
             self._count(leg, failed=why is Why.FAILED or failed(done))
         if why is not None and may_leave(leg, why):
@@ -216,6 +222,7 @@ class Requests:
     def lost(self, leg: Leg) -> None:
         """Its engine's link ended; the last word is what was seen of it."""
         leg.stream.may_have_cost = True
+        leg.end_span(Why.LOST)
         self._count(leg, failed=leg.stream.is_wanted)
         if may_leave(leg, Why.LOST):
             self._move(leg, Why.LOST)
@@ -258,6 +265,7 @@ class Requests:
             self._limiter.release(stream.id)
         del self._streams[stream.id]
         if stream.attempt:
+            self._measure(stream, done)
             self._unbilled[stream.id] = stream.attempt
         if len(self._unbilled) > MAX_UNBILLED:
             self._unbilled.popitem(last=False)
@@ -290,6 +298,7 @@ class Requests:
             any_may = journey is None and not paced
             # What is resumed goes on where it was, whatever became of that revision since.
             needs = self._needs(order, version) if resume is None else order.needs(version)
+            needs = self._popularity.weighed(needs)
             link = choose_link(self._links, needs, None if any_may else may_take)
         except Overloaded as refusal:
             return refusal
@@ -318,6 +327,7 @@ class Requests:
         stream.delivered.begin(most, exact=exact)
         stream.attempt += 1
         stream.leg = Leg(self, stream, link, stream.attempt, most)
+        stream.engine, stream.measured = engine.id, link.measured
         frame = order.frame(
             self._dispatches,
             link.credential.id,
@@ -326,12 +336,36 @@ class Requests:
             timeout_s=left_s,
             ids=exact,
             resume=resume,
+            trace=self._trace(stream, stream.leg),
         )
         link.submit(stream.leg, frame)
+        self._popularity.note(order.needs(1))
         if stream.kept < size:
             stream.stay()
         if journey is not None:
             self._note(stream, Outcome.BEGUN_ANEW if resume is None else Outcome.RESUMED)
+
+    @staticmethod
+    def _trace(stream: Stream, leg: Leg) -> str:
+        """Begin the span of this attempt; what names it to its engine."""
+        if stream.trace is None:
+            return ""
+        leg.span = stream.trace.begin("attempt", time.monotonic())
+        return leg.span.traceparent
+
+    def _measure(self, stream: Stream, done: Done) -> None:
+        assert stream.measured is not None
+        error = done.fault is not None
+        ended = Ended(
+            usage=done.usage,
+            reported=not stream.ended_as_seen,
+            has_adapter=stream.target.adapter is not None,
+            completed=not error and done.finish_reason != "cancelled",
+            ttft_s=stream.ttft_s,
+            total_s=stream.elapsed_s,
+            trace_id="" if stream.trace is None else stream.trace.trace_id,
+        )
+        self._measures.ended(stream.measured, ended)
 
     def _note_room(self, leg: Leg) -> None:
         """Its engine has one less to begin. Not for each: those who wait are looked through."""
@@ -367,6 +401,7 @@ class Requests:
                 self.note_unmet(base_model)
                 raise
             return
+        stream.held_since = time.monotonic()
         self._wait(stream, self._holding.seconds)
         stream.waits(Wait(stream.id, "held"))
         self.look_soon()
@@ -396,6 +431,7 @@ class Requests:
         """It has an engine now."""
         if self._moving.pop(stream.id, None) is None:
             self._held.start(stream.id)
+            self._note_held(stream)
         if (timer := self._timers.pop(stream.id, None)) is not None:
             timer.cancel()
 
@@ -403,7 +439,19 @@ class Requests:
         """It ends while no engine has it."""
         if (timer := self._timers.pop(stream.id, None)) is not None:
             timer.cancel()
+        self._note_held(stream)
         stream.settle_as_seen(None if error else "cancelled", error)
+
+    def _note_held(self, stream: Stream) -> None:
+        """It is not held any longer, if it was."""
+        since, stream.held_since = stream.held_since, None
+        if since is None:
+            return
+        now = time.monotonic()
+        stream.held_s = now - since
+        self._measures.held(stream.target.base_model, stream.held_s)
+        if stream.trace is not None:
+            stream.trace.note("hold", since, now)
 
     def _look(self) -> None:
         """Give engines what waits for them, as far as they take it."""

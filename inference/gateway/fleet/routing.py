@@ -18,16 +18,20 @@ Among those that can, the cheapest gets it, in tokens to compute before its firs
 
 Who holds nothing of a request would be chosen by chance, by each gateway another one. So such a
 request goes home: to the engine that its tenant and adapter rank first, the same one for all
-gateways, unless that is much dearer. Among equals the less loaded of two random ones goes first,
-for figures are up to a second old, and the single best of them would get everything until the next
-report. For the same reason what a gateway dispatches counts at once, for warm, loaded and waiting.
+gateways, unless that is much dearer. Where one adapter of a tenant has so large a share of the
+traffic that it fills a good part of an engine, or several (`popularity`), it has that many homes,
+on which its load costs nothing: it gets there before the first of them is full.
+
+Among equals the less loaded of two random ones goes first, for figures are up to a second old, and
+the single best of them would get everything until the next report. For the same reason what a
+gateway dispatches counts at once, for warm, loaded and waiting.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from hashlib import blake2b
 from heapq import nlargest
 from operator import attrgetter
@@ -74,6 +78,12 @@ HOME_TOKENS = 1024
 """How much dearer than the cheapest engine a request's home may be."""
 NEAREST = 4
 """Engines from home on that are looked at for a request of which nobody holds anything."""
+ROOMY = 5
+"""Times as many homes as engines that a tenant's adapter could fill: with fewer, what else lives
+there is pushed out; with more, loads and hits suffer."""
+HOMES_AT_ONCE = 2
+"""Homes that are looked at, of several, by chance: else all gateways choose the same one until its
+next report."""
 MAX_HOLDERS = 16
 """Engines that are looked at of those that hold its beginning, or its adapter."""
 OUTPUT_TOKENS = 256
@@ -106,6 +116,8 @@ class Needs:
     """About."""
     prefix: Prefix | None = None
     """Its prompt's beginnings."""
+    share: float = 0.0
+    """Of the traffic: what belongs to its tenant and adapter (`home`), 1 being all."""
     tiers: tuple[frozenset[str], ...] | None = None
     """The revisions that may run it (`pools.Pool.tiers`); None: any."""
 
@@ -316,7 +328,10 @@ def cheapest(able: list[EngineState], needs: Needs, rng: random.Random) -> Engin
     """Of at least two that can do it."""
     mean = sum([engine.load for engine in able]) / len(able)
     hashes = needs.prefix.numbers() if needs.prefix else ()
-    offers = _offers(_holders(able, needs.adapter, hashes, rng), needs, hashes, mean)
+    holders = _holders(able, needs.adapter, hashes, rng)
+    offers = _offers(holders, needs, hashes, mean)
+    homes = [engine for engine in _homes(able, needs, rng) if engine not in holders]
+    offers += _offers(homes, replace(needs, adapter=None), hashes, mean) if homes else []
     cold = needs.prompt_tokens + (0 if needs.adapter is None else LOAD_TOKENS)
     if offers and min(offers, key=_COST).cost <= cold:
         return _best(offers, rng)
@@ -362,6 +377,21 @@ def _holders(
     return holders if len(holders) <= 2 * MAX_HOLDERS else rng.sample(holders, 2 * MAX_HOLDERS)
 
 
+def _homes(able: list[EngineState], needs: Needs, rng: random.Random) -> list[EngineState]:
+    """Some of those on which its adapter should be whatever its load costs; none of most."""
+    count = round(ROOMY * needs.share * len(able))
+    if count < 2 or (home := needs.home) is None:
+        return []
+    homes = _nearest(able, home, count)
+    return rng.sample(homes, min(HOMES_AT_ONCE, len(homes)))
+
+
+def _nearest(able: list[EngineState], home: int, count: int) -> list[EngineState]:
+    """The first so many in the order of this home."""
+    ranks = [(home ^ engine.number) * _ODD & _64_BITS for engine in able]
+    return [able[at] for at in nlargest(count, range(len(able)), key=ranks.__getitem__)]
+
+
 def _strangers(able: list[EngineState], home: int | None, rng: random.Random) -> list[EngineState]:
     """A few to choose from where nobody holds anything: home and those that would be next, in their
     order, and two by chance."""
@@ -369,9 +399,7 @@ def _strangers(able: list[EngineState], home: int | None, rng: random.Random) ->
     two = [able[one], able[(one + 1 + step) % len(able)]]
     if home is None:
         return two
-    ranks = [(home ^ engine.number) * _ODD & _64_BITS for engine in able]
-    nearest = nlargest(NEAREST, range(len(able)), key=ranks.__getitem__)
-    return [*(able[at] for at in nearest), *two]
+    return [*_nearest(able, home, NEAREST), *two]
 
 
 def _offers(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -23,6 +24,7 @@ from inference.errors import InferenceError, RateLimitExceeded, Unavailable
 from inference.gateway.fleet.delivered import Delivered
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
+from inference.gateway.measuring.measures import OnEngine
 from inference.grants import Limiter
 from inference.link.wire import Cancel, Delta, Done, Fault, Usage, Wait
 from inference.operations.estimate import EXTENSION_TOKENS
@@ -68,6 +70,15 @@ class Stream:
         """Where it runs; None while it waits for an engine, and in the end."""
         self.attempt = 0
         """The highest so far."""
+        self.engine = ""
+        """The id of the engine that was given it last."""
+        self.measured: OnEngine | None = None
+        """Of that engine."""
+        self.held_since: float | None = None
+        """Of the monotonic clock, while it is held for its first engine; and how long it was."""
+        self.held_s = 0.0
+        self.trace = order.trace
+        """Its span, if it is traced."""
         self.done: Done | None = None
         self.limited: InferenceError | None = None
         """The limit that ended it before its time."""
@@ -86,6 +97,14 @@ class Stream:
         self._waiter: asyncio.Future[None] | None = None
         self._began = time.monotonic()
         self._ttft_s: float | None = None
+        self._on_settled: list[Callable[[], None]] = []
+
+    def on_settled(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when its figures are final; now, if they are."""
+        if self.done is None:
+            self._on_settled.append(callback)
+        else:
+            callback()
 
     async def read(self) -> Delta | Done:
         """The deltas since the last read as one; after them, how the request ended.
@@ -166,6 +185,8 @@ class Stream:
         self.done, self.leg = done, None
         self._wake()
         self._carrier.settled(self)
+        for tell in self._on_settled:
+            tell()
 
     def settle_as_seen(self, finish_reason: str | None, error: InferenceError | None) -> None:
         """No engine will say a last word, so it is what was seen of the answer."""

@@ -39,6 +39,7 @@ from gateway.planes.external_metrics import ExternalMetrics
 from gateway.planes.forward import Forward
 from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
+from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
@@ -50,9 +51,12 @@ from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
+from inference.gateway.measuring.busiest import Busiest
+from inference.gateway.measuring.measures import Measures
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.link.wire import ModelInfo
 from inference.supervision import supervised
+from inference.tracing import Tracer
 from tenants.adapters.files import AdapterFiles
 from tenants.answers import PostgresAnswers
 from tenants.billing.ledger import Ledger
@@ -89,6 +93,7 @@ class Parts:
     forward: Forward
     demand: FleetDemand
     external_metrics: ExternalMetrics
+    tracer: Tracer | None
 
     @classmethod
     def configured(cls) -> Parts:
@@ -104,6 +109,7 @@ class Parts:
             limiter,
             engines=engines,
             dispatches=dispatches,
+            measures=Measures(busiest=Busiest(settings.METRICS_TENANTS)),
             holding=Holding(
                 seconds=settings.QUEUE_WITHOUT_ENGINE_S,
                 requests=settings.HELD_REQUESTS,
@@ -149,6 +155,7 @@ class Parts:
             forward=Forward(settings.CONSOLE_INTERNAL_URL),
             demand=demand,
             external_metrics=ExternalMetrics.configured(demand),
+            tracer=tracing.start("lorikeet-gateway", settings.GATEWAY_URL),
         )
 
 
@@ -177,6 +184,8 @@ class Lifespan:
         for database in (parts.budgets, parts.registry):
             await database.open()
             stack.push_async_callback(database.close)
+        if parts.tracer is not None:
+            stack.push_async_callback(asyncio.to_thread, parts.tracer.close)
         stack.push_async_callback(self._forget)
         for lasting in (
             parts.ledger, parts.answers, parts.limiter, parts.directory, parts.board,
@@ -267,7 +276,9 @@ def _health(parts: Parts) -> Health:
 def application(parts: Parts) -> Any:
     """The ASGI application."""
     hub, limiter, directory = parts.hub, parts.limiter, parts.directory
-    dispatcher = Dispatcher(hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S)
+    dispatcher = Dispatcher(
+        hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S, tracer=parts.tracer
+    )
     most = settings.MAX_REQUEST_BYTES
     inference = OpenAIServer(
         dispatcher, directory, limiter, answers=parts.answers, max_body_bytes=most
@@ -280,7 +291,13 @@ def application(parts: Parts) -> Any:
         _route(
             r"^metrics$",
             Metrics(
-                settings.METRICS_TOKEN, hub, parts.ledger, limiter, parts.registry, parts.demand
+                settings.METRICS_TOKEN,
+                hub,
+                parts.ledger,
+                limiter,
+                parts.registry,
+                parts.demand,
+                settings.VAR,
             ),
         ),
         _route(r"^demand$", DemandPage(settings.METRICS_TOKEN, hub, parts.demand)),

@@ -19,6 +19,7 @@ from functools import partial
 
 import msgspec
 
+from inference.gateway.fleet.popularity import Popularity
 from inference.gateway.fleet.routing import EngineState, Needs, choose
 from inference.link.wire import PROTOCOL_VERSION, EngineStats, Submit
 from tenants.limits.commands import Charge, Rate, Refused, Scope, Settle
@@ -210,6 +211,7 @@ class Fleet:
             }
             for _ in range(gateways)
         ]
+        self._popularity = [Popularity() for _ in range(gateways)]
         self._infinite = Infinite(engines * PLACES)
         self._before: dict[str, tuple[int, int]] = {}
         for engine in self.engines.values():
@@ -305,16 +307,18 @@ class Fleet:
         return None
 
     def _dispatch(self, job: Job, now: float) -> None:
-        views, turn = self._rng.choice(self._views), job.turn
+        gateway, turn = self._rng.randrange(len(self._views)), job.turn
+        views, popularity = self._views[gateway], self._popularity[gateway]
         needs = Needs("base", turn.adapter, tenant=turn.tenant, prompt_tokens=job.prompt_tokens,
                       prefix=job.prefix)  # fmt: skip
         engines = list(views.values())
         began = time.thread_time()
         if self._router is None:
-            view = views[choose(engines, needs, self._rng)]
+            view = views[choose(engines, popularity.weighed(needs), self._rng)]
         else:
             view = self._router(engines, needs, self._rng)
         self.figures.decision_s.append(time.thread_time() - began)
+        popularity.note(needs)
         view.took(
             Submit(job.id, "chat", b"", "m", turn.tenant, "salt", turn.adapter, choices=1,
                    prompt_tokens=job.prompt_tokens, wanted_tokens=turn.output_tokens,

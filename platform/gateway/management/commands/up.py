@@ -301,6 +301,7 @@ class _Up:
                 for one in demo.TENANTS
             ],
             engines=credentials,
+            metrics_token=settings.METRICS_TOKEN,
         )
 
     def _tell(self, facts: seed.Facts) -> None:

@@ -1,0 +1,89 @@
+"""What belongs to one adapter of the traffic, and how many engines are its home for it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from inference.gateway.fleet.popularity import (
+    KNOWN_AFTER,
+    LEAST_TOKENS,
+    WINDOW_TOKENS,
+    Popularity,
+)
+from inference.gateway.fleet.routing import ROOMY, EngineState, choose
+from tests.inference.routing.test_prediction import engine, fleet, names, needs
+
+pytestmark = pytest.mark.pure
+
+HOT, RARE, *_ = names(8)
+ENGINES = 40
+
+
+def shares(popularity: Popularity) -> list[float]:
+    return [popularity.weighed(needs(adapter)).share for adapter in (HOT, RARE)]
+
+
+def test_shares_are_those_of_the_tokens() -> None:
+    popularity = Popularity()
+    popularity.note(needs(HOT, tokens=KNOWN_AFTER // 4 * 3))
+    assert shares(popularity) == [0, 0]  # too few to say
+    popularity.note(needs(RARE, tokens=KNOWN_AFTER // 4))
+    assert shares(popularity) == [0.75, 0.25]
+
+
+def test_a_share_is_one_of_a_base_model() -> None:
+    popularity = Popularity()
+    popularity.note(needs(HOT, tokens=KNOWN_AFTER))
+    popularity.note(replace(needs(RARE, tokens=KNOWN_AFTER), base_model="another"))
+    assert shares(popularity) == [1, 0]
+
+
+def test_what_was_long_ago_counts_little() -> None:
+    popularity = Popularity()
+    popularity.note(needs(HOT, tokens=WINDOW_TOKENS))
+    for _ in range(4 * WINDOW_TOKENS // KNOWN_AFTER):
+        popularity.note(needs(RARE, tokens=KNOWN_AFTER))
+    hot, rare = shares(popularity)
+    assert 0 < hot < 0.2
+    assert hot + rare == pytest.approx(1)
+
+
+def test_short_requests_fill_the_window_as_well() -> None:
+    popularity = Popularity()
+    for number in range(3 * WINDOW_TOKENS // LEAST_TOKENS):
+        popularity.note(needs(tenant=f"t{number}", tokens=1))
+    assert len(popularity._windows["base"]._counts) <= WINDOW_TOKENS // LEAST_TOKENS
+
+
+def test_whoever_belongs_to_nobody_has_no_share() -> None:
+    popularity = Popularity()
+    popularity.note(needs(tenant="", tokens=KNOWN_AFTER))
+    assert popularity.weighed(needs(tenant="")).share == 0
+
+
+def chosen(share: float, engines: list[EngineState], seeds: int = 200) -> set[str]:
+    wanted = replace(needs(HOT), share=share)
+    return {choose(engines, wanted, random.Random(seed)) for seed in range(seeds)}
+
+
+def test_a_popular_adapter_has_several_homes() -> None:
+    """Though it is loaded on one engine, where nothing waits."""
+    loaded = engine("loaded", resident=[HOT.name], kv_usage=0.1)
+    engines = [loaded, *fleet(ENGINES - 1, kv_usage=0.1)]
+    assert chosen(1 / (ROOMY * ENGINES), engines) == {"loaded"}
+    homes = chosen(8 / (ROOMY * ENGINES), engines)
+    assert len(homes | {"loaded"}) in (8, 9)
+    assert homes <= chosen(12 / (ROOMY * ENGINES), engines)
+
+
+def test_all_engines_are_home_to_what_fills_them() -> None:
+    engines = fleet(ENGINES, kv_usage=0.1)
+    assert len(chosen(0.9, engines, seeds=1000)) == ENGINES
+
+
+def test_of_its_homes_the_cheaper_one_gets_it() -> None:
+    engines = [*fleet(2, queued_tokens=50_000), engine("free")]
+    assert chosen(0.9, engines) == {"free"}
