@@ -15,7 +15,7 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 # The files of the tests marked as pure, which run once, with coverage.
 PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
-.PHONY: up test clients coverage check types lint format bench chaos attack fuzz fuzz-api mutate screenshots lock sbom clean
+.PHONY: up test clients coverage check types lint format bench chaos attack fuzz fuzz-api mutate screenshots dashboards lock sbom clean
 
 up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
@@ -24,15 +24,16 @@ test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
 	$(if $(ARGS),,$(MAKE) --no-print-directory coverage)
 	$(PY) -m pytest $(or $(ARGS),-n 3 -m "not pure")
 
-fuzz-api: .venv/.ready-dev ## ask every operation of the API whatever comes to mind (EXAMPLES=10 ARGS="-k keys")
-	FUZZ_EXAMPLES=$(or $(EXAMPLES),10) $(PY) -m pytest -q -n 2 tests/document/fuzz_*.py $(ARGS)
+fuzz-api: .venv/.ready-dev ## ask every operation of the API what schemathesis thinks of (QUESTIONS=60 EXAMPLES=3 SEED= SECONDS= ARGS="-k keys")
+	FUZZ_QUESTIONS=$(or $(QUESTIONS),60) FUZZ_EXAMPLES=$(or $(EXAMPLES),3) FUZZ_SEED=$(or $(SEED),0) FUZZ_SECONDS=$(or $(SECONDS),inf) \
+		$(PY) -m pytest -q -n 2 --dist worksteal tests/document/fuzz_*.py $(ARGS)
 
 clients: .venv/.ready-dev tests/clients/node_modules/.ready ## generated clients in Python and TypeScript read what tests were answered (ANSWERS=folder)
 	$(PY) -m tests.clients $(ANSWERS)
 
 # Without Node.js there is no TypeScript client.
 tests/clients/node_modules/.ready: tests/clients/package.json tests/clients/package-lock.json
-	@! command -v npm > /dev/null || { npm ci --prefix tests/clients --silent --no-audit --no-fund && touch $@; }
+	@! command -v npm > /dev/null || { npm ci --prefix tests/clients --silent --no-audit --no-fund && touch $@; } || true
 
 coverage: .venv/.ready-dev ## run the pure tests: they reach every branch of the sans-IO modules
 	$(PY) -m coverage erase
@@ -72,6 +73,9 @@ mutate: .venv/.ready-dev ## mutated adapters through a whole Lorikeet; its neigh
 
 screenshots: .venv/.ready-dev ## photograph every page (OUT=folder ONLY=name ENGINE=vllm; DOCS=1 renews docs/images)
 	$(PY) -m tests.screenshots $(if $(OUT),--out $(OUT)) $(if $(ONLY),--only $(ONLY)) $(if $(ENGINE),--engine $(ENGINE)) $(if $(DOCS),--docs)
+
+dashboards: .venv/.ready-dev ## write deploy/grafana anew, from tools/dashboards.py
+	$(PY) tools/dashboards.py
 
 # The locks: exact versions of everything with their hashes, for --no-deps installs. torchvision,
 # torchaudio and torchcodec stay out: on a CPU machine their builds are CUDA ones and break the

@@ -25,6 +25,10 @@ class InferenceError(Exception):
     retryable: ClassVar[bool] = False
     elsewhere: ClassVar[bool] = False
     """It is its engine's fault, so another engine may go on with the request."""
+    limit_kind: str = ""
+    """Of what a limit refuses: the kind of the limit, such as `requests_per_minute`."""
+    limit_scope: str = ""
+    """And whose it is: `tenant`, `key` or `adapter`."""
 
     def __init__(
         self,

@@ -80,6 +80,8 @@ class Grant:
     expires_at: float | None = None
     limits: tuple[Limits, ...] = ()
     lane: str = "interactive"
+    key: str = ""
+    """The key's prefix, by which people know it; for logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,13 @@ class Target:
     """Longest prompt and answer together, in tokens; 0 where it is not known."""
     created: int = 0
     """A unix time: when the base model, or the adapter, came here."""
+    tried: frozenset[str] | None = None
+    """The revisions (`ModelInfo.pool_digest`) on which the adapter passed; None: it has none, or
+    nobody says."""
+    ready: frozenset[str] | None = None
+    """Those on which all live adapters of the tenant passed; None: it has none, or nobody says."""
+    defaults: bytes = b""
+    """Fields for bodies that lack them: JSON without the braces, with a comma at its end."""
 
 
 OUR_MODELS = "lorikeet"

@@ -34,11 +34,13 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.hub import new_id
 from inference.gateway.fleet.orphans import Found
 from inference.gateway.fleet.stream import Gone, Stream
+from inference.gateway.measuring.records import Asked
 from inference.grants import Grant
 from inference.link.wire import Delta, Wait
 from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.shape import Shape
+from inference.tracing import Span, timed
 
 log = structlog.get_logger(__name__)
 
@@ -74,26 +76,30 @@ class Answer:
         self.text, self.tokens = "", list[Token]()
         self.phase, self.place, self.since = "waiting", 0, time.monotonic()
         self.outcome: Outcome | None = None
+        self.began = time.monotonic()
+        self.grant: Grant | None = None
+        self.call: Call | None = None
+        self.span: Span | None = None
         self.left = False
         """This gateway ends: another one goes on with it."""
         self.readers: set[Callable[[], None]] = set()
         """Called whenever there is something new."""
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
-        self._stream: Stream | None = None
+        self.stream: Stream | None = None
         self._stopped = False
 
     def begin(self, stream: Stream) -> None:
         """The request was admitted; cancel it if the user stopped it before that."""
-        self._stream, self.request_id = stream, stream.id
+        self.stream, self.request_id = stream, stream.id
         if self._stopped:
             stream.cancel(ClientDisconnected.code)
 
     def stop(self) -> None:
         """Abort it on the engine. It ends once the engine has reported what is billed."""
         self._stopped = True
-        if self._stream is not None:
-            self._stream.cancel(ClientDisconnected.code)
+        if self.stream is not None:
+            self.stream.cancel(ClientDisconnected.code)
 
     def enter(self, phase: str, place: int = 0) -> None:
         """Enter a phase; `place` is the position in the queue."""
@@ -119,7 +125,7 @@ class Answer:
 
     def leave(self) -> bool:
         """Whether another gateway goes on with it; its readers are to go there."""
-        if self._stream is not None and self._stream.elsewhere:
+        if self.stream is not None and self.stream.elsewhere:
             self.left = True
             self._tell()
         return self.left
@@ -229,45 +235,63 @@ class Playground:
             self._answers.pop((answer.owner, answer.id), None)
 
     async def _generate(self, answer: Answer, start: Start | None) -> None:
+        records, error = self._dispatcher.records, None
+        answer.span = records.begin(CHAT.name, answer.began)
         try:
             answer.end(await self._outcome(answer, start))
-        except InferenceError as error:
-            if not answer.leave():
-                answer.end(Failed.of(answer.id, error, answer.request_id))
+        except InferenceError as raised:
+            error = raised
         except Exception:
             log.exception("playground_crashed", request_id=answer.request_id)
-            answer.end(Failed.of(answer.id, InferenceError(), answer.request_id))
+            error = InferenceError()
         finally:
+            if error is not None and not answer.leave():
+                answer.end(Failed.of(answer.id, error, answer.request_id))
             self._forget_later(answer)
-            log.info("playground", request_id=answer.request_id, tenant_id=answer.owner[1])
+            asked = Asked(
+                id=answer.request_id,
+                surface="playground",
+                began=answer.began,
+                operation=CHAT.name,
+                grant=answer.grant,
+                call=answer.call,
+                stream=answer.stream,
+                span=answer.span,
+            )
+            records.ended(asked, error)
 
     async def _outcome(self, answer: Answer, start: Start | None) -> Outcome:
         """Generate the answer, along the same path as every API request; or go on with it, if an
         engine has it and no gateway."""
-        call = None if start is None else self._call_of(start)
-        grant = await self._grants.playground(answer.owner[1])
+        call = answer.call = None if start is None else self._call_of(start)
+        with timed(answer.span, "authenticate"):
+            grant = answer.grant = await self._grants.playground(answer.owner[1])
         label, within_s = label_of(answer.owner, answer.id), 0.0
         if call is None:
             answer.enter("moving")
             within_s = self._adopted_within_s
         found = await self._dispatcher.found(grant.key_id, label, within_s)
         if found is not None:
+            answer.call = call = call or Call(CHAT, found.orphan.model, stream=True)
             return await self._adopted(answer, grant, found, call)
         if call is None:
             raise _left_too_long()
-        id, watch = answer.request_id, answer.waits
         generation = self._dispatcher.generation(
-            id, grant, call, watch, adoptable=True, label=label
+            answer.request_id,
+            grant,
+            call,
+            answer.waits,
+            answer.span,
+            adoptable=True,
+            label=label,
         )
         async with generation as stream:
             return await self._read(answer, stream)
 
-    async def _adopted(
-        self, answer: Answer, grant: Grant, found: Found, call: Call | None
-    ) -> Outcome:
-        call = call or Call(CHAT, found.orphan.model, stream=True)
+    async def _adopted(self, answer: Answer, grant: Grant, found: Found, call: Call) -> Outcome:
+        adoption = self._dispatcher.adoption(found, grant, call, answer.waits, answer.span)
         try:
-            async with self._dispatcher.adoption(found, grant, call, answer.waits) as stream:
+            async with adoption as stream:
                 return await self._read(answer, stream)
         except Gone:
             raise _left_too_long() from None

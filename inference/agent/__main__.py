@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from inference import announce, environ, gc_tuning, logs
+from inference import announce, environ, gc_tuning, logs, tracing
 from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent, default_id
 from inference.agent.engines.engine import Engine
@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None, start: Start | None = None) -> None
         options.credential = environ.secret("ENGINE_CREDENTIAL")
         profile = profile_of(options)
         logs.configure(options.id, options.log_level)
+        tracing.asked()  # a bad setting ends it now, not when the model is loaded
         if options.journals is None:
             journal = Journal.open(options.journal_dir)
         else:
@@ -322,6 +323,7 @@ async def serve(
     running = profile.max_num_seqs or DEFAULT_RUNNING
     queue = queue_options(options, running, profile.max_loras)
     engine = await start(options, profile)
+    tracer = tracing.start("lorikeet-engine", options.id)
     log.info("engine_ready", engine=engine.info.engine, model=engine.info.name)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -342,6 +344,7 @@ async def serve(
                 failures=Failures.open(options.journal_dir),
                 hung_after_s=options.hung_after,
                 kept_bytes=options.kept_answers,
+                tracer=tracer,
                 **queue,
             )
             gc_tuning.settle()
@@ -349,6 +352,8 @@ async def serve(
     finally:
         await fetch.aclose()
         await engine.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
 
 async def _until(stop: asyncio.Event, agent: Agent, gateways: list[str], drain_s: float) -> int:

@@ -63,6 +63,7 @@ from inference.link.wire import (
 )
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
+from inference.tracing import Attributes, Tracer
 
 log = structlog.get_logger(__name__)
 
@@ -100,17 +101,18 @@ class Agent:
         failures: Failures | None = None,
         hung_after_s: float = 300.0,
         kept_bytes: int = KEPT_BYTES,
+        tracer: Tracer | None = None,
         operations: Registry = OPERATIONS,
         **queue: Any,
     ) -> None:
         """`credential` is what it shows to gateways; `max_running` requests on the engine at once,
         `max_resident` adapters loaded; an engine that answers nothing for `hung_after_s` while it
         is busy hangs (0: never); so many bytes of answers are kept for gateways that come for
-        them; `queue` holds further options of `Queue`."""
+        them; `tracer` makes spans of requests; `queue` holds further options of `Queue`."""
         self.id = id
         self._run_id = uuid4().hex
         self._engine, self._store, self._credential = engine, store, credential
-        self._operations = operations
+        self._operations, self._tracer = operations, tracer
         self._billing = Billing(journal, max_unbilled=max_unbilled)
         self._slots = Slots(active=engine.info.max_loras, resident=max_resident)
         self._queue = Queue(
@@ -406,6 +408,8 @@ class Agent:
         if self._slots.to_retire():
             self._spawn(self._residency.unload_retired())
         word = self._last_word(job, task)
+        if self._tracer is not None and job.trace:
+            self._note_parts(job, self._tracer)
         if isinstance(word, Done):
             reason = reason_of(word, job.cancel_reason)
             if word.fault is None and word.finish_reason not in (CANCELLED, MOVED):
@@ -416,6 +420,14 @@ class Agent:
             job.link.post(word)
         if not self._jobs:
             self._idle.set()
+
+    def _note_parts(self, job: Job, tracer: Tracer) -> None:
+        attributes: Attributes = {
+            "lorikeet.request_id": job.id,
+            "lorikeet.attempt": job.attempt,
+        }
+        for name, since, until in job.parts(time.monotonic()):
+            tracer.note(job.trace, name, since, until, attributes)
 
     def _last_word(self, job: Job, task: Task) -> Done | Loaded:
         if task.cancelled():
@@ -590,6 +602,7 @@ class Agent:
     async def _admitted(self, job: Job, request: Request) -> None:
         self._queue.push(request, time.monotonic())
         job.turn = asyncio.get_running_loop().create_future()
+        job.queued_at = time.monotonic()
         self._admit()
         if not job.turn.done():
             self._watch.moved(job)

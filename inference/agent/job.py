@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import msgspec
 
@@ -48,11 +50,14 @@ class Job:
     prompt_tokens: int = 0
     """The gateway's estimate."""
     prefix: Prefix | None = None
+    trace: str = ""
+    """The span of this attempt at the gateway (`Submit.trace`); empty where it is not traced."""
     digest: str = ""
     """Names what is asked for (`inference.link.suspects`); empty before it was looked at."""
     on_trial: bool = False
     received_at: float = field(default_factory=time.monotonic)
     meter: Meter = field(default_factory=Meter)
+    queued_at: float | None = None
     admitted_at: float | None = None
     submitted_at: float | None = None
     first_token_at: float | None = None
@@ -94,6 +99,7 @@ class Job:
             tenant=frame.tenant,
             prompt_tokens=frame.prompt_tokens,
             prefix=frame.prefix if frame.prefix and frame.prefix.is_sound else None,
+            trace=frame.trace,
             meter=_meter_of(inherited),
             told=_meter_of(inherited),
             inherited=inherited,
@@ -119,6 +125,20 @@ class Job:
         if self.admitted_at is not None:
             return "loading"
         return "fetching" if self.turn is None else "queued"
+
+    def parts(self, now: float) -> Iterator[tuple[str, float, float]]:
+        """What it went through until now: the name of each part, when it began and ended."""
+        adapter = self.adapter is not None
+        marks = [
+            ("fetch adapter" if adapter else "queue", self.received_at),
+            ("queue", self.queued_at if adapter else None),
+            ("load adapter" if adapter else "prefill", self.admitted_at),
+            ("prefill", self.submitted_at if adapter else None),
+            ("decode", self.first_token_at),
+        ]
+        reached = [(name, since) for name, since in marks if since is not None]
+        for (name, since), (_, until) in pairwise([*reached, ("", now)]):
+            yield name, since, until
 
     def usage(self) -> Usage:
         """The figures so far, with those of lower attempts."""

@@ -91,7 +91,8 @@ class Callers:
             return
         limits = exchange.grant.limits
         with suppress(InferenceError):  # the headers are not worth an answer
-            if exchange.model is not None:
+            if exchange.call is not None:
+                model = exchange.call.model
                 with suppress(InferenceError):
-                    limits += (await self._directory.resolve(exchange.grant, exchange.model)).limits
+                    limits += (await self._directory.resolve(exchange.grant, model)).limits
             exchange.reservation = await self._limiter.look(limits)

@@ -16,11 +16,13 @@ from inference.gateway.fleet.hub import Hub
 from inference.gateway.fleet.order import Order, Watch
 from inference.gateway.fleet.orphans import Found
 from inference.gateway.fleet.stream import Gone, Stream
+from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.tick import Tick
 from inference.grants import Directory, Grant, Limiter, Price
 from inference.link.wire import BATCH, turn_of
 from inference.operations.call import Call
+from inference.tracing import Span, Tracer, timed
 
 
 class Keeping(NamedTuple):
@@ -41,9 +43,11 @@ class Dispatcher:
         *,
         timeout_s: float,
         grace_s: float = 0.0,
+        tracer: Tracer | None = None,
     ) -> None:
         """`timeout_s` bounds one request from its arrival here to its last token; for `grace_s`
-        engines keep answers whose gateway is gone."""
+        engines keep answers whose gateway is gone; `tracer` makes spans of requests."""
+        self.records = Records(hub.measures, tracer)
         self._hub, self._directory, self._limiter = hub, directory, limiter
         self._prompts = PromptLengths()
         self.timeout_s, self._grace_s = timeout_s, grace_s
@@ -55,20 +59,22 @@ class Dispatcher:
         grant: Grant,
         call: Call,
         watch: Watch | None = None,
+        trace: Span | None = None,
         *,
         adoptable: bool = False,
         label: str = "",
     ) -> AsyncIterator[Stream]:
         """The stream of one request's answer; left before its end, the engine aborts it. `watch` is
-        told what it waits for, by engines that know how to. The call's body is taken. One that is
-        `adoptable` outlives this gateway for a grace: others know it by its id, or this `label`.
+        told what it waits for, by engines that know how to. The call's body is taken. `trace` is
+        the request's span. One that is `adoptable` outlives this gateway for a grace: others know
+        it by its id, or this `label`.
 
         Raises:
             InferenceError: it is refused; nothing stays reserved.
         """
         body_bytes = len(call.body)
         keeping = Keeping(self._grace_s if adoptable else 0.0, label)
-        stream = await self._admit(id, grant, call, watch, keeping)
+        stream = await self._admit(id, grant, call, watch, trace, keeping)
         try:
             yield stream
         finally:
@@ -91,6 +97,7 @@ class Dispatcher:
         grant: Grant,
         call: Call,
         watch: Watch | None = None,
+        trace: Span | None = None,
         *,
         turn: int | None = None,
     ) -> AsyncIterator[Stream]:
@@ -108,14 +115,16 @@ class Dispatcher:
             if known is None:
                 raise Gone
             found = known
-        order = await self._adopted(found, grant, call, watch)
+        order = await self._adopted(found, grant, call, watch, trace)
         stream = self._hub.adopt(order, found, turn or turn_of(found.orphan.attempt) + 1)
         try:
             yield stream
         finally:
             stream.cancel(ClientDisconnected.code)
 
-    async def _adopted(self, found: Found, grant: Grant, call: Call, watch: Watch | None) -> Order:
+    async def _adopted(
+        self, found: Found, grant: Grant, call: Call, watch: Watch | None, trace: Span | None
+    ) -> Order:
         orphan, account = found.orphan, found.orphan.account
         if (account.tenant_id, account.key_id) != (grant.tenant_id, grant.key_id):
             raise Gone
@@ -145,21 +154,31 @@ class Dispatcher:
             choices=call.choices,
             most_tokens=bound if call.max_tokens is None else call.max_tokens,
             logprobs=call.logprobs,
+            trace=trace,
             started_at=account.started_at,
             grace_s=self._grace_s,
             label=orphan.label,
         )
 
     async def _admit(
-        self, id: str, grant: Grant, call: Call, watch: Watch | None, keeping: Keeping
+        self,
+        id: str,
+        grant: Grant,
+        call: Call,
+        watch: Watch | None,
+        trace: Span | None,
+        keeping: Keeping,
     ) -> Stream:
         """Reserve what the call may use and start it."""
         operation = call.operation
         target = await self._directory.resolve(grant, call.model)
+        if target.defaults:
+            call = operation.parse(with_defaults(call.take_body(), target.defaults))
         usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
         estimate = operation.estimate(call, usual, target.max_model_len)
         resolved = Tick()
-        reservation = await self._limiter.reserve(id, grant, target, estimate.ask)
+        with timed(trace, "limits"):
+            reservation = await self._limiter.reserve(id, grant, target, estimate.ask)
         try:
             if resolved.over:  # nothing awaited may lie between it and the submit
                 target = await self._directory.resolve(grant, call.model)
@@ -185,6 +204,7 @@ class Dispatcher:
                     most_tokens=bound if call.max_tokens is None else call.max_tokens,
                     logprobs=call.logprobs,
                     prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
+                    trace=trace,
                     grace_s=keeping.grace_s,
                     label=keeping.label,
                 )
@@ -198,3 +218,10 @@ class Dispatcher:
         if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
             tenant_id, base_model = stream.grant.tenant_id, stream.target.base_model
             self._prompts.learn(tenant_id, base_model, body_bytes, tokens)
+
+
+def with_defaults(body: bytes, defaults: bytes) -> bytes:
+    """The body, a JSON object, with `Target.defaults` before its own fields: of a field that is
+    there twice the last one counts, so whatever the client says goes before them."""
+    head, brace, fields = body.partition(b"{")
+    return head + brace + defaults + fields

@@ -28,11 +28,14 @@ from inference.errors import (
 )
 from inference.gateway import idempotency
 from inference.gateway.fleet.hub import new_id
+from inference.gateway.fleet.stream import Stream
 from inference.gateway.idempotency import Recording
 from inference.gateway.tick import Tick
 from inference.grants import Grant, KeptAnswer, Reservation, Room
 from inference.operations import openai
+from inference.operations.call import Call
 from inference.operations.shape import Shape
+from inference.tracing import Span
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -73,17 +76,25 @@ class Exchange:
         self.grant: Grant | None = None
         self.checked: Tick | None = None
         """The turn of the event loop in which the grant was looked up."""
-        self.model: str | None = None
+        self.call: Call | None = None
+        self.stream: Stream | None = None
+        self.span: Span | None = None
         self.reservation: Reservation | None = None
         """For the `x-ratelimit` headers."""
-        self._began = time.monotonic()
+        self.began = time.monotonic()
         self._receive, self._send = receive, send
         self._all_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._headers = dict(self._all_headers)
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._began
+        return time.monotonic() - self.began
+
+    @property
+    def traceparent(self) -> str:
+        """By which its client wants it to be a part of a trace; empty if it doesn't."""
+        header: bytes = self._headers.get(b"traceparent", b"")
+        return header.decode("latin-1")
 
     def require_method(self, *methods: str) -> None:
         """Raise MethodNotAllowed unless it is one of these."""

@@ -26,11 +26,13 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import BODY_TIMEOUT_S, REPLAYED, Exchange, Receive, Scope, Send
 from inference.gateway.fleet.stream import Gone, Stream
 from inference.gateway.idempotency import Idempotency, Recording, taken_over
+from inference.gateway.measuring.records import Asked
 from inference.grants import Answers, Claim, Directory, KeptAnswer, Limiter
 from inference.operations.call import Call
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
 from inference.operations.shape import Shape
+from inference.tracing import timed
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +53,7 @@ class OpenAIServer:
     ) -> None:
         """`body_timeout_s` bounds the arrival of a request's body."""
         self._dispatcher, self._operations = dispatcher, operations
-        self._callers = Callers(directory, limiter)
+        self._callers, self._records = Callers(directory, limiter), dispatcher.records
         self._models = models.Models(self._callers, directory)
         self._idempotency = Idempotency(
             answers, wait_s=dispatcher.timeout_s, running=dispatcher.running
@@ -61,9 +63,14 @@ class OpenAIServer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
+        operation = self._operations.at(exchange.path)
+        if operation is not None:
+            exchange.span = self._records.begin(
+                operation.name, exchange.began, exchange.traceparent
+            )
         error: InferenceError | None = None
         try:
-            await self._route(exchange)
+            await self._route(exchange, operation)
         except InferenceError as caught:
             error = caught
         except Exception:
@@ -72,19 +79,24 @@ class OpenAIServer:
         if error is not None:
             await self._callers.note_limits(exchange)
             await exchange.fail(error)
-        log.info(
-            "request",
-            request_id=exchange.id,
+        asked = Asked(
+            id=exchange.id,
+            surface="api",
+            began=exchange.began,
             method=exchange.method,
             path=exchange.path,
             status=exchange.status,
-            ms=round(exchange.elapsed_s * 1000, 1),
-            **({"error": error.code} if error else {}),
+            operation=None if operation is None else operation.name,
+            grant=exchange.grant,
+            call=exchange.call,
+            stream=exchange.stream,
+            span=exchange.span,
         )
+        self._records.ended(asked, error)
 
-    async def _route(self, exchange: Exchange) -> None:
+    async def _route(self, exchange: Exchange, operation: Operation | None) -> None:
         path = exchange.path
-        if (operation := self._operations.at(path)) is not None:
+        if operation is not None:
             await self._serve(exchange, operation)
         elif path == models.PATH:
             await self._models.reply_list(exchange)
@@ -95,7 +107,8 @@ class OpenAIServer:
 
     async def _serve(self, exchange: Exchange, operation: Operation) -> None:
         exchange.require_method("POST")
-        grant = await self._callers.identify(exchange)
+        with timed(exchange.span, "authenticate"):
+            grant = await self._callers.identify(exchange)
         await self._callers.wait_turn(grant)
         try:
             await self._answer(exchange, operation)
@@ -107,10 +120,11 @@ class OpenAIServer:
     async def _answer(self, exchange: Exchange, operation: Operation) -> None:
         shape = Shape(operation.max_numbers)
         # No name holds the body here: it is the call's alone, until the engine has it.
-        call = operation.parse(
-            await exchange.body(self._max_body_bytes, self._body_timeout_s, shape)
-        )
-        exchange.model = call.model
+        with timed(exchange.span, "read body"):
+            call = operation.parse(
+                await exchange.body(self._max_body_bytes, self._body_timeout_s, shape)
+            )
+        exchange.call = call
         if (name := exchange.idempotency_key()) is None:
             await self._generate(exchange, call)
         else:
@@ -142,13 +156,16 @@ class OpenAIServer:
             await self._generate(exchange, call, turn)
             return True
         grant = await self._callers.identify(exchange)
-        adoption = self._dispatcher.adoption(claim.request_id, grant, call, turn=claim.turn)
+        adoption = self._dispatcher.adoption(
+            claim.request_id, grant, call, trace=exchange.span, turn=claim.turn
+        )
         try:
             async with adoption as stream:
+                exchange.stream = stream
                 log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
                 await self._write(exchange, call, stream, turn)
         except Gone:
-            exchange.id = own
+            exchange.id, exchange.stream = own, None
             turn.give_back()
             return False
         return True
@@ -158,10 +175,11 @@ class OpenAIServer:
     ) -> None:
         """Generate the answer; one that is recorded also when its client went away."""
         grant = await self._callers.identify(exchange)
-        adoptable = recording is not None
-        generation = self._dispatcher.generation(exchange.id, grant, call, adoptable=adoptable)
+        generation = self._dispatcher.generation(
+            exchange.id, grant, call, trace=exchange.span, adoptable=recording is not None
+        )
         async with generation as stream:
-            exchange.reservation = stream.reservation
+            exchange.stream, exchange.reservation = stream, stream.reservation
             watcher = None
             if recording is None:
                 watcher = asyncio.create_task(_end_on_disconnect(exchange, stream))

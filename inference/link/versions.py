@@ -48,6 +48,7 @@ FIELDS: Mapping[type, Mapping[str, int]] = {
         "logprobs": 3,
         "resume": 4,
         "prefix": 4,
+        "trace": 5,
         "grace_s": 5,
         "label": 5,
     },

@@ -88,8 +88,8 @@ class ModelInfo(Value, frozen=True):
     engine: str
     """Which implementation runs: `vllm` or `synthetic`."""
     revision: str = ""
-    """Digest of weights, tokenizer and chat template: engines of one revision give one answer.
-    Empty where the engine does not say, as those of protocol version 1."""
+    """Digest of weights, tokenizer, chat template and options that change answers: engines of one
+    revision give one answer. Empty where the engine does not say, as of protocol version 1."""
     engine_version: str = ""
     operations: list[str] = []
     """What requests may ask for (`Submit.kind`); empty where the engine does not say."""
@@ -475,6 +475,8 @@ class Submit(Frame, tag="submit", frozen=True):
     """Go on from here; None begins anew."""
     prefix: Prefix | None = None
     """Its prompt's beginnings, in which names the engine says what it holds of them."""
+    trace: str = ""
+    """The span of this attempt, as W3C's `traceparent`; empty where it is not traced."""
     grace_s: float = 0.0
     """For so long after its gateway is lost the answer goes on, or is kept, for another one to come
     for it; 0: it ends at once."""

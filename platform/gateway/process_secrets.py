@@ -21,8 +21,12 @@ STORAGE = frozenset(
 )
 """Of ADAPTER_S3_BUCKET: what boto3 and django-storages read."""
 
+TRACES = frozenset({"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"})
+"""What traces are sent with: a collector's key, often."""
+
 SECRETS_OF: Mapping[str, frozenset[str]] = {
     "gateway": STORAGE
+    | TRACES
     | {
         "DATABASE_URL",
         "REDIS_URL",
@@ -46,10 +50,9 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
         }
     ),
     "worker": STORAGE | {"DATABASE_URL", "KEY_PEPPER", "WORKER_TOKEN"},
-    "engine": frozenset({"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}),
-    "engines": frozenset(
-        {"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "METRICS_TOKEN"}
-    ),
+    "engine": TRACES | {"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"},
+    "engines": TRACES
+    | {"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "METRICS_TOKEN"},
     "scaledown": frozenset({"METRICS_TOKEN"}),
     "redis": frozenset(),
 }

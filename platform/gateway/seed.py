@@ -45,6 +45,8 @@ class Facts:
     tenants: list[dict[str, Any]]
     engines: dict[str, str]
     """The credential of each engine."""
+    metrics_token: str
+    """What Prometheus shows to gateways."""
 
     @classmethod
     def read(cls, file: Path) -> dict[str, Any]:

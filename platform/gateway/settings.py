@@ -351,6 +351,11 @@ SPECTACULAR_SETTINGS = {
     ],
 }
 
+# --- Metrics -------------------------------------------------------------------------------------
+METRICS_TENANTS = environ.integer("METRICS_TENANTS", 0, high=1000)
+"""How many of the busiest tenants are named in metrics; the others are `other` together. 0: no
+tenant is named. Traces have OpenTelemetry's own settings (`inference.tracing`)."""
+
 # --- Logging -------------------------------------------------------------------------------------
 LOG_LEVEL = environ.choice("LOG_LEVEL", ["debug", "info", "warning", "error"], "info")
 LOGGING_CONFIG = None  # `inference.logs.configure`, called by each process at its start

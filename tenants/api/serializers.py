@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ValidationError as InvalidFields
 from django.db import models
+from django.http import QueryDict
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -34,25 +35,53 @@ from tenants.models import (
     Tenant,
     User,
 )
+from tenants.models.adapters import DEFAULTS
 from tenants.models.usage import MAX_PRICE
 from tenants.permissions import Caller
 
 MODEL_NAME = re.compile(r"[^@\s\x00]{1,255}")
 
 
+Field = serializers.Field[Any, Any, Any, Any]
+JSON_TYPES: Mapping[type[Field], tuple[type, ...]] = {
+    serializers.CharField: (str,),
+    serializers.BooleanField: (bool,),
+    serializers.IntegerField: (int, float),
+}
+
+
 class StrictMixin:
-    """Refuses what the serializer would otherwise leave aside without a word."""
+    """Refuses what the serializer would otherwise leave aside without a word, or take for what the
+    document does not say: a number for a text, and the like. In forms all is text."""
 
     def to_internal_value(self, data: Any) -> Any:
-        fields: Mapping[str, serializers.Field[Any, Any, Any, Any]] = self.fields  # type: ignore[attr-defined]
+        fields: Mapping[str, Field] = self.fields  # type: ignore[attr-defined]
+        given = data if isinstance(data, Mapping) else {}
         errors = {
             name: "This field cannot be set." if name in fields else "There is no such field."
-            for name in (data if isinstance(data, Mapping) else ())
+            for name in given
             if name not in fields or fields[name].read_only
         }
+        if not errors and not isinstance(data, QueryDict):
+            errors = {
+                name: told
+                for name, value in given.items()
+                if (told := _ill_typed(fields[name], value))
+            }
         if errors:
             raise ValidationError(errors)
         return super().to_internal_value(data)  # type: ignore[misc]
+
+
+def _ill_typed(field: Field, value: Any) -> str:
+    """What to say if the field would make something of it that it is not; else nothing."""
+    if isinstance(field, serializers.ListField) and isinstance(value, list):
+        return next(filter(None, (_ill_typed(field.child, one) for one in value)), "")
+    wrong = value is not None and any(
+        isinstance(field, kind) and not isinstance(value, types)
+        for kind, types in JSON_TYPES.items()
+    )
+    return str(field.error_messages["invalid"]) if wrong else ""
 
 
 class PatchMixin:
@@ -290,19 +319,43 @@ class QuarantinedSerializer(serializers.ModelSerializer[QuarantinedEntry]):
         return said.account.key_id if said else None
 
 
-class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
+class DefaultsSerializer(StrictMixin, serializers.Serializer[Any]):
+    """Sampling parameters for requests that lack them; those of OpenAI's API and vLLM."""
+
+    absent = set(DEFAULTS)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        kinds: dict[type, Any] = {float: serializers.FloatField, int: serializers.IntegerField}
+        return {
+            name: kinds[kind](required=False, min_value=least, max_value=most)
+            for name, (kind, least, most) in DEFAULTS.items()
+        }
+
+    def to_representation(self, instance: Any) -> Any:
+        return dict(instance)
+
+
+class BaseModelSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[BaseModel]):
     """A model that engines serve and adapters sit on."""
+
+    defaults = DefaultsSerializer(
+        required=False, help_text="Sampling parameters for requests that lack them."
+    )
 
     modules = serializers.DictField(
         child=serializers.ListField(child=serializers.IntegerField()),
+        read_only=True,
         help_text="[out_features, in_features] of each module that can carry an adapter.",
     )
 
     class Meta:
         model = BaseModel
         fields = [
-            "name", "max_model_len", "max_lora_rank", "modules", "engine", "created_at",
-            "updated_at",
+            "name", "max_model_len", "max_lora_rank", "modules", "engine", "defaults",
+            "serves_new", "created_at", "updated_at",
+        ]  # fmt: skip
+        read_only_fields = [
+            "name", "max_model_len", "max_lora_rank", "engine", "created_at", "updated_at",
         ]  # fmt: skip
 
 
@@ -372,9 +425,9 @@ class EngineSerializer(serializers.Serializer[Any]):
     """
 
     absent = {
-        "credential", "revision", "engine_version", "operations", "parsers", "running", "waiting",
-        "queued", "kv_usage", "prompt_tokens", "cached_tokens", "completion_tokens", "failures",
-        "last_failure", "refused_suspects",
+        "credential", "revision", "pool_revision", "engine_version", "operations", "parsers",
+        "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
+        "completion_tokens", "failures", "last_failure", "refused_suspects",
     }  # fmt: skip
     id = serializers.CharField()
     credential = serializers.CharField(required=False, help_text="By which it is connected.")
@@ -386,6 +439,11 @@ class EngineSerializer(serializers.Serializer[Any]):
     kv_tokens = serializers.IntegerField(help_text="Capacity of the KV cache.")
     revision = serializers.CharField(
         required=False, help_text="Digest of weights, tokenizer and chat template."
+    )
+    pool_revision = serializers.CharField(
+        required=False,
+        help_text="Digest of that, of its version and of how it was started: engines of one digest "
+        "can take over from each other.",
     )
     engine_version = serializers.CharField(required=False)
     operations = serializers.ListField(child=serializers.CharField(), required=False)

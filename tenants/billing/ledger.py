@@ -106,6 +106,9 @@ class Ledger:
         """Entries that the database refused, and that are quarantined for that."""
         self.turned_away = 0
         """Entries that came while the memory was full; their engines send them again."""
+        self.regenerated_tokens = 0
+        """Of the entries that were written here: what lost engines had generated beyond what their
+        readers were given."""
         self._turning_away = False
         self._listeners: list[Listener] = []
 
@@ -194,7 +197,8 @@ class Ledger:
         lines = [line for call in batch for line in call.lines]
         refused: list[Suspect] = []
         if lines:
-            await self._write_all(lines, write, partial(self._not_billable, refused))
+            regenerated = await self._write_all(lines, write, partial(self._not_billable, refused))
+            self.regenerated_tokens += sum(regenerated)
         kept = await self._keep([one for call in batch for one in call.suspects] + refused)
         not_kept = {suspect.attempt for suspect in refused} - kept
         self._turning_away = False

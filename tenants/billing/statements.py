@@ -108,7 +108,8 @@ _ENTRIES = f""", entry AS (
             + completion_tokens * output_price AS cost) AS made
 )"""
 
-# `change` is what to add to the sums of hours, `recorded` the entries that are new in the ledger.
+# `change` is what to add to the sums of hours, `recorded` the entries that are new in the ledger,
+# `again` the tokens that are now known to have been generated again.
 _ADD_UP = f""", rollup AS (
     INSERT INTO tenants_usagerollup AS kept (hour, {_GROUP}, requests, {_TOKENS}, cost)
     SELECT date_trunc('hour', started_at, 'UTC'), {_GROUP}, sum(requests), sum(prompt_tokens),
@@ -137,7 +138,7 @@ _ADD_UP = f""", rollup AS (
         ledger_completion_tokens =
             kept.ledger_completion_tokens + excluded.ledger_completion_tokens
 )
-SELECT count(*) FROM recorded
+SELECT count(*), coalesce((SELECT sum(tokens) FROM again), 0) FROM recorded
 """
 
 _INSERT = f""", recorded AS (
@@ -147,6 +148,8 @@ _INSERT = f""", recorded AS (
     RETURNING started_at, {_GROUP}, engine_id, journal, {_TOKENS}, cost
 ), change AS (
     SELECT 1 AS requests, recorded.* FROM recorded
+), again AS (
+    SELECT 0 AS tokens
 )"""
 
 _LOCK = f"""{_SENT}
@@ -208,6 +211,9 @@ _SUPERSEDE = f""", fresh AS MATERIALIZED (
     FROM event
 ), recorded AS (
     SELECT * FROM fresh
+), again AS (
+    SELECT greatest(0, regenerated.regenerated_tokens - event.regenerated_tokens) AS tokens
+    FROM regenerated JOIN event USING (id, started_at)
 )"""
 
 
@@ -263,8 +269,9 @@ class Line(NamedTuple):
     entry: LedgerEntry
 
 
-async def write(connection: Connection, lines: Sequence[Line]) -> None:
-    """Write the lines, except what is in the ledger of them.
+async def write(connection: Connection, lines: Sequence[Line]) -> int:
+    """Write the lines, except what is in the ledger of them; how many tokens were generated again
+    of requests that moved, as far as these lines say what was not known before.
 
     On an error some may be written and others not; they can all be tried again.
 
@@ -276,14 +283,16 @@ async def write(connection: Connection, lines: Sequence[Line]) -> None:
     sent = _json(lines)
     priced = all(line.entry.account.price is not None for line in lines)
     try:
-        inserted = await _count(connection, _WRITE[priced], sent)
+        inserted, _ = await _count(connection, _WRITE[priced], sent)
     except psycopg.errors.CheckViolation:  # the first of their month
         await connection.execute(_PARTITIONS, [sent])
-        inserted = await _count(connection, _WRITE[priced], sent)
-    if inserted < len(lines):
-        async with connection.transaction():
-            await connection.execute(_LOCK, [sent])
-            await connection.execute(_WRITE_AGAIN[priced], [sent])
+        inserted, _ = await _count(connection, _WRITE[priced], sent)
+    if inserted == len(lines):
+        return 0
+    async with connection.transaction():
+        await connection.execute(_LOCK, [sent])
+        _, regenerated = await _count(connection, _WRITE_AGAIN[priced], sent)
+    return regenerated
 
 
 async def make_months(connection: Connection, lines: Sequence[Line]) -> None:
@@ -302,9 +311,9 @@ def _require_times(lines: Sequence[Line]) -> None:
             raise psycopg.DataError(f"{started_at} is not a time that requests come at")
 
 
-async def _count(connection: Connection, statement: str, sent: Jsonb) -> int:
-    (row,) = await (await connection.execute(statement, [sent])).fetchall()
-    return int(row[0])
+async def _count(connection: Connection, statement: str, sent: Jsonb) -> tuple[int, int]:
+    ((entries, regenerated),) = await (await connection.execute(statement, [sent])).fetchall()
+    return int(entries), int(regenerated)
 
 
 async def write_reports(connection: Connection, reports: Sequence[Report]) -> list[Seen]:

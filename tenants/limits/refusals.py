@@ -11,11 +11,20 @@ from tenants.limits.commands import Refused
 from tenants.limits.kinds import KINDS, Kinds
 from tenants.limits.window import WINDOW_S
 
+SCOPES = {"t": "tenant", "k": "key", "a": "adapter"}
+"""Whose limits they are, by how `Limits.scope_id` begins."""
+
 
 def error_of(
     refused: Refused, limits: Limits, currency: str, kinds: Kinds = KINDS
 ) -> InferenceError:
     """The error to raise; `limits` are those of the scope that refused."""
+    error = _worded(refused, limits, currency, kinds)
+    error.limit_kind, error.limit_scope = refused.kind, SCOPES.get(limits.scope_id[:1], "")
+    return error
+
+
+def _worded(refused: Refused, limits: Limits, currency: str, kinds: Kinds) -> InferenceError:
     kind, limit = kinds[refused.kind], limits.values[refused.kind]
 
     def shown(value: int) -> str:

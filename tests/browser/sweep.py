@@ -28,11 +28,12 @@ EVERY_RULE = {"type": "tag", "values": STANDARDS}
 RULES_OF_COLOUR = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 LOOKS: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("light", WIDE, EVERY_RULE),
-    ("dark", WIDE, RULES_OF_COLOUR),
     ("dark", NARROW, EVERY_RULE),
 )
 """The theme changes colours alone, and the width everything but those: so each rule sees each theme
-and each width, and three looks do for four."""
+and each width, and two looks do for four."""
+OF_SIDEBAR = ("dark", WIDE, RULES_OF_COLOUR)
+"""One more for a sidebar, which a narrow window hides, and for pages that have none."""
 
 ASK_AXE = """async ([within, known, rules]) => {
   const asked = { runOnly: rules, resultTypes: ["violations"], preload: false };
@@ -119,7 +120,7 @@ class Sweep:
         if new:
             self.page.evaluate(AXE_SCRIPT)
         openers = list(self._openers(visit)) if new else []
-        for theme, width, rules in LOOKS:
+        for theme, width, rules in LOOKS if known else (*LOOKS, OF_SIDEBAR):
             self.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             self.page.set_viewport_size({"width": width, "height": HEIGHT})
             look = f"{theme}, {width} px"

@@ -103,6 +103,7 @@ class Run:
             await stack.enter_async_context(database(self.stage))
             await asyncio.to_thread(self._seed)
             await stack.enter_async_context(installation(self.stage, self.engine))
+            await asyncio.to_thread(customers.let_adapters_run, self.engine, READY_S)
             await self._storm()
             await self._calm()
             await self._stop()

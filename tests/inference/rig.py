@@ -78,7 +78,7 @@ class Keys:
             raise InvalidApiKey
         id, weight = len(tenant), self.weights.get(tenant, 1.0)
         scopes = frozenset({scope or "inference"})
-        return Grant(id, id, tenant, scopes, None, weight, f"salt-{tenant}")
+        return Grant(id, id, tenant, scopes, None, weight, f"salt-{tenant}", key=f"of-{tenant}")
 
     async def resolve(self, grant: Grant, name: str) -> Target:
         self.lookups["model"] += 1
@@ -236,8 +236,9 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     async def connected() -> bool:
         return bool(hub.snapshot())
 
-    times = {"timeout_s": options.pop("timeout_s", 300.0), "grace_s": options.pop("grace_s", 0.0)}
-    dispatcher = Dispatcher(hub, keys, limits, **times)
+    timeout_s, tracer = options.pop("timeout_s", 300.0), options.pop("tracer", None)
+    grace_s = options.pop("grace_s", 0.0)
+    dispatcher = Dispatcher(hub, keys, limits, timeout_s=timeout_s, grace_s=grace_s, tracer=tracer)
     bounds = {"max_body_bytes": 100_000}
     server = OpenAIServer(dispatcher, keys, limits, answers=answers, **(bounds | options))
     http = URLRouter(

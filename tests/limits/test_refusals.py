@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,6 +33,16 @@ def test_a_rate_limit_says_when_to_try_again() -> None:
         "Try again in 12 s."
     )
     assert error.retry_after_s == 11.001
+
+
+@pytest.mark.parametrize(
+    ("scope_id", "scope"), [("t12", "tenant"), ("k7", "key"), ("a3", "adapter")]
+)
+def test_a_refusal_says_which_kind_of_limit_it_is_and_whose(scope_id: str, scope: str) -> None:
+    of = replace(limits(requests_per_minute=100), scope_id=scope_id)
+    error = error_of(refusal("requests_per_minute", wait_ms=1000), of, "usd")
+    assert (error.limit_kind, error.limit_scope) == ("requests_per_minute", scope)
+    assert RateLimitExceeded().limit_kind == ""
 
 
 def test_a_wait_is_a_minute_at_most() -> None:

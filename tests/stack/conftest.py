@@ -16,7 +16,7 @@ from tests.stack.running import Stack, signed_in, up
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     var = tmp_path_factory.mktemp("stack") / "var"
     # An engine that was killed takes its time to start on a busy machine.
-    with up(var, GATEWAYS="2", QUEUE_WITHOUT_ENGINE_S="300") as running:
+    with up(var, GATEWAYS="2", QUEUE_WITHOUT_ENGINE_S="300", METRICS_TENANTS="3") as running:
         running.hooks = {"response": [conforming.seen]}
         yield running
 

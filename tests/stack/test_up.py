@@ -25,8 +25,8 @@ SYNTHETIC = "--engine synthetic"
 PATIENCE_S = 300.0
 PLANTED = {
     name: f"planted-{name.lower()}"
-    for name in ("METRICS_TOKEN", "EMAIL_HOST_PASSWORD", "OIDC_CLIENT_SECRET", "HF_TOKEN",
-                 "AWS_SECRET_ACCESS_KEY")
+    for name in ("EMAIL_HOST_PASSWORD", "OIDC_CLIENT_SECRET", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY",
+                 "OTEL_EXPORTER_OTLP_HEADERS")
 }  # fmt: skip
 """Secrets that somebody set for `make up`."""
 
@@ -42,6 +42,9 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
         assert stat.S_IMODE((var / "secrets.env").stat().st_mode) == 0o600
         assert [tenant["slug"] for tenant in first.facts["tenants"]] == [t.slug for t in TENANTS]
         facts = first.facts
+        bearer = {"Authorization": f"Bearer {facts['metrics_token']}"}
+        for url in first.urls:
+            assert "lorikeet_streams" in httpx.get(f"{url}/metrics", headers=bearer).text
         key = first.key(TENANTS[0].slug)
         for url in first.urls:
             answer = httpx.post(
@@ -76,6 +79,7 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
     with up(var, ENGINE_OPTIONS=SYNTHETIC) as second:
         assert second.facts["operator"] == facts["operator"]
         assert second.facts["tenants"] == facts["tenants"]
+        assert second.facts["metrics_token"] == facts["metrics_token"]
 
 
 ELSEWHERE = {"engines", "scaledown"}

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import shutil
+import subprocess
 import time
 from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
 from asgiref.sync import sync_to_async
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.planes.metrics import Metrics
@@ -15,8 +22,11 @@ from inference.gateway.fleet.demand import Demand, FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.hub import Hub
+from inference.gateway.measuring.busiest import Busiest
+from inference.gateway.measuring.measures import Ended, Measures
 from inference.grants import Target
 from inference.link import wire
+from inference.link.wire import Usage
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
 from tenants.directory.engines import KnownEngines
@@ -29,6 +39,12 @@ from tests.inference.samples import MOVABLE
 from tests.tenants.making import NoBudgets
 
 TOKEN = "m" * 32
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+"""About what Prometheus asks for."""
+ROW = re.compile(r"^\| `(lorikeet_\w+)` \| (\w+) \| (.*?) ?\|", re.MULTILINE)
+"""Of the table in docs/observe.md: name, type, labels."""
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -46,7 +62,7 @@ def client(database: Database, token: str = TOKEN) -> httpx.AsyncClient:
     hub = Hub("http://gateway", ledger, limiter, engines=engines, dispatches=dispatches)
     demand = FleetDemand(lambda: {"base": Demand(held=3)}, 0.0)
     demand.heard([{"base": Demand(engines=1, running=2, held=1)}], time.monotonic())
-    app = Metrics(token, hub, ledger, limiter, database, demand)
+    app = Metrics(token, hub, ledger, limiter, database, demand, ROOT)
     transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
     return httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
@@ -110,7 +126,7 @@ async def test_what_waits_and_what_moved_is_exported(database: Database) -> None
         bench.submit("r2", target=Target("other", "other"))
         demand = FleetDemand(bench.hub.demand, 0.0)
         demand.heard([], time.monotonic())
-        app = Metrics(TOKEN, bench.hub, ledger, limits, database, demand)
+        app = Metrics(TOKEN, bench.hub, ledger, limits, database, demand, ROOT)
         transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as one:
             answer = await one.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
@@ -118,3 +134,92 @@ async def test_what_waits_and_what_moved_is_exported(database: Database) -> None
     moved = 'lorikeet_moves_total{outcome="begun_anew",reason="lost"} 1.0'
     assert moved in answer.text
     assert "lorikeet_move_gap_seconds_count 1.0" in answer.text
+
+
+def measured() -> Measures:
+    """With a value in everything."""
+    measures = Measures(busiest=Busiest(1))
+    usage = Usage(7, 3, 5, queue_s=0.3, load_s=0.2)
+    traced = Ended(usage, True, True, True, 0.7, 2.1, trace_id="a" * 32)
+    measures.ended(measures.engine("base", "e1"), traced)
+    measures.held("base", 0.5)
+    measures.counted("base", "e1", "completed", "stop")
+    measures.refusals["requests_per_minute", "key"] += 1
+    measures.busiest.note("acme", "completed", 7, 5, 1.0)
+    return measures
+
+
+@pytest.fixture
+async def full(database: Database) -> AsyncIterator[httpx.AsyncClient]:
+    """Of a gateway with one engine, that has measured something of each kind."""
+    await sync_to_async(EngineJournal.objects.create)(journal="j1", engine_id="e1")
+    ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
+    async with benched(measures=measured()) as bench:
+        await bench.join("e1", stats=wire.EngineStats(running=2, active=["a"], resident=["a", "b"]))
+        demand = FleetDemand(bench.hub.demand, 0.0)
+        demand.heard([], time.monotonic())
+        app = Metrics(TOKEN, bench.hub, ledger, limits, database, demand, ROOT)
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://gateway", headers=AUTHORIZED
+        ) as one:
+            yield one
+
+
+async def test_openmetrics_has_examples_where_prometheus_asks_for_it(
+    full: httpx.AsyncClient,
+) -> None:
+    answer = await full.get("/metrics", headers=OPENMETRICS)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.text.endswith("# EOF\n")
+    families = {one.name: one for one in openmetrics.text_string_to_metric_families(answer.text)}
+    samples = families["lorikeet_time_to_first_token_seconds"].samples
+    (example,) = [one.exemplar for one in samples if one.exemplar]
+    assert (example.labels, example.value) == ({"trace_id": "a" * 32}, 0.7)
+    plain = await full.get("/metrics")
+    assert plain.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "trace_id" not in plain.text
+
+
+async def test_each_engine_tells_of_its_slots_and_adapters(full: httpx.AsyncClient) -> None:
+    answer = await full.get("/metrics")
+    for line in (
+        'lorikeet_engine_running{base_model="base",engine="e1"} 2.0',
+        'lorikeet_engine_adapter_slots{base_model="base",engine="e1"} 2.0',
+        'lorikeet_engine_adapters_active{base_model="base",engine="e1"} 1.0',
+        'lorikeet_engine_adapters_resident{base_model="base",engine="e1"} 2.0',
+        'lorikeet_engine_journal_unbilled_requests{base_model="base",engine="e1"} 0.0',
+        'lorikeet_refusals_total{kind="requests_per_minute",scope="key"} 1.0',
+        'lorikeet_refusals_total{kind="tokens_per_day",scope="tenant"} 0.0',
+        'lorikeet_tenant_tokens_total{kind="output",tenant="acme"} 5.0',
+        'lorikeet_hold_seconds_count{base_model="base"} 1.0',
+    ):
+        assert f"{line}\n" in answer.text, line
+
+
+async def test_no_tenant_is_named_unless_asked_for(database: Database) -> None:
+    async with client(database) as one:
+        answer = await one.get("/metrics", headers=AUTHORIZED)
+    assert "tenant=" not in answer.text and "lorikeet_tenant" not in answer.text
+
+
+async def test_the_document_lists_every_metric_with_its_labels(full: httpx.AsyncClient) -> None:
+    answer = await full.get("/metrics", headers=OPENMETRICS)
+    found = {
+        one.name: (one.type, {label for sample in one.samples for label in sample.labels} - {"le"})
+        for one in openmetrics.text_string_to_metric_families(answer.text)
+    }
+    table = (ROOT / "docs" / "observe.md").read_text().split("## Metrics")[1].split("\n## ")[0]
+    told = {
+        name.removesuffix("_total"): (kind, {label for label in labels.split(", ") if label})
+        for name, kind, labels in ROW.findall(table)
+    }
+    assert told == found
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here")
+async def test_prometheus_has_nothing_to_say_against_the_page(full: httpx.AsyncClient) -> None:
+    answer = await full.get("/metrics")
+    check = partial(subprocess.run, input=answer.text, capture_output=True, text=True)
+    done = await asyncio.to_thread(check, ["promtool", "check", "metrics"])
+    assert (done.returncode, done.stderr) == (0, "")

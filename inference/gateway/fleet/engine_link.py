@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from inference.errors import EngineLost, InferenceError, ProtocolViolation
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.routing import EngineState
+from inference.gateway.measuring.measures import Measures, OnEngine
 from inference.grants import EngineCredential
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S, Attempt, Side, State, negotiate
@@ -30,6 +31,7 @@ class Owner(Protocol):
 
     gateway_id: str
     gateways: list[str]
+    measures: Measures
 
     async def admit(self, link: EngineLink) -> None:
         """An engine said hello and waits for its welcome.
@@ -77,6 +79,8 @@ class EngineLink:
 
     def __init__(self, owner: Owner, transport: Transport, credential: EngineCredential) -> None:
         self.engine: EngineState
+        self.measured: OnEngine
+        """Of requests on this engine."""
         self.credential = credential
         self.connected_at = datetime.now(UTC)
         self.unbegun = 0
@@ -88,6 +92,8 @@ class EngineLink:
         self._legs: dict[Attempt, Leg] = {}
         self._loads: dict[str, asyncio.Future[wire.Loaded]] = {}
         self._heard = asyncio.Event()
+        self._stepped_at = 0.0
+        """When the last step frame came."""
 
     @property
     def engine_id(self) -> str | None:
@@ -130,9 +136,9 @@ class EngineLink:
 
     def submit(self, leg: Leg, frame: wire.Submit) -> None:
         """Start an attempt of a request; its owner hears of it from now on."""
+        self.engine.took(frame)  # before anything has begun that its end would have to find
         self.post(frame)
         self._legs[frame.id, frame.attempt] = leg
-        self.engine.took(frame)
         self.unbegun += 1
 
     def adopt(self, leg: Leg, frame: wire.Adopt) -> None:
@@ -213,16 +219,27 @@ class EngineLink:
             warm=hello.warm,
         )
         await self._owner.admit(self)
+        self.measured = self._owner.measures.engine(hello.model.name, hello.engine_id)
         self.post(wire.Welcome(version, self._owner.gateway_id, self._owner.gateways))
 
     def _push(self, deltas: Sequence[wire.Delta]) -> None:
+        now, inter_token = time.monotonic(), self.measured.inter_token_seconds
+        since, alike = self._stepped_at, 0  # most had one token in the last frame and have one now
         for delta in deltas:
             attempt = delta.id, delta.attempt
             leg = self._legs[attempt]
             if not leg.has_begun:
                 self.engine.began(attempt)
                 self._begin(leg)
+            elif delta.tokens == 1 and leg.news_at == since:
+                alike += 1
+            elif delta.tokens:
+                inter_token.add((now - leg.news_at) / delta.tokens, delta.tokens)
+            leg.news_at = now
             leg.stream.push(delta)
+        if alike:
+            inter_token.add(now - since, alike)
+        self._stepped_at = now
 
     def _begin(self, leg: Leg) -> None:
         leg.has_begun = True

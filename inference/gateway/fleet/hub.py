@@ -11,7 +11,8 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -27,14 +28,17 @@ from inference.errors import (
 from inference.gateway.fleet.demand import Demand, seen
 from inference.gateway.fleet.dispatches import Dispatches, Mismatch
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.gaps import Gaps
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.journey import Outcome, Why
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.orphans import Found, Orphans
+from inference.gateway.fleet.pools import Pool, Revisions
 from inference.gateway.fleet.requests import KEPT_BYTES, Requests, choose_link
 from inference.gateway.fleet.routing import EngineState, Needs
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.fleet.traffic import Counted
+from inference.gateway.measuring.histogram import Histogram
+from inference.gateway.measuring.measures import Measures
 from inference.grants import EngineCredential, Engines, Limiter, Recorder, Source
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S
@@ -78,16 +82,20 @@ class Hub:
         dispatches: Dispatches,
         holding: Holding | None = None,
         kept_bytes: int = KEPT_BYTES,
+        measures: Measures | None = None,
+        uncounted: frozenset[str] = frozenset(),
     ) -> None:
         """`gateway_id` is the base URL under which engines reach this process; `holding` says what
         may wait for an engine here, nothing if None. So many bytes of bodies are kept at most, for
-        their requests to move to other engines."""
+        their requests to move to other engines. What these tenants ask is not counted as traffic.
+        """
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
         self._recorder, self._limiter = recorder, limiter
         self._engines, self._dispatches = engines, dispatches
         self._pins: dict[str, list[AdapterRef]] | None = None
         """What is to stay loaded, by base model; None before that is known."""
+        self._tried: Mapping[str, Revisions] = {}
         self._links: dict[str, EngineLink] = {}
         """By engine, the newest of its links; the others get nothing new."""
         self._open: dict[EngineLink, None] = {}
@@ -96,12 +104,16 @@ class Hub:
         self.orphans = Orphans(dispatches)
         self.closed = asyncio.Event()
         """Set when nothing new is taken any more."""
+        self.measures = measures or Measures()
+        """What is measured of its requests."""
         self._requests = Requests(
             self._links,
             limiter,
             dispatches,
             holding=holding or Holding(),
+            measures=self.measures,
             kept_bytes=kept_bytes,
+            uncounted=uncounted,
         )
         self.unknown_frames = 0
         """Frames that engines sent and only newer versions know."""
@@ -134,7 +146,17 @@ class Hub:
         return self._requests.moves
 
     @property
-    def gaps(self) -> Gaps:
+    def traffic(self) -> Counted:
+        """What requests met on each revision."""
+        return self._requests.traffic
+
+    @property
+    def revisions(self) -> Counter[str]:
+        """Engines that take new work, by their revision."""
+        return Counter(one.engine.pool for one in self._links.values() if not one.engine.draining)
+
+    @property
+    def gaps(self) -> Histogram:
         """How long their readers waited."""
         return self._requests.gaps
 
@@ -215,7 +237,7 @@ class Hub:
             kind=engine.info.engine,
         )
         if self._pins is not None:
-            self._pin(link, _loadable(link, self._pins))
+            self._pin(link, self._loadable(link, self._pins, self._tried))
         if known := self._suspects.all(time.time()):
             link.post(wire.Suspects(known))
         self._note_pool(link)
@@ -233,6 +255,8 @@ class Hub:
             del self._links[engine.id]
             self._links |= {one.engine.id: one for one in self._open if one.engine.id == engine.id}
             stays = engine.id in self._links
+            if not stays and not engine.draining:
+                self.measures.engines_lost[engine.info.name] += 1
             log.warning("engine_left", engine=engine.id, reason=reason, stays=stays)
 
     def set_gateways(self, urls: list[str]) -> None:
@@ -242,13 +266,35 @@ class Hub:
             for link in self._links.values():
                 link.post(wire.Gateways(urls))
 
-    def set_pins(self, pins: dict[str, list[AdapterRef]]) -> None:
-        """The adapters to keep loaded, by base model; engines hear of what changed."""
+    def set_pools(self, pools: Mapping[str, Pool]) -> None:
+        """Which revisions serve, by base model."""
+        self._requests.pools = pools
+        self._requests.look_soon()
+
+    def set_pins(
+        self, pins: dict[str, list[AdapterRef]], tried: Mapping[str, Revisions] | None = None
+    ) -> None:
+        """The adapters to keep loaded, by base model; engines hear of what changed. `tried` are the
+        revisions on which one may be loaded, by its digest: any, where it is not there."""
+        known, tried = self._tried, tried or {}
         for link in self._links.values():
-            wanted = _loadable(link, pins)
-            if self._pins is None or wanted != _loadable(link, self._pins):
+            wanted = self._loadable(link, pins, tried)
+            if self._pins is None or wanted != self._loadable(link, self._pins, known):
                 self._pin(link, wanted)
-        self._pins = pins
+        self._pins, self._tried = pins, tried
+
+    @staticmethod
+    def _loadable(
+        link: EngineLink, pins: dict[str, list[AdapterRef]], tried: Mapping[str, Revisions]
+    ) -> list[AdapterRef]:
+        """Those of the pinned adapters that this engine could load."""
+        engine = link.engine
+        return [
+            ref
+            for ref in pins.get(engine.info.name, [])
+            if engine.pool in tried.get(ref.digest, (engine.pool,))
+            and not any(engine.cannot_load(ref))
+        ]
 
     def _pin(self, link: EngineLink, wanted: Sequence[AdapterRef]) -> None:
         credential = link.credential.id
@@ -374,8 +420,11 @@ class Hub:
             log.info("engine_drained", engine=engine_id)
             link.drain()
 
-    async def probe(self, base_model: str, adapter: AdapterRef) -> dict[str, Any]:
-        """Load the adapter on an engine and try it; `agent.engine.ProbeReport` as a dict.
+    async def probe(
+        self, base_model: str, adapter: AdapterRef, revision: str = ""
+    ) -> dict[str, Any]:
+        """Load the adapter on an engine, of this revision if one is named, and try it;
+        `agent.engine.ProbeReport` as a dict.
 
         Raises:
             NoEngine: none serves this base model and could load the adapter.
@@ -383,7 +432,8 @@ class Hub:
             EngineLost: the engine went away meanwhile.
         """
         try:
-            link = choose_link(self._links, Needs(base_model, adapter))
+            tiers = (frozenset([revision]),) if revision else None
+            link = choose_link(self._links, Needs(base_model, adapter, tiers=tiers))
         except Overloaded:
             self._requests.note_unmet(base_model)
             raise
@@ -399,6 +449,7 @@ class Hub:
                 "kind": link.engine.info.engine,
                 "base_model": link.engine.info.name,
                 "revision": link.engine.info.revision,
+                "pool_revision": link.engine.pool,
                 "engine_version": link.engine.info.engine_version,
                 "operations": list(link.engine.info.operations),
                 "parsers": dict(link.engine.info.parsers),
@@ -459,12 +510,6 @@ class Hub:
     async def drained(self) -> None:
         """Wait until every request is settled."""
         await self._requests.drained()
-
-
-def _loadable(link: EngineLink, pins: dict[str, list[AdapterRef]]) -> list[AdapterRef]:
-    """Those of the pinned adapters that this engine could load."""
-    pinned = pins.get(link.engine.info.name, [])
-    return [ref for ref in pinned if not any(link.engine.cannot_load(ref))]
 
 
 def new_id() -> str:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
+from inference.gateway.fleet.pools import Pool
 from inference.gateway.fleet.routing import Needs
 from inference.grants import Grant, Reservation, Target
 from inference.link.wire import Account, Prefix, Resume, Submit, Wait
+from inference.tracing import Span
 
 Watch = Callable[[Wait], None]
 """Told what a request waits for, whenever that changes."""
@@ -25,7 +27,8 @@ class Order:
     (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client bounds it.
     `choices` texts are generated from `prompts`; `most_tokens` bounds each of them, None where only
     the context does, and so many `logprobs` come with each of its tokens. `prefix` names its
-    prompt's beginnings. `timeout_s` is from its arrival here to its last token, over all attempts.
+    prompt's beginnings; `trace` is its span, if it is traced. `timeout_s` is from its arrival here
+    to its last token, over all attempts.
     """
 
     grant: Grant
@@ -46,6 +49,7 @@ class Order:
     most_tokens: int | None = None
     logprobs: int = 0
     prefix: Prefix | None = None
+    trace: Span | None = None
     started_at: float = field(default_factory=time.time)
     """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
     grace_s: float = 0.0
@@ -53,18 +57,21 @@ class Order:
     it by its id, or by its `label`."""
     label: str = ""
 
-    def needs(self, version: int) -> Needs:
-        """What an engine must be able to do for it, and which version of the link it must speak."""
+    def needs(self, version: int, pool: Pool | None = None) -> Needs:
+        """What an engine must be able to do for it, which version of the link it must speak, and
+        of which revisions of its pool it may be: of any, where nothing is known of that."""
+        tenant, target = self.grant.tenant, self.target
         return Needs(
-            self.target.base_model,
-            self.target.adapter,
+            target.base_model,
+            target.adapter,
             operation=self.kind,
             tokens=self.tokens,
             parsers=self.parsers,
             version=version,
-            tenant=self.grant.tenant,
+            tenant=tenant,
             prompt_tokens=self.prompt_tokens,
             prefix=self.prefix,
+            tiers=None if pool is None else pool.tiers(tenant, target.tried, target.ready),
         )
 
     def most(self, context: int) -> Bounds:
@@ -87,13 +94,14 @@ class Order:
         timeout_s: float,
         ids: bool,
         resume: Resume | None,
+        trace: str = "",
         keeps: bool = True,
     ) -> Submit:
         """What the engine with this credential is told of this attempt.
 
         `most` bounds what it reports, which is cumulative, so lower attempts too. With `ids` it
-        says which tokens it generates; with `resume` it goes on where others stopped. What is not
-        kept from its beginning on (`keeps`) has no grace.
+        says which tokens it generates; with `resume` it goes on where others stopped. `trace` names
+        the attempt's span. What is not kept from its beginning on (`keeps`) has no grace.
         """
         grant, target, price = self.grant, self.target, self.target.price
         account = Account(
@@ -131,6 +139,7 @@ class Order:
             logprobs=self.logprobs,
             resume=resume,
             prefix=self.prefix,
+            trace=trace,
             grace_s=self.grace_s if keeps else 0.0,
             label=self.label,
         )

@@ -41,7 +41,6 @@ from inference.errors import (
 from inference.gateway.fleet.demand import Refusals
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.gaps import Gaps
 from inference.gateway.fleet.held import Held, Holding, Request
 from inference.gateway.fleet.journey import (
     MAX_MOVES,
@@ -57,10 +56,14 @@ from inference.gateway.fleet.journey import (
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.orphans import Found
+from inference.gateway.fleet.pools import Pool
 from inference.gateway.fleet.popularity import Popularity
-from inference.gateway.fleet.routing import Needs, choose
+from inference.gateway.fleet.routing import Needs, choose, tier_of
 from inference.gateway.fleet.shares import Shares
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.fleet.traffic import Counted, failed
+from inference.gateway.measuring.histogram import Histogram
+from inference.gateway.measuring.measures import DURATION_S, Ended, Measures
 from inference.grants import Limiter
 from inference.link.wire import (
     ADOPTS_SINCE,
@@ -95,16 +98,23 @@ class Requests:
         dispatches: Dispatches,
         *,
         holding: Holding,
+        measures: Measures,
         kept_bytes: int = KEPT_BYTES,
+        uncounted: frozenset[str] = frozenset(),
     ) -> None:
         """`links` are those that may get work, by engine; `kept_bytes` of bodies are kept at most,
-        so that their requests can move."""
+        so that their requests can move. What these tenants ask is not counted as traffic."""
         self.closing = False
         self.moves: Counter[tuple[Why, Outcome]] = Counter()
-        self.gaps = Gaps()
+        self.gaps = Histogram(DURATION_S)
         self.refusals = Refusals()
+        self.traffic = Counted()
+        self.pools: Mapping[str, Pool] = {}
+        """By base model; what is not here may run on any engine."""
         self._links, self._limiter, self._dispatches = links, limiter, dispatches
+        self._uncounted = uncounted
         self._holding, self._held = holding, Held(holding)
+        self._measures = measures
         self._streams: dict[str, Stream] = {}
         self._moving: dict[str, Stream] = {}
         """Those that wait to go on, in the order in which they lost their engines."""
@@ -140,7 +150,7 @@ class Requests:
         if self.closing:
             raise Overloaded("This gateway is shutting down.", retry_after_s=1)
         stream = Stream(order, self._limiter, self)
-        waits = self._held.waits(_kind_of(order.needs(1)))
+        waits = self._held.waits(_kind_of(self._needs(order)))
         refusal = None if waits else self._try(stream)
         if waits or refusal is not None:
             self._hold(stream, order, refusal)
@@ -168,6 +178,7 @@ class Requests:
         most = Bounds(dispatch.prompt_tokens, dispatch.output_tokens)
         stream.delivered.begin(most, exact=self._is_exact(stream, order, link))
         stream.leg = Leg(self, stream, link, stream.attempt, most, keeps=True)
+        stream.engine, stream.measured = link.engine.id, link.measured
         link.adopt(stream.leg, self._adoption(stream, order, link, orphan, most))
         if not order.body or stream.kept < len(order.body):
             stream.stay()
@@ -233,6 +244,8 @@ class Requests:
     def begun(self, leg: Leg) -> None:
         """Its engine sends something of it, for the first time."""
         leg.stream.may_have_cost = True
+        if leg.stream.grant.tenant not in self._uncounted:
+            self.traffic.began(leg.link.engine.pool, time.monotonic() - leg.sent_at)
         journey = leg.stream.journey
         if journey is not None and journey.since is not None:
             gap_s = journey.goes_on(time.monotonic())
@@ -251,8 +264,12 @@ class Requests:
         """Its engine said the last word on it, or that another one should."""
         stream, done = leg.stream, leg.believed(done)
         if done.finish_reason in (GONE, LEFT):
+            leg.end_span(done.finish_reason)
             return stream.settle(done)
         why = why_elsewhere(leg, done)
+        leg.end_span(why or (done.fault.code if done.fault else ""))
+        if why is None or why is Why.FAILED:
+            self._count(leg, failed=why is Why.FAILED or failed(done))
         if why is not None and may_leave(leg, why):
             self._move(leg, why, done)
         else:
@@ -263,11 +280,17 @@ class Requests:
     def lost(self, leg: Leg) -> None:
         """Its engine's link ended; the last word is what was seen of it."""
         leg.stream.may_have_cost = True
+        leg.end_span(Why.LOST)
+        self._count(leg, failed=leg.stream.is_wanted)
         if may_leave(leg, Why.LOST):
             self._move(leg, Why.LOST)
         else:
             self._note_stay(leg, Why.LOST)
             leg.stream.settle_as_seen(None, lost(leg))
+
+    def _count(self, leg: Leg, *, failed: bool) -> None:
+        if leg.stream.grant.tenant not in self._uncounted:
+            self.traffic.ended(leg.link.engine.pool, failed=failed)
 
     # --- what streams ask (stream.Carrier) -------------------------------------------------------
 
@@ -304,6 +327,7 @@ class Requests:
             self._limiter.release(stream.id)
         del self._streams[stream.id]
         if stream.attempt:
+            self._measure(stream, done)
             self._unbilled[stream.id] = stream.attempt
         if len(self._unbilled) > MAX_UNBILLED:
             self._unbilled.popitem(last=False)
@@ -334,12 +358,17 @@ class Requests:
 
         try:
             any_may = journey is None and not paced
-            needs = self._popularity.weighed(order.needs(version))
+            # What is resumed goes on where it was, whatever became of that revision since.
+            needs = self._needs(order, version) if resume is None else order.needs(version)
+            needs = self._popularity.weighed(needs)
             link = choose_link(self._links, needs, None if any_may else may_take)
         except Overloaded as refusal:
             return refusal
         self._start(stream, order, link, left_s, resume)
         return None
+
+    def _needs(self, order: Order, version: int = 1) -> Needs:
+        return order.needs(version, self.pools.get(order.target.base_model))
 
     def _start(
         self, stream: Stream, order: Order, link: EngineLink, left_s: float, resume: Resume | None
@@ -352,6 +381,7 @@ class Requests:
         keeps = stream.delivered.keeps
         can_keep = keeps and link.engine.version >= ADOPTS_SINCE
         stream.leg = Leg(self, stream, link, stream.attempt, most, keeps=can_keep)
+        stream.engine, stream.measured = link.engine.id, link.measured
         frame = order.frame(
             self._dispatches,
             link.credential.id,
@@ -360,6 +390,7 @@ class Requests:
             timeout_s=left_s,
             ids=exact,
             resume=resume,
+            trace=self._trace(stream, stream.leg),
             keeps=keeps,
         )
         link.submit(stream.leg, frame)
@@ -400,6 +431,28 @@ class Requests:
         watched = order.watch is not None
         return Adopt(orphan.id, stream.attempt, orphan.attempt, account, watched)
 
+    @staticmethod
+    def _trace(stream: Stream, leg: Leg) -> str:
+        """Begin the span of this attempt; what names it to its engine."""
+        if stream.trace is None:
+            return ""
+        leg.span = stream.trace.begin("attempt", time.monotonic())
+        return leg.span.traceparent
+
+    def _measure(self, stream: Stream, done: Done) -> None:
+        assert stream.measured is not None
+        error = done.fault is not None
+        ended = Ended(
+            usage=done.usage,
+            reported=not stream.ended_as_seen,
+            has_adapter=stream.target.adapter is not None,
+            completed=not error and done.finish_reason != "cancelled",
+            ttft_s=stream.ttft_s,
+            total_s=stream.elapsed_s,
+            trace_id="" if stream.trace is None else stream.trace.trace_id,
+        )
+        self._measures.ended(stream.measured, ended)
+
     def _note_room(self, leg: Leg) -> None:
         """Its engine has one less to begin. Not for each: those who wait are looked through."""
         if leg.link.unbegun == TAKEN_UP // 2:
@@ -421,7 +474,7 @@ class Requests:
             id=stream.id,
             tenant=order.grant.tenant,
             base_model=base_model,
-            kind=_kind_of(order.needs(1)),
+            kind=_kind_of(self._needs(order)),
             size=len(order.body),
             tokens=order.tokens,
             weight=order.grant.weight,
@@ -434,6 +487,7 @@ class Requests:
                 self.note_unmet(base_model)
                 raise
             return
+        stream.held_since = time.monotonic()
         self._wait(stream, self._holding.seconds)
         stream.waits(Wait(stream.id, "held"))
         self.look_soon()
@@ -463,6 +517,7 @@ class Requests:
         """It has an engine now."""
         if self._moving.pop(stream.id, None) is None:
             self._held.start(stream.id)
+            self._note_held(stream)
         if (timer := self._timers.pop(stream.id, None)) is not None:
             timer.cancel()
 
@@ -470,7 +525,19 @@ class Requests:
         """It ends while no engine has it."""
         if (timer := self._timers.pop(stream.id, None)) is not None:
             timer.cancel()
+        self._note_held(stream)
         stream.settle_as_seen(None if error else "cancelled", error)
+
+    def _note_held(self, stream: Stream) -> None:
+        """It is not held any longer, if it was."""
+        since, stream.held_since = stream.held_since, None
+        if since is None:
+            return
+        now = time.monotonic()
+        stream.held_s = now - since
+        self._measures.held(stream.target.base_model, stream.held_s)
+        if stream.trace is not None:
+            stream.trace.note("hold", since, now)
 
     def _look(self) -> None:
         """Give engines what waits for them, as far as they take it."""
@@ -481,7 +548,8 @@ class Requests:
             assert journey is not None and stream.order is not None
             if journey.in_doubt:
                 continue
-            route = _kind_of(stream.order.needs(1)), journey.pool, frozenset(journey.avoided)
+            kind = _kind_of(self._needs(stream.order))
+            route = kind, journey.pool, frozenset(journey.avoided)
             if route in aside:
                 continue
             if self._try(stream, paced=True) is None:
@@ -571,6 +639,9 @@ def choose_link(
     Raises:
         NoEngine, Overloaded: none can take it.
     """
+    if needs.tiers is not None:
+        tier = tier_of([link.engine for link in links.values()], needs)
+        links = {id: link for id, link in links.items() if link.engine.pool in tier}
     ready = [link for link in links.values() if not link.full]
     able = ready if may_take is None else filter(may_take, ready)
     try:
@@ -587,4 +658,4 @@ def _kind_of(needs: Needs) -> Hashable:
     """Requests of one kind can run on the same engines."""
     adapter = needs.adapter
     shape = None if adapter is None else (adapter.rank, adapter.modules)
-    return needs.base_model, needs.operation, shape
+    return needs.base_model, needs.operation, shape, needs.tiers

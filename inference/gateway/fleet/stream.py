@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -23,8 +24,19 @@ from inference.errors import InferenceError, RateLimitExceeded, Unavailable
 from inference.gateway.fleet.delivered import Delivered
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
+from inference.gateway.measuring.measures import OnEngine
 from inference.grants import Limiter
-from inference.link.wire import GONE, LEFT, Cancel, Delta, Done, Fault, Usage, Wait
+from inference.link.wire import (
+    ATTEMPTS_OF_A_TURN,
+    GONE,
+    LEFT,
+    Cancel,
+    Delta,
+    Done,
+    Fault,
+    Usage,
+    Wait,
+)
 from inference.operations.estimate import EXTENSION_TOKENS
 
 if TYPE_CHECKING:
@@ -75,6 +87,15 @@ class Stream:
         """Where it runs; None while it waits for an engine, and in the end."""
         self.attempt = 0
         """The highest so far."""
+        self.engine = ""
+        """The id of the engine that was given it last."""
+        self.measured: OnEngine | None = None
+        """Of that engine."""
+        self.held_since: float | None = None
+        """Of the monotonic clock, while it is held for its first engine; and how long it was."""
+        self.held_s = 0.0
+        self.trace = order.trace
+        """Its span, if it is traced."""
         self.done: Done | None = None
         self.limited: InferenceError | None = None
         """The limit that ended it before its time."""
@@ -97,6 +118,14 @@ class Stream:
         self._waiter: asyncio.Future[None] | None = None
         self._began = time.monotonic() - elapsed_s
         self._ttft_s: float | None = None
+        self._on_settled: list[Callable[[], None]] = []
+
+    def on_settled(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when its figures are final; now, if they are."""
+        if self.done is None:
+            self._on_settled.append(callback)
+        else:
+            callback()
 
     async def read(self) -> Delta | Done:
         """The deltas since the last read as one; after them, how the request ended.
@@ -137,6 +166,11 @@ class Stream:
         return True
 
     # --- who brings it to engines ----------------------------------------------------------------
+
+    @property
+    def attempts(self) -> int:
+        """How often this gateway tried it, or went on with it."""
+        return self.attempt and 1 + (self.attempt - 1) % ATTEMPTS_OF_A_TURN
 
     @property
     def elapsed_s(self) -> float:
@@ -190,6 +224,8 @@ class Stream:
         self.done, self.leg = done, None
         self._wake()
         self._carrier.settled(self)
+        for tell in self._on_settled:
+            tell()
 
     def settle_as_seen(self, finish_reason: str | None, error: InferenceError | None) -> None:
         """No engine will say a last word, so it is what was seen of the answer."""

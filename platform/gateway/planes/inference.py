@@ -33,11 +33,13 @@ from frontend.sockets import Gate, Origins
 from frontend.tickets import Signer
 from gateway.edge.cors import Cors
 from gateway.planes import demand as demand_page
+from gateway.planes import traffic
 from gateway.planes.demand import DemandPage
 from gateway.planes.external_metrics import ExternalMetrics
 from gateway.planes.forward import Forward
 from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
+from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
@@ -49,9 +51,12 @@ from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
+from inference.gateway.measuring.busiest import Busiest
+from inference.gateway.measuring.measures import Measures
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.link.wire import ModelInfo
 from inference.supervision import supervised
+from inference.tracing import Tracer
 from tenants.adapters.files import AdapterFiles
 from tenants.answers import PostgresAnswers
 from tenants.billing.ledger import Ledger
@@ -61,6 +66,7 @@ from tenants.directory.engines import KnownEngines
 from tenants.directory.registry import Registry
 from tenants.limits.limiter import StoreLimiter, configured
 from tenants.limits.spent import LedgerSpent
+from tenants.naming import ISOLATION_TENANTS
 
 log = structlog.get_logger(__name__)
 
@@ -87,6 +93,7 @@ class Parts:
     forward: Forward
     demand: FleetDemand
     external_metrics: ExternalMetrics
+    tracer: Tracer | None
     leaving: asyncio.Event
     """This process is to end: whoever can goes elsewhere."""
 
@@ -104,12 +111,14 @@ class Parts:
             limiter,
             engines=engines,
             dispatches=dispatches,
+            measures=Measures(busiest=Busiest(settings.METRICS_TENANTS)),
             holding=Holding(
                 seconds=settings.QUEUE_WITHOUT_ENGINE_S,
                 requests=settings.HELD_REQUESTS,
                 bytes=settings.HELD_BYTES,
             ),
             kept_bytes=settings.MOVABLE_BYTES,
+            uncounted=frozenset(ISOLATION_TENANTS),
         )
         gate = Gate(
             Signer(settings.INTERNAL_TOKEN),
@@ -123,6 +132,7 @@ class Parts:
         engines.on_change(hub.check_credentials)
         directory.on_archived(hub.unload)
         directory.on_pinned(hub.set_pins)
+        directory.on_pools(hub.set_pools)
         directory.on_people(gate.changed)
         history = History()
         demand = FleetDemand(hub.demand, monotonic())
@@ -147,6 +157,7 @@ class Parts:
             forward=Forward(settings.CONSOLE_INTERNAL_URL),
             demand=demand,
             external_metrics=ExternalMetrics.configured(demand),
+            tracer=tracing.start("lorikeet-gateway", settings.GATEWAY_URL),
             leaving=asyncio.Event(),
         )
 
@@ -176,6 +187,8 @@ class Lifespan:
         for database in (parts.budgets, parts.registry):
             await database.open()
             stack.push_async_callback(database.close)
+        if parts.tracer is not None:
+            stack.push_async_callback(asyncio.to_thread, parts.tracer.close)
         stack.push_async_callback(self._forget)
         for lasting in (
             parts.ledger, parts.answers, parts.limiter, parts.directory, parts.board,
@@ -187,6 +200,7 @@ class Lifespan:
         sharing = partial(demand_page.share, parts.demand, parts.hub, parts.registry)
         for name, endless in (
             ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
+            ("traffic", partial(traffic.share, parts.hub, parts.registry)),
         ):  # fmt: skip
             stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)
 
@@ -271,6 +285,7 @@ def application(parts: Parts) -> Any:
         limiter,
         timeout_s=settings.REQUEST_TIMEOUT_S,
         grace_s=settings.WITHOUT_GATEWAY_S,
+        tracer=parts.tracer,
     )
     most = settings.MAX_REQUEST_BYTES
     inference = OpenAIServer(
@@ -285,7 +300,13 @@ def application(parts: Parts) -> Any:
         _route(
             r"^metrics$",
             Metrics(
-                settings.METRICS_TOKEN, hub, parts.ledger, limiter, parts.registry, parts.demand
+                settings.METRICS_TOKEN,
+                hub,
+                parts.ledger,
+                limiter,
+                parts.registry,
+                parts.demand,
+                settings.VAR,
             ),
         ),
         _route(r"^demand$", DemandPage(settings.METRICS_TOKEN, hub, parts.demand)),

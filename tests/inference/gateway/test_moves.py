@@ -97,7 +97,7 @@ async def test_another_engine_goes_on_where_the_reader_is(bench: Bench, how: str
     assert await read_to_end(stream) == ("lo", Done("r1", WHOLE, "stop", attempt=2))
     assert bench.limits.settled == {"r1": WHOLE}
     assert bench.hub.moves == {(Why(how), Outcome.RESUMED): 1}
-    assert bench.hub.gaps.buckets()[-1] == ("+Inf", 1.0)
+    assert bench.hub.gaps.buckets()[-1] == ("+Inf", 1.0, None)
     assert not bench.hub.in_flight
 
 

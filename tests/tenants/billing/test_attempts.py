@@ -305,6 +305,7 @@ def test_two_gateways_with_the_same_requests_never_wait_for_each_other_for_ever(
         for number in (1, 2, 3)
     ]
     lines = [line(acme, one) for one in attempts]
+    regenerated = list[int]()
 
     async def gateway(seed: int) -> None:
         mixed, told = random.Random(seed).sample(lines * 2, 2 * len(lines)), Told()
@@ -314,6 +315,7 @@ def test_two_gateways_with_the_same_requests_never_wait_for_each_other_for_ever(
                     recorder.record(one.engine_id, one.journal, [one.entry], told)
                 await asyncio.sleep(0)
         assert Counter(told.ids) == Counter(one.entry.id for one in mixed)
+        regenerated.append(recorder.regenerated_tokens)
 
     async def both() -> None:
         await asyncio.gather(*map(gateway, range(3)))
@@ -323,3 +325,7 @@ def test_two_gateways_with_the_same_requests_never_wait_for_each_other_for_ever(
     assert logs == []
     assert found(acme) == expected(lines)
     assert journal_differences() == []
+    events = UsageEvent.objects.filter(tenant_id=acme.tenant_id)
+    assert sum(regenerated) == sum(event.regenerated_tokens for event in events) > 0, (
+        "each of them is counted by one gateway"
+    )

@@ -27,7 +27,7 @@ from tenants.directory.catalogue import BaseRow, PinRow, VersionRow
 from tenants.directory.invalidating_cache import FRESH_S
 from tenants.directory.notices import Notice, parse
 from tenants.directory.reader import KeyRow, Reader
-from tenants.naming import hmac_of
+from tenants.naming import hmac_of, prefix_of
 
 PREFIX = "a" * 12
 TEXT = f"lk_{PREFIX}_{'s' * 43}"
@@ -149,7 +149,8 @@ async def test_a_key_is_read_once(directory: CachedDirectory, rows: Rows) -> Non
     assert rows.queries == 1
     assert len(set(map(id, grants))) == 1
     grant = grants[0]
-    assert grant == Grant(1, 10, "acme", frozenset({"inference"}), None, 2.0, grant.salt)
+    scopes, prefix = frozenset({"inference"}), str(prefix_of(TEXT))
+    assert grant == Grant(1, 10, "acme", scopes, None, 2.0, grant.salt, key=prefix)
     assert len(grant.salt) == 64 and grant.salt != (b"c" * 32).hex()
 
 
@@ -500,7 +501,7 @@ class Pinned:
 
     def __init__(self, directory: CachedDirectory) -> None:
         self.queue: asyncio.Queue[dict[str, list[AdapterRef]]] = asyncio.Queue()
-        directory.on_pinned(self.queue.put_nowait)
+        directory.on_pinned(lambda pins, tried: self.queue.put_nowait(pins))
 
     async def next(self) -> dict[str, list[AdapterRef]]:
         return await asyncio.wait_for(self.queue.get(), 30)

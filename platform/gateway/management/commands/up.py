@@ -29,6 +29,7 @@ from gateway.process_secrets import environment_of
 from gateway.supervisor import Child, Supervisor
 from inference import environ
 
+RETRY_S = 1.0
 READY_S = 900.0
 """Longest wait for the engine: a big model takes minutes to load."""
 MANAGE = [sys.executable, str(settings.ROOT / "manage.py")]
@@ -267,16 +268,20 @@ class _Up:
     async def _complete(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
         """A real completion of a model that the tenants may use."""
         tenant = demo.TENANTS[0]
-        answer = await client.post(
-            "/v1/chat/completions",
-            headers={"Authorization": f"Bearer {keys[tenant.slug]}"},
-            json={
-                "model": tenant.adapter if self.is_demo else self.model_name,
-                "messages": [{"role": "user", "content": QUESTION}],
-                "max_tokens": 32,
-                "temperature": 0,
-            },
-        )
+        body = {
+            "model": tenant.adapter if self.is_demo else self.model_name,
+            "messages": [{"role": "user", "content": QUESTION}],
+            "max_tokens": 32,
+            "temperature": 0,
+        }
+        headers = {"Authorization": f"Bearer {keys[tenant.slug]}"}
+        async with asyncio.timeout(READY_S):
+            # A worker tries adapters first where engines were started in another way than before.
+            while True:
+                answer = await client.post("/v1/chat/completions", headers=headers, json=body)
+                if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                    break
+                await asyncio.sleep(RETRY_S)
         if answer.is_error:
             raise seed.SeedFailed(f"the first completion failed: {answer.text}")
         text = answer.json()["choices"][0]["message"]["content"]
@@ -297,6 +302,7 @@ class _Up:
                 for one in demo.TENANTS
             ],
             engines=credentials,
+            metrics_token=settings.METRICS_TOKEN,
         )
 
     def _tell(self, facts: seed.Facts) -> None:

@@ -1,0 +1,1 @@
+"""What a gateway measures of its requests, and tells of each: metrics, the log, spans."""

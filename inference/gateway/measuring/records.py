@@ -1,0 +1,224 @@
+"""What is told of each request once it is over: a line in the log, counts, and its span.
+
+The line is the event `request`. It has names, counts and times, never content: neither a prompt nor
+an answer, nor an error's message, as that may quote them. A request whose client went away is told
+when its engine has said the last word, so that its figures are those of the bill.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import structlog
+
+from inference.errors import InferenceError
+from inference.gateway.fleet.stream import Stream
+from inference.gateway.measuring.measures import Measures, code_of, outcome_of
+from inference.grants import Grant
+from inference.link.wire import Done, Usage
+from inference.operations.call import Call
+from inference.tracing import Span, Tracer
+
+log = structlog.get_logger(__name__)
+
+SHOWN_MODEL = 128
+"""Characters of what a client wrote as the model's name."""
+SHOWN_DIGEST = 12
+"""Of an adapter version: so it can be asked for as `adapter@<digest>`."""
+SHOWN_PATH = 256
+OPERATIONS = {"completion": "text_completion"}
+"""OpenTelemetry's names of operations that have another one here."""
+
+
+class Line(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A line of the log, field by field; what is not known is left out. `docs/observe.md` explains
+    each."""
+
+    request_id: str
+    surface: str
+    method: str | None = None
+    path: str | None = None
+    status: int | None = None
+    ms: float
+    tenant: str | None = None
+    key: str | None = None
+    operation: str | None = None
+    model: str | None = None
+    base_model: str | None = None
+    version: str | None = None
+    engine: str | None = None
+    attempts: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    hold_ms: float | None = None
+    queue_ms: float | None = None
+    load_ms: float | None = None
+    ttft_ms: float | None = None
+    outcome: str
+    finish_reason: str | None = None
+    error: str | None = None
+    trace_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an edge knows of a request in the end."""
+
+    id: str
+    surface: str
+    """`api` or `playground`."""
+    began: float
+    """Of the monotonic clock."""
+    method: str | None = None
+    path: str | None = None
+    status: int | None = None
+    operation: str | None = None
+    """None where it asks for nothing to be generated."""
+    grant: Grant | None = None
+    call: Call | None = None
+    """None where its body was not read, or not understood."""
+    stream: Stream | None = None
+    """None where it was refused before, or answered from memory."""
+    span: Span | None = None
+
+
+class Records:
+    """Of one gateway process."""
+
+    def __init__(self, measures: Measures, tracer: Tracer | None = None) -> None:
+        self._measures, self._tracer = measures, tracer
+
+    def begin(self, operation: str, began: float, traceparent: str = "") -> Span | None:
+        """The span of a request for this operation, if it is traced; `traceparent` is what its
+        client sent."""
+        if self._tracer is None:
+            return None
+        return self._tracer.begin(OPERATIONS.get(operation, operation), traceparent, began)
+
+    def ended(self, asked: Asked, error: InferenceError | None) -> None:
+        """Its client has its answer, or `error`, or is gone."""
+        tell = partial(self._tell, asked, error, time.monotonic() - asked.began)
+        if asked.stream is None:
+            tell()
+        else:
+            asked.stream.on_settled(tell)
+
+    def _tell(self, asked: Asked, error: InferenceError | None, elapsed_s: float) -> None:
+        line = _line(asked, error, elapsed_s)
+        if asked.operation is not None:
+            self._count(line, asked.stream, error)
+        if asked.span is not None:
+            asked.span.end(
+                name=_span_name(asked), attributes=_attributes(asked, line), error=line.error or ""
+            )
+        log.info("request", **msgspec.to_builtins(line))
+
+    def _count(self, line: Line, stream: Stream | None, error: InferenceError | None) -> None:
+        replayed = stream is None and error is None
+        code = "replayed" if replayed else code_of(error, line.finish_reason)
+        self._measures.counted(line.base_model or "", line.engine or "", line.outcome, code)
+        if error is not None:
+            self._measures.refused(error)
+        if line.tenant is not None:
+            self._measures.busiest.note(
+                line.tenant,
+                line.outcome,
+                line.prompt_tokens or 0,
+                line.output_tokens or 0,
+                time.monotonic(),
+            )
+
+
+def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
+    stream = asked.stream
+    attempts = 0 if stream is None else stream.attempts
+    reason = None if stream is None or stream.done is None else stream.done.finish_reason
+    line = Line(
+        request_id=asked.id,
+        surface=asked.surface,
+        method=asked.method,
+        path=asked.path and asked.path[:SHOWN_PATH],
+        status=asked.status,
+        ms=_ms(elapsed_s),
+        operation=asked.operation,
+        model=None if asked.call is None else asked.call.model[:SHOWN_MODEL],
+        outcome=outcome_of(error, reason, begun=attempts > 0),
+        error=None if error is None else error.code,
+        trace_id=None if asked.span is None else asked.span.trace_id,
+    )
+    if asked.grant is not None:
+        line.tenant, line.key = asked.grant.tenant, asked.grant.key or None
+    if stream is not None and stream.done is not None:
+        _add_stream(line, stream, stream.done)
+    return line
+
+
+def _add_stream(line: Line, stream: Stream, done: Done) -> None:
+    target, usage = stream.target, done.usage
+    line.base_model, line.engine = target.base_model, stream.engine or None
+    line.attempts = stream.attempts
+    if target.adapter is not None:
+        line.version = target.adapter.digest[:SHOWN_DIGEST]
+    line.prompt_tokens, line.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+    line.output_tokens, line.finish_reason = usage.completion_tokens, done.finish_reason
+    line.hold_ms = _ms(stream.held_s) if stream.held_s else None
+    if stream.ttft_s is not None:
+        line.ttft_ms = _ms(stream.ttft_s)
+    if not stream.ended_as_seen:
+        line.queue_ms, line.load_ms = _ms(usage.queue_s), _ms(usage.load_s)
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)
+
+
+def _span_name(asked: Asked) -> str:
+    """With the model, once it is known that there is such one."""
+    name = OPERATIONS.get(asked.operation or "", asked.operation or "")
+    return name if asked.stream is None else f"{name} {asked.stream.target.model}"
+
+
+def _attributes(asked: Asked, line: Line) -> dict[str, Any]:
+    """OpenTelemetry's for generative AI, and ours."""
+    call, usage = asked.call, None
+    if asked.stream is not None and asked.stream.done is not None:
+        usage = asked.stream.done.usage
+    found = {
+        "gen_ai.operation.name": OPERATIONS.get(line.operation or "", line.operation),
+        "gen_ai.provider.name": "lorikeet",
+        "gen_ai.request.model": line.model,
+        "gen_ai.request.choice.count": call and call.choices,
+        "gen_ai.request.max_tokens": call and call.max_tokens,
+        "gen_ai.response.id": call and call.operation.answer_id(line.request_id),
+        "gen_ai.response.model": asked.stream and asked.stream.target.model,
+        "gen_ai.response.finish_reasons": line.finish_reason and [line.finish_reason],
+        **_usage_attributes(usage),
+        "http.request.method": line.method,
+        "http.response.status_code": line.status,
+        "url.path": line.path,
+        "lorikeet.request_id": line.request_id,
+        "lorikeet.surface": line.surface,
+        "lorikeet.tenant": line.tenant,
+        "lorikeet.key": line.key,
+        "lorikeet.base_model": line.base_model,
+        "lorikeet.adapter_version": line.version,
+        "lorikeet.engine": line.engine,
+        "lorikeet.attempts": line.attempts,
+        "lorikeet.outcome": line.outcome,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _usage_attributes(usage: Usage | None) -> dict[str, int]:
+    if usage is None:
+        return {}
+    return {
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "gen_ai.usage.output_tokens": usage.completion_tokens,
+    }
