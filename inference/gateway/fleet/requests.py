@@ -27,6 +27,7 @@ import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -64,7 +65,7 @@ from inference.gateway.fleet.stream import Stream
 from inference.gateway.fleet.traffic import Counted, failed
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Ended, Measures
-from inference.grants import Limiter
+from inference.grants import Limiter, Target
 from inference.link.wire import (
     ADOPTS_SINCE,
     GONE,
@@ -233,6 +234,24 @@ class Requests:
             for link in self._links.values()
         ):
             self.refusals.note(base_model, time.monotonic())
+
+    def waiting(self, tenant_id: int | None) -> list[Stream]:
+        """What wants an engine for an adapter, of this tenant or of all."""
+        return [
+            stream
+            for stream in self._streams.values()
+            if stream.leg is None
+            and stream.target.adapter is not None
+            and tenant_id in (None, stream.grant.tenant_id)
+        ]
+
+    def renew(self, stream: Stream, target: Target) -> None:
+        """Where its adapter was tried is known anew. Which version it is stays as it was."""
+        if (order := stream.order) is None or target.version_id != order.target.version_id:
+            return
+        now = replace(order.target, tried=target.tried, ready=target.ready)
+        stream.order = replace(order, target=now)
+        self.look_soon()
 
     def look_soon(self) -> None:
         """An engine came, or may take more than before: see who waits for one."""
@@ -663,4 +682,5 @@ def _kind_of(needs: Needs) -> Hashable:
     """Requests of one kind can run on the same engines."""
     adapter = needs.adapter
     shape = None if adapter is None else (adapter.rank, adapter.modules)
-    return needs.base_model, needs.operation, shape, needs.tiers
+    tried = None if adapter is None or needs.tiers is None else adapter.name
+    return needs.base_model, needs.operation, shape, needs.tiers, tried
