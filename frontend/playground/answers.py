@@ -240,12 +240,13 @@ class Playground:
         try:
             answer.end(await self._outcome(answer, start))
         except InferenceError as raised:
-            error = raised
+            if not answer.leave():
+                error = raised
         except Exception:
             log.exception("playground_crashed", request_id=answer.request_id)
             error = InferenceError()
         finally:
-            if error is not None and not answer.leave():
+            if error is not None:
                 answer.end(Failed.of(answer.id, error, answer.request_id))
             self._forget_later(answer)
             asked = Asked(
@@ -272,7 +273,6 @@ class Playground:
             within_s = self._adopted_within_s
         found = await self._dispatcher.found(grant.key_id, label, within_s)
         if found is not None:
-            answer.call = call = call or Call(CHAT, found.orphan.model, stream=True)
             return await self._adopted(answer, grant, found, call)
         if call is None:
             raise _left_too_long()
@@ -281,15 +281,18 @@ class Playground:
             grant,
             call,
             answer.waits,
-            answer.span,
+            trace=answer.span,
             adoptable=True,
             label=label,
         )
         async with generation as stream:
             return await self._read(answer, stream)
 
-    async def _adopted(self, answer: Answer, grant: Grant, found: Found, call: Call) -> Outcome:
-        adoption = self._dispatcher.adoption(found, grant, call, answer.waits, answer.span)
+    async def _adopted(
+        self, answer: Answer, grant: Grant, found: Found, call: Call | None
+    ) -> Outcome:
+        call = answer.call = call or Call(CHAT, found.orphan.model, stream=True)
+        adoption = self._dispatcher.adoption(found, grant, call, answer.waits, trace=answer.span)
         try:
             async with adoption as stream:
                 return await self._read(answer, stream)

@@ -343,8 +343,8 @@ async def serve(
                 max_unbilled=options.max_unbilled,
                 failures=Failures.open(options.journal_dir),
                 hung_after_s=options.hung_after,
-                kept_bytes=options.kept_answers,
                 tracer=tracer,
+                kept_bytes=options.kept_answers,
                 **queue,
             )
             gc_tuning.settle()

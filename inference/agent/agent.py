@@ -100,8 +100,8 @@ class Agent:
         max_unbilled: int = 100_000,
         failures: Failures | None = None,
         hung_after_s: float = 300.0,
-        kept_bytes: int = KEPT_BYTES,
         tracer: Tracer | None = None,
+        kept_bytes: int = KEPT_BYTES,
         operations: Registry = OPERATIONS,
         **queue: Any,
     ) -> None:

@@ -61,6 +61,9 @@ class Job:
     admitted_at: float | None = None
     submitted_at: float | None = None
     first_token_at: float | None = None
+    """When the engine first said something: of an answer that doesn't stream that is its end."""
+    counted_at: float | None = None
+    """When tokens of it were first noticed: of such an answer to a tenth of a second."""
     turn: asyncio.Future[None] | None = None
     cancel_reason: str = CANCELLED
     journaled: bool = False
@@ -134,7 +137,7 @@ class Job:
             ("queue", self.queued_at if adapter else None),
             ("load adapter" if adapter else "prefill", self.admitted_at),
             ("prefill", self.submitted_at if adapter else None),
-            ("decode", self.first_token_at),
+            ("decode", self.counted_at),
         ]
         reached = [(name, since) for name, since in marks if since is not None]
         for (name, since), (_, until) in pairwise([*reached, ("", now)]):
@@ -166,6 +169,8 @@ class Job:
         text, chunks, ids = (output.text, output.chunks, output.ids) if output else ("", (), {})
         if not (text or tokens or chunks or ids):
             return None
+        if self.counted_at is None:
+            self.counted_at = time.monotonic()
         prompt = meter.prompt_tokens - told.prompt_tokens
         cached = meter.cached_tokens - told.cached_tokens
         told.completion_tokens = meter.completion_tokens

@@ -59,8 +59,8 @@ class Dispatcher:
         grant: Grant,
         call: Call,
         watch: Watch | None = None,
-        trace: Span | None = None,
         *,
+        trace: Span | None = None,
         adoptable: bool = False,
         label: str = "",
     ) -> AsyncIterator[Stream]:
@@ -74,7 +74,7 @@ class Dispatcher:
         """
         body_bytes = len(call.body)
         keeping = Keeping(self._grace_s if adoptable else 0.0, label)
-        stream = await self._admit(id, grant, call, watch, trace, keeping)
+        stream = await self._admit(id, grant, call, watch, keeping, trace)
         try:
             yield stream
         finally:
@@ -97,9 +97,9 @@ class Dispatcher:
         grant: Grant,
         call: Call,
         watch: Watch | None = None,
-        trace: Span | None = None,
         *,
         turn: int | None = None,
+        trace: Span | None = None,
     ) -> AsyncIterator[Stream]:
         """The stream of an answer that an engine has and no gateway, from its beginning; a `found`
         that is a request's id is looked for. What it takes was reserved when it began. Without a
@@ -166,8 +166,8 @@ class Dispatcher:
         grant: Grant,
         call: Call,
         watch: Watch | None,
-        trace: Span | None,
         keeping: Keeping,
+        trace: Span | None,
     ) -> Stream:
         """Reserve what the call may use and start it."""
         operation = call.operation

@@ -157,15 +157,15 @@ class OpenAIServer:
             return True
         grant = await self._callers.identify(exchange)
         adoption = self._dispatcher.adoption(
-            claim.request_id, grant, call, trace=exchange.span, turn=claim.turn
+            claim.request_id, grant, call, turn=claim.turn, trace=exchange.span
         )
         try:
             async with adoption as stream:
-                exchange.stream = stream
                 log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
+                exchange.stream, exchange.reservation = stream, stream.reservation
                 await self._write(exchange, call, stream, turn)
         except Gone:
-            exchange.id, exchange.stream = own, None
+            exchange.id, exchange.stream, exchange.reservation = own, None, None
             turn.give_back()
             return False
         return True

@@ -24,7 +24,7 @@ def test_a_rollout_is_started_watched_and_aborted(
         until(lambda: office.get("/api/v1/revisions", params=waiting).json()["count"])
         go(operator, "Base models")
         follow(operator, operator.get_by_role("link", name=MODEL_NAME))
-        expect(operator.get_by_role("table", name="Revisions")).to_contain_text("Waiting")
+        expect(operator.get_by_role("region", name="Revisions").first).to_contain_text("Waiting")
         operator.get_by_role("button", name="Roll out a revision").click()
         dialog = operator.get_by_role("dialog", name="Roll out a revision")
         dialog.get_by_label("Weights in percent").fill("1, 100")

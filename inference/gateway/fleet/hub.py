@@ -39,7 +39,7 @@ from inference.gateway.fleet.stream import Stream
 from inference.gateway.fleet.traffic import Counted
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
-from inference.grants import EngineCredential, Engines, Limiter, Recorder, Source
+from inference.grants import Directory, EngineCredential, Engines, Limiter, Recorder, Source
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S
 from inference.link.shell import Transport
@@ -101,11 +101,11 @@ class Hub:
         self._open: dict[EngineLink, None] = {}
         """All links: several URLs that an agent dials, a load balancer's too, may lead here."""
         self._suspects = Suspects()
+        self.measures = measures or Measures()
+        """What is measured of its requests."""
         self.orphans = Orphans(dispatches)
         self.closed = asyncio.Event()
         """Set when nothing new is taken any more."""
-        self.measures = measures or Measures()
-        """What is measured of its requests."""
         self._requests = Requests(
             self._links,
             limiter,
@@ -270,6 +270,16 @@ class Hub:
         """Which revisions serve, by base model."""
         self._requests.pools = pools
         self._requests.look_soon()
+
+    async def renew(self, tenant_id: int | None, directory: Directory) -> None:
+        """What is known of this tenant's adapters has changed, or of everybody's: requests that
+        wait for an engine may find one now."""
+        for stream in self._requests.waiting(tenant_id):
+            try:
+                target = await directory.resolve(stream.grant, stream.target.model)
+            except InferenceError:  # its key has ended, or its version: who sees to that is told
+                continue
+            self._requests.renew(stream, target)
 
     def set_pins(
         self, pins: dict[str, list[AdapterRef]], tried: Mapping[str, Revisions] | None = None

@@ -27,6 +27,7 @@ import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -64,7 +65,7 @@ from inference.gateway.fleet.stream import Stream
 from inference.gateway.fleet.traffic import Counted, failed
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Ended, Measures
-from inference.grants import Limiter
+from inference.grants import Limiter, Target
 from inference.link.wire import (
     ADOPTS_SINCE,
     GONE,
@@ -179,6 +180,7 @@ class Requests:
         stream.delivered.begin(most, exact=self._is_exact(stream, order, link))
         stream.leg = Leg(self, stream, link, stream.attempt, most, keeps=True)
         stream.engine, stream.measured = link.engine.id, link.measured
+        self._trace(stream, stream.leg)
         link.adopt(stream.leg, self._adoption(stream, order, link, orphan, most))
         if not order.body or stream.kept < len(order.body):
             stream.stay()
@@ -232,6 +234,24 @@ class Requests:
             for link in self._links.values()
         ):
             self.refusals.note(base_model, time.monotonic())
+
+    def waiting(self, tenant_id: int | None) -> list[Stream]:
+        """What wants an engine for an adapter, of this tenant or of all."""
+        return [
+            stream
+            for stream in self._streams.values()
+            if stream.leg is None
+            and stream.target.adapter is not None
+            and tenant_id in (None, stream.grant.tenant_id)
+        ]
+
+    def renew(self, stream: Stream, target: Target) -> None:
+        """Where its adapter was tried is known anew. Which version it is stays as it was."""
+        if (order := stream.order) is None or target.version_id != order.target.version_id:
+            return
+        now = replace(order.target, tried=target.tried, ready=target.ready)
+        stream.order = replace(order, target=now)
+        self.look_soon()
 
     def look_soon(self) -> None:
         """An engine came, or may take more than before: see who waits for one."""
@@ -315,6 +335,18 @@ class Requests:
             self.note_unmet(stream.target.base_model)
         elif refused and not stream.ended_as_seen:  # the engine is full
             self.refusals.note(stream.target.base_model, time.monotonic())
+        self._settle_limits(stream, done, refused=refused)
+        del self._streams[stream.id]
+        if stream.attempt:
+            if not stream.elsewhere and done.finish_reason != GONE:
+                self._measure(stream, done)
+            self._unbilled[stream.id] = stream.attempt
+        if len(self._unbilled) > MAX_UNBILLED:
+            self._unbilled.popitem(last=False)
+        if not self._streams:
+            self._idle.set()
+
+    def _settle_limits(self, stream: Stream, done: Done, *, refused: bool) -> None:
         if stream.elsewhere:
             self._limiter.hand_over(stream.id)
         elif done.finish_reason == GONE:
@@ -325,14 +357,6 @@ class Requests:
             self._limiter.settle(stream.id, None)
         else:  # no engine ever took it
             self._limiter.release(stream.id)
-        del self._streams[stream.id]
-        if stream.attempt:
-            self._measure(stream, done)
-            self._unbilled[stream.id] = stream.attempt
-        if len(self._unbilled) > MAX_UNBILLED:
-            self._unbilled.popitem(last=False)
-        if not self._streams:
-            self._idle.set()
 
     # --- engines ---------------------------------------------------------------------------------
 
@@ -400,6 +424,28 @@ class Requests:
         if journey is not None:
             self._note(stream, Outcome.BEGUN_ANEW if resume is None else Outcome.RESUMED)
 
+    @staticmethod
+    def _trace(stream: Stream, leg: Leg) -> str:
+        """Begin the span of this attempt; what names it to its engine."""
+        if stream.trace is None:
+            return ""
+        leg.span = stream.trace.begin("attempt", time.monotonic())
+        return leg.span.traceparent
+
+    def _measure(self, stream: Stream, done: Done) -> None:
+        assert stream.measured is not None
+        error = done.fault is not None
+        ended = Ended(
+            usage=done.usage,
+            reported=not stream.ended_as_seen,
+            has_adapter=stream.target.adapter is not None,
+            completed=not error and done.finish_reason != "cancelled",
+            ttft_s=stream.ttft_s,
+            total_s=stream.elapsed_s,
+            trace_id="" if stream.trace is None else stream.trace.trace_id,
+        )
+        self._measures.ended(stream.measured, ended)
+
     def _keep(self, stream: Stream, order: Order) -> None:
         """Keep its body, if there is room."""
         tenant, size = stream.grant.tenant, len(order.body)
@@ -430,28 +476,6 @@ class Requests:
         )
         watched = order.watch is not None
         return Adopt(orphan.id, stream.attempt, orphan.attempt, account, watched)
-
-    @staticmethod
-    def _trace(stream: Stream, leg: Leg) -> str:
-        """Begin the span of this attempt; what names it to its engine."""
-        if stream.trace is None:
-            return ""
-        leg.span = stream.trace.begin("attempt", time.monotonic())
-        return leg.span.traceparent
-
-    def _measure(self, stream: Stream, done: Done) -> None:
-        assert stream.measured is not None
-        error = done.fault is not None
-        ended = Ended(
-            usage=done.usage,
-            reported=not stream.ended_as_seen,
-            has_adapter=stream.target.adapter is not None,
-            completed=not error and done.finish_reason != "cancelled",
-            ttft_s=stream.ttft_s,
-            total_s=stream.elapsed_s,
-            trace_id="" if stream.trace is None else stream.trace.trace_id,
-        )
-        self._measures.ended(stream.measured, ended)
 
     def _note_room(self, leg: Leg) -> None:
         """Its engine has one less to begin. Not for each: those who wait are looked through."""
@@ -658,4 +682,5 @@ def _kind_of(needs: Needs) -> Hashable:
     """Requests of one kind can run on the same engines."""
     adapter = needs.adapter
     shape = None if adapter is None else (adapter.rank, adapter.modules)
-    return needs.base_model, needs.operation, shape, needs.tiers
+    tried = None if adapter is None or needs.tiers is None else adapter.name
+    return needs.base_model, needs.operation, shape, needs.tiers, tried

@@ -9,6 +9,7 @@ storage of files, nothing else.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -196,6 +197,7 @@ class Lifespan:
         ):  # fmt: skip
             await stack.enter_async_context(lasting)
         parts.hub.on_model(self._note_model)
+        parts.directory.on_tenant(self._renew)
         sampling = partial(history.keep, parts.history, parts.hub.snapshot)
         sharing = partial(demand_page.share, parts.demand, parts.hub, parts.registry)
         for name, endless in (
@@ -226,7 +228,13 @@ class Lifespan:
             log.warning("heartbeat_left", reason="the database does not answer")
 
     def _note_model(self, info: ModelInfo) -> None:
-        task = asyncio.create_task(self._write_model(info))
+        self._start_task(self._write_model(info))
+
+    def _renew(self, tenant_id: int | None) -> None:
+        self._start_task(self._parts.hub.renew(tenant_id, self._parts.directory))
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
-from inference.errors import NoEngine
+from inference.errors import ApiKeyRevoked, NoEngine
 from inference.gateway.dispatcher import with_defaults
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.pools import PARTS, Pool, Rollout, draw
 from inference.gateway.fleet.routing import EngineState, Needs, tier_of
+from inference.grants import Grant, Target
 from inference.link import wire
 from inference.link.wire import Delta, Done, Usage
 from inference.operations.chat import CHAT
@@ -161,6 +163,37 @@ async def test_an_adapter_goes_only_where_it_passed(bench: Bench) -> None:
     bench.submit("r3")
     assert (await new.asked()).id == "r3", "who waits for another revision holds up nobody"
     assert bench.hub.held == {"base": 2}
+
+
+class Known:
+    """A directory that knows where one adapter was tried."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    async def resolve(self, grant: Grant, name: str) -> Target:
+        if grant.tenant != "acme":
+            raise ApiKeyRevoked
+        return self.target
+
+
+async def test_who_waits_for_a_trial_goes_on_when_it_passed(bench: Bench) -> None:
+    new = await bench.join("new", model=NEW_MODEL)
+    bench.hub.set_pools({"base": Pool(SERVING, ROLLED)})
+    untried = replace(BASE, adapter=REF, version_id=5, tried=SERVING, ready=SERVING)
+    globex = replace(GRANT, tenant="globex", tenant_id=2, key_id=2)
+    theirs, older = (
+        msgspec.structs.replace(REF, name=f"{name}@{'b' * 64}") for name in ("globex/x", "acme/x")
+    )
+    bench.submit("r0", target=replace(untried, adapter=theirs), grant=globex)
+    bench.submit("r1", target=untried)
+    bench.submit("r2", target=replace(untried, adapter=older, version_id=4))
+    tried = replace(untried, tried=frozenset([OLD, NEW]))
+    await bench.hub.renew(3, cast(Any, Known(tried)))
+    assert new.all_heard
+    await bench.hub.renew(None, cast(Any, Known(tried)))
+    assert (await new.asked()).id == "r1"
+    assert bench.hub.held == {"base": 2}, "another version, and whom nobody resolves"
 
 
 async def test_a_full_revision_is_no_reason_for_another(bench: Bench) -> None:
