@@ -61,8 +61,9 @@ class Beginnings:
                 self._stride_end += STRIDE if self._chars < NEAR_CHARS else FAR_STRIDE
 
     def mark(self) -> None:
-        """What was added so far is a beginning that others may share."""
-        if len(self._ends) < MAX_MARKS and self._ends[-1:] != [self._chars]:
+        """What was added so far, if anything, is a beginning that others may share."""
+        last = self._ends[-1] if self._ends else 0
+        if len(self._ends) < MAX_MARKS and self._chars > last:
             self._digests.append(self._hash.copy().digest())
             self._ends.append(self._chars)
 

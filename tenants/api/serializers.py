@@ -10,6 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ValidationError as InvalidFields
 from django.db import models
+from django.http import QueryDict
 from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -41,19 +42,46 @@ from tenants.permissions import Caller
 MODEL_NAME = re.compile(r"[^@\s\x00]{1,255}")
 
 
+Field = serializers.Field[Any, Any, Any, Any]
+JSON_TYPES: Mapping[type[Field], tuple[type, ...]] = {
+    serializers.CharField: (str,),
+    serializers.BooleanField: (bool,),
+    serializers.IntegerField: (int, float),
+}
+
+
 class StrictMixin:
-    """Refuses what the serializer would otherwise leave aside without a word."""
+    """Refuses what the serializer would otherwise leave aside without a word, or take for what the
+    document does not say: a number for a text, and the like. In forms all is text."""
 
     def to_internal_value(self, data: Any) -> Any:
-        fields: Mapping[str, serializers.Field[Any, Any, Any, Any]] = self.fields  # type: ignore[attr-defined]
+        fields: Mapping[str, Field] = self.fields  # type: ignore[attr-defined]
+        given = data if isinstance(data, Mapping) else {}
         errors = {
             name: "This field cannot be set." if name in fields else "There is no such field."
-            for name in (data if isinstance(data, Mapping) else ())
+            for name in given
             if name not in fields or fields[name].read_only
         }
+        if not errors and not isinstance(data, QueryDict):
+            errors = {
+                name: told
+                for name, value in given.items()
+                if (told := _ill_typed(fields[name], value))
+            }
         if errors:
             raise ValidationError(errors)
         return super().to_internal_value(data)  # type: ignore[misc]
+
+
+def _ill_typed(field: Field, value: Any) -> str:
+    """What to say if the field would make something of it that it is not; else nothing."""
+    if isinstance(field, serializers.ListField) and isinstance(value, list):
+        return next(filter(None, (_ill_typed(field.child, one) for one in value)), "")
+    wrong = value is not None and any(
+        isinstance(field, kind) and not isinstance(value, types)
+        for kind, types in JSON_TYPES.items()
+    )
+    return str(field.error_messages["invalid"]) if wrong else ""
 
 
 class PatchMixin:

@@ -6,7 +6,12 @@ from collections.abc import Collection
 from typing import Any, ClassVar
 
 from django.http import HttpRequest, QueryDict
-from rest_framework.exceptions import ParseError, UnsupportedMediaType, ValidationError
+from rest_framework.exceptions import (
+    MethodNotAllowed,
+    ParseError,
+    UnsupportedMediaType,
+    ValidationError,
+)
 from rest_framework.generics import GenericAPIView
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
@@ -33,11 +38,13 @@ class StrictView(APIView):
         return super().initialize_request(request, *args, **kwargs)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        method = request.method or ""
+        if method not in self.allowed_methods:  # whoever asks: it is in the public document
+            raise MethodNotAllowed(method)
         super().initial(request, *args, **kwargs)
-        if request.method in self.allowed_methods:
-            require_known(request.query_params, self.known_parameters)
-            if request.method not in SAFE_METHODS:
-                self._require_readable(request)
+        require_known(request.query_params, self.known_parameters)
+        if method not in SAFE_METHODS:
+            self._require_readable(request)
 
     @property
     def allowed_methods(self) -> list[str]:

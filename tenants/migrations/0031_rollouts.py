@@ -36,7 +36,7 @@ WHERE v.state IN ('ready', 'archived');
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0029_gateway_demand'),
+        ('tenants', '0030_answers_taken_over'),
     ]
 
     operations = [

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
+import msgspec
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
@@ -19,15 +20,18 @@ from django.utils import timezone
 
 from demo import MODEL_NAME
 from inference.grants import MICRO, PICO, Price
-from inference.link.wire import Usage
+from inference.link.wire import Account, LedgerEntry, Usage
+from tenants.billing.decisions import dismiss
 from tenants.models import (
     ApiKey,
     BaseModel,
+    EngineCredential,
     Invitation,
     Lane,
     LimitScope,
     LimitSet,
     Membership,
+    QuarantinedEntry,
     Role,
     Rollout,
     Standing,
@@ -73,6 +77,30 @@ def make(slug: str) -> None:
 def subject(slug: str) -> None:
     """Print what the pages of the tenant are about."""
     print(json.dumps(asdict(Subject.of(Tenant.objects.get(slug=slug)))))
+
+
+def quarantine(slug: str) -> None:
+    """Entries that wait for a decision, one that cannot be billed, and one that was dismissed."""
+    operator = User.objects.filter(is_staff=True).earliest("id")
+    key = ApiKey.objects.filter(tenant__slug=slug).earliest("id")
+    credential, _ = EngineCredential.objects.issue(name="rack-7", pools=[MODEL_NAME])
+    account = Account(key.tenant_id, key.pk, time.time(), MODEL_NAME, price=(1_000, 250, 4_000))
+    for number, (reason, detail, output) in enumerate(
+        [
+            ("not_dispatched", "", 412),
+            ("over_bounds", "16 output tokens at most", 1_000_000_000),
+            ("malformed", "completion_tokens is -7", -7),
+            ("another_engine", "", 64),
+        ]
+    ):
+        said = LedgerEntry(f"{number:032x}", account, "support", Usage(1_280, 256, output), "stop")
+        QuarantinedEntry.objects.create(
+            credential=credential, engine_id="engine-7", journal="scenery", key=said.id,
+            request_id=said.id, attempt=1, reason=reason, detail=detail,
+            prompt_tokens=1_280, completion_tokens=output, entry=msgspec.json.encode(said).decode(),
+        )  # fmt: skip
+    dismiss(QuarantinedEntry.objects.latest("id"), operator)
+    print("{}")
 
 
 def _actor(user: User, address: str) -> Actor:

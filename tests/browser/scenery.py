@@ -47,7 +47,7 @@ class Scenery:
 
 def make(stack: Stack, slug: str = "harbour") -> Scenery:
     """A tenant with adapters of which one version is rejected, keys, members, limits and usage."""
-    rows = _inside(stack, "make", slug)
+    rows = inside(stack, "make", slug)
     with stack.client(rows["key"]) as client, stack.manager(rows["key"]) as manager:
         for name, source, changes in UPLOADS:
             folder = ADAPTERS[source]
@@ -56,10 +56,10 @@ def make(stack: Stack, slug: str = "harbour") -> Scenery:
             _upload(manager, name, folder)
         for number in range(12):
             _ask(client, f"What is your refund policy for order {1000 + number}?")
-    return Scenery(**rows, subject=_inside(stack, "subject", slug))
+    return Scenery(**rows, subject=inside(stack, "subject", slug))
 
 
-def _inside(stack: Stack, function: str, slug: str) -> dict[str, Any]:
+def inside(stack: Stack, function: str, slug: str) -> dict[str, Any]:
     """What a function of `tests.browser.rows` prints, run on the stack's database."""
     run = f"from tests.browser import rows; rows.{function}({slug!r})"
     done = stack.manage("shell", "--no-imports", "-c", run)

@@ -51,7 +51,7 @@ def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGat
         "uploads/id": [str(upload.pk)],
         "base-models/name": ["base"],
         "tenants/slug": ["acme"],
-        "tenant": ["acme"],
+        "tenant": ["acme", ""],
     }
 
 

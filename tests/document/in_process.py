@@ -7,8 +7,10 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 from urllib.parse import unquote_to_bytes, urlsplit
 
+import channels.db
 import requests
 from asgiref.sync import async_to_sync
 from django.core.asgi import get_asgi_application
@@ -86,12 +88,13 @@ class InProcess(BaseAdapter):
 
 @contextmanager
 def _connection_kept() -> Iterator[None]:
-    """Django closes a connection in mid-transaction at a request; its test clients keep it too."""
+    """Django and Channels close a connection in mid-transaction; their test clients keep it too."""
     signals = (request_started, request_finished)
     for signal in signals:
         signal.disconnect(close_old_connections)
     try:
-        yield
+        with mock.patch.object(channels.db, "close_old_connections"):
+            yield
     finally:
         for signal in signals:
             signal.connect(close_old_connections)

@@ -31,16 +31,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lorikeet-mutations-") as folder:
         with up(Path(folder) / "var") as stack:
             began = time.monotonic()
-            tally = run(stack, options.count, options.seed, options.seconds or math.inf)
+
+            def tell(tally: Tally) -> None:
+                console.print(_line(tally, time.monotonic() - began), soft_wrap=True)
+
+            tally = run(stack, options.count, options.seed, options.seconds or math.inf, tell)
             took_s = time.monotonic() - began
     console.print(_table(tally))
-    console.print(
-        f"{sum(tally.ends.values())} mutants in {took_s:.0f} s, "
-        f"{tally.by_end()['ready']} of them ready; meanwhile {tally.answers} answers of neighbours"
-    )
+    console.print(_line(tally, took_s))
     for one in tally.wrong:
         console.print(f"wrong: {one}", style="red", markup=False)
     sys.exit(1 if tally.wrong else 0)
+
+
+def _line(tally: Tally, took_s: float) -> str:
+    return (
+        f"{tally.count} mutants in {took_s:.0f} s, {tally.by_end()['ready']} of them ready; "
+        f"meanwhile {tally.answers.total()} answers of neighbours, {len(tally.wrong)} findings"
+    )
 
 
 def _table(tally: Tally) -> Table:

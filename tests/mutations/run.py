@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ NEIGHBOURS = TENANTS[:2]
 AT_ONCE = 4
 """Uploads; fewer than a tenant may have under way."""
 ADAPTER_NAMES = 6
+TOLD_AFTER = 25
 VERDICT_S = 600.0
 POLL_S = 0.2
 MAX_TOKENS = 24
@@ -41,10 +42,16 @@ class Tally:
     """What became of the mutants, and what is wrong: nothing, if all is well."""
 
     ends: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By the mutant's kind, and `ready` or the code of the refusal or of the first finding."""
-    answers: int = 0
-    """Of the neighbours, while the mutants came."""
+    """By the mutant's kind, and `ready`, the code of the refusal or of the first finding, or
+    `nothing`."""
+    answers: Counter[str] = field(default_factory=Counter)
+    """Of each neighbour, while the mutants came."""
     wrong: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """The mutants that came to an end."""
+        return self.ends.total()
 
     def by_end(self) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -53,27 +60,34 @@ class Tally:
         return found
 
 
-def run(stack: Stack, count: int, seed: int, longest_s: float = math.inf) -> Tally:
-    """Upload so many mutants, or as many as are begun in `longest_s`."""
-    tally, begun, end = Tally(), 0, time.monotonic() + longest_s
+def run(
+    stack: Stack,
+    count: int,
+    seed: int,
+    longest_s: float = math.inf,
+    tell: Callable[[Tally], None] = lambda tally: None,
+) -> Tally:
+    """Upload so many mutants, or as many as are begun in `longest_s`; `tell` is called with the
+    tally after each TOLD_AFTER of them."""
+    tally, end = Tally(), time.monotonic() + longest_s
     originals = {name: _read(folder) for name, folder in ADAPTERS.items()}
-    luck = random.Random(seed)
-    mutants = [mutant(originals, luck) for _ in range(count)]
     engines = [one.pid for one in stack.children("engine")]
+
+    def upload(number: int) -> Ended | None:
+        if time.monotonic() > end:
+            return None
+        one = mutant(originals, random.Random(f"{seed}-{number}"))
+        return _ended(stack, f"mutant-{number % ADAPTER_NAMES}", one)
+
     with _neighbours(stack, tally), ThreadPoolExecutor(AT_ONCE) as pool:
-        under_way = threading.Semaphore(AT_ONCE)
-        for one in mutants:
-            under_way.acquire()
-            if time.monotonic() > end:
-                break
-            adapter = f"mutant-{begun % ADAPTER_NAMES}"
-            future = pool.submit(_one, stack, adapter, one, tally)
-            future.add_done_callback(lambda _: under_way.release())
-            begun += 1
+        for ended in filter(None, pool.map(upload, range(count))):
+            tally.ends[ended.kind, ended.how] += 1
+            if ended.wrong:
+                tally.wrong.append(f"{ended.kind}: {ended.wrong}")
+            if tally.count % TOLD_AFTER == 0:
+                tell(tally)
     if [one.pid for one in stack.children("engine")] != engines:
         tally.wrong.append("an engine's process ended")
-    if sum(tally.ends.values()) != begun:
-        tally.wrong.append(f"{begun - sum(tally.ends.values())} mutants came to no end")
     return tally
 
 
@@ -84,19 +98,28 @@ def _read(folder: Any) -> Files:
 # --- The mutants ---------------------------------------------------------------------------------
 
 
-def _one(stack: Stack, adapter: str, one: Mutant, tally: Tally) -> None:
+@dataclass(frozen=True)
+class Ended:
+    """What became of one: `ready`, a code, or what is wrong with that."""
+
+    kind: str
+    how: str
+    wrong: str = ""
+
+
+def _ended(stack: Stack, adapter: str, one: Mutant) -> Ended:
     """Upload it, and ask it something if it is ready."""
     try:
         with stack.manager(stack.key(UPLOADER.slug)) as manager:
-            end, version = _uploaded(manager, adapter, one)
-        if end == "ready":
-            with stack.client(stack.key(UPLOADER.slug)) as client:
-                asked = client.post("/v1/chat/completions", json=_question(f"{adapter}@{version}"))
-            if asked.status_code != 200:
-                tally.wrong.append(f"{one.kind}: ready, but answered {asked.text[:300]}")
-        tally.ends[one.kind, end] += 1
+            how, version = _uploaded(manager, adapter, one)
+        if how != "ready":
+            return Ended(one.kind, how)
+        with stack.client(stack.key(UPLOADER.slug)) as client:
+            asked = client.post("/v1/chat/completions", json=_question(f"{adapter}@{version}"))
+        answered = asked.status_code == 200
+        return Ended(one.kind, how, "" if answered else f"ready, but answered {asked.text[:300]}")
     except Exception as error:  # whatever it is, it is told
-        tally.wrong.append(f"{one.kind}: {error!r}")
+        return Ended(one.kind, "nothing", repr(error))
 
 
 class _Stuck(Exception):
@@ -150,10 +173,29 @@ def _said(client: httpx.Client, model: str, text: str) -> str:
     return f"{choice['finish_reason']}: {choice['message']['content']}"
 
 
+Said = dict[tuple[str, str, str], str]
+"""What a tenant (its slug) was told by a model, asked this."""
+
+
+def _compare(stack: Stack, slug: str, alone: Said, over: threading.Event, tally: Tally) -> None:
+    """One tenant asks until it is over, and is told what it was told alone."""
+    own = [(model, text, said) for (whose, model, text), said in alone.items() if whose == slug]
+    try:
+        with stack.client(stack.key(slug)) as client:
+            while not over.is_set():
+                for model, text, expected in own:
+                    said = _said(client, model, text)
+                    tally.answers[slug] += 1
+                    if said != expected:
+                        tally.wrong.append(f"{slug}, {model}: {said!r} and not {expected!r}")
+    except Exception as error:  # whatever it is, it is told
+        tally.wrong.append(f"{slug} asks no more: {error!r}")
+
+
 @contextmanager
 def _neighbours(stack: Stack, tally: Tally) -> Iterator[None]:
     """Two tenants who ask all the time inside, each its adapter and the base model."""
-    alone = {
+    alone: Said = {
         (tenant.slug, model, text): ""
         for tenant in NEIGHBOURS
         for model in (tenant.adapter, MODEL_NAME)
@@ -163,18 +205,10 @@ def _neighbours(stack: Stack, tally: Tally) -> Iterator[None]:
         with stack.client(stack.key(slug)) as client:
             alone[slug, model, text] = _said(client, model, text)
     over = threading.Event()
-
-    def ask(slug: str) -> None:
-        with stack.client(stack.key(slug)) as client:
-            while not over.is_set():
-                for (whose, model, text), expected in alone.items():
-                    if whose == slug:
-                        said = _said(client, model, text)
-                        tally.answers += 1
-                        if said != expected:
-                            tally.wrong.append(f"{slug}, {model}: {said!r} and not {expected!r}")
-
-    threads = [threading.Thread(target=ask, args=[tenant.slug]) for tenant in NEIGHBOURS]
+    threads = [
+        threading.Thread(target=_compare, args=[stack, tenant.slug, alone, over, tally])
+        for tenant in NEIGHBOURS
+    ]
     for thread in threads:
         thread.start()
     try:

@@ -18,7 +18,7 @@ from rich.progress import track
 from tests.stack.running import ROOT, Stack, up
 
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
-from tests.browser.scenery import make  # noqa: E402
+from tests.browser.scenery import inside, make  # noqa: E402
 
 ENGINES = {"synthetic": "--engine synthetic --tokens-per-second 60", "vllm": ""}
 CROWD = ("--tenants", "40", "--adapters", "4000", "--events", "20000", "--audit-entries", "500")
@@ -45,7 +45,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=ROOT / "var" / "screenshots")
     parser.add_argument("--docs", action="store_true", help="renew docs/images instead")
     parser.add_argument("--engine", choices=sorted(ENGINES), help="synthetic, but vllm for --docs")
-    parser.add_argument("--only", default="", help="those with this in their names")
+    parser.add_argument("--only", default="", help="those with one of these in their names: a,b")
     return parser.parse_args()
 
 
@@ -67,13 +67,14 @@ def _photograph(
     if not options.docs:
         crowd = stack.manage("make_crowd", "--into-existing", *CROWD)
         assert crowd.returncode == 0, crowd.stderr
+        inside(stack, "quarantine", COMPANY)
     os.environ |= {"LORIKEET_VAR": str(stack.var), "DATABASE_URL": stack.database_url}
     os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
     from tests.screenshots.camera import Camera, sheet  # the addresses need Django's settings
     from tests.screenshots.shots import in_docs, shots
 
     wanted = in_docs(scenery) if options.docs else shots(scenery)
-    wanted = [shot for shot in wanted if options.only in shot.name]
+    wanted = [shot for shot in wanted if any(one in shot.name for one in options.only.split(","))]
     out = DOCS if options.docs else options.out
     out.mkdir(parents=True, exist_ok=True)
     camera = Camera(browser, stack, scenery, out)

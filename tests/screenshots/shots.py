@@ -9,6 +9,8 @@ import django
 from playwright.sync_api import Page, expect
 
 django.setup()
+from allauth.mfa.totp.internal import auth as totp  # noqa: E402
+
 from demo import ADAPTERS, MODEL_NAME  # noqa: E402
 from inference.content import FILES  # noqa: E402
 from tests.browser.people import follow  # noqa: E402
@@ -20,6 +22,8 @@ from tests.stack.asking import until  # noqa: E402
 LEAST_INTERESTING = ("viewer", "developer", "admin")
 QUESTION = "What is your refund policy?"
 LONG = " ".join(f"word{number}" for number in range(400))
+CREDENTIALS = "/operate/engines/credentials"
+SECOND_FACTOR = "/account/2fa/"
 
 
 def shots(scenery: Scenery) -> list[Shot]:
@@ -86,6 +90,18 @@ def _states(scenery: Scenery) -> Iterator[Shot]:
     yield Shot("promote", "owner", f"{at}/adapters/support/", partial(opened, "promote"))
     yield Shot("edit-limits", "owner", f"{at}/limits", partial(opened, "edit-tenant"))
     yield Shot("new-tenant", "operator", "/operate/tenants", partial(opened, "new-tenant"))
+    yield Shot("new-credential", "operator", CREDENTIALS, partial(opened, "new-credential"))
+    yield Shot("credential", "operator", CREDENTIALS, new_credential)
+    yield Shot("quarantine-all", "operator", "/operate/quarantine?state=all")
+    yield Shot("quarantine-bill", "operator", "/operate/quarantine", partial(opened_first, "bill"))
+    yield Shot("user-password", "operator", "/operate/users?q=linus", new_password)
+    yield Shot("user-operator", "operator", "/operate/users", partial(opened_first, "operator"))
+    yield Shot("two-factor", "viewer", SECOND_FACTOR)
+    yield Shot("two-factor-setup", "viewer", f"{SECOND_FACTOR}totp/activate/")
+    yield Shot("two-factor-wrong", "viewer", f"{SECOND_FACTOR}totp/activate/", wrong_code)
+    yield Shot("two-factor-codes", "viewer", f"{SECOND_FACTOR}totp/activate/", right_code)
+    yield Shot("two-factor-set-up", "viewer", SECOND_FACTOR)
+    yield Shot("protect-account", "operator", "/account/second-factor")
     yield Shot("compare", "owner", f"{at}/playground", compare)
     yield Shot("generating", "owner", f"{at}/playground", generating)
     yield Shot("no-model", "owner", f"{at}/playground", no_model)
@@ -95,13 +111,56 @@ def _states(scenery: Scenery) -> Iterator[Shot]:
 
 def _entrance(scenery: Scenery) -> Iterator[Shot]:
     yield Shot("wrong-password", "nobody", "/account/login/", wrong_password)
+    yield Shot("wait", "nobody", "/account/login/", too_many_passwords)
+    yield Shot("reset", "nobody", "/account/password/reset/", mail_sent)
+    yield Shot("reset-link-over", "nobody", "/account/password/reset/key/1-set-password/")
     yield Shot("invited", "nobody", f"/invitations/{scenery.invitation}")
+    yield Shot("join", "developer", f"/invitations/{scenery.invitation}")
     yield Shot("sign-up", "nobody", "/account/signup/?next=/join")
+    yield Shot("sign-up-refused", "nobody", "/account/signup/?next=/join", short_password)
+    yield Shot("sign-up-closed", "stranger", "/account/signup/")
     yield Shot("invitation-over", "nobody", "/invitations/nonsense")
+    yield Shot("invitation-wait", "nobody", "/invitations/nonsense", too_many_links)
 
 
 def opened(dialog: str, page: Page) -> None:
     page.locator(f"[data-opens={dialog}]").first.click()
+
+
+def opened_first(dialog: str, page: Page) -> None:
+    """The dialog of a row."""
+    page.locator(f"[data-opens^={dialog}-]").first.click()
+
+
+def new_credential(page: Page) -> None:
+    opened("new-credential", page)
+    page.locator("#new-credential [name=name]").fill("rack-8")
+    follow(page, page.get_by_role("button", name="Create", exact=True))
+    expect(page.locator("#secret")).to_be_visible()
+
+
+def new_password(page: Page) -> None:
+    opened_first("password", page)
+    follow(page, page.get_by_role("button", name="Show the link"))
+    expect(page.locator("#password-link")).to_be_visible()
+
+
+def wrong_code(page: Page) -> None:
+    entered(page, "000000x")
+    expect(page.locator(".errors").first).to_be_visible()
+
+
+def right_code(page: Page) -> None:
+    """The second factor is set up, and its recovery codes are shown."""
+    secret = page.locator("#authenticator_secret").input_value()
+    counter = next(totp.yield_hotp_counters_from_time())
+    entered(page, totp.format_hotp_value(totp.hotp_value(secret, counter)))
+    expect(page.get_by_role("heading", name="Recovery Codes")).to_be_visible()
+
+
+def entered(page: Page, code: str) -> None:
+    page.fill("[name=code]", code)
+    follow(page, page.get_by_role("button", name="Activate"))
 
 
 def drawer(page: Page) -> None:
@@ -152,6 +211,34 @@ def wrong_password(page: Page) -> None:
     page.fill("[name=password]", "not that")
     page.press("[name=password]", "Enter")
     expect(page.get_by_role("alert").first).to_be_visible()
+
+
+def too_many_passwords(page: Page) -> None:
+    for _ in range(6):
+        page.fill("[name=login]", "grace")
+        page.fill("[name=password]", "not that")
+        follow(page, page.get_by_role("button", name="Sign in"))
+    expect(page.get_by_text("Too many attempts")).to_be_visible()
+
+
+def too_many_links(page: Page) -> None:
+    for number in range(25):
+        page.request.get(f"/invitations/nonsense-{number}")
+    page.reload()
+    expect(page.get_by_text("Too many attempts")).to_be_visible()
+
+
+def mail_sent(page: Page) -> None:
+    page.fill("[name=email]", "nobody@example.com")
+    follow(page, page.get_by_role("button").first)
+
+
+def short_password(page: Page) -> None:
+    page.fill("[name=username]", "x")
+    page.fill("[name=password1]", "short")
+    page.fill("[name=password2]", "other")
+    follow(page, page.get_by_role("button", name="Sign up"))
+    expect(page.locator(".errors").first).to_be_visible()
 
 
 def compare(page: Page) -> None:

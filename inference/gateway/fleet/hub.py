@@ -7,6 +7,7 @@ engine a request runs on is decided in `requests`.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
@@ -30,6 +31,7 @@ from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.journey import Outcome, Why
 from inference.gateway.fleet.order import Order
+from inference.gateway.fleet.orphans import Found, Orphans
 from inference.gateway.fleet.pools import Pool, Revisions
 from inference.gateway.fleet.requests import KEPT_BYTES, Requests, choose_link
 from inference.gateway.fleet.routing import EngineState, Needs
@@ -101,6 +103,9 @@ class Hub:
         self._suspects = Suspects()
         self.measures = measures or Measures()
         """What is measured of its requests."""
+        self.orphans = Orphans(dispatches)
+        self.closed = asyncio.Event()
+        """Set when nothing new is taken any more."""
         self._requests = Requests(
             self._links,
             limiter,
@@ -114,6 +119,8 @@ class Hub:
         """Frames that engines sent and only newer versions know."""
         self.quarantined = 0
         """Entries of engines that were not what a gateway dispatched to them."""
+        self.adopted = 0
+        """Answers of other gateways that this one went on with."""
         self._noted_at: dict[str, float] = {}
         """When `_model_seen` last heard of each kind of engine."""
         self._model_seen: Callable[[wire.ModelInfo], None] = lambda info: None
@@ -242,6 +249,7 @@ class Hub:
             log.warning("engine_refused", engine=link.engine_id, reason=reason)
             return
         del self._open[link]
+        self.orphans.left(link)
         engine = link.engine
         if self._links.get(engine.id) is link:
             del self._links[engine.id]
@@ -334,6 +342,17 @@ class Hub:
     def refused_suspects(self) -> list[wire.Suspect]:
         """Requests that engines refuse because engines failed with them twice."""
         return self._suspects.refused(time.time())
+
+    def heard_orphans(self, link: EngineLink, frame: wire.Orphans) -> None:
+        """An engine has answers without a gateway. One of a request that is here was on an engine
+        that this gateway had lost, and has gone on elsewhere."""
+        others = []
+        for orphan in frame.orphans:
+            if self._requests.has(orphan.id):
+                link.post(wire.Cancel(orphan.id, wire.MOVED, orphan.attempt))
+            else:
+                others.append(orphan)
+        self.orphans.heard(link, others, frame.gone)
 
     def _note_pool(self, link: EngineLink) -> None:
         self._noted_at[link.engine.pool] = time.monotonic()
@@ -475,6 +494,20 @@ class Hub:
         """
         return self._requests.submit(order)
 
+    def adopt(self, order: Order, found: Found, turn: int) -> Stream:
+        """Go on with a request that an engine has and no gateway, in this turn of it.
+
+        Raises:
+            Overloaded: this gateway ends.
+        """
+        stream = self._requests.adopt(order, found, turn)
+        self.adopted += 1
+        return stream
+
+    def leave(self) -> None:
+        """Leave to engines what they keep for other gateways: this one ends now."""
+        self._requests.leave()
+
     def end_streams(self, key_id: int, error: InferenceError) -> None:
         """End every open stream of this key with `error`."""
         self._requests.end_of_key(key_id, error)
@@ -482,6 +515,7 @@ class Hub:
     def close(self) -> None:
         """Take nothing new, and hold nothing any longer; what runs goes on."""
         self._requests.close()
+        self.closed.set()
 
     async def drained(self) -> None:
         """Wait until every request is settled."""

@@ -42,6 +42,8 @@ class Leg:
     link: EngineLink
     attempt: int
     most: Bounds
+    keeps: bool = False
+    """Its engine keeps the answer for other gateways."""
     has_begun: bool = False
     news_at: float = 0.0
     """Of the monotonic clock: when its engine last sent something of it."""

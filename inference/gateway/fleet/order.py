@@ -52,6 +52,10 @@ class Order:
     trace: Span | None = None
     started_at: float = field(default_factory=time.time)
     """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
+    grace_s: float = 0.0
+    """For so long after this gateway is lost engines keep the answer for another one, which knows
+    it by its id, or by its `label`."""
+    label: str = ""
 
     def needs(self, version: int, pool: Pool | None = None) -> Needs:
         """What an engine must be able to do for it, which version of the link it must speak, and
@@ -91,12 +95,13 @@ class Order:
         ids: bool,
         resume: Resume | None,
         trace: str = "",
+        keeps: bool = True,
     ) -> Submit:
         """What the engine with this credential is told of this attempt.
 
         `most` bounds what it reports, which is cumulative, so lower attempts too. With `ids` it
         says which tokens it generates; with `resume` it goes on where others stopped. `trace` names
-        the attempt's span.
+        the attempt's span. What is not kept from its beginning on (`keeps`) has no grace.
         """
         grant, target, price = self.grant, self.target, self.target.price
         account = Account(
@@ -135,4 +140,6 @@ class Order:
             resume=resume,
             prefix=self.prefix,
             trace=trace,
+            grace_s=self.grace_s if keeps else 0.0,
+            label=self.label,
         )

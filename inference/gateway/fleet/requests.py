@@ -12,6 +12,9 @@ Rules
     4. The reservation stays through all of that, and is settled once, by the last attempt. What
        engines' journals report of lower ones never ends it.
 
+    5. A request with a grace is kept by its engine for other gateways (`Submit.grace_s`). One that
+       is adopted here begins with an attempt of a higher turn, on the engine that has it.
+
 What can't move ends with its engine: what an engine of a protocol before MOVES_SINCE has begun to
 answer, or one that does not say of which revision it is; what was ended anyway; and requests whose
 bodies are beyond their tenant's share of `kept_bytes`.
@@ -34,9 +37,10 @@ from inference.errors import (
     NoEngine,
     Overloaded,
     RequestQuarantined,
+    Unavailable,
 )
 from inference.gateway.fleet.demand import Refusals
-from inference.gateway.fleet.dispatches import Dispatches
+from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.held import Held, Holding, Request
 from inference.gateway.fleet.journey import (
@@ -52,6 +56,7 @@ from inference.gateway.fleet.journey import (
 )
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
+from inference.gateway.fleet.orphans import Found
 from inference.gateway.fleet.pools import Pool
 from inference.gateway.fleet.popularity import Popularity
 from inference.gateway.fleet.routing import Needs, choose, tier_of
@@ -61,7 +66,19 @@ from inference.gateway.fleet.traffic import Counted, failed
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Ended, Measures
 from inference.grants import Limiter, Target
-from inference.link.wire import MOVES_SINCE, Done, LedgerEntry, Resume, Wait
+from inference.link.wire import (
+    ADOPTS_SINCE,
+    GONE,
+    LEFT,
+    MOVES_SINCE,
+    Adopt,
+    Done,
+    LedgerEntry,
+    Orphan,
+    Resume,
+    Wait,
+    first_attempt,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -141,6 +158,45 @@ class Requests:
         self._streams[stream.id] = stream
         self._idle.clear()
         return stream
+
+    def adopt(self, order: Order, found: Found, turn: int) -> Stream:
+        """Go on with a request that an engine has and no gateway, in this turn of it; the order is
+        as its own one's. It can't move without a body.
+
+        Raises:
+            Overloaded: this gateway ends.
+        """
+        if self.closing:
+            raise Overloaded("This gateway is shutting down.", retry_after_s=1)
+        link, orphan = found.link, found.orphan
+        elapsed_s = max(0.0, time.time() - order.started_at)
+        stream = Stream(order, self._limiter, self, elapsed_s=elapsed_s)
+        stream.attempt = first_attempt(turn)
+        stream.may_have_cost = True
+        self._keep(stream, order)
+        dispatch = orphan.account.dispatch
+        assert dispatch is not None, "what is not signed is not known as an orphan"
+        most = Bounds(dispatch.prompt_tokens, dispatch.output_tokens)
+        stream.delivered.begin(most, exact=self._is_exact(stream, order, link))
+        stream.leg = Leg(self, stream, link, stream.attempt, most, keeps=True)
+        stream.engine, stream.measured = link.engine.id, link.measured
+        self._trace(stream, stream.leg)
+        link.adopt(stream.leg, self._adoption(stream, order, link, orphan, most))
+        if not order.body or stream.kept < len(order.body):
+            stream.stay()
+        self._streams[stream.id] = stream
+        self._idle.clear()
+        return stream
+
+    def has(self, id: str) -> bool:
+        """Whether this request is here and not settled."""
+        return id in self._streams
+
+    def leave(self) -> None:
+        """Leave to engines what they keep for other gateways."""
+        error = Unavailable("This gateway is shutting down: repeat the request.", retry_after_s=1)
+        for stream in list(self._streams.values()):
+            stream.leave(error)
 
     def end_of_key(self, key_id: int, error: InferenceError) -> None:
         """End every open stream of this key with `error`."""
@@ -227,6 +283,9 @@ class Requests:
     def ended(self, leg: Leg, done: Done) -> None:
         """Its engine said the last word on it, or that another one should."""
         stream, done = leg.stream, leg.believed(done)
+        if done.finish_reason in (GONE, LEFT):
+            leg.end_span(done.finish_reason)
+            return stream.settle(done)
         why = why_elsewhere(leg, done)
         leg.end_span(why or (done.fault.code if done.fault else ""))
         if why is None or why is Why.FAILED:
@@ -276,20 +335,28 @@ class Requests:
             self.note_unmet(stream.target.base_model)
         elif refused and not stream.ended_as_seen:  # the engine is full
             self.refusals.note(stream.target.base_model, time.monotonic())
-        if done.usage.prompt_tokens or not (stream.ended_as_seen or refused):
-            self._limiter.settle(stream.id, done.usage)
-        elif stream.may_have_cost:
-            self._limiter.settle(stream.id, None)
-        else:  # no engine ever took it
-            self._limiter.release(stream.id)
+        self._settle_limits(stream, done, refused=refused)
         del self._streams[stream.id]
         if stream.attempt:
-            self._measure(stream, done)
+            if not stream.elsewhere and done.finish_reason != GONE:
+                self._measure(stream, done)
             self._unbilled[stream.id] = stream.attempt
         if len(self._unbilled) > MAX_UNBILLED:
             self._unbilled.popitem(last=False)
         if not self._streams:
             self._idle.set()
+
+    def _settle_limits(self, stream: Stream, done: Done, *, refused: bool) -> None:
+        if stream.elsewhere:
+            self._limiter.hand_over(stream.id)
+        elif done.finish_reason == GONE:
+            self._limiter.settle(stream.id, None)
+        elif done.usage.prompt_tokens or not (stream.ended_as_seen or refused):
+            self._limiter.settle(stream.id, done.usage)
+        elif stream.may_have_cost:
+            self._limiter.settle(stream.id, None)
+        else:  # no engine ever took it
+            self._limiter.release(stream.id)
 
     # --- engines ---------------------------------------------------------------------------------
 
@@ -330,23 +397,15 @@ class Requests:
     def _start(
         self, stream: Stream, order: Order, link: EngineLink, left_s: float, resume: Resume | None
     ) -> None:
-        tenant, size = stream.grant.tenant, len(order.body)
-        if not stream.kept and self._kept.has_room(tenant, size):
-            self._kept.take(tenant, size)
-            stream.kept = size
-        engine, journey = link.engine, stream.journey
-        moves = 0 if journey is None else journey.moves
-        exact = (
-            stream.kept == size
-            and engine.version >= MOVES_SINCE
-            and bool(engine.info.revision)
-            and moves < MAX_MOVES
-        )
-        most = order.most(engine.info.max_model_len)
+        self._keep(stream, order)
+        journey, exact = stream.journey, self._is_exact(stream, order, link)
+        most = order.most(link.engine.info.max_model_len)
         stream.delivered.begin(most, exact=exact)
         stream.attempt += 1
-        stream.leg = Leg(self, stream, link, stream.attempt, most)
-        stream.engine, stream.measured = engine.id, link.measured
+        keeps = stream.delivered.keeps
+        can_keep = keeps and link.engine.version >= ADOPTS_SINCE
+        stream.leg = Leg(self, stream, link, stream.attempt, most, keeps=can_keep)
+        stream.engine, stream.measured = link.engine.id, link.measured
         frame = order.frame(
             self._dispatches,
             link.credential.id,
@@ -356,10 +415,11 @@ class Requests:
             ids=exact,
             resume=resume,
             trace=self._trace(stream, stream.leg),
+            keeps=keeps,
         )
         link.submit(stream.leg, frame)
         self._popularity.note(order.needs(1))
-        if stream.kept < size:
+        if stream.kept < len(order.body):
             stream.stay()
         if journey is not None:
             self._note(stream, Outcome.BEGUN_ANEW if resume is None else Outcome.RESUMED)
@@ -385,6 +445,37 @@ class Requests:
             trace_id="" if stream.trace is None else stream.trace.trace_id,
         )
         self._measures.ended(stream.measured, ended)
+
+    def _keep(self, stream: Stream, order: Order) -> None:
+        """Keep its body, if there is room."""
+        tenant, size = stream.grant.tenant, len(order.body)
+        if not stream.kept and self._kept.has_room(tenant, size):
+            self._kept.take(tenant, size)
+            stream.kept = size
+
+    @staticmethod
+    def _is_exact(stream: Stream, order: Order, link: EngineLink) -> bool:
+        """Whether another engine may have it after this one, which so has to tell token ids."""
+        engine, journey = link.engine, stream.journey
+        return (
+            stream.kept == len(order.body)
+            and engine.version >= MOVES_SINCE
+            and bool(engine.info.revision)
+            and (journey is None or journey.moves < MAX_MOVES)
+        )
+
+    def _adoption(
+        self, stream: Stream, order: Order, link: EngineLink, orphan: Orphan, most: Bounds
+    ) -> Adopt:
+        account = self._dispatches.signed(
+            orphan.account,
+            (orphan.id, stream.attempt),
+            orphan.model,
+            credential=link.credential.id,
+            most=most,
+        )
+        watched = order.watch is not None
+        return Adopt(orphan.id, stream.attempt, orphan.attempt, account, watched)
 
     def _note_room(self, leg: Leg) -> None:
         """Its engine has one less to begin. Not for each: those who wait are looked through."""

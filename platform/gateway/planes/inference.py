@@ -95,6 +95,8 @@ class Parts:
     demand: FleetDemand
     external_metrics: ExternalMetrics
     tracer: Tracer | None
+    leaving: asyncio.Event
+    """This process is to end: whoever can goes elsewhere."""
 
     @classmethod
     def configured(cls) -> Parts:
@@ -157,6 +159,7 @@ class Parts:
             demand=demand,
             external_metrics=ExternalMetrics.configured(demand),
             tracer=tracing.start("lorikeet-gateway", settings.GATEWAY_URL),
+            leaving=asyncio.Event(),
         )
 
 
@@ -264,8 +267,8 @@ class ToConsole:
 
 def _health(parts: Parts) -> Health:
     async def open_() -> bool:
-        """Not while it ends."""
-        return not parts.hub.closing
+        """Not while it ends, nor when it is about to."""
+        return not (parts.leaving.is_set() or parts.hub.closing)
 
     async def keys() -> bool:
         """Those seen lately are good for a while without the database."""
@@ -285,13 +288,19 @@ def application(parts: Parts) -> Any:
     """The ASGI application."""
     hub, limiter, directory = parts.hub, parts.limiter, parts.directory
     dispatcher = Dispatcher(
-        hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S, tracer=parts.tracer
+        hub,
+        directory,
+        limiter,
+        timeout_s=settings.REQUEST_TIMEOUT_S,
+        grace_s=settings.WITHOUT_GATEWAY_S,
+        tracer=parts.tracer,
     )
     most = settings.MAX_REQUEST_BYTES
     inference = OpenAIServer(
         dispatcher, directory, limiter, answers=parts.answers, max_body_bytes=most
     )
-    playground = PlaygroundSocket(Playground(dispatcher, directory, max_body_bytes=most))
+    answers = Playground(dispatcher, directory, max_body_bytes=most)
+    playground = PlaygroundSocket(answers, hub.closed)
     http = [
         _route(r"^v1/(organization|usage)/", Cors(parts.forward, settings.CORS_ORIGINS)),
         _route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),

@@ -53,7 +53,15 @@ def test_a_message_ends_a_beginning_and_so_does_each_stride() -> None:
 
 
 def test_no_text_has_no_names() -> None:
-    assert Beginnings().named("salt", "") is None
+    beginnings = Beginnings()
+    assert beginnings.named("salt", "") is None
+    beginnings.add("")
+    beginnings.mark()
+    assert beginnings.named("salt", "") is None
+
+
+def test_a_prompt_without_text_has_no_names() -> None:
+    assert COMPLETION.parse(b'{"model": "m", "prompt": ""}').take_prefix("salt", "") is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from django.test import Client
 
 from inference.errors import MAX_MESSAGE
 from tenants.api.problems import MAX_ERRORS
-from tenants.models import LimitSet, Tenant
+from tenants.models import AdapterVersion, LimitSet, Tenant
 from tests.document.document import document
 from tests.tenants.callers import Api, person, with_key
 from tests.tenants.making import make_adapter, make_user
@@ -62,6 +62,13 @@ def test_a_method_that_is_not_taken_says_which_are(path: str) -> None:
     refused(answer, 405)
     allowed = answer["Allow"].split(", ")
     assert "GET" in allowed and "OPTIONS" not in allowed and "TRACE" not in allowed
+
+
+@pytest.mark.parametrize("path", ["engine-credentials", "limits/default", "quarantine"])
+def test_a_method_that_is_not_taken_is_not_taken_from_anybody(tenant: Tenant, path: str) -> None:
+    for caller in (Api(), with_key(tenant)[0]):
+        answer = caller("TRACE", path)
+        assert (answer.status_code, "GET" in answer["Allow"]) == (405, True)
 
 
 def test_what_is_allowed_is_answered(tenant: Tenant) -> None:
@@ -163,6 +170,24 @@ def test_a_body_that_is_missing_is_told(owner: Api, method: str) -> None:
     answer = owner.client.generic(method, "/api/v1/limits", content_type="application/json")
     refused(answer)
     assert "missing" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "keys", {"name": 1}),
+        ("POST", "engine-credentials", {"name": True}),
+        ("POST", "engine-credentials", {"name": "gpu", "pools": [7]}),
+        ("PATCH", "adapters/support", {"pinned": 0}),
+        ("PATCH", "adapters/support", {"pinned": "true"}),
+        ("PUT", "adapters/support/aliases/live", {"version": "1"}),
+    ],
+)
+def test_a_value_of_another_type_is_not_taken_for_what_it_could_mean(
+    live: AdapterVersion, method: str, path: str, body: dict[str, Any]
+) -> None:
+    operator = Api(make_user(is_staff=True), live.adapter.tenant.slug)
+    assert refused(operator(method, path, body)).keys() == {list(body)[-1]}
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "x" * 3000])

@@ -207,6 +207,7 @@ class _Up:
         host, port = self.options["host"], self.options["port"]
         for i, url in enumerate(self.urls):
             command = [*MANAGE, "gateway", "--host", host, "--port", str(port + i), "--url", url]
+            command += ["--notice", "0"]  # nobody stands before it
             await self._start("gateway", command, redis, number=i + 1)
         command = [*MANAGE, "console", "--host", host, "--port", str(self._console_port)]
         await self._start("console", command, redis)
