@@ -59,8 +59,8 @@ format: .venv/.ready-dev
 bench: .venv/.ready-dev ## benchmarks, as ratios in one run
 	$(PY) -m tests.bench $(ARGS)
 
-chaos: .venv/.ready-dev ## kill everything at random, compare all that was counted (SECONDS=60 SEED= ENGINE=)
-	$(PY) -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE))
+chaos: .venv/.ready-dev ## kill everything at random, compare all that was counted (SECONDS=60 SEED= ENGINE= ARGS=--only-gateways)
+	$(PY) -m tests.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
 
 fuzz: .venv/.ready-dev ## thousands of random requests on a real vLLM, beside greedy neighbours (REQUESTS=2000 SEED=)
 	$(PY) -m tests.fuzz --requests $(or $(REQUESTS),2000) $(if $(SEED),--seed $(SEED))

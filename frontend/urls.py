@@ -22,7 +22,7 @@ from frontend.views import (
 )
 from frontend.views.adapters import adapters, versions
 from frontend.views.operate import audit as whole_log
-from frontend.views.operate import credentials, models, prices, quarantine, users
+from frontend.views.operate import credentials, models, prices, quarantine, rollouts, users
 from frontend.views.operate import engines as fleet
 from frontend.views.operate import limits as defaults
 from frontend.views.operate import overview as installation
@@ -41,6 +41,16 @@ ADAPTER = [
     path("versions/<int:number>/diff", versions.diff, name="adapters-diff"),
     path("versions/<int:number>/archive", versions.archive, name="adapters-archive"),
     path("versions/<int:number>/delete", versions.remove, name="adapters-remove"),
+]
+ROLLOUT = [
+    path("", rollouts.rollout, name="operate_rollouts-one"),
+    *(
+        path(what, rollouts.step, {"what": what}, name=f"operate_rollouts-{what}")
+        for what in ("pause", "resume", "finish", "abort")
+    ),
+    path("weight", rollouts.weigh, name="operate_rollouts-weigh"),
+    path("tenants", rollouts.set_turn, name="operate_rollouts-turn"),
+    path("tenants/<int:pk>/drop", rollouts.drop_turn, name="operate_rollouts-drop-turn"),
 ]
 OPERATE: list[URLPattern | URLResolver] = [
     path("", installation.overview, name="operate"),
@@ -71,6 +81,17 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("requests", all_requests.requests, name="operate_requests"),
     path("models", models.models, name="operate_models"),
     path("models/<int:pk>", models.model, name="operate_models-one"),
+    path("models/<int:pk>/roll-out", rollouts.start, name="operate_rollouts-start"),
+    path("rollouts/<int:rollout>/", include(ROLLOUT)),
+    *(
+        path(
+            f"revisions/<int:pk>/{standing}",
+            rollouts.stand,
+            {"standing": standing},
+            name=f"operate_revisions-{standing}",
+        )
+        for standing in ("serving", "withdrawn")
+    ),
     path("limits", defaults.limits, name="operate_limits"),
     path("prices", prices.prices, name="operate_prices"),
     path("prices/<int:pk>/withdraw", prices.withdraw, name="operate_prices-withdraw"),

@@ -102,6 +102,13 @@ class Target:
     """Longest prompt and answer together, in tokens; 0 where it is not known."""
     created: int = 0
     """A unix time: when the base model, or the adapter, came here."""
+    tried: frozenset[str] | None = None
+    """The revisions (`ModelInfo.pool_digest`) on which the adapter passed; None: it has none, or
+    nobody says."""
+    ready: frozenset[str] | None = None
+    """Those on which all live adapters of the tenant passed; None: it has none, or nobody says."""
+    defaults: bytes = b""
+    """Fields for bodies that lack them: JSON without the braces, with a comma at its end."""
 
 
 OUR_MODELS = "lorikeet"
@@ -209,6 +216,15 @@ class Limiter(Protocol):
         """
         ...
 
+    async def take_over(self, id: str, grant: Grant, target: Target) -> Reservation:
+        """Go on with what another gateway reserved for this request. Where that was given back
+        already, nothing is reserved: the answer is not counted twice. Never raises."""
+        ...
+
+    def hand_over(self, id: str) -> None:
+        """Another gateway goes on with the request, or may do so: nothing is settled here."""
+        ...
+
     def settle(self, id: str, usage: Usage | None) -> None:
         """The request ended: replace what was reserved by what was used, free its concurrency slot.
 
@@ -303,13 +319,15 @@ class Claim:
     """A request that wants to be the one of its idempotency key that is generated and billed.
 
     `name` is the key as the client wrote it, unique for one API key; `digest` is the SHA-256 of
-    path and body; `request_id` tells claims of the same request apart.
+    path and body; `request_id` tells claims of the same request apart, `turn` gateways that adopt
+    one and the same (`wire.turn_of`).
     """
 
     key_id: int
     name: str
     digest: bytes
     request_id: str
+    turn: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +356,21 @@ class Answers(Protocol):
         """
         ...
 
-    async def renew(self, claims: Sequence[Claim]) -> None:
-        """Hold these for some more seconds, as far as nobody took them over."""
+    async def take_over(self, claim: Claim, turns: Mapping[str, int]) -> Claim | None:
+        """Take over the claim of a request that an engine has and no gateway, one of these by their
+        ids, if it is in this turn: the claim of the next turn. One of a higher turn must have run
+        out. None: none of them is this one, with this body, or it was taken over or has an answer.
+        """
+        ...
+
+    async def give_back(self, claim: Claim) -> None:
+        """Undo a `take_over`, as no engine has the request after all: who had it may live, and then
+        renews its claim. Else that runs out within seconds."""
+        ...
+
+    async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Hold these for some more seconds, as far as nobody took them over; those of them that go
+        on at another gateway, in a higher turn."""
         ...
 
     async def keep(self, claim: Claim, answer: KeptAnswer) -> bool:

@@ -1,14 +1,15 @@
 """Answers of idempotency keys in PostgreSQL: `inference.grants.Answers`.
 
 Each method is one statement, so two gateways that ask at once are put in order by the row's lock.
-Only `request_id` says whose a claim is: one that ran out while its gateway hung is still its own
-until somebody takes it over.
+Only `request_id` and `turn` say whose a claim is: one that ran out while its gateway hung is still
+its own until somebody takes it over. Who makes a new request of it has another id; who goes on with
+the same request, which its engine still has, is in a higher turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from inference.errors import IdempotencyKeyReused
@@ -17,15 +18,18 @@ from tenants.database import ANSWER_S, Database
 
 CLAIM_TIME = timedelta(seconds=15)
 """Without a renewal; what a retry waits at most when the first one's gateway was killed."""
+GIVEN_BACK_TIME = timedelta(seconds=6)
+"""Of a claim that was taken over in vain: longer than between two renewals."""
 KEPT_TIME = timedelta(hours=24)
 
 CLAIM = """
 WITH won AS (
     INSERT INTO tenants_idempotentanswer AS held (key_id, name, body_digest, request_id,
-                                                  claimed_until, content_type, created_at)
-    VALUES (%(key_id)s, %(name)s, %(digest)s, %(request_id)s, now() + %(claim_time)s, '', now())
+                                                  turn, claimed_until, content_type, created_at)
+    VALUES (%(key_id)s, %(name)s, %(digest)s, %(request_id)s, 1, now() + %(claim_time)s, '',
+            now())
     ON CONFLICT (key_id, name) DO UPDATE
-    SET body_digest = excluded.body_digest, request_id = excluded.request_id,
+    SET body_digest = excluded.body_digest, request_id = excluded.request_id, turn = 1,
         claimed_until = excluded.claimed_until, created_at = excluded.created_at,
         content_type = '', answer = NULL
     WHERE (held.answer IS NULL AND held.claimed_until <= now())
@@ -40,19 +44,40 @@ FROM tenants_idempotentanswer
 WHERE key_id = %(key_id)s AND name = %(name)s AND created_at > now() - %(kept_time)s
   AND (answer IS NOT NULL OR claimed_until > now()) AND NOT EXISTS (SELECT FROM won)
 """
+TAKE_OVER = """
+UPDATE tenants_idempotentanswer AS held
+SET turn = held.turn + 1, claimed_until = now() + %s
+FROM unnest(%s::text[], %s::int[]) AS running (request_id, turn)
+WHERE held.key_id = %s AND held.name = %s AND held.body_digest = %s AND held.answer IS NULL
+  AND held.request_id = running.request_id
+  AND (held.turn = running.turn OR (held.turn > running.turn AND held.claimed_until <= now()))
+RETURNING held.request_id, held.turn
+"""
+GIVE_BACK = """
+UPDATE tenants_idempotentanswer SET turn = turn - 1, claimed_until = now() + %s
+WHERE key_id = %s AND name = %s AND request_id = %s AND turn = %s AND answer IS NULL
+"""
 RENEW = """
-UPDATE tenants_idempotentanswer AS held SET claimed_until = now() + %s
-FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS mine (key_id, name, request_id)
-WHERE held.key_id = mine.key_id AND held.name = mine.name AND held.request_id = mine.request_id
-  AND held.answer IS NULL
+WITH mine AS (
+    SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::int[])
+        AS mine (key_id, name, request_id, turn)
+), renewed AS (
+    UPDATE tenants_idempotentanswer AS held SET claimed_until = now() + %s
+    FROM mine
+    WHERE held.key_id = mine.key_id AND held.name = mine.name
+      AND held.request_id = mine.request_id AND held.turn = mine.turn AND held.answer IS NULL
+)
+SELECT mine.request_id, mine.turn FROM mine JOIN tenants_idempotentanswer AS held
+    USING (key_id, name, request_id)
+WHERE held.turn > mine.turn
 """
 KEEP = """
 UPDATE tenants_idempotentanswer SET content_type = %s, answer = %s
-WHERE key_id = %s AND name = %s AND request_id = %s
+WHERE key_id = %s AND name = %s AND request_id = %s AND turn = %s
 """
 RELEASE = """
 DELETE FROM tenants_idempotentanswer
-WHERE key_id = %s AND name = %s AND request_id = %s AND answer IS NULL
+WHERE key_id = %s AND name = %s AND request_id = %s AND turn = %s AND answer IS NULL
 """
 
 
@@ -63,6 +88,12 @@ class _Found:
     request_id: str
     content_type: str
     answer: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    request_id: str
+    turn: int
 
 
 class PostgresAnswers:
@@ -104,10 +135,25 @@ class PostgresAnswers:
             return found.won
         return KeptAnswer(found.request_id, found.content_type, found.answer)
 
-    async def renew(self, claims: Sequence[Claim]) -> None:
-        """Hold these for `CLAIM_TIME` from now."""
-        keys, names, requests = zip(*map(_place, claims), strict=True)
-        await self._pool.execute(RENEW, [CLAIM_TIME, list(keys), list(names), list(requests)])
+    async def take_over(self, claim: Claim, turns: Mapping[str, int]) -> Claim | None:
+        """The claim of the next turn, if it is one of these; see `inference.grants.Answers`."""
+        place = [claim.key_id, claim.name, claim.digest]
+        values = [CLAIM_TIME, list(turns), list(turns.values()), *place]
+        rows = await self._pool.rows(_Turn, TAKE_OVER, values)
+        for row in rows:
+            return replace(claim, request_id=row.request_id, turn=row.turn)
+        return None
+
+    async def give_back(self, claim: Claim) -> None:
+        """Undo a `take_over`; see `inference.grants.Answers`."""
+        await self._pool.execute(GIVE_BACK, [GIVEN_BACK_TIME, *_place(claim)])
+
+    async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        """Hold these for `CLAIM_TIME` from now; those that are in a higher turn."""
+        places = [list(each) for each in zip(*map(_place, claims), strict=True)]
+        rows = await self._pool.rows(_Turn, RENEW, [*places, CLAIM_TIME])
+        ahead = {(row.request_id, row.turn) for row in rows}
+        return [claim for claim in claims if (claim.request_id, claim.turn) in ahead]
 
     async def keep(self, claim: Claim, answer: KeptAnswer) -> bool:
         """End the claim with its answer; False: it was taken over."""
@@ -119,6 +165,6 @@ class PostgresAnswers:
         await self._pool.execute(RELEASE, _place(claim))
 
 
-def _place(claim: Claim) -> tuple[int, str, str]:
+def _place(claim: Claim) -> tuple[int, str, str, int]:
     """What the statements know a claim by."""
-    return claim.key_id, claim.name, claim.request_id
+    return claim.key_id, claim.name, claim.request_id, claim.turn

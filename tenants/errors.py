@@ -122,3 +122,27 @@ class ConversationTooLarge(Refused):
     """The conversation is too large to be kept: begin a new one."""
 
     code = "conversation_too_large"
+
+
+class RevisionInRollout(Refused):
+    """A rollout moves tenants to this revision: pause or end that instead."""
+
+    code = "revision_in_rollout"
+
+
+class RolloutUnderWay(Refused):
+    """A rollout of this base model is under way: end it first."""
+
+    code = "rollout_under_way"
+
+
+class NotRollable(Refused):
+    """This revision cannot be rolled out."""
+
+    code = "not_rollable"
+
+
+class IllegalRolloutStep(Refused):
+    """The rollout's state does not allow this."""
+
+    code = "illegal_rollout_step"

@@ -45,11 +45,12 @@ from tenants.models import (
     Tenant,
     UsageEvent,
 )
+from tenants.naming import ISOLATION_TENANTS
 
 log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
 
-TENANTS = ("lorikeet-isolation-a", "lorikeet-isolation-b")
+TENANTS = ISOLATION_TENANTS
 QUESTION = "Tell me about the sea."
 MAX_TOKENS = 24
 ROUNDS = 4
@@ -180,6 +181,15 @@ class Installation:
         if version["state"] != "ready":
             raise NotReady(f"The adapter of {voice.tenant} is {version['state']}.")
 
+    def revisions(self, voice: Voice) -> dict[str, str]:
+        """The revision of each connected engine, by its id."""
+        headers = {"Authorization": f"Bearer {voice.key}"}
+        try:
+            answer = self._console.get("/api/v1/engines", headers=headers).raise_for_status()
+        except httpx.HTTPError as error:
+            raise CannotTell(f"The console: {error or type(error).__name__}") from error
+        return {one["id"]: one["pool_revision"] for one in answer.json()["results"]}
+
     def _sent(
         self, client: httpx.Client, voice: Voice, path: str, **content: Any
     ) -> httpx.Response:
@@ -202,12 +212,15 @@ def check(base: BaseModel) -> IsolationCheck:
     """
     passed: bool | None = None
     engines: list[str] = []
+    revisions: set[str] = set()
     try:
         with _installation() as here, _voices(base) as voices:
             for seed, voice in enumerate(voices[2:]):
                 here.install(voice, base, seed)
             found = findings(here.ask, voices)
             engines = _engines(here.ids)
+            known = here.revisions(voices[0])
+            revisions = {known.get(engine, "") for engine in engines}
         passed = not found
     except NotReady:
         raise
@@ -215,7 +228,11 @@ def check(base: BaseModel) -> IsolationCheck:
         found = [str(reason)]
     log.info("isolation_checked", base_model=base.name, passed=passed, findings=found)
     return IsolationCheck.objects.create(
-        base_model=base.name, passed=passed, findings=found, engines=engines
+        base_model=base.name,
+        passed=passed,
+        findings=found,
+        engines=engines,
+        revision=revisions.pop() if len(revisions) == 1 else "",
     )
 
 

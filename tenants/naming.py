@@ -25,6 +25,8 @@ INFERENCE = "inference"
 """The scope of keys that may infer."""
 ACTIVE = "active"
 """The status of a tenant that is not suspended."""
+ISOLATION_TENANTS = ("lorikeet-isolation-a", "lorikeet-isolation-b")
+"""The platform's own, by which it checks that tenants are kept apart (`tenants.isolation`)."""
 LIVE = "live"
 """The alias that a name without `@` means."""
 

@@ -22,6 +22,7 @@ MINUTE_S = 60.0
 """Window of per-minute limits: usage keeps falling for this long after a request."""
 DAY_S = 86_400.0
 LIMITS_S = 2.0
+ROLLOUTS_S = 3.0
 
 
 class Signals:
@@ -82,6 +83,10 @@ class Signals:
         """Time of the latest point in the history."""
         last_at = max((point.at for point in self._history.points()), default=None)
         return dict.fromkeys(keys, last_at)
+
+    def rollouts(self, keys: Sequence[Key], now: float) -> Values:
+        """Differs every few seconds: no gateway knows what a worker sees."""
+        return dict.fromkeys(keys, now // ROLLOUTS_S)
 
     def adapters(self, keys: Sequence[Key], now: float) -> Values:
         """A tenant's adapters and versions, and which of them are loaded on engines."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from frontend.live.feeds import Key
-from frontend.live.signals import LIMITS_S, Signals, Values
+from frontend.live.signals import LIMITS_S, ROLLOUTS_S, Signals, Values
 from frontend.tickets import WHOLE, Ticket
 from inference.gateway.fleet.history import STEP_S
 
@@ -49,6 +49,8 @@ _ALL: Sequence[Topic] = (
     Topic("fleet", None, Signals.fleet, whole=True),
     #   what engines are doing now
     Topic("figures", None, Signals.figures, whole=True),
+    #   the time: a worker looks at rollouts every few seconds
+    Topic("rollouts", None, Signals.rollouts, whole=True, every_s=ROLLOUTS_S),
     #   each new point of the history
     Topic("history", None, Signals.history, whole=True, every_s=STEP_S / 2),
 )

@@ -3,11 +3,15 @@
 An answer is a growing text, so a socket that reconnects only says how much of it it has: nothing is
 lost or repeated, and a slow socket gets fewer, longer messages. An answer that nobody reads is
 aborted after GRACE_S; one that has ended is dropped after GRACE_S.
+
+An answer whose gateway is gone goes on on its engine, which knows it by a label: whichever gateway
+the page then reaches takes it over and has all of its text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,12 +26,14 @@ from frontend.sockets import Message
 from inference.errors import (
     ClientDisconnected,
     InferenceError,
+    NotFound,
     Overloaded,
     PayloadTooLarge,
 )
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.hub import new_id
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.fleet.orphans import Found
+from inference.gateway.fleet.stream import Gone, Stream
 from inference.gateway.measuring.records import Asked
 from inference.grants import Grant
 from inference.link.wire import Delta, Wait
@@ -42,8 +48,18 @@ GRACE_S = 30.0
 MAX_RUNNING = 8
 """Answers that one person may have generated at a time: four panes, and some abandoned ones."""
 
+ADOPTED_WITHIN_S = 8.0
+"""How long an engine may take to tell of an answer whose gateway is gone: it notices that at once,
+but may dial this gateway, if it was just started, only every five seconds or so."""
+
 Owner = tuple[int, int]
 """User id and tenant id."""
+
+
+def label_of(owner: Owner, id: str) -> str:
+    """By which engines and gateways know this person's answer."""
+    user_id, tenant_id = owner
+    return hashlib.sha256(f"{user_id}/{tenant_id}/{id}".encode()).hexdigest()[:32]
 
 
 class Grants(Protocol):
@@ -64,6 +80,8 @@ class Answer:
         self.grant: Grant | None = None
         self.call: Call | None = None
         self.span: Span | None = None
+        self.left = False
+        """This gateway ends: another one goes on with it."""
         self.readers: set[Callable[[], None]] = set()
         """Called whenever there is something new."""
         self.timer: asyncio.TimerHandle | None = None
@@ -73,7 +91,7 @@ class Answer:
 
     def begin(self, stream: Stream) -> None:
         """The request was admitted; cancel it if the user stopped it before that."""
-        self.stream = stream
+        self.stream, self.request_id = stream, stream.id
         if self._stopped:
             stream.cancel(ClientDisconnected.code)
 
@@ -104,6 +122,13 @@ class Answer:
         """Record how it ended."""
         self.outcome = outcome
         self._tell()
+
+    def leave(self) -> bool:
+        """Whether another gateway goes on with it; its readers are to go there."""
+        if self.stream is not None and self.stream.elsewhere:
+            self.left = True
+            self._tell()
+        return self.left
 
     def _tell(self) -> None:
         for tell in tuple(self.readers):
@@ -148,8 +173,10 @@ class Playground:
         *,
         max_body_bytes: int,
         grace_s: float = GRACE_S,
+        adopted_within_s: float = ADOPTED_WITHIN_S,
     ) -> None:
         self._dispatcher, self._grants = dispatcher, grants
+        self._adopted_within_s = adopted_within_s
         self._max_body_bytes, self._grace_s = max_body_bytes, grace_s
         self._answers: dict[tuple[Owner, str], Answer] = {}
 
@@ -159,15 +186,24 @@ class Playground:
         Raises:
             Overloaded: this person has too many answers being generated.
         """
-        if (known := self.find(owner, start.id)) is not None:
-            return known
+        return self.find(owner, start.id) or self._begin(owner, start.id, start)
+
+    def resume(self, owner: Owner, id: str) -> Answer:
+        """An answer that was begun before, here or at a gateway that is gone; it fails if it is
+        nowhere.
+
+        Raises:
+            Overloaded: as `start`.
+        """
+        return self.find(owner, id) or self._begin(owner, id, None)
+
+    def _begin(self, owner: Owner, id: str, start: Start | None) -> Answer:
         running = sum(
             1 for one in self._answers.values() if one.owner == owner and one.outcome is None
         )
         if running >= MAX_RUNNING:
             raise Overloaded(f"{running} of your answers are being generated: stop one first.")
-        answer = Answer(owner, start.id)
-        self._answers[owner, start.id] = answer
+        answer = self._answers[owner, id] = Answer(owner, id)
         answer.task = asyncio.create_task(self._generate(answer, start))
         return answer
 
@@ -198,13 +234,14 @@ class Playground:
         if answer.outcome is not None:
             self._answers.pop((answer.owner, answer.id), None)
 
-    async def _generate(self, answer: Answer, start: Start) -> None:
+    async def _generate(self, answer: Answer, start: Start | None) -> None:
         records, error = self._dispatcher.records, None
         answer.span = records.begin(CHAT.name, answer.began)
         try:
             answer.end(await self._outcome(answer, start))
         except InferenceError as raised:
-            error = raised
+            if not answer.leave():
+                error = raised
         except Exception:
             log.exception("playground_crashed", request_id=answer.request_id)
             error = InferenceError()
@@ -224,22 +261,54 @@ class Playground:
             )
             records.ended(asked, error)
 
-    async def _outcome(self, answer: Answer, start: Start) -> Outcome:
-        """Generate the answer, along the same path as every API request."""
-        call = answer.call = self._call_of(start)
+    async def _outcome(self, answer: Answer, start: Start | None) -> Outcome:
+        """Generate the answer, along the same path as every API request; or go on with it, if an
+        engine has it and no gateway."""
+        call = answer.call = None if start is None else self._call_of(start)
         with timed(answer.span, "authenticate"):
             grant = answer.grant = await self._grants.playground(answer.owner[1])
-        id, watch, trace = answer.request_id, answer.waits, answer.span
-        async with self._dispatcher.generation(id, grant, call, watch, trace) as stream:
-            answer.begin(stream)
-            reason = ""
-            while isinstance(delta := await stream.read(), Delta):
-                news = read(delta)
-                reason = news.finish_reason or reason
-                answer.enter("generating")
-                answer.add(news)
-            said = delta.finish_reason or reason or "stop"
-            return messages.finished(answer.id, stream, delta, said)
+        label, within_s = label_of(answer.owner, answer.id), 0.0
+        if call is None:
+            answer.enter("moving")
+            within_s = self._adopted_within_s
+        found = await self._dispatcher.found(grant.key_id, label, within_s)
+        if found is not None:
+            return await self._adopted(answer, grant, found, call)
+        if call is None:
+            raise _left_too_long()
+        generation = self._dispatcher.generation(
+            answer.request_id,
+            grant,
+            call,
+            answer.waits,
+            trace=answer.span,
+            adoptable=True,
+            label=label,
+        )
+        async with generation as stream:
+            return await self._read(answer, stream)
+
+    async def _adopted(
+        self, answer: Answer, grant: Grant, found: Found, call: Call | None
+    ) -> Outcome:
+        call = answer.call = call or Call(CHAT, found.orphan.model, stream=True)
+        adoption = self._dispatcher.adoption(found, grant, call, answer.waits, trace=answer.span)
+        try:
+            async with adoption as stream:
+                return await self._read(answer, stream)
+        except Gone:
+            raise _left_too_long() from None
+
+    async def _read(self, answer: Answer, stream: Stream) -> Outcome:
+        answer.begin(stream)
+        reason = ""
+        while isinstance(delta := await stream.read(), Delta):
+            news = read(delta)
+            reason = news.finish_reason or reason
+            answer.enter("generating")
+            answer.add(news)
+        said = delta.finish_reason or reason or "stop"
+        return messages.finished(answer.id, stream, delta, said)
 
     def _call_of(self, start: Start) -> Call:
         body = start.body()
@@ -247,6 +316,10 @@ class Playground:
             raise PayloadTooLarge(f"The messages are over {self._max_body_bytes} bytes.")
         Shape().feed(body)
         return CHAT.parse(body)
+
+
+def _left_too_long() -> NotFound:
+    return NotFound("This answer cannot be resumed: it was left too long.")
 
 
 @dataclass(frozen=True, slots=True)

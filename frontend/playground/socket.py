@@ -10,7 +10,7 @@ import asyncio
 
 from frontend.playground.answers import Answer, Owner, Playground, View
 from frontend.playground.messages import Failed, Resume, Start, Stop, decode, id_of
-from frontend.sockets import NOT_ALLOWED, Ping, Pong, Refused, hear, say, tell_always
+from frontend.sockets import GONE, NOT_ALLOWED, Ping, Pong, Refused, hear, say, tell_always
 from frontend.tickets import Ticket
 from inference.errors import InferenceError, NotFound
 from inference.gateway.exchange import Receive, Scope, Send
@@ -19,14 +19,15 @@ from inference.gateway.exchange import Receive, Scope, Send
 class PlaygroundSocket:
     """Serves the sockets of all tenants; the router passes the `slug`."""
 
-    def __init__(self, playground: Playground) -> None:
-        self._playground = playground
+    def __init__(self, playground: Playground, closed: asyncio.Event) -> None:
+        """Once it is `closed`, pages are sent away as soon as they have their answers."""
+        self._playground, self._closed = playground, closed
 
     async def __call__(self, ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
         if ticket.slug != scope["url_route"]["kwargs"]["slug"]:
             raise Refused(NOT_ALLOWED)
         owner = (ticket.user_id, ticket.tenant_id)
-        await Connection(self._playground, owner, receive, send).run()
+        await Connection(self._playground, owner, receive, send).run(self._closed)
 
 
 class Connection:
@@ -37,21 +38,39 @@ class Connection:
         self._receive, self._send = receive, send
         self._views: dict[str, View] = {}
         self._news = asyncio.Event()
+        self._unread = asyncio.Condition()
 
-    async def run(self) -> None:
+    async def run(self, closed: asyncio.Event) -> None:
         """Serve the socket until it closes.
 
         Raises:
-            Refused: the page was silent for too long.
+            Refused: the page was silent for too long, or is to go to another gateway.
         """
+        reading = asyncio.create_task(self._read())
+        leaving = asyncio.create_task(self._leave(closed))
         writer = asyncio.create_task(tell_always(self._news, self._views, self._tell))
         try:
-            while (text := await hear(self._receive)) is not None:
-                await self._take(text)
+            await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done():
+                raise Refused(GONE)
+            reading.result()
         finally:
-            writer.cancel()
+            for task in (reading, leaving, writer):
+                task.cancel()
             for view in self._views.values():
                 self._playground.leave(view.answer, self._news.set)
+
+    async def _read(self) -> None:
+        while (text := await hear(self._receive)) is not None:
+            await self._take(text)
+
+    async def _leave(self, closed: asyncio.Event) -> None:
+        """Until its answers go on at another gateway, or there are none and this one ends."""
+        await closed.wait()
+        async with self._unread:
+            await self._unread.wait_for(
+                lambda: all(view.answer.left for view in self._views.values())
+            )
 
     async def _take(self, text: str | bytes) -> None:
         id = ""
@@ -67,13 +86,12 @@ class Connection:
     def _act(self, message: Start | Stop | Resume) -> None:
         if isinstance(message, Start):
             return self._watch(self._playground.start(self._owner, message))
-        answer = self._playground.find(self._owner, message.id)
-        if answer is None:
+        if isinstance(message, Resume):
+            answer = self._playground.resume(self._owner, message.id)
+            return self._watch(answer, max(0, message.after), max(0, message.tokens))
+        if (known := self._playground.find(self._owner, message.id)) is None:
             raise NotFound("This answer cannot be resumed: it was left too long.")
-        if isinstance(message, Stop):
-            answer.stop()
-        else:
-            self._watch(answer, max(0, message.after), max(0, message.tokens))
+        known.stop()
 
     def _watch(self, answer: Answer, sent: int = 0, tokens_sent: int = 0) -> None:
         self._views[answer.id] = View(answer, sent, tokens_sent)
@@ -86,3 +104,6 @@ class Connection:
         if view.over and self._views.get(view.answer.id) is view:
             del self._views[view.answer.id]
             self._playground.leave(view.answer, self._news.set)
+        if view.over or view.answer.left:
+            async with self._unread:
+                self._unread.notify_all()

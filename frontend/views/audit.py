@@ -37,6 +37,10 @@ KINDS = {
     "credential": "engine credential",
     "quarantined": "quarantined entry",
     "conversation": "conversation",
+    "base model": "base model",
+    "revision": "revision",
+    "rollout": "rollout",
+    "turn": "turn in a rollout",
 }
 ACTIONS = ("created", "changed", "deleted", "viewed")
 COLUMNS = (

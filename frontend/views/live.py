@@ -25,6 +25,7 @@ from frontend.views import overview as overview_page
 from frontend.views.operate import engines as fleet_page
 from frontend.views.operate import overview as installation_page
 from frontend.views.operate import requests as all_requests
+from frontend.views.operate import rollouts as rollouts_page
 from frontend.views.requests.requests import RequestFilter, form_of, mark_of, rows_of
 from tenants.models import Tenant
 from tenants.models.usage import UsageEventQuerySet
@@ -61,6 +62,14 @@ def figures(request: HttpRequest) -> Shown:
 
 def history(request: HttpRequest) -> Shown:
     return "operate/history.html", fleet_page.past(fleet_page.chosen(request))
+
+
+def rollouts(request: HttpRequest) -> Shown:
+    """The rollout that the query names."""
+    pk = request.GET.get("rollout", "")
+    if not pk.isdecimal() or len(pk) > 18:
+        raise Http404
+    return "operate/rollout_part.html", rollouts_page.state(int(pk))
 
 
 # --- Requests ------------------------------------------------------------------------------------
@@ -128,6 +137,7 @@ OF_TENANT: Sequence[URLPattern] = [
 OF_ALL: Sequence[URLPattern] = [
     _of_all("fleet", _part(fleet)),
     _of_all("figures", _part(figures)),
+    _of_all("rollouts", _part(rollouts)),
     _of_all("history", _part(history)),
     _of_all("requests", everybodys_requests),
 ]

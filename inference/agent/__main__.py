@@ -26,6 +26,7 @@ from inference.agent.failures import Failures
 from inference.agent.journal import shared
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
+from inference.agent.keeping import KEPT_BYTES
 from inference.environ import BadSetting
 
 log = structlog.get_logger(__name__)
@@ -148,6 +149,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="an engine that is busy and ends no step for so long hangs, and is started again; 0: "
         "never. Longer than its longest step: the first may compile (ENGINE_HUNG_AFTER_S)",
+    )
+    add(
+        "--kept-answers",
+        type=environ.parse_size,
+        default=KEPT_BYTES,
+        metavar="SIZE",
+        help="memory for answers with an idempotency key, and of the playground, which go on when "
+        "their gateway is lost; of each tenant a quarter of it",
     )
     add(
         "--log-level",
@@ -335,6 +344,7 @@ async def serve(
                 failures=Failures.open(options.journal_dir),
                 hung_after_s=options.hung_after,
                 tracer=tracer,
+                kept_bytes=options.kept_answers,
                 **queue,
             )
             gc_tuning.settle()

@@ -11,6 +11,9 @@ there. The other way round, this agent gives requests up when it must go before 
 `done` says `moved`, and their gateway has another engine go on with them. What cannot be gone on
 with is a whole answer with log-probabilities, because those of its tokens are nowhere but on the
 engine that computed them; a gateway begins it anew.
+
+A request whose gateway is gone ends with it, unless it came with a grace: then it goes on for that
+time, and whichever gateway adopts it gets all of its answer (`keeping`).
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ from inference.agent.job import CANCELLED, Job, fault_of, reason_of
 from inference.agent.journal.billing import Billing
 from inference.agent.journal.files import JournalFailed
 from inference.agent.journal.journal import Journal
+from inference.agent.keeping import KEPT_BYTES, Keeping
 from inference.agent.link import Link
 from inference.agent.outbox import too_long
 from inference.agent.progress import Progress
@@ -44,7 +48,19 @@ from inference.agent.warm_prefixes import Change, WarmPrefixes
 from inference.agent.watchdog import until_hung
 from inference.errors import EngineFailed, InferenceError, Overloaded
 from inference.link import wire
-from inference.link.wire import MOVED, Done, EngineStats, Fault, Frame, Load, Loaded, Suspect
+from inference.link.wire import (
+    GONE,
+    LEFT,
+    MOVED,
+    Done,
+    EngineStats,
+    Fault,
+    Frame,
+    Load,
+    Loaded,
+    Suspect,
+    Usage,
+)
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS, Registry
 from inference.tracing import Attributes, Tracer
@@ -60,6 +76,9 @@ MAX_AWAITED = 64
 
 FAREWELL_S = 2.0
 """How long the gateways are waited for while they are told that the engine failed, or goes."""
+
+GATEWAY_LOST = "gateway_lost"
+"""The finish reason of what nobody came for."""
 
 Task = asyncio.Task[Done | Loaded]
 """What runs a job; its result is the job's last word."""
@@ -82,13 +101,14 @@ class Agent:
         failures: Failures | None = None,
         hung_after_s: float = 300.0,
         tracer: Tracer | None = None,
+        kept_bytes: int = KEPT_BYTES,
         operations: Registry = OPERATIONS,
         **queue: Any,
     ) -> None:
         """`credential` is what it shows to gateways; `max_running` requests on the engine at once,
         `max_resident` adapters loaded; an engine that answers nothing for `hung_after_s` while it
-        is busy hangs (0: never); `tracer` makes spans of requests; `queue` holds further options of
-        `Queue`."""
+        is busy hangs (0: never); so many bytes of answers are kept for gateways that come for
+        them; `tracer` makes spans of requests; `queue` holds further options of `Queue`."""
         self.id = id
         self._run_id = uuid4().hex
         self._engine, self._store, self._credential = engine, store, credential
@@ -103,6 +123,12 @@ class Agent:
             **queue,
         )
         self._watch = Progress(self._queue)
+        self._keeping = Keeping(kept_bytes)
+        self._nobodys = asyncio.Event()
+        self._nobodys.set()
+        """No answer is without a gateway."""
+        self._adopted: dict[str, str] = {}
+        """Keys of the jobs that gateways adopted, by those of their attempts."""
         self._warm = WarmPrefixes()
         self._tells_warmth = engine.cache_news() is not None
         self._residency = Residency(engine, store, self._slots, self._publish)
@@ -186,6 +212,7 @@ class Agent:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
+                await self._nobodys.wait()  # somebody may still come for what is kept
                 await self._settled()
         except TimeoutError:
             await self._move()
@@ -197,6 +224,9 @@ class Agent:
         ending = [self._tasks[key] for key in moving]
         for key in moving:
             self._cancel(key, MOVED)
+        for job in [one for one in self._jobs.values() if one.link is None]:
+            self._cancel(job.key, GATEWAY_LOST)
+            ending.append(self._tasks[job.key])
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await asyncio.gather(*ending, return_exceptions=True)
@@ -242,8 +272,8 @@ class Agent:
         match frame:
             case wire.Submit() | Load():
                 self._begin(Job.of(frame, link), frame)
-            case wire.Cancel(id=id, reason=reason, attempt=attempt):
-                self._cancel(key_of(id, attempt), reason)
+            case wire.Adopt() | wire.Cancel():
+                self._heard_of_job(frame, link)
             case wire.UsageAck(ids=ids, attempts=attempts):  # ids by gateways of version 1
                 self._billing.acknowledged([*attempts, *((id, 1) for id in ids)], link.url)
                 self._note_billed()
@@ -264,6 +294,13 @@ class Agent:
             case _:
                 pass
 
+    def _heard_of_job(self, frame: wire.Adopt | wire.Cancel, link: Link) -> None:
+        """What a gateway wants of a request that is here."""
+        if isinstance(frame, wire.Adopt):
+            self._adopt(frame, link)
+        else:
+            self._heard_cancel(frame, link)
+
     def _heard_of_others(self, frame: wire.Served | wire.Suspects) -> None:
         """What gateways pass on of other engines' agents."""
         if isinstance(frame, wire.Served):
@@ -274,19 +311,24 @@ class Agent:
     def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
         self.joined.set()
         self._billing.link_up(link.url, frame.version)
+        if orphans := self._keeping.orphans():
+            link.post(wire.Orphans(orphans))
         if known := self._failures.known():
             link.post(wire.Suspects(known))
         self._follow(frame.gateways)
 
     def dropped(self, link: Link) -> None:
-        """The gateway is gone, and with it everybody who waited for what it asked for."""
+        """The gateway is gone, or could not be dialled: what it asked for ends, unless somebody may
+        come for it."""
+        now = time.monotonic()
         self._billing.link_down(link.url)
         self._note_billed()
+        self._keeping.in_vain(link.url, now)
         for job in list(self._jobs.values()):
-            if job.link is link:
+            if job.link is link and not self._keeping.lost(job, now):
                 job.link = None
-                job.cancel_reason = "gateway_lost"
-                self._tasks[job.key].cancel()
+                self._cancel(job.key, GATEWAY_LOST)
+        self._keeping.left_behind(link.url, now)
 
     def sending(self) -> None:
         """Something is about to leave: the journal has first what it follows from.
@@ -338,6 +380,8 @@ class Agent:
 
     def _begin(self, job: Job, frame: wire.Submit | Load) -> None:
         self._jobs[job.key] = job
+        if isinstance(frame, wire.Submit) and frame.grace_s > 0:
+            self._keeping.begin(job, frame.resume)
         self._idle.clear()
         work = (
             self._generate(job, frame)
@@ -356,6 +400,7 @@ class Agent:
             self._note_failure(DIED)
         self._failures.end_trial(job)
         del self._jobs[job.key], self._tasks[job.key]
+        self._adopted.pop(key_of(job.id, job.attempt), None)
         self._watch.discard(job)
         self._charge(job)
         self._queue.finish(job.key, time.monotonic())
@@ -370,6 +415,7 @@ class Agent:
             if word.fault is None and word.finish_reason not in (CANCELLED, MOVED):
                 self._tell_all(self._failures.ended_well(job))
             self._billing.close(job, word.usage, reason, time.monotonic())
+            self._keeping.ended(job, word, time.monotonic())
         if job.link is not None:
             job.link.post(word)
         if not self._jobs:
@@ -406,7 +452,7 @@ class Agent:
             frame = msgspec.structs.replace(frame, body=b"", resume=None)  # it lives long
             job.submitted_at = time.monotonic()
             self._watch.moved(job)
-            self._billing.open(job, frame.account, frame.model)
+            self._billing.open(job)
             if job.prefix is not None:
                 self._warm.expect(job.key, job.prefix)
             self.sending()  # to the engine, where it costs something
@@ -467,8 +513,62 @@ class Agent:
             self._billing.advanced(job)
             if (error := too_long(delta)) is not None:
                 raise error
+            self._keeping.note(job, delta)
             if job.link is not None:
                 job.link.add(delta)
+
+    # --- answers without a gateway (keeping.Keeping) ---------------------------------------------
+
+    def _adopt(self, frame: wire.Adopt, link: Link) -> None:
+        """A gateway comes for an answer whose own one is gone."""
+        kept = self._keeping.adopt((frame.id, frame.of))
+        if kept is None:
+            link.post(Done(frame.id, Usage(), GONE, attempt=frame.attempt))
+            return
+        job, now = kept.job, time.monotonic()
+        job.link = link
+        self._adopted.pop(key_of(job.id, job.attempt), None)
+        log.info("answer_adopted", request_id=job.id, gateway=link.url, attempt=frame.attempt)
+        if (done := kept.done) is None:
+            self._billing.adopted(job, frame.attempt, frame.account, now)
+            self._adopted[key_of(job.id, job.attempt)] = job.key
+        else:
+            ended = done.usage, reason_of(done, CANCELLED)
+            self._billing.adopted_ended(job, frame.attempt, frame.account, ended, now)
+        if kept.text:
+            link.add(kept.text.delta(job.id, job.attempt))
+        if done is not None:
+            link.post(msgspec.structs.replace(done, attempt=job.attempt))
+        elif frame.watched:
+            self._watch.add(job)
+            self._watch.moved(job)
+        self._tell_orphans()
+
+    def _heard_cancel(self, frame: wire.Cancel, link: Link) -> None:
+        key = key_of(frame.id, frame.attempt)
+        key = self._adopted.get(key, key)
+        job = self._jobs.get(key)
+        if job is None or job.attempt != frame.attempt:
+            self._keeping.cancel((frame.id, frame.attempt))
+        elif frame.reason != LEFT or job.link is not link:
+            self._cancel(key, frame.reason)
+        elif self._keeping.lost(job, time.monotonic(), at_once=True):
+            link.post(Done(job.id, job.usage(), LEFT, attempt=job.attempt))
+            self._tell_orphans()
+        else:
+            self._cancel(key, GATEWAY_LOST)
+
+    def _tell_orphans(self) -> None:
+        """Gateways hear of answers that they may come for; what was kept for long enough ends."""
+        news = self._keeping.look(time.monotonic())
+        for job in news.over:
+            self._cancel(job.key, GATEWAY_LOST)
+        for link, _ in self._links.values() if news.orphans or news.gone else ():
+            link.post(wire.Orphans(news.orphans, news.gone))
+        if not self._keeping:
+            self._nobodys.set()
+        else:
+            self._nobodys.clear()
 
     async def _probe(self, job: Job, frame: Load) -> Loaded:
         structlog.contextvars.bind_contextvars(request_id=job.id)
@@ -523,6 +623,7 @@ class Agent:
             self._tell(job)
             self._charge(job)
         self._warm.hear(self._engine.cache_news() or ())
+        self._tell_orphans()
         self._admit()  # patience runs out without any other event
         with suppress(EngineFailed):  # `run` sees that it failed
             self.sending()  # maybe nobody is there to be told, and the journal is all that hears

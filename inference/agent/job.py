@@ -15,6 +15,8 @@ from inference.agent.link import Link
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
 from inference.link.wire import (
     MOVES_SINCE,
+    NOBODY,
+    Account,
     AdapterRef,
     Delta,
     Done,
@@ -40,7 +42,7 @@ class Job:
     id: str
     adapter: AdapterRef | None
     link: Link | None
-    """None once the gateway is gone: there is nobody left to tell."""
+    """None while there is no gateway to tell."""
     is_probe: bool = False
     attempt: int = 1
     wants_ids: bool = False
@@ -59,6 +61,9 @@ class Job:
     admitted_at: float | None = None
     submitted_at: float | None = None
     first_token_at: float | None = None
+    """When the engine first said something: of an answer that doesn't stream that is its end."""
+    counted_at: float | None = None
+    """When tokens of it were first noticed: of such an answer to a tenth of a second."""
     turn: asyncio.Future[None] | None = None
     cancel_reason: str = CANCELLED
     journaled: bool = False
@@ -67,6 +72,20 @@ class Job:
     """What the gateway was told of the meter."""
     inherited: Usage = NOTHING
     """What lower attempts used, of which this one goes on; the meter begins with it."""
+    opened: Usage = NOTHING
+    """What its entry in the journal begins with: what is inherited, and once another gateway has
+    adopted it all that there was."""
+    account: Account = NOBODY
+    model: str = ""
+    """As shown in the answer."""
+    grace_s: float = 0.0
+    """For how long it outlives its gateway."""
+    label: str = ""
+    key: str = field(init=False)
+    """Names it in the agent, from its first attempt here on."""
+
+    def __post_init__(self) -> None:
+        self.key = key_of(self.id, self.attempt)
 
     @classmethod
     def of(cls, frame: Submit | Load, link: Link) -> Job:
@@ -87,12 +106,12 @@ class Job:
             meter=_meter_of(inherited),
             told=_meter_of(inherited),
             inherited=inherited,
+            opened=inherited,
+            account=frame.account,
+            model=frame.model,
+            grace_s=frame.grace_s,
+            label=frame.label,
         )
-
-    @property
-    def key(self) -> str:
-        """Names this attempt in the agent."""
-        return key_of(self.id, self.attempt)
 
     @property
     def movable(self) -> bool:
@@ -118,7 +137,7 @@ class Job:
             ("queue", self.queued_at if adapter else None),
             ("load adapter" if adapter else "prefill", self.admitted_at),
             ("prefill", self.submitted_at if adapter else None),
-            ("decode", self.first_token_at),
+            ("decode", self.counted_at),
         ]
         reached = [(name, since) for name, since in marks if since is not None]
         for (name, since), (_, until) in pairwise([*reached, ("", now)]):
@@ -150,6 +169,8 @@ class Job:
         text, chunks, ids = (output.text, output.chunks, output.ids) if output else ("", (), {})
         if not (text or tokens or chunks or ids):
             return None
+        if self.counted_at is None:
+            self.counted_at = time.monotonic()
         prompt = meter.prompt_tokens - told.prompt_tokens
         cached = meter.cached_tokens - told.cached_tokens
         told.completion_tokens = meter.completion_tokens

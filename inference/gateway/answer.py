@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from inference.gateway.exchange import EVENT_STREAM, Exchange
+from inference.gateway.exchange import EVENT_STREAM, Exchange, Headers
 from inference.gateway.fleet.stream import Stream
 from inference.link.wire import Delta, Done
 from inference.operations.operation import Framing
@@ -15,7 +15,9 @@ CHUNKS_AT_ONCE = 256
 millisecond; who reads slowly may find thousands."""
 
 
-async def write_whole(exchange: Exchange, stream: Stream, framing: Framing) -> None:
+async def write_whole(
+    exchange: Exchange, stream: Stream, framing: Framing, headers: Headers = ()
+) -> None:
     """One JSON body, when the engine has ended."""
     parts: list[str] = []
     while isinstance(news := await stream.read(), Delta):
@@ -25,14 +27,16 @@ async def write_whole(exchange: Exchange, stream: Stream, framing: Framing) -> N
         body = framing.whole(text, reason, news.usage, stream.limited)
     else:
         body = framing.response(news.response, stream.limited)
-    await exchange.reply(200, body)
+    await exchange.reply(200, body, headers)
 
 
-async def write_stream(exchange: Exchange, stream: Stream, framing: Framing) -> None:
+async def write_stream(
+    exchange: Exchange, stream: Stream, framing: Framing, headers: Headers = ()
+) -> None:
     """Server-sent events. Headers go out with the first news, so that an early failure still gets
     its HTTP status."""
     news = await stream.read()
-    await exchange.begin(200, EVENT_STREAM)
+    await exchange.begin(200, [*EVENT_STREAM, *headers])
     whole_chunks = isinstance(news, Delta) and bool(news.chunks)
     opening = b"" if whole_chunks else framing.opening()
     while isinstance(news, Delta):

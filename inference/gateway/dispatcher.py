@@ -6,20 +6,30 @@ so that limits, queue and ledger are the same for all of them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import NamedTuple
 
 from inference.errors import ClientDisconnected
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.fleet.order import Order, Watch
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.fleet.orphans import Found
+from inference.gateway.fleet.stream import Gone, Stream
 from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.tick import Tick
-from inference.grants import Directory, Grant, Limiter
-from inference.link.wire import BATCH
+from inference.grants import Directory, Grant, Limiter, Price
+from inference.link.wire import BATCH, turn_of
 from inference.operations.call import Call
 from inference.tracing import Span, Tracer, timed
+
+
+class Keeping(NamedTuple):
+    """For how long an answer outlives its gateway, and by what others know it then."""
+
+    grace_s: float
+    label: str
 
 
 class Dispatcher:
@@ -32,14 +42,15 @@ class Dispatcher:
         limiter: Limiter,
         *,
         timeout_s: float,
+        grace_s: float = 0.0,
         tracer: Tracer | None = None,
     ) -> None:
-        """`timeout_s` bounds one request from its arrival here to its last token; `tracer` makes
-        spans of requests."""
+        """`timeout_s` bounds one request from its arrival here to its last token; for `grace_s`
+        engines keep answers whose gateway is gone; `tracer` makes spans of requests."""
         self.records = Records(hub.measures, tracer)
         self._hub, self._directory, self._limiter = hub, directory, limiter
         self._prompts = PromptLengths()
-        self.timeout_s = timeout_s
+        self.timeout_s, self._grace_s = timeout_s, grace_s
 
     @asynccontextmanager
     async def generation(
@@ -48,29 +59,121 @@ class Dispatcher:
         grant: Grant,
         call: Call,
         watch: Watch | None = None,
+        *,
         trace: Span | None = None,
+        adoptable: bool = False,
+        label: str = "",
     ) -> AsyncIterator[Stream]:
         """The stream of one request's answer; left before its end, the engine aborts it. `watch` is
         told what it waits for, by engines that know how to. The call's body is taken. `trace` is
-        the request's span.
+        the request's span. One that is `adoptable` outlives this gateway for a grace: others know
+        it by its id, or this `label`.
 
         Raises:
             InferenceError: it is refused; nothing stays reserved.
         """
         body_bytes = len(call.body)
-        stream = await self._admit(id, grant, call, watch, trace)
+        keeping = Keeping(self._grace_s if adoptable else 0.0, label)
+        stream = await self._admit(id, grant, call, watch, keeping, trace)
         try:
             yield stream
         finally:
             stream.cancel(ClientDisconnected.code)
             self._learn(stream, body_bytes)
 
+    def running(self, key_id: int) -> Mapping[str, int]:
+        """The requests of this API key that engines have and no gateway, with their turns; none for
+        a gateway that ends."""
+        return {} if self._hub.closing else self._hub.orphans.turns(key_id)
+
+    async def found(self, key_id: int, label: str, within_s: float) -> Found | None:
+        """The one with this label, as soon as an engine tells of it."""
+        return await self._hub.orphans.labelled(key_id, label, within_s)
+
+    @asynccontextmanager
+    async def adoption(
+        self,
+        found: Found | str,
+        grant: Grant,
+        call: Call,
+        watch: Watch | None = None,
+        *,
+        turn: int | None = None,
+        trace: Span | None = None,
+    ) -> AsyncIterator[Stream]:
+        """The stream of an answer that an engine has and no gateway, from its beginning; a `found`
+        that is a request's id is looked for. What it takes was reserved when it began. Without a
+        body in the call the answer can't move to another engine. `turn` is that of its claim, if it
+        has one.
+
+        Raises:
+            Gone: it is not there any more; so may the stream's first `read`.
+            InferenceError: the key may not have it.
+        """
+        if isinstance(found, str):
+            known = self._hub.orphans.take(found)
+            if known is None:
+                raise Gone
+            found = known
+        order = await self._adopted(found, grant, call, watch, trace)
+        stream = self._hub.adopt(order, found, turn or turn_of(found.orphan.attempt) + 1)
+        try:
+            yield stream
+        finally:
+            stream.cancel(ClientDisconnected.code)
+
+    async def _adopted(
+        self, found: Found, grant: Grant, call: Call, watch: Watch | None, trace: Span | None
+    ) -> Order:
+        orphan, account = found.orphan, found.orphan.account
+        if (account.tenant_id, account.key_id) != (grant.tenant_id, grant.key_id):
+            raise Gone
+        target = await self._directory.resolve(grant, orphan.model)
+        as_it_was = (target.base_model, target.adapter_id, target.version_id) == (
+            account.base_model, account.adapter_id, account.version_id,
+        )  # fmt: skip
+        price = target.price if account.price is None else Price(*account.price)
+        target = replace(target, base_model=account.base_model, price=price)
+        estimate = call.operation.estimate(call, 0, target.max_model_len)
+        reservation = await self._limiter.take_over(orphan.id, grant, target)
+        bound = call.operation.bound(call, reservation.output_tokens)
+        return Order(
+            grant=grant,
+            target=target,
+            reservation=reservation,
+            kind=call.operation.name,
+            body=call.body if as_it_was else b"",
+            lane=BATCH if call.flex else grant.lane,
+            timeout_s=self.timeout_s,
+            prompt_tokens=estimate.prompt_tokens,
+            max_tokens=bound,
+            grows=estimate.grows,
+            watch=watch,
+            parsers=call.parsers,
+            prompts=call.prompts,
+            choices=call.choices,
+            most_tokens=bound if call.max_tokens is None else call.max_tokens,
+            logprobs=call.logprobs,
+            trace=trace,
+            started_at=account.started_at,
+            grace_s=self._grace_s,
+            label=orphan.label,
+        )
+
     async def _admit(
-        self, id: str, grant: Grant, call: Call, watch: Watch | None, trace: Span | None
+        self,
+        id: str,
+        grant: Grant,
+        call: Call,
+        watch: Watch | None,
+        keeping: Keeping,
+        trace: Span | None,
     ) -> Stream:
         """Reserve what the call may use and start it."""
         operation = call.operation
         target = await self._directory.resolve(grant, call.model)
+        if target.defaults:
+            call = operation.parse(with_defaults(call.take_body(), target.defaults))
         usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
         estimate = operation.estimate(call, usual, target.max_model_len)
         resolved = Tick()
@@ -102,6 +205,8 @@ class Dispatcher:
                     logprobs=call.logprobs,
                     prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
                     trace=trace,
+                    grace_s=keeping.grace_s,
+                    label=keeping.label,
                 )
             )
         except BaseException:
@@ -113,3 +218,10 @@ class Dispatcher:
         if stream.done is not None and (tokens := stream.done.usage.prompt_tokens):
             tenant_id, base_model = stream.grant.tenant_id, stream.target.base_model
             self._prompts.learn(tenant_id, base_model, body_bytes, tokens)
+
+
+def with_defaults(body: bytes, defaults: bytes) -> bytes:
+    """The body, a JSON object, with `Target.defaults` before its own fields: of a field that is
+    there twice the last one counts, so whatever the client says goes before them."""
+    head, brace, fields = body.partition(b"{")
+    return head + brace + defaults + fields

@@ -23,6 +23,7 @@ from inference.errors import (
     MethodNotAllowed,
     PayloadTooLarge,
     RequestTimeout,
+    Unavailable,
     UnsupportedMediaType,
 )
 from inference.gateway import idempotency
@@ -213,7 +214,11 @@ class Exchange:
         """Write a whole JSON answer."""
         length = (b"content-length", str(len(data)).encode())
         await self.begin(status, [*JSON, length, *headers])
-        await self.write(b"" if self.method == "HEAD" else data, more=False)
+        try:
+            await self.write(b"" if self.method == "HEAD" else data, more=False)
+        except Unavailable:  # of the recording, which has not sent anything
+            self.status = 0
+            raise
 
     async def replay(self, kept: KeptAnswer) -> None:
         """Write the answer of an earlier request, under that one's id."""

@@ -4,7 +4,8 @@
 2. The caller is identified from the headers, before the body is read (`callers.py`); one who sends
    mostly invalid requests is slowed (`pacing.py`).
 3. The body is counted as it arrives (`operations.shape`); the operation parses it: a `Call`.
-4. With an `Idempotency-Key` the answer may be there already (`idempotency.py`).
+4. With an `Idempotency-Key` the answer may be there already, or run on an engine whose gateway is
+   gone (`idempotency.py`).
 5. The dispatcher resolves the model, reserves and submits: a `Stream` (`dispatcher.py`, `hub.py`).
 6. What the engine sends is written as the operation frames it (`answer.py`).
 
@@ -14,6 +15,7 @@ Channels' router mounts it beside Django; everything it needs is handed to it.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import structlog
 
@@ -21,9 +23,9 @@ from inference.errors import ClientDisconnected, InferenceError, NotFound, Reque
 from inference.gateway import answer, idempotency, models
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
-from inference.gateway.exchange import BODY_TIMEOUT_S, Exchange, Receive, Scope, Send
-from inference.gateway.fleet.stream import Stream
-from inference.gateway.idempotency import Idempotency
+from inference.gateway.exchange import BODY_TIMEOUT_S, REPLAYED, Exchange, Receive, Scope, Send
+from inference.gateway.fleet.stream import Gone, Stream
+from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.measuring.records import Asked
 from inference.grants import Answers, Claim, Directory, KeptAnswer, Limiter
 from inference.operations.call import Call
@@ -53,7 +55,9 @@ class OpenAIServer:
         self._dispatcher, self._operations = dispatcher, operations
         self._callers, self._records = Callers(directory, limiter), dispatcher.records
         self._models = models.Models(self._callers, directory)
-        self._idempotency = Idempotency(answers, wait_s=dispatcher.timeout_s)
+        self._idempotency = Idempotency(
+            answers, wait_s=dispatcher.timeout_s, running=dispatcher.running
+        )
         self._max_body_bytes = max_body_bytes
         self._body_timeout_s = body_timeout_s
 
@@ -127,38 +131,79 @@ class OpenAIServer:
             await self._generate_once(exchange, call, name)
 
     async def _generate_once(self, exchange: Exchange, call: Call, name: str) -> None:
-        """Generate the answer, or give the one that the idempotency key stands for."""
+        """Generate the answer, go on with that of a gateway that is gone, or give the one that the
+        idempotency key stands for."""
         grant = await self._callers.identify(exchange)
         digest = await idempotency.digest_of(exchange.path, call.body)
         claim = Claim(grant.key_id, name, digest, exchange.id)
-        async with self._idempotency.turn(claim, exchange.disconnected()) as turn:
-            if isinstance(turn, KeptAnswer):
-                await self._callers.identify(exchange)
-                await self._callers.note_limits(exchange)
-                log.info("answer_replayed", request_id=exchange.id, of=turn.request_id)
-                await exchange.replay(turn)
-            else:
-                exchange.record(turn)
-                await self._generate(exchange, call, outlives_client=True)
+        done = False
+        while not done:
+            async with self._idempotency.turn(claim, exchange.disconnected()) as turn:
+                if isinstance(turn, KeptAnswer):
+                    await self._callers.identify(exchange)
+                    await self._callers.note_limits(exchange)
+                    log.info("answer_replayed", request_id=exchange.id, of=turn.request_id)
+                    await exchange.replay(turn)
+                    done = True
+                else:
+                    exchange.record(turn)
+                    done = await self._generate_claimed(exchange, call, turn)
+
+    async def _generate_claimed(self, exchange: Exchange, call: Call, turn: Recording) -> bool:
+        """False: the answer to go on with is not there any more."""
+        own, claim = exchange.id, turn.claim
+        if claim.request_id == own:
+            await self._generate(exchange, call, turn)
+            return True
+        grant = await self._callers.identify(exchange)
+        adoption = self._dispatcher.adoption(
+            claim.request_id, grant, call, turn=claim.turn, trace=exchange.span
+        )
+        try:
+            async with adoption as stream:
+                log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
+                exchange.stream, exchange.reservation = stream, stream.reservation
+                await self._write(exchange, call, stream, turn)
+        except Gone:
+            exchange.id, exchange.stream = own, None
+            turn.give_back()
+            return False
+        return True
 
     async def _generate(
-        self, exchange: Exchange, call: Call, *, outlives_client: bool = False
+        self, exchange: Exchange, call: Call, recording: Recording | None = None
     ) -> None:
-        """Generate the answer; one that `outlives_client` also when that went away."""
+        """Generate the answer; one that is recorded also when its client went away."""
         grant = await self._callers.identify(exchange)
-        trace = exchange.span
-        async with self._dispatcher.generation(exchange.id, grant, call, trace=trace) as stream:
+        generation = self._dispatcher.generation(
+            exchange.id, grant, call, trace=exchange.span, adoptable=recording is not None
+        )
+        async with generation as stream:
             exchange.stream, exchange.reservation = stream, stream.reservation
             watcher = None
-            if not outlives_client:
+            if recording is None:
                 watcher = asyncio.create_task(_end_on_disconnect(exchange, stream))
-            framing = call.operation.framing(call, exchange.id, int(exchange.started_at))
-            write = answer.write_stream if call.stream else answer.write_whole
             try:
-                await write(exchange, stream, framing)
+                await self._write(exchange, call, stream, recording)
             finally:
                 if watcher is not None:
                     watcher.cancel()
+
+    async def _write(
+        self, exchange: Exchange, call: Call, stream: Stream, recording: Recording | None
+    ) -> None:
+        """Write what the stream brings, until another gateway has it."""
+        adopted = stream.id != exchange.id
+        exchange.id = stream.id
+        framing = call.operation.framing(call, stream.id, int(stream.started_at))
+        write = answer.write_stream if call.stream else answer.write_whole
+        if recording is not None:
+            recording.on_taken_over = partial(stream.end, taken_over(), elsewhere=True)
+        try:
+            await write(exchange, stream, framing, [REPLAYED] if adopted else ())
+        finally:
+            if recording is not None and stream.elsewhere:
+                recording.leave()
 
 
 async def _end_on_disconnect(exchange: Exchange, stream: Stream) -> None:

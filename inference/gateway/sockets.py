@@ -89,6 +89,8 @@ class _ProbeRequest(msgspec.Struct):
     digest: str
     rank: int = 0
     modules: tuple[str, ...] = ()
+    revision: str = ""
+    """Of the engine that should try it; empty: any."""
 
 
 class EngineProbe:
@@ -111,7 +113,7 @@ class EngineProbe:
             raise MethodNotAllowed(f"{exchange.path} takes POST only.")
         wanted = parse_json(_ProbeRequest, await exchange.body(MAX_PROBE_BYTES))
         adapter = AdapterRef(wanted.name, wanted.digest, wanted.rank, wanted.modules)
-        return await self._hub.probe(wanted.base_model, adapter)
+        return await self._hub.probe(wanted.base_model, adapter, wanted.revision)
 
 
 def bearer(scope: Mapping[str, Any]) -> str:

@@ -3,10 +3,10 @@
 Rules
     1. The agent speaks first: `hello`. The gateway answers `welcome` with the version both speak.
     2. After that each side sends only the frames of its column in `_MAY_SEND`.
-    3. An attempt of a request lives from `submit` to `done`, an adapter load from `load` to
-       `loaded`; `step`, `cancel` and the ending frames name a living one. The same request may live
-       under two attempts, an attempt not twice. A `cancel` may cross the `done` it asks for, so the
-       agent ignores one that names nothing.
+    3. An attempt of a request lives from `submit` or `adopt` to `done`, an adapter load from `load`
+       to `loaded`; `step`, `cancel` and the ending frames name a living one. The same request may
+       live under two attempts, an attempt not twice. A `cancel` may cross the `done` it asks for,
+       or name an orphan, so the agent ignores one that names nothing.
     4. Who said or heard `drain` sends no `submit` and no `load`; one that was already on its way
        is still legal, and the agent refuses it with a `done`.
     5. Each side sends something at least every HEARTBEAT_S; a peer silent for LOST_S is lost. A
@@ -28,6 +28,7 @@ from inference.errors import InferenceError, LinkMisuse, ProtocolViolation
 from inference.link.wire import (
     OLDEST_VERSION,
     PROTOCOL_VERSION,
+    Adopt,
     Cancel,
     Done,
     Drain,
@@ -38,6 +39,7 @@ from inference.link.wire import (
     Hello,
     Load,
     Loaded,
+    Orphans,
     Pins,
     Served,
     Stats,
@@ -87,7 +89,19 @@ _MAY_SEND: dict[tuple[Side, State], frozenset[type[Frame]]] = {
     (Side.AGENT, State.CONNECTED): frozenset({Hello, Error}),
     (Side.AGENT, State.GREETED): frozenset({Heartbeat, Error}),
     (Side.AGENT, State.OPEN): frozenset(
-        {Heartbeat, Step, Waits, Done, Stats, Suspects, UsageReport, Loaded, Drain, Error}
+        {
+            Heartbeat,
+            Step,
+            Waits,
+            Done,
+            Stats,
+            Suspects,
+            Orphans,
+            UsageReport,
+            Loaded,
+            Drain,
+            Error,
+        }
     ),
     (Side.GATEWAY, State.CONNECTED): frozenset({Error}),
     (Side.GATEWAY, State.GREETED): frozenset({Welcome, Error}),
@@ -96,6 +110,7 @@ _MAY_SEND: dict[tuple[Side, State], frozenset[type[Frame]]] = {
             Heartbeat,
             Gateways,
             Submit,
+            Adopt,
             Cancel,
             Served,
             Suspects,
@@ -206,7 +221,7 @@ class Session:
             case Step(deltas=deltas):
                 for delta in deltas:
                     _living(self._requests, (delta.id, delta.attempt), frame, wrong)
-            case Submit(id=id, attempt=attempt):
+            case Submit(id=id, attempt=attempt) | Adopt(id=id, attempt=attempt):
                 _begin(self._requests, (id, attempt), frame, wrong)
             case Done(id=id, attempt=attempt):
                 _end(self._requests, (id, attempt), frame, wrong)

@@ -20,7 +20,7 @@ from msgspec import inspect
 from inference.link import wire
 from inference.link.wire import Frame
 
-FRAMES: Mapping[type[Frame], int] = {wire.Suspects: 3}
+FRAMES: Mapping[type[Frame], int] = {wire.Suspects: 3, wire.Orphans: 5, wire.Adopt: 5}
 """The version that brought each frame; those not named are of version 1."""
 
 FIELDS: Mapping[type, Mapping[str, int]] = {
@@ -49,7 +49,10 @@ FIELDS: Mapping[type, Mapping[str, int]] = {
         "resume": 4,
         "prefix": 4,
         "trace": 5,
+        "grace_s": 5,
+        "label": 5,
     },
+    wire.Resume: {"text": 5, "chunks": 5},
     wire.Done: {"attempt": 2},
     wire.Cancel: {"attempt": 2},
     wire.Stats: {"loaded": 2, "evicted": 2, "warm": 4, "cold": 4, "anew": 4},

@@ -27,6 +27,14 @@ MOVES_SINCE = 4
 that; and a gateway knows what to do with these."""
 MOVED = "moved"
 """The finish reason of a request that its engine gave up (`Done`)."""
+ADOPTS_SINCE = 5
+"""The version from which on an engine goes on without the gateway that asked, where the request has
+a grace, and gives the answer to another gateway that comes for it."""
+LEFT = "left"
+"""The reason of a cancel by which a gateway leaves a request to whichever comes for it, and the
+finish reason by which the engine says that it does. An older engine ends the request."""
+GONE = "gone"
+"""The finish reason where a gateway comes for an answer that is not there (any longer)."""
 BATCH = "batch"
 """The lane that waits behind the interactive one (`Submit.lane`)."""
 
@@ -80,8 +88,8 @@ class ModelInfo(Value, frozen=True):
     engine: str
     """Which implementation runs: `vllm` or `synthetic`."""
     revision: str = ""
-    """Digest of weights, tokenizer and chat template: engines of one revision give one answer.
-    Empty where the engine does not say, as those of protocol version 1."""
+    """Digest of weights, tokenizer, chat template and options that change answers: engines of one
+    revision give one answer. Empty where the engine does not say, as of protocol version 1."""
     engine_version: str = ""
     operations: list[str] = []
     """What requests may ask for (`Submit.kind`); empty where the engine does not say."""
@@ -160,6 +168,21 @@ class Account(Value, frozen=True):
     prompt, cached prompt and output."""
     dispatch: Dispatch | None = None
     """That a gateway gave this attempt to an engine; None by gateways of protocol version 2."""
+
+
+ATTEMPTS_OF_A_TURN = 1000
+"""More than one gateway gives to a request: it tries each engine once, and moves twice."""
+
+
+def turn_of(attempt: int) -> int:
+    """How many gateways have had a request, the one of this attempt included: each that adopts it
+    begins with `first_attempt`, so that of two that count up at a time nobody counts twice."""
+    return 1 + (attempt - 1) // ATTEMPTS_OF_A_TURN
+
+
+def first_attempt(turn: int) -> int:
+    """The lowest attempt of a turn."""
+    return 1 + (turn - 1) * ATTEMPTS_OF_A_TURN
 
 
 class LedgerEntry(Value, frozen=True):
@@ -363,6 +386,11 @@ class Resume(Value, frozen=True):
     """The choices that had ended, with their finish reasons."""
     usage: Usage = Usage()
     """Of the lower attempts together, cumulative: the prompt once."""
+    text: str = ""
+    """What the reader was given, where the request has a grace: the engine keeps it with what it
+    generates itself, for another gateway."""
+    chunks: list[bytes] = []
+    """As `text`, where whole chunks were given."""
 
 
 class Prefix(Value, frozen=True):
@@ -449,6 +477,50 @@ class Submit(Frame, tag="submit", frozen=True):
     """Its prompt's beginnings, in which names the engine says what it holds of them."""
     trace: str = ""
     """The span of this attempt, as W3C's `traceparent`; empty where it is not traced."""
+    grace_s: float = 0.0
+    """For so long after its gateway is lost the answer goes on, or is kept, for another one to come
+    for it; 0: it ends at once."""
+    label: str = ""
+    """By which gateways recognise it then, where the request's id does not tell."""
+
+
+class Orphan(Value, frozen=True):
+    """A request that runs, or has ended, without a gateway: one may come for it (`Adopt`).
+
+    `account` is that of the attempt, with the signature of the gateway that dispatched it; `model`
+    the name shown in the answer, `label` as in `Submit`.
+    """
+
+    id: str
+    attempt: int
+    account: Account
+    model: str
+    label: str = ""
+
+
+class Orphans(Frame, tag="orphans", frozen=True):
+    """Agent to gateway: requests that have no gateway now, and attempts that were such and are
+    adopted, or gone."""
+
+    orphans: list[Orphan] = []
+    gone: list[tuple[str, int]] = []
+
+
+class Adopt(Frame, tag="adopt", frozen=True):
+    """Gateway to agent: give me this answer, all that there is of it and then what comes.
+
+    The engine's attempt `of` ends in its journal, and `attempt` begins, which goes on from all that
+    there is. It is of a higher turn (`turn_of`), so it is the one that bills. If the answer is not
+    there, its `done` says `gone`.
+    """
+
+    id: str
+    attempt: int
+    of: int
+    account: Account
+    """Of the new attempt, signed."""
+    watched: bool = False
+    """As in `Submit`."""
 
 
 class Step(Frame, tag="step", frozen=True):
@@ -627,6 +699,8 @@ AnyFrame = (
     | Unload
     | Drain
     | Error
+    | Orphans
+    | Adopt
 )
 
 _encoder = msgspec.msgpack.Encoder()

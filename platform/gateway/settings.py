@@ -77,6 +77,9 @@ quarter of that at most."""
 MOVABLE_BYTES = environ.size("MOVABLE_BYTES", 256 << 20)
 """Of the bodies of running requests, what each gateway process keeps, so that they can go on on
 another engine, of each tenant a quarter of it. A request that does not fit ends with its engine."""
+WITHOUT_GATEWAY_S = environ.integer("WITHOUT_GATEWAY_S", 30, high=600)
+"""When a gateway is lost, so long its engines go on with its requests that have an idempotency key,
+and with the playground's, for another gateway to be asked for them; 0: they end with it."""
 KEYS_WITHOUT_DATABASE_S = environ.integer("KEYS_WITHOUT_DATABASE_S", 300)
 """While PostgreSQL is away, so long after it was last heard of: a gateway goes on with the keys and
 models that it knows. A key that is revoked where the gateway can't hear it works that long."""

@@ -39,6 +39,7 @@ from tenants.adapters.uploads.unpacking import unpacked
 from tenants.errors import IllegalTransition
 from tenants.models import AdapterVersion, GatewayProcess, State, UploadSession
 from tenants.models.audit import Actor, acting
+from tenants.rollouts import trials
 
 log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
@@ -162,13 +163,14 @@ def _check(version: AdapterVersion) -> None:
 
 
 def _probe(version: AdapterVersion) -> None:
+    """Try it on each revision where it is to run. One that can take it and has an engine, if any
+    does, decides whether it is ready; the others count for themselves (`tenants.rollouts`)."""
+    base_model = version.adapter.base_model
+    revisions = trials.wanted(base_model, GatewayProcess.objects.engines_of())
+    revisions = [one for one in revisions if not one.cannot_take(version)] or revisions
+    decisive = revisions[0] if revisions else None
     try:
-        found = probe.ask(
-            list(GatewayProcess.objects.alive().values_list("url", flat=True)),
-            settings.WORKER_TOKEN,
-            base_model=version.adapter.base_model.name,
-            adapter=version.ref,
-        )
+        found = trials.attempt(version, decisive)
     except probe.LoadFailed as error:
         _note_failed_load(version, error)
         return
@@ -176,7 +178,13 @@ def _probe(version: AdapterVersion) -> None:
     if finding := found.verdict():
         _reject(version, _with(report, finding))
     else:
-        version.become_ready(report=report)
+        for other in revisions[1:]:  # before it can be called, so that its tenant stays where it is
+            with contextlib.suppress(probe.LoadFailed):
+                trials.try_on(version, other, last=False)
+        with transaction.atomic():
+            if decisive is not None:
+                trials.note(version, decisive, found)
+            version.become_ready(report=report)
     log.info("adapter_probed", version=str(version), state=version.state)
 
 

@@ -82,9 +82,15 @@ class LoadFailed(Exception):
 
 
 def ask(
-    gateways: Sequence[str], token: str, *, base_model: str, adapter: AdapterRef
+    gateways: Sequence[str],
+    token: str,
+    *,
+    base_model: str,
+    adapter: AdapterRef,
+    revision: str = "",
 ) -> ProbeReport:
-    """Have an engine that serves `base_model` try the adapter. Asks the gateways one after another.
+    """Have an engine that serves `base_model`, of this revision if one is named, try the adapter.
+    Asks the gateways one after another.
 
     Raises:
         ProbeUnavailable: no gateway has an engine that could try it.
@@ -93,6 +99,8 @@ def ask(
     if not gateways:
         raise ProbeUnavailable("no gateway is alive")
     body = {"base_model": base_model, **msgspec.structs.asdict(adapter)}
+    if revision:
+        body["revision"] = revision
     reasons = []
     timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
     headers = {"Authorization": f"Bearer {token}"}

@@ -9,7 +9,17 @@ from django_filters import rest_framework as filters
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 
-from tenants.models import ApiKey, Lane, QuarantinedEntry, Role, Scope, State, Tenant
+from tenants.models import (
+    ApiKey,
+    Lane,
+    QuarantinedEntry,
+    Role,
+    RolloutState,
+    Scope,
+    Standing,
+    State,
+    Tenant,
+)
 from tenants.models.quarantine import Decision
 
 
@@ -77,6 +87,16 @@ class QuarantineFilter(FilterSet):
     reason = filters.ChoiceFilter(choices=list(QuarantinedEntry.REASONS.items()))
     engine_id = filters.CharFilter()
     request_id = filters.CharFilter()
+
+
+class RevisionFilter(FilterSet):
+    base_model = filters.CharFilter("base_model__name")
+    standing = filters.ChoiceFilter(choices=Standing.choices)
+
+
+class RolloutFilter(FilterSet):
+    base_model = filters.CharFilter("base_model__name")
+    state = filters.ChoiceFilter(choices=RolloutState.choices)
 
 
 class UsageFilter(FilterSet):

@@ -35,6 +35,7 @@ from tenants.models import (
     Tenant,
     User,
 )
+from tenants.models.adapters import DEFAULTS
 from tenants.models.usage import MAX_PRICE
 from tenants.permissions import Caller
 
@@ -318,19 +319,43 @@ class QuarantinedSerializer(serializers.ModelSerializer[QuarantinedEntry]):
         return said.account.key_id if said else None
 
 
-class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
+class DefaultsSerializer(StrictMixin, serializers.Serializer[Any]):
+    """Sampling parameters for requests that lack them; those of OpenAI's API and vLLM."""
+
+    absent = set(DEFAULTS)
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        kinds: dict[type, Any] = {float: serializers.FloatField, int: serializers.IntegerField}
+        return {
+            name: kinds[kind](required=False, min_value=least, max_value=most)
+            for name, (kind, least, most) in DEFAULTS.items()
+        }
+
+    def to_representation(self, instance: Any) -> Any:
+        return dict(instance)
+
+
+class BaseModelSerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[BaseModel]):
     """A model that engines serve and adapters sit on."""
+
+    defaults = DefaultsSerializer(
+        required=False, help_text="Sampling parameters for requests that lack them."
+    )
 
     modules = serializers.DictField(
         child=serializers.ListField(child=serializers.IntegerField()),
+        read_only=True,
         help_text="[out_features, in_features] of each module that can carry an adapter.",
     )
 
     class Meta:
         model = BaseModel
         fields = [
-            "name", "max_model_len", "max_lora_rank", "modules", "engine", "created_at",
-            "updated_at",
+            "name", "max_model_len", "max_lora_rank", "modules", "engine", "defaults",
+            "serves_new", "created_at", "updated_at",
+        ]  # fmt: skip
+        read_only_fields = [
+            "name", "max_model_len", "max_lora_rank", "engine", "created_at", "updated_at",
         ]  # fmt: skip
 
 
@@ -400,9 +425,9 @@ class EngineSerializer(serializers.Serializer[Any]):
     """
 
     absent = {
-        "credential", "revision", "engine_version", "operations", "parsers", "running", "waiting",
-        "queued", "kv_usage", "prompt_tokens", "cached_tokens", "completion_tokens", "failures",
-        "last_failure", "refused_suspects",
+        "credential", "revision", "pool_revision", "engine_version", "operations", "parsers",
+        "running", "waiting", "queued", "kv_usage", "prompt_tokens", "cached_tokens",
+        "completion_tokens", "failures", "last_failure", "refused_suspects",
     }  # fmt: skip
     id = serializers.CharField()
     credential = serializers.CharField(required=False, help_text="By which it is connected.")
@@ -414,6 +439,11 @@ class EngineSerializer(serializers.Serializer[Any]):
     kv_tokens = serializers.IntegerField(help_text="Capacity of the KV cache.")
     revision = serializers.CharField(
         required=False, help_text="Digest of weights, tokenizer and chat template."
+    )
+    pool_revision = serializers.CharField(
+        required=False,
+        help_text="Digest of that, of its version and of how it was started: engines of one digest "
+        "can take over from each other.",
     )
     engine_version = serializers.CharField(required=False)
     operations = serializers.ListField(child=serializers.CharField(), required=False)

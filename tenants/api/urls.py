@@ -18,6 +18,7 @@ from tenants.api.endpoints.invitations import Invitations
 from tenants.api.endpoints.keys import Keys
 from tenants.api.endpoints.limits import AdapterLimits, DefaultLimits, KeyLimits, Limits
 from tenants.api.endpoints.prices import Prices
+from tenants.api.endpoints.rollouts import Revisions, Rollouts, Turns
 from tenants.api.endpoints.sessions import Uploads
 from tenants.api.endpoints.tenants import Members, OneTenant, Tenants
 from tenants.api.endpoints.usage import Costs, Usage
@@ -66,7 +67,18 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("limits", Limits.as_view(READ | REPLACE | EDIT)),
     path("limits/default", DefaultLimits.as_view(READ | REPLACE | EDIT)),
     path("base-models", BaseModels.as_view(LIST)),
-    path("base-models/<path:name>", BaseModels.as_view(READ)),
+    path("base-models/<path:name>", BaseModels.as_view(READ | EDIT)),
+    path("revisions", Revisions.as_view(LIST)),
+    path("revisions/<int:pk>", Revisions.as_view(READ | EDIT)),
+    path("rollouts", Rollouts.as_view(LIST | CREATE)),
+    path("rollouts/<int:pk>", Rollouts.as_view(READ)),
+    path("rollouts/<int:pk>/pause", Rollouts.as_view({"post": "pause"})),
+    path("rollouts/<int:pk>/resume", Rollouts.as_view({"post": "resume"})),
+    path("rollouts/<int:pk>/weight", Rollouts.as_view({"put": "weigh"})),
+    path("rollouts/<int:pk>/finish", Rollouts.as_view({"post": "finish"})),
+    path("rollouts/<int:pk>/abort", Rollouts.as_view({"post": "abort"})),
+    path("rollouts/<int:pk>/tenants", Turns.as_view(LIST)),
+    path("rollouts/<int:pk>/tenants/<str:slug>", Turns.as_view(REPLACE | DELETE)),
     path("engines", Engines.as_view()),
     path("engine-credentials", EngineCredentials.as_view(LIST | CREATE)),
     path("engine-credentials/<int:pk>", EngineCredentials.as_view(READ | DELETE)),

@@ -32,7 +32,7 @@ class PostgresDirectory(CachedDirectory):
         """
         await self._database.open()
         for work in (self._listener.run, self.check_due, self.tick, self.tell_pins,
-                     self.tell_engines):  # fmt: skip
+                     self.tell_pools, self.tell_engines):  # fmt: skip
             name = f"directory.{work.__name__}"
             self._tasks.append(asyncio.create_task(supervised(name, work), name=name))
         return self

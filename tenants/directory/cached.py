@@ -26,6 +26,7 @@ from inference.errors import (
     RequestError,
     Unavailable,
 )
+from inference.gateway.fleet.pools import Pool, Revisions
 from inference.grants import Grant, ModelCard, Target
 from inference.link.wire import AdapterRef
 from tenants.directory import catalogue
@@ -56,6 +57,8 @@ PINS_S = 0.5
 BASES = "bases"
 Pins = dict[str, list[AdapterRef]]
 """The adapters to keep loaded, by base model; base models without any are left out."""
+Tried = dict[str, Revisions]
+"""Where they may be loaded, by digest."""
 
 
 @dataclass(slots=True)
@@ -129,11 +132,14 @@ class CachedDirectory:
         self._reader = reader
         self._on_revoked: list[Callable[[int, InferenceError], None]] = []
         self._on_archived: list[Callable[[str], None]] = []
-        self._on_pinned: list[Callable[[Pins], None]] = []
+        self._on_pinned: list[Callable[[Pins, Tried], None]] = []
+        self._on_pools: list[Callable[[dict[str, Pool]], None]] = []
         self._on_people: list[Callable[[Notice | None], None]] = []
         self._on_tenant: list[Callable[[int | None], None]] = []
         self._on_engines: list[Callable[[list[EngineRow]], None]] = []
-        self._pins: Pins | None = None
+        self._pins: tuple[Pins, Tried] | None = None
+        self._pools_due = asyncio.Event()
+        self._pools_due.set()
         self._engines_due = asyncio.Event()
         self._engines_due.set()
         self._pins_due = asyncio.Event()
@@ -219,9 +225,15 @@ class CachedDirectory:
         """Call `callback(digest)` when an adapter version was archived or deleted."""
         self._on_archived.append(callback)
 
-    def on_pinned(self, callback: Callable[[Pins], None]) -> None:
-        """Call `callback(adapters by base model)` at the start and whenever pins change."""
+    def on_pinned(self, callback: Callable[[Pins, Tried], None]) -> None:
+        """Call `callback(adapters by base model, revisions by adapter)` at the start and whenever
+        pins change."""
         self._on_pinned.append(callback)
+
+    def on_pools(self, callback: Callable[[dict[str, Pool]], None]) -> None:
+        """Call `callback(pools by base model)` at the start and whenever a revision came, or what
+        it is for has changed."""
+        self._on_pools.append(callback)
 
     def on_engines(self, callback: Callable[[list[EngineRow]], None]) -> None:
         """Call `callback(credentials)` with those of engines that hold, at the start and whenever
@@ -353,6 +365,7 @@ class CachedDirectory:
         self._due.set()
         self._pins_due.set()
         self._engines_due.set()
+        self._pools_due.set()
         self._tell_people(None)
         self._tell_tenant(None)
 
@@ -389,6 +402,7 @@ class CachedDirectory:
                 self._keys.clear()
             case Notice(kind="base_models"):
                 self._bases.drop(BASES)
+                self._pools_due.set()
             case Notice(kind="archived", digest=str(digest)):
                 for archived in self._on_archived:
                     archived(digest)
@@ -455,7 +469,8 @@ class CachedDirectory:
             await self._pins_due.wait()
             self._pins_due.clear()
             try:
-                self._tell(catalogue.pins(await self._reader.pinned()))
+                rows = await self._reader.pinned()
+                self._tell(catalogue.pins(rows), catalogue.tried(rows))
             except Exception as error:  # there may be no further notice to retry on
                 log.error("pins_not_told", error=str(error))
                 self._pins_due.set()
@@ -475,12 +490,26 @@ class CachedDirectory:
                 await asyncio.sleep(RETRY_S)
                 self._engines_due.set()
 
-    def _tell(self, pins: Pins) -> None:
-        if pins == self._pins:
+    async def tell_pools(self) -> None:
+        """Tell `on_pools` which revisions serve, at first and after changes, until cancelled."""
+        while True:
+            await self._pools_due.wait()
+            self._pools_due.clear()
+            try:
+                pools = catalogue.pools(await self._reader.pools())
+                for told in self._on_pools:
+                    told(pools)
+            except Exception as error:  # tenants would stay where they were: try until it works
+                log.error("pools_not_told", error=str(error))
+                await asyncio.sleep(RETRY_S)
+                self._pools_due.set()
+
+    def _tell(self, pins: Pins, tried: Tried) -> None:
+        if (pins, tried) == self._pins:
             return
         for pinned in self._on_pinned:
-            pinned(pins)
-        self._pins = pins
+            pinned(pins, tried)
+        self._pins = pins, tried
 
     def _note_use(self, known: KnownKey, grant: Grant) -> None:
         # Not from the cache, which may have dropped entries of keys with open streams.

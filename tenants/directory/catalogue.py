@@ -6,13 +6,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+
+import msgspec
 
 from inference.errors import UnknownModel
+from inference.gateway.fleet.pools import Pool, Revisions, Rollout
 from inference.grants import OUR_MODELS, Grant, Limits, ModelCard, Price, Target
 from inference.link.wire import AdapterRef
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
-from tenants.naming import LIVE, lora_name
+from tenants.naming import ISOLATION_TENANTS, LIVE, lora_name
 
 DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
 SHOWN_CHARS = 200
@@ -34,13 +38,31 @@ class BaseRow:
     created: int
     max_model_len: int
     prices: Prices = ()
+    defaults: bytes = b""
+    """As `Target.defaults`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """The revisions of a base model by digest, and the rollout that is under way, with tenants that
+    go first and last by slug."""
+
+    base_model: str
+    serving: list[str]
+    waiting: list[str]
+    rollout_id: int | None = None
+    target: str = ""
+    weight: int = 0
+    first: Sequence[str] = ()
+    last: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
     """A ready version, and the aliases that point at it.
 
-    `prices` and `limits` are its adapter's; `rank` and `modules` those of its configuration.
+    `prices` and `limits` are its adapter's; `rank` and `modules` those of its configuration;
+    `tried` has the digests of the revisions on which it passed, None where nobody says.
     """
 
     adapter_id: int
@@ -55,6 +77,7 @@ class VersionRow:
     limits: Sets | None = None
     rank: int | None = None
     modules: list[str] | None = None
+    tried: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +90,7 @@ class PinRow:
     digest: str
     rank: int | None = None
     modules: list[str] | None = None
+    tried: list[str] | None = None
 
 
 def unknown(name: str, why: str = "") -> UnknownModel:
@@ -85,6 +109,7 @@ class Catalogue:
             found[row.adapter].append(row)
         self._versions: Mapping[str, list[VersionRow]] = dict(found)
         self._limits: dict[int, tuple[Limits, ...]] = {}
+        self._ready: dict[str, Revisions | None] = {}
 
     def find(self, name: str) -> VersionRow:
         """The version that a name refers to.
@@ -117,6 +142,18 @@ class Catalogue:
             found = ceilings.limits(f"a{row.adapter_id}", shown, row.limits)
             self._limits[row.adapter_id] = found
         return found
+
+    def ready(self, base_model: str) -> Revisions | None:
+        """The revisions on which all live versions on this base model passed; None: there are none,
+        or nobody says. Computed on first use."""
+        if base_model not in self._ready:
+            tried = [
+                frozenset(row.tried)
+                for row in self.live()
+                if row.base_model == base_model and row.tried is not None
+            ]
+            self._ready[base_model] = reduce(frozenset.intersection, tried) if tried else None
+        return self._ready[base_model]
 
     def live(self) -> list[VersionRow]:
         """The live version of each adapter that has one."""
@@ -161,7 +198,13 @@ def resolve(
         base = bases[name]
         price = price_at(now, base.prices)
         return Target(
-            name, name, price=price, max_model_len=base.max_model_len, created=base.created
+            name,
+            name,
+            price=price,
+            max_model_len=base.max_model_len,
+            created=base.created,
+            ready=own.ready(name),
+            defaults=base.defaults,
         )
     row = own.find(name)
     # Missing only while the notice of a new base model is under way.
@@ -176,7 +219,34 @@ def resolve(
         price=price_at(now, row.prices, base.prices),
         max_model_len=base.max_model_len,
         created=row.created,
+        tried=None if row.tried is None else frozenset(row.tried),
+        ready=own.ready(row.base_model),
+        defaults=base.defaults,
     )
+
+
+def defaults_of(fields: Mapping[str, object]) -> bytes:
+    """As `Target.defaults`."""
+    return msgspec.json.encode(fields)[1:-1] + b"," if fields else b""
+
+
+def pools(rows: Iterable[PoolRow]) -> dict[str, Pool]:
+    """The revisions of each base model of which any is known."""
+    return {row.base_model: _pool(row) for row in rows if row.serving or row.waiting or row.target}
+
+
+def _pool(row: PoolRow) -> Pool:
+    rollout = None
+    if row.rollout_id is not None:
+        # The check of isolation asks the new revision before any customer does.
+        first, last = frozenset(row.first).union(ISOLATION_TENANTS), frozenset(row.last)
+        rollout = Rollout(row.rollout_id, row.target, row.weight, first, last)
+    return Pool(frozenset(row.serving), frozenset(row.waiting), rollout)
+
+
+def tried(rows: Iterable[PinRow]) -> dict[str, Revisions]:
+    """On which revisions each pinned adapter may be loaded, by its digest."""
+    return {row.digest: frozenset(row.tried) for row in rows if row.tried is not None}
 
 
 def pins(rows: Iterable[PinRow]) -> dict[str, list[AdapterRef]]:

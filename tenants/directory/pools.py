@@ -5,6 +5,11 @@ row, so that the advertised capabilities of a base model do not depend on which 
 last: they are the best, field by field, of all kinds seen in the last minutes, and stay unchanged
 while there are none. Uploads are checked against them; requests, and the probe of an upload, go
 only to an engine that can do all that they need (`inference.gateway.fleet.routing`).
+
+The first kind that is seen serves. One that comes while engines of those that serve are there, or
+were lately, waits for a rollout (`tenants.rollouts`), unless its base model says that new ones
+serve at once. So an operator who replaces all engines, without the old ones beside the new, needs
+no rollout.
 """
 
 from __future__ import annotations
@@ -31,18 +36,36 @@ LOCK_BASE_MODEL = "SELECT id FROM tenants_basemodel WHERE name = %(name)s FOR UP
 SEE = """
 INSERT INTO tenants_poolrevision
     (base_model_id, digest, revision, engine, engine_version, max_model_len, max_lora_rank, modules,
-     operations, parsers, created_at, seen_at)
+     operations, parsers, standing, created_at, seen_at)
 SELECT id, %(digest)s, %(revision)s, %(engine)s, %(engine_version)s, %(max_model_len)s,
-       %(max_lora_rank)s, %(modules)s, %(operations)s, %(parsers)s,
+       %(max_lora_rank)s, %(modules)s, %(operations)s, %(parsers)s, 'waiting',
        clock_timestamp(), clock_timestamp()
 FROM tenants_basemodel WHERE name = %(name)s
 ON CONFLICT (base_model_id, digest) DO UPDATE SET seen_at = clock_timestamp()
 """
-FORGET = """
-DELETE FROM tenants_poolrevision p USING tenants_basemodel b
-WHERE b.id = p.base_model_id AND b.name = %(name)s
-  AND p.seen_at <= clock_timestamp() - %(kept_for)s
+SERVE = """
+UPDATE tenants_poolrevision p SET standing = 'serving' FROM tenants_basemodel b
+WHERE b.name = %(name)s AND p.base_model_id = b.id AND p.digest = %(digest)s
+  AND p.standing = 'waiting'
+  AND (b.serves_new OR NOT EXISTS (
+      SELECT FROM tenants_poolrevision o WHERE o.base_model_id = b.id
+      AND o.standing = 'serving' AND o.seen_at > clock_timestamp() - %(live_for)s))
+  AND NOT EXISTS (SELECT FROM tenants_rollout r
+                  WHERE r.revision_id = p.id AND r.state IN ('running', 'paused'))
 """
+UNUSED = """
+SELECT p.id FROM tenants_poolrevision p JOIN tenants_basemodel b ON b.id = p.base_model_id
+WHERE b.name = %(name)s AND p.seen_at <= clock_timestamp() - %(kept_for)s
+  AND NOT EXISTS (SELECT FROM tenants_rollout r WHERE r.revision_id = p.id)
+"""
+FORGET = [
+    f"DELETE FROM tenants_{of} WHERE {key} IN ({UNUSED})"
+    for of, key in (
+        ("trial", "revision_id"),
+        ("revisionminute", "revision_id"),
+        ("poolrevision", "id"),
+    )
+]
 ADVERTISE = """
 WITH live AS (
     SELECT p.* FROM tenants_poolrevision p JOIN tenants_basemodel b ON b.id = p.base_model_id
@@ -62,7 +85,7 @@ WHERE b.name = %(name)s AND (b.max_model_len, b.max_lora_rank, b.engine, b.modul
     IS DISTINCT FROM (best.max_model_len, best.max_lora_rank, best.engine, best.modules)
 """
 
-NOTE = (ADD_BASE_MODEL, LOCK_BASE_MODEL, SEE, FORGET, ADVERTISE)
+NOTE = (ADD_BASE_MODEL, LOCK_BASE_MODEL, SEE, SERVE, *FORGET, ADVERTISE)
 """Statements to run in one transaction, each with `parameters`."""
 
 

@@ -9,7 +9,14 @@ from datetime import datetime
 from inference.errors import InvalidApiKey
 from inference.grants import Grant, Limits
 from tenants.database import ANSWER_S, Database
-from tenants.directory.catalogue import BaseRow, PinRow, VersionRow
+from tenants.directory.catalogue import (
+    BaseRow,
+    PinRow,
+    PoolRow,
+    Prices,
+    VersionRow,
+    defaults_of,
+)
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
 from tenants.naming import ACTIVE, TOUCH_INTERVAL, cache_salt
@@ -36,15 +43,34 @@ PRICES = """
                    extract(epoch FROM starts_at), prompt, cached_prompt, output)
                ORDER BY starts_at), '[]') FROM tenants_price WHERE {owner}) AS prices
 """
+TRIED = """
+       ARRAY(SELECT r.digest FROM tenants_trial t
+             JOIN tenants_poolrevision r ON r.id = t.revision_id
+             WHERE t.version_id = v.id AND t.passed) AS tried"""
+POOLS = """
+SELECT b.name AS base_model,
+       ARRAY(SELECT digest FROM tenants_poolrevision
+             WHERE base_model_id = b.id AND standing = 'serving') AS serving,
+       ARRAY(SELECT digest FROM tenants_poolrevision
+             WHERE base_model_id = b.id AND standing = 'waiting') AS waiting,
+       o.id AS rollout_id, coalesce(r.digest, '') AS target, coalesce(o.weight, 0) AS weight,
+       ARRAY(SELECT t.slug FROM tenants_rollouttenant e JOIN tenants_tenant t ON t.id = e.tenant_id
+             WHERE e.rollout_id = o.id AND e.turn = 'first') AS first,
+       ARRAY(SELECT t.slug FROM tenants_rollouttenant e JOIN tenants_tenant t ON t.id = e.tenant_id
+             WHERE e.rollout_id = o.id AND e.turn = 'last') AS last
+FROM tenants_basemodel b
+LEFT JOIN tenants_rollout o ON o.base_model_id = b.id AND o.state IN ('running', 'paused')
+LEFT JOIN tenants_poolrevision r ON r.id = o.revision_id
+"""
 BASE_MODELS = f"""
-SELECT b.name, extract(epoch FROM b.created_at)::bigint AS created, b.max_model_len,
+SELECT b.name, extract(epoch FROM b.created_at)::bigint AS created, b.max_model_len, b.defaults,
        {PRICES.format(owner="base_model_id = b.id")}
 FROM tenants_basemodel b
 """
 READY_VERSIONS = f"""
 SELECT a.id AS adapter_id, a.name AS adapter, b.name AS base_model,
        extract(epoch FROM a.created_at)::bigint AS created, v.id, v.number, v.digest,
-       v.config -> 'r' AS rank, v.config -> 'target_modules' AS modules,
+       v.config -> 'r' AS rank, v.config -> 'target_modules' AS modules,{TRIED},
        ARRAY(SELECT name::text FROM tenants_alias WHERE version_id = v.id) AS aliases,
        (SELECT jsonb_object_agg(l.author, to_jsonb(l))
         FROM tenants_limitset l WHERE l.adapter_id = a.id) AS limits,
@@ -54,9 +80,9 @@ JOIN tenants_basemodel b ON b.id = a.base_model_id
 JOIN tenants_adapterversion v ON v.adapter_id = a.id
 WHERE a.tenant_id = %s AND v.state = 'ready'
 """
-PINNED = """
+PINNED = f"""
 SELECT t.slug AS tenant, a.name AS adapter, b.name AS base_model, v.digest,
-       v.config -> 'r' AS rank, v.config -> 'target_modules' AS modules
+       v.config -> 'r' AS rank, v.config -> 'target_modules' AS modules,{TRIED}
 FROM tenants_adapter a
 JOIN tenants_tenant t ON t.id = a.tenant_id
 JOIN tenants_basemodel b ON b.id = a.base_model_id
@@ -136,6 +162,15 @@ class EngineRow:
     pools: list[str] | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Base:
+    name: str
+    created: int
+    max_model_len: int
+    defaults: dict[str, object]
+    prices: Prices
+
+
 class Reader(Database):
     """Each query raises `Unavailable` if the database does not answer in time."""
 
@@ -152,7 +187,15 @@ class Reader(Database):
         return await self.rows(KeyRow, KEYS_BY_ID, [list(ids), list(tenants)])
 
     async def base_models(self) -> list[BaseRow]:
-        return await self.rows(BaseRow, BASE_MODELS)
+        rows = await self.rows(_Base, BASE_MODELS)
+        return [
+            BaseRow(row.name, row.created, row.max_model_len, row.prices, defaults_of(row.defaults))
+            for row in rows
+        ]
+
+    async def pools(self) -> list[PoolRow]:
+        """The revisions of every base model."""
+        return await self.rows(PoolRow, POOLS)
 
     async def ready_versions(self, tenant_id: int) -> list[VersionRow]:
         return await self.rows(VersionRow, READY_VERSIONS, [tenant_id])

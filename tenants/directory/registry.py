@@ -10,6 +10,7 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from inference.gateway.fleet.demand import Demand
+from inference.gateway.fleet.traffic import Traffic
 from inference.link.wire import ModelInfo
 from tenants.database import ANSWER_S, Database
 from tenants.directory import pools
@@ -36,6 +37,21 @@ SHARE_DEMAND = "UPDATE tenants_gatewayprocess SET demand = %s WHERE url = %s"
 DEMAND_OF_OTHERS = """
 SELECT demand FROM tenants_gatewayprocess
 WHERE heartbeat_at > now() - make_interval(secs => %s) AND url <> %s
+"""
+SHARE_ENGINES = "UPDATE tenants_gatewayprocess SET engines = %(engines)s WHERE url = %(url)s"
+ADD_TRAFFIC = """
+INSERT INTO tenants_revisionminute AS known (revision_id, minute, requests, errors, first_tokens)
+SELECT r.id, date_trunc('minute', clock_timestamp()), t.requests, t.errors, t.first_tokens
+FROM jsonb_to_recordset(%(traffic)s)
+    AS t(digest text, requests bigint, errors bigint, first_tokens bigint[])
+JOIN tenants_poolrevision r ON r.digest = t.digest
+ORDER BY r.id
+ON CONFLICT (revision_id, minute) DO UPDATE SET
+    requests = known.requests + excluded.requests,
+    errors = known.errors + excluded.errors,
+    first_tokens = (
+        SELECT array_agg(coalesce(one, 0) + coalesce(more, 0) ORDER BY at)
+        FROM unnest(known.first_tokens, excluded.first_tokens) WITH ORDINALITY AS u(one, more, at))
 """
 
 SAW_ENGINES = """
@@ -71,6 +87,15 @@ class Registry(Database):
         await self.execute(SHARE_DEMAND, [Jsonb(msgspec.to_builtins(demand)), url])
         rows = await self.rows(_Seen, DEMAND_OF_OTHERS, [ALIVE_S, url])
         return [msgspec.convert(row.demand, dict[str, Demand]) for row in rows]
+
+    async def share_traffic(
+        self, url: str, engines: Mapping[str, int], traffic: Mapping[str, Traffic]
+    ) -> None:
+        """Record how many engines of each revision the gateway at this URL has, and add to what
+        requests met there in this minute."""
+        rows = [{"digest": digest, **msgspec.to_builtins(one)} for digest, one in traffic.items()]
+        values = {"url": url, "engines": Jsonb(engines), "traffic": Jsonb(rows)}
+        await self.execute_all((SHARE_ENGINES, ADD_TRAFFIC), values)
 
     async def forget(self, url: str) -> None:
         """Record that the gateway at this base URL has stopped."""

@@ -148,6 +148,14 @@ class Release(Command, tag="release", frozen=True):
     id: str
 
 
+class Take(Command, tag="take", frozen=True):
+    """This gateway process goes on with the request of another one: the reservation is under its
+    lease from now on. Answered by Taken."""
+
+    id: str
+    holder: str
+
+
 class Renew(Command, tag="renew", frozen=True):
     """Set the lease of this gateway process to `lease_ms` from now; 0: it has left."""
 
@@ -181,7 +189,7 @@ class Count(Command, tag="count", frozen=True):
     scope: Scope
 
 
-AnyCommand = Charge | Settle | Report | Keep | Release | Renew | Holds | Seed | Look | Count
+AnyCommand = Charge | Settle | Report | Keep | Release | Take | Renew | Holds | Seed | Look | Count
 
 # --- answers -------------------------------------------------------------------------------------
 
@@ -254,6 +262,12 @@ class Counts(Answer, tag="counts", frozen=True):
     used: list[Used]
 
 
+class Taken(Answer, tag="taken", frozen=True):
+    """Answers Take: the output tokens that are reserved, None if the reservation has ended."""
+
+    output_tokens: int | None = None
+
+
 class Ids(Answer, tag="ids", frozen=True):
     """Answers Holds."""
 
@@ -264,7 +278,7 @@ class Done(Answer, tag="done", frozen=True):
     """Answers every other command."""
 
 
-AnyAnswer = Granted | Refused | Unseeded | Withdrawn | Rooms | Counts | Ids | Done
+AnyAnswer = Granted | Refused | Unseeded | Withdrawn | Rooms | Counts | Taken | Ids | Done
 
 
 class StoreDown(Exception):

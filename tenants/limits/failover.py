@@ -63,6 +63,8 @@ class Failover:
         self.degraded_decisions = 0
         """Requests decided without Redis, refused ones included, since the start."""
         self.redis_failures = 0
+        self.lingers = False
+        """Some of what this process reserved is for others to take, so its lease outlives it."""
         self._refuse, self._retry_s, self._max_pending = refuse, retry_s, max_pending
         self._pending: deque[AnyCommand] = deque()
         self._overflowed = False
@@ -119,7 +121,8 @@ class Failover:
         if self.redis is not None:
             with suppress(StoreDown):
                 await self._tell()
-                await self.redis.run(Renew(self.holder, 0))
+                if not self.lingers:
+                    await self.redis.run(Renew(self.holder, 0))
             if self._pending:
                 log.error("limits_not_settled", requests=len(self._pending))
             await self.redis.close()

@@ -43,6 +43,8 @@ from tenants.limits.commands import (
     Settle,
     Store,
     StoreDown,
+    Take,
+    Taken,
     Unseeded,
 )
 from tenants.limits.failover import Failover
@@ -176,6 +178,42 @@ class StoreLimiter:
         )
         granted = await self._charge(held, charge)
         reservation.output_tokens += granted.output_tokens
+
+    async def take_over(self, id: str, grant: Grant, target: Target) -> Reservation:
+        """As `inference.grants.Limiter`."""
+        limited = self._limited(grant.limits + target.limits)
+        self._held[id] = None
+        if not limited.scopes:
+            return Reservation(id)
+        store = self._failover.redis
+        if store is None or self.degraded:
+            store = self._failover.local
+        try:
+            (taken,) = await store.run(Take(id, self._failover.holder))
+        except StoreDown as error:
+            self._failover.failed(error)
+            return Reservation(id)
+        assert isinstance(taken, Taken)
+        if taken.output_tokens is None:
+            return Reservation(id)
+        charge = Charge(
+            id=id,
+            holder=self._failover.holder,
+            scopes=limited.scopes,
+            rate=Rate.of(target.price),
+            quantities={},
+            prompt_tokens=0,
+            output_tokens=0,
+            least_output_tokens=0,
+        )
+        self._held[id] = Held(charge, limited.limits, [store])
+        return Reservation(id, taken.output_tokens if limited.output else None)
+
+    def hand_over(self, id: str) -> None:
+        """As `inference.grants.Limiter`. Its lease is that of this process until another gateway
+        takes it, or it is found to be a stray."""
+        if self._held.pop(id, None) is not None:
+            self._failover.lingers = True
 
     def settle(self, id: str, usage: Usage | None) -> None:
         """As `inference.grants.Limiter`."""

@@ -15,6 +15,7 @@ Redis, command by command; both pass the same tests. The rules:
 5. A gateway's reservations stand as long as its lease. After that each command gives a few of them
    back, all but the quantities that starting them took, such as the requests themselves. What
    others reported of one meanwhile is then what it used: before, it may go on on another engine.
+   One that another gateway took in time stands as long as that one's lease.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ from tenants.limits.commands import (
     Scope,
     Seed,
     Settle,
+    Take,
+    Taken,
     Unseeded,
     Used,
     Withdrawn,
@@ -101,6 +104,8 @@ class LimitState:
                 self._resolve(command, now_ms)
             case Report():
                 self._hear(command, now_ms)
+            case Take():
+                return self._take(command)
             case Look(scopes=scopes):
                 return Rooms(_left(self._bind(scopes, now_ms // 1000), now_ms))
             case Count(scope=scope):
@@ -205,6 +210,15 @@ class LimitState:
             self._withdrawn[report.id] = now_ms + WITHDRAWN_MS
         elif report.output_tokens >= self._reported.get(report.id, report).output_tokens:
             self._reported[report.id] = report
+
+    def _take(self, take: Take) -> Taken:
+        reservation = self._reservations.get(take.id)
+        if reservation is None:
+            return Taken()
+        del self._held[reservation.holder][take.id]
+        reservation.holder = take.holder
+        self._held.setdefault(take.holder, {})[take.id] = None
+        return Taken(reservation.amount("output_tokens"))
 
     def _end(self, id: str, outcome: Outcome, now_ms: int) -> None:
         """Forget the reservation; the outcome is what stays counted of it."""

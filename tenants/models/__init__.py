@@ -10,9 +10,10 @@ from tenants.models.invitations import Invitation
 from tenants.models.isolation import IsolationCheck
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
-from tenants.models.pools import PoolRevision
+from tenants.models.pools import PoolRevision, RevisionMinute, Standing, Trial
 from tenants.models.processes import GatewayProcess
 from tenants.models.quarantine import QuarantinedEntry
+from tenants.models.rollouts import Rollout, RolloutState, RolloutTenant, Turn
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import (
     EngineJournal,
@@ -48,11 +49,18 @@ __all__ = [
     "PoolRevision",
     "Price",
     "QuarantinedEntry",
+    "RevisionMinute",
     "Role",
+    "Rollout",
+    "RolloutState",
+    "RolloutTenant",
     "Scope",
+    "Standing",
     "State",
     "SupersededAttempt",
     "Tenant",
+    "Trial",
+    "Turn",
     "UploadSession",
     "UsageEvent",
     "UsageMonth",

@@ -30,8 +30,36 @@ LOOKS_LIKE_A_VERSION = r"^([0-9]+|[0-9a-f]{8,64})$"
 """An alias of this form could not be told from a version number or a digest prefix."""
 
 
+DEFAULTS: Mapping[str, tuple[type[int] | type[float], Any, Any]] = {
+    "temperature": (float, 0.0, 2.0),
+    "top_p": (float, 0.0, 1.0),
+    "top_k": (int, -1, 1_000_000),
+    "min_p": (float, 0.0, 1.0),
+    "presence_penalty": (float, -2.0, 2.0),
+    "frequency_penalty": (float, -2.0, 2.0),
+    "repetition_penalty": (float, 0.01, 10.0),
+    "max_tokens": (int, 1, 10_000_000),
+}
+"""What a base model may have defaults for: type, least, most."""
+
+
+def check_defaults(fields: Any) -> None:
+    """The defaults of a base model, by the names of OpenAI's API and vLLM."""
+    if not isinstance(fields, dict):
+        raise ValidationError("This is a JSON object.")
+    for name, value in fields.items():
+        if name not in DEFAULTS:
+            raise ValidationError(f"`{name}` is none of {', '.join(DEFAULTS)}.")
+        kind, least, most = DEFAULTS[name]
+        number = isinstance(value, int if kind is int else (int, float))
+        if isinstance(value, bool) or not number or not least <= value <= most:
+            number_kind = "whole number" if kind is int else "number"
+            raise ValidationError(f"`{name}` is a {number_kind} from {least:g} to {most:g}.")
+
+
 class BaseModel(models.Model):
-    """A model that engines serve: what the best of them can do (`PoolRevision`).
+    """A pool: a model that engines serve. What it says of them is what the best of them can do
+    (`PoolRevision`).
 
     `modules` maps the dotted path of each module that can carry an adapter to its
     [out_features, in_features].
@@ -42,6 +70,19 @@ class BaseModel(models.Model):
     max_lora_rank = models.PositiveIntegerField()
     modules = models.JSONField(default=dict)
     engine = models.CharField(max_length=32)
+    defaults = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        validators=[check_defaults],
+        help_text="Sampling parameters for requests that lack them, such as `temperature` and "
+        "`max_tokens`.",
+    )
+    serves_new = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="A new revision serves at once beside the others, without a rollout.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
 

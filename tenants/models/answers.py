@@ -10,7 +10,8 @@ from tenants.models.keys import ApiKey
 class IdempotentAnswer(models.Model):
     """One idempotency key of an API key: claimed while its request runs, then its whole answer.
 
-    A claim of a gateway that died ends with `claimed_until`, and the next request takes it over.
+    A claim of a gateway that died ends with `claimed_until`, and the next request takes it over; or
+    before, where an engine still has the request, in the next `turn` of it.
     `answer` holds the body as it was sent, streams included; null while it runs.
     """
 
@@ -18,6 +19,8 @@ class IdempotentAnswer(models.Model):
     name = models.CharField(max_length=255, help_text="The Idempotency-Key header.")
     body_digest = models.BinaryField(max_length=32, help_text="SHA-256 of path and body.")
     request_id = models.CharField(max_length=64)
+    turn = models.IntegerField(default=1, db_default=1)
+    """How many gateways have had the request. Gateways of earlier releases don't set it."""
     claimed_until = models.DateTimeField()
     content_type = models.CharField(max_length=100, blank=True)
     answer = models.BinaryField(null=True)

@@ -24,6 +24,8 @@ class IsolationCheck(models.Model):
     passed = models.BooleanField(null=True)
     findings = models.JSONField(default=list)
     engines = models.JSONField(default=list)
+    revision = models.CharField(max_length=64, blank=True, db_default="")
+    """The digest of the `PoolRevision` that gave all answers; empty if several did, or none."""
 
     objects = IsolationCheckQuerySet.as_manager()
 

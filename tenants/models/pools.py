@@ -1,10 +1,25 @@
-"""The kinds of engine that were seen; `tenants.directory.pools` says what they are for."""
+"""The kinds of engine that were seen of each base model, which adapters passed on them, and what
+requests met there. `tenants.directory.pools` says what they are for."""
 
 from __future__ import annotations
 
-from django.db import models
+from django.contrib.postgres.fields import ArrayField
+from django.db import models, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
 
-from tenants.models.adapters import BaseModel
+from tenants.errors import RevisionInRollout
+from tenants.models.adapters import AdapterVersion, BaseModel
+
+
+class Standing(models.TextChoices):
+    """What a revision is for."""
+
+    SERVING = "serving"
+    WAITING = "waiting"
+    """For a rollout. Takes over where no engine of those that serve is there."""
+    WITHDRAWN = "withdrawn"
+    """A rollout of it failed or was aborted: it gets nothing."""
 
 
 class PoolRevision(models.Model):
@@ -24,6 +39,14 @@ class PoolRevision(models.Model):
     modules = models.JSONField(default=dict)
     operations = models.JSONField(default=list)
     parsers = models.JSONField(default=dict)
+    standing = models.CharField(
+        max_length=16,
+        choices=Standing,
+        default=Standing.SERVING,
+        db_default=Standing.SERVING,
+        help_text="`serving`: it serves tenants. `waiting`: for a rollout, or to take over where "
+        "no engine of those that serve is there. `withdrawn`: it gets nothing.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
     seen_at = models.DateTimeField()
 
@@ -31,7 +54,90 @@ class PoolRevision(models.Model):
         ordering = ["-seen_at"]
         constraints = [
             models.UniqueConstraint(fields=["base_model", "digest"], name="pool_revision_unique"),
+            models.CheckConstraint(
+                condition=Q(standing__in=["serving", "waiting", "withdrawn"]),
+                name="pool_revision_standing_known",
+            ),
         ]
 
     def __str__(self) -> str:
         return f"{self.base_model}@{self.digest[:12]}"
+
+    @property
+    def short(self) -> str:
+        """What people call it."""
+        return self.digest[:12]
+
+    def stand(self, standing: Standing) -> None:
+        """Change what it is for, at once and for all tenants.
+
+        Raises:
+            RevisionInRollout: a rollout moves tenants to it, and decides that.
+        """
+        with transaction.atomic():
+            BaseModel.objects.select_for_update().get(pk=self.base_model_id)
+            if self.rollouts.filter(state__in=("running", "paused")).exists():
+                raise RevisionInRollout
+            self.standing = standing
+            self.save(update_fields=["standing"])
+
+    def cannot_take(self, version: AdapterVersion) -> str:
+        """Why it can't load an adapter version; empty if it can."""
+        rank, targets = version.config.get("r", 0), version.config.get("target_modules", ())
+        if rank > self.max_lora_rank:
+            return f"Its rank is {rank}; this revision takes up to {self.max_lora_rank}."
+        known = {path.rpartition(".")[2] for path in self.modules}
+        if missing := [name for name in targets if name not in known]:
+            return f"This revision has no modules {', '.join(missing)}."
+        return ""
+
+
+class Trial(models.Model):
+    """An adapter version was tried on a revision; it is sent to no revision where it did not pass.
+
+    `report` is what the probe found, or why it can't be loaded there.
+    """
+
+    version = models.ForeignKey(AdapterVersion, models.CASCADE, related_name="trials")
+    revision = models.ForeignKey(PoolRevision, models.CASCADE, related_name="trials")
+    passed = models.BooleanField()
+    report = models.JSONField(default=dict)
+    at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ["-at"]
+        constraints = [
+            models.UniqueConstraint(fields=["version", "revision"], name="trial_unique"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.version} {'passed' if self.passed else 'failed'} on {self.revision}"
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, as far as that is known."""
+        reason: str = self.report.get("reason", "")
+        return reason
+
+
+class RevisionMinute(models.Model):
+    """What requests met on a revision in one minute, over all gateways; counted by attempts.
+
+    Gateways add to it (`tenants.directory.registry`); `first_tokens` is as in
+    `inference.gateway.fleet.traffic.Traffic`.
+    """
+
+    revision = models.ForeignKey(PoolRevision, models.CASCADE, related_name="minutes")
+    minute = models.DateTimeField()
+    requests = models.PositiveBigIntegerField(default=0)
+    errors = models.PositiveBigIntegerField(default=0)
+    first_tokens = ArrayField(models.BigIntegerField())
+
+    class Meta:
+        ordering = ["minute"]
+        constraints = [
+            models.UniqueConstraint(fields=["revision", "minute"], name="revision_minute_unique"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.revision} {self.minute:%H:%M}: {self.requests}"

@@ -6,9 +6,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from demo import MODEL_NAME
-from tests.browser.people import go
+from tests.browser.people import PATIENCE_MS, Street, go
 from tests.browser.playground import ENDLESS, LONG, answer_to, ask, foot, pane, said
-from tests.stack.asking import QUESTION
+from tests.stack.asking import QUESTION, serves, until
+from tests.stack.running import Stack
 
 pytestmark = pytest.mark.stack
 
@@ -57,6 +58,20 @@ def test_a_cut_socket_loses_and_doubles_nothing(page: Page) -> None:
     expect(said(pane(page))).to_have_text(answer_to(LONG))
     page.wait_for_function(OPEN)  # also where the answer had ended before the last cut
     assert len([url for url in sockets if "/ws/playground/" in url]) == 3
+
+
+def test_a_gateway_that_dies_takes_no_answer_with_it(
+    page: Page, street: Street, stack: Stack
+) -> None:
+    """It is started again, as another one would be there; the engine went on meanwhile."""
+    street.witness.allow("console: WebSocket connection", "net::ERR_")
+    ask(page, ENDLESS)
+    expect(said(pane(page))).to_contain_text("word20 ")
+    stack.children("gateway")[0].kill()
+    expect(foot(pane(page))).to_be_visible(timeout=4 * PATIENCE_MS)
+    expect(said(pane(page))).to_have_text(answer_to(ENDLESS))
+    expect(pane(page).get_by_text("Failed")).to_have_count(0)
+    until(lambda: serves(stack.url))
 
 
 def test_escape_stops_the_engine_and_says_what_is_billed(page: Page) -> None:

@@ -39,7 +39,9 @@ def main() -> None:
     if sound and not options.keep:
         shutil.rmtree(places.root, ignore_errors=True)
     if not sound:
-        console.print(f"again: make chaos SECONDS={options.seconds} SEED={options.seed}")
+        arguments = " ARGS=--only-gateways" if options.only_gateways else ""
+        again = f"make chaos SECONDS={options.seconds} SEED={options.seed}{arguments}"
+        console.print(f"again: {again}")
     sys.exit(0 if sound else 1)
 
 
@@ -48,6 +50,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=60, help="how long things are killed")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--engine", choices=sorted(STORMS), default="synthetic")
+    parser.add_argument(
+        "--only-gateways", action="store_true", help="nothing but gateways dies, with short drains"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the files of a sound run")
     return parser.parse_args()
 
@@ -55,7 +60,15 @@ def _options() -> argparse.Namespace:
 def _run(options: argparse.Namespace, places: Places, console: Console) -> bool:
     from tests.chaos.run import Run  # Django reads its settings from the environment of above
 
-    return asyncio.run(Run(options.seed, options.seconds, options.engine, places, console).run())
+    run = Run(
+        options.seed,
+        options.seconds,
+        options.engine,
+        places,
+        console,
+        only_gateways=options.only_gateways,
+    )
+    return asyncio.run(run.run())
 
 
 if __name__ == "__main__":

@@ -23,7 +23,10 @@ idempotency key, and for a database that is away; a request that takes longer hu
 THINK_S = (0.1, 0.9)
 PAUSE_S = 0.5
 """After a request that failed."""
-ATTEMPTS = 5
+KEYED = 0.3
+"""Of the requests, so many have an idempotency key."""
+LIMITED = ("rate_limit_exceeded", "insufficient_quota")
+ATTEMPTS, REFUSALS = 8, 20
 """To get an answer under an idempotency key."""
 OPENING = (
     "You are the assistant of a company that sells tea, coffee and chocolate in many countries. "
@@ -102,10 +105,16 @@ class _Client:
             await self._send(request)
 
     async def _insist(self, request: Request) -> None:
-        """Until there is an answer, as a careful program does."""
-        for _ in range(ATTEMPTS):
-            if (await self._send(request)).complete or self._crowd.over.is_set():
+        """Until there is an answer, as a careful program does; it is patient with limits."""
+        failures = refusals = 0
+        while failures < ATTEMPTS and refusals < REFUSALS:
+            one = await self._send(request)
+            if one.complete:
                 return
+            if one.error in LIMITED:
+                refusals += 1
+            else:
+                failures += 1
 
     def _request(self) -> Request:
         luck = self._luck
@@ -127,7 +136,7 @@ class _Client:
             messages = [("system", OPENING), ("user", text)]
             path = _CHAT
             body["messages"] = [{"role": role, "content": said} for role, said in messages]
-        if luck.random() < 0.15:
+        if luck.random() < KEYED:
             return Request(path, body, idempotency_key=f"order-{number}")
         return Request(path, body, self._patience(bool(body.get("stream"))))
 

@@ -24,7 +24,8 @@ class Strike:
     """Strike this at so many seconds from the beginning.
 
     An `agent`, a `gateway`, `postgres`, a `backend` of it and `redis` are killed; an agent is made
-    to `hang` (SIGSTOP) and to `drain` (SIGTERM); a `cut` breaks all links of engines to a gateway.
+    to `hang` (SIGSTOP) and to `drain` (SIGTERM), and a gateway to `roll` (SIGTERM); a `cut` breaks
+    all links of engines to a gateway.
     """
 
     at_s: float
@@ -62,6 +63,7 @@ STORMS = {
             Victim("drain", AGENTS, 1.5, 10.0),
             Victim("cut", GATEWAYS, 1.5, 6.0),
             Victim("gateway", GATEWAYS, 2.0, 15.0),
+            Victim("roll", GATEWAYS, 1.0, 25.0),
             Victim("postgres", ("postgres",), 1.5, 8.0),
             Victim("backend", ("postgres",), 1.5, 4.0),
             Victim("redis", ("redis",), 2.0, 5.0),
@@ -75,12 +77,24 @@ STORMS = {
             Victim("drain", AGENTS, 1.0, 90.0, apart_s=45.0),
             Victim("cut", GATEWAYS, 1.5, 15.0),
             Victim("gateway", GATEWAYS, 2.0, 20.0),
+            Victim("roll", GATEWAYS, 1.0, 30.0),
             Victim("postgres", ("postgres",), 1.5, 15.0),
             Victim("backend", ("postgres",), 1.5, 8.0),
             Victim("redis", ("redis",), 2.0, 10.0),
         ),
     ),
 }
+
+
+GATEWAYS_ALONE = Storm(
+    interval_s=3.0,
+    victims=(
+        Victim("gateway", GATEWAYS, 2.0, 12.0),
+        Victim("roll", GATEWAYS, 1.0, 15.0, apart_s=8.0),
+        Victim("cut", GATEWAYS, 1.0, 8.0),
+    ),
+)
+"""Nothing else dies: then each request that is repeated with its idempotency key has one bill."""
 
 
 def plan(seed: int, seconds: float, storm: Storm) -> list[Strike]:

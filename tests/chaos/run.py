@@ -29,10 +29,19 @@ from tests.chaos.judging.answers import receive  # noqa: E402
 from tests.chaos.judging.facts import Counts, Received, Seen, Twin  # noqa: E402
 from tests.chaos.judging.recorder import Record  # noqa: E402
 from tests.chaos.judging.verdict import Facts, Purse, Unseen, judge  # noqa: E402
-from tests.chaos.plan import AGENTS, GATEWAYS, STORMS, Strike, plan  # noqa: E402
+from tests.chaos.plan import (  # noqa: E402
+    AGENTS,
+    GATEWAYS,
+    GATEWAYS_ALONE,
+    STORMS,
+    Strike,
+    plan,
+)
 from tests.chaos.processes import Failed  # noqa: E402
 from tests.chaos.stage import (  # noqa: E402
+    DRAIN_S,
     READY_S,
+    SHORT_DRAIN_S,
     WITHOUT_REDIS,
     Places,
     Stage,
@@ -62,13 +71,23 @@ class Run:
     """A run with its figures."""
 
     def __init__(
-        self, seed: int, seconds: float, engine: str, places: Places, console: Console
+        self,
+        seed: int,
+        seconds: float,
+        engine: str,
+        places: Places,
+        console: Console,
+        *,
+        only_gateways: bool = False,
     ) -> None:
+        """`only_gateways` die, with short drains."""
         self.seed, self.seconds, self.engine = seed, seconds, engine
-        self.stage, self.console = Stage(places), console
+        drain_s = SHORT_DRAIN_S if only_gateways else DRAIN_S
+        self.stage, self.console = Stage(places, gateways_drain_s=drain_s), console
         self.customers: list[Customer] = []
         self.facts = Facts(
-            planned=plan(seed, seconds, STORMS[engine]),
+            planned=plan(seed, seconds, GATEWAYS_ALONE if only_gateways else STORMS[engine]),
+            only_gateways=only_gateways,
             budgets=customers.BUDGETS,
             unseen=UNSEEN[engine],
         )
@@ -84,6 +103,7 @@ class Run:
             await stack.enter_async_context(database(self.stage))
             await asyncio.to_thread(self._seed)
             await stack.enter_async_context(installation(self.stage, self.engine))
+            await asyncio.to_thread(customers.let_adapters_run, self.engine, READY_S)
             await self._storm()
             await self._calm()
             await self._stop()
@@ -107,7 +127,7 @@ class Run:
         crowd = Crowd(
             self.customers,
             stage.urls,
-            is_ready=lambda name: stage.actors[name].is_ready,
+            is_ready=stage.takes_requests,
             four_letters=self.engine == "synthetic",
         )
         self.facts.received = crowd.received
@@ -128,8 +148,14 @@ class Run:
         luck, began = random.Random(self.seed), time.monotonic()
         for strike in strikes:
             await asyncio.sleep(max(0.0, began + strike.at_s - time.monotonic()))
+            if self.facts.only_gateways:
+                await _until(self._all_serve)
             self.stage.strike(strike, luck)
         await asyncio.sleep(max(0.0, began + self.seconds - time.monotonic()))
+
+    async def _all_serve(self) -> bool:
+        """Where gateways die alone, not both do at a time."""
+        return all(self.stage.takes_requests(name) for name in GATEWAYS)
 
     async def _show(self, crowd: Crowd) -> None:
         began = time.monotonic()
@@ -151,6 +177,7 @@ class Run:
         facts.kills = list(stage.kills)
         for gateway in GATEWAYS:
             facts.moved += logs.moved(stage.places.log(gateway))
+            facts.adopted += logs.adopted(stage.places.log(gateway))
             facts.stayed |= set(logs.stayed(stage.places.log(gateway)))
         await self._ask_again()
         await self._settled()
@@ -168,8 +195,8 @@ class Run:
         facts.months = await asyncio.to_thread(ledger.sums, "month")
 
     async def _ask_again(self) -> None:
-        """What moved and came to its end, once more, with nobody to disturb it."""
-        moved = {one.id for one in self.facts.moved}
+        """What moved, or was adopted, and came to its end, once more, with nobody to disturb it."""
+        moved = {one.id for one in self.facts.moved} | {one.id for one in self.facts.adopted}
         whole = {one.id: one for one in self.facts.received if one.complete and one.id in moved}
         asked = [one for one in whole.values() if not one.limited][:MAX_TWINS]
         for number in range(0, len(asked), TWINS_AT_ONCE):
@@ -265,7 +292,7 @@ class Run:
         for path in sorted(places.records.iterdir()):
             facts.seen += _seen(path)
         for path in sorted(places.root.glob("log/*.log")):
-            facts.crashes += logs.crashes(path)
+            facts.crashes += logs.crashes(path, may_be_cut=facts.only_gateways)
         for gateway in GATEWAYS:
             lives = self.stage.actors[gateway].lives
             facts.degraded += logs.degraded(places.log(gateway), lives)

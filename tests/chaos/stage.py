@@ -26,6 +26,7 @@ from gateway.database import redis_command
 from gateway.postgres import DATA, Postgres, account_to_run, programs
 from gateway.start import SECRETS
 from tests.chaos.judging.facts import Kill, Life
+from tests.chaos.judging.verdict import DRAINED
 from tests.chaos.plan import AGENTS, GATEWAYS, Strike
 from tests.chaos.processes import ROOT, Actor, Program, running
 from tests.chaos.relay import Relay
@@ -36,6 +37,9 @@ READY_S = 600.0
 """Longest wait for a process; on a very busy machine a gateway takes a minute, vLLM several."""
 ANSWER_S = 1.0
 DRAIN_S = 30
+SHORT_DRAIN_S = 1
+"""Of gateways that die alone: shorter than most answers, so that what is left goes on elsewhere."""
+NOTICE_S = 1
 AGENTS_DRAIN_S = {"synthetic": 1, "vllm": 5}
 """Shorter than most answers, so that what is left moves."""
 HANGS_S = ((0.5, 4.0), (11.0, 14.0))
@@ -104,6 +108,12 @@ class Stage:
     """Of each agent."""
     kills: list[Kill] = field(default_factory=list)
     drains_s: dict[str, float] = field(default_factory=dict)
+    gateways_drain_s: int = DRAIN_S
+
+    def takes_requests(self, gateway: str) -> bool:
+        """As a load balancer knows it."""
+        actor = self.actors[gateway]
+        return actor.is_ready and actor.lives[-1].killed != DRAINED
 
     @property
     def lives(self) -> list[Life]:
@@ -118,7 +128,7 @@ class Stage:
             case "hang":
                 seconds = luck.uniform(*luck.choice(HANGS_S))
                 hit = actor.hang(seconds)
-            case "drain":
+            case "drain" | "roll":
                 hit = actor.drain()
             case "cut":
                 hit = self.relays[strike.name].cut()
@@ -263,7 +273,8 @@ def _redis(places: Places) -> Program:
 def _gateway(stage: Stage, name: str) -> Program:
     url = stage.urls[name]
     command = [sys.executable, str(ROOT / "manage.py"), "gateway"]
-    command += ["--port", url.rpartition(":")[2], "--drain", str(DRAIN_S)]
+    command += ["--port", url.rpartition(":")[2], "--notice", str(NOTICE_S)]
+    command += ["--drain", str(stage.gateways_drain_s)]
     command += ["--url", stage.links[name]]
 
     async def answers() -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.chaos.plan import REDIS_LEFT_ALONE_AFTER, STORMS, plan
+from tests.chaos.plan import GATEWAYS_ALONE, REDIS_LEFT_ALONE_AFTER, STORMS, plan
 
 SEEDS = st.integers(0, 10**6)
 
@@ -63,3 +63,10 @@ def test_some_strikes_are_double() -> None:
     times = [strike.at_s for strike in plan(1, 300, STORMS["synthetic"])]
     doubles = Counter(b - a <= 0.2 for a, b in pairwise(times))
     assert doubles[True] >= 10
+
+
+@given(SEEDS)
+def test_gateways_can_die_alone(seed: int) -> None:
+    strikes = plan(seed, 60, GATEWAYS_ALONE)
+    assert {strike.kind for strike in strikes} == {"gateway", "roll", "cut"}
+    assert len(strikes) >= 12

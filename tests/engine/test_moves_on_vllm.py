@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from inference.agent.engines.engine import Engine
+from inference.errors import EngineLost
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.journey import Outcome, Why
+from inference.link.wire import LedgerEntry
 from tests.engine.driving import nameless, said
 from tests.engine.test_resume import JSON, WEATHER
+from tests.inference.answers import MemoryAnswers
 from tests.inference.rig import Gateway, agent_on, chat, gateway, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
@@ -38,11 +41,12 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-async def ask(one: Gateway, name: str) -> tuple[Any, Any]:
+async def ask(one: Gateway, name: str, key: str = "") -> tuple[Any, Any]:
     """What it says, and its usage."""
     path, body = ASKED[name]
+    headers = {"Idempotency-Key": key} if key else {}
     async with one.client() as client:
-        answer = await client.post(path, json=body)
+        answer = await client.post(path, json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     if not body.get("stream"):
         whole = nameless(answer.json())
@@ -75,3 +79,42 @@ async def test_no_answer_is_another_for_having_moved(vllm: Engine, tmp_path: Pat
                     assert answer == await ask(one, name), name
     assert moves[Why.DRAINED, Outcome.RESUMED] >= len(ASKED) - 3
     assert set(moves) <= {(Why.DRAINED, Outcome.RESUMED), (Why.DRAINED, Outcome.BEGUN_ANEW)}
+
+
+async def test_no_answer_is_another_for_having_lost_its_gateway(
+    vllm: Engine, tmp_path: Path
+) -> None:
+    """What was asked of the one with a key goes on through the other one, for requests of each
+    kind, and each is billed once."""
+    given: dict[str, Any] = {"answers": MemoryAnswers(), "grace_s": 120.0}
+    given["holding"] = Holding(60.0)
+    async with gateway(**given) as one, gateway(**given) as other:
+        one.hub.gateways = [one.url, other.url]
+        for at in (one, other):
+            at.keys.base_model = vllm.info.name
+        async with agent_on(vllm, tmp_path, [one, other], max_running=32) as rig:
+            before = vllm.stats().completion_tokens
+            asking = [asyncio.create_task(ask(one, name, name)) for name in ASKED]
+            await until(lambda: len(rig.agent._jobs) == len(ASKED))
+            await until(lambda: vllm.stats().completion_tokens > before + 20 * len(ASKED))
+            one.engines.known = {}
+            for link in list(one.hub._open):
+                link.break_off(EngineLost("cut off"))
+            await until(lambda: len(other.hub.orphans.turns(len("acme"))) == len(ASKED))
+            answers = await asyncio.gather(*(ask(other, name, name) for name in ASKED))
+            generated = vllm.stats().completion_tokens - before
+            usages = [usage for _, usage in answers]
+            assert generated == sum(usage["completion_tokens"] for usage in usages)
+            await until(lambda: len(_highest(other)) == len(ASKED))
+            billed = [entry.usage.completion_tokens for entry in _highest(other)]
+            assert sorted(billed) == sorted(usage["completion_tokens"] for usage in usages)
+            for name, answer in zip(ASKED, answers, strict=True):
+                assert answer == await ask(other, name), name
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+
+def _highest(at: Gateway) -> list[LedgerEntry]:
+    """What is billed of requests that were adopted there."""
+    return [entry for entry in at.ledger.entries.values() if entry.attempt > 1000]

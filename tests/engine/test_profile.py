@@ -76,3 +76,15 @@ def test_an_extra_that_vllm_does_not_know() -> None:
     with pytest.raises(BadProfile, match="extra holds nonsense: vLLM has no such setting"):
         engine_args(EngineProfile(model="a/b", extra={"nonsense": 1}))
     assert engine_args(EngineProfile(model="a/b", extra={"seed": 7})).seed == 7
+
+
+def test_options_that_make_another_revision() -> None:
+    for plain in (EngineProfile.on_cpu("org/base"), EngineProfile.on_gpu("org/base")):
+        assert plain.changing == {}
+    more_room = EngineProfile.on_gpu("org/base", max_loras=8, kv_cache_memory_bytes=1 << 30)
+    assert more_room.changing == {}
+    extra = {"kv_cache_dtype": "fp8", "long_prefill_token_threshold": 64}
+    changed = EngineProfile.on_gpu("org/base", dtype="half", quantization="fp8", extra=extra)
+    assert changed.changing == {
+        "dtype": "half", "quantization": "fp8", "kv_cache_dtype": "fp8"
+    }  # fmt: skip

@@ -16,7 +16,7 @@ from django.urls import URLPattern, URLResolver, reverse
 
 from frontend.urls import urlpatterns
 from frontend.views import live
-from tenants.models import BaseModel, Conversation, State, Tenant
+from tenants.models import BaseModel, Conversation, Rollout, State, Tenant
 from tenants.permissions import RANK, TABLE, Permission
 
 LIVE = frozenset(route.name for route in (*live.OF_TENANT, *live.OF_ALL) if route.name)
@@ -56,8 +56,8 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What pages are about: a tenant by its slug, an adapter of it with the number of a version,
-    row ids of a key and a base model, a request, and the link of a conversation that somebody
-    shares. Pages of what is None are left out."""
+    row ids of a key, a base model and a rollout, a request, and the link of a conversation that
+    somebody shares. Pages of what is None are left out."""
 
     slug: str
     adapter: str | None = None
@@ -66,6 +66,7 @@ class Subject:
     base_model: int | None = None
     request_id: str | None = None
     shared: UUID | None = None
+    rollout: int | None = None
 
     @classmethod
     def of(cls, tenant: Tenant) -> Subject:
@@ -84,6 +85,7 @@ class Subject:
             base.pk if base else None,
             tenant.usage.values_list("pk", flat=True).first(),
             shared.values_list("shared_as", flat=True).first(),
+            Rollout.objects.values_list("pk", flat=True).first(),
         )
 
     def arguments(self, page: str) -> Mapping[str, Any]:
@@ -97,11 +99,16 @@ class Subject:
             "pk": pk,
             "link": self.shared,
             "request_id": self.request_id,
+            "rollout": self.rollout,
         }
 
-    def query(self, page: str) -> str:
+    def query(self, page: str) -> Mapping[str, Any]:
         """What the page of this name does not answer without."""
-        return f"?with={self.number}" if page == "adapters-diff" else ""
+        queries = {
+            "adapters-diff": {"with": self.number},
+            "operate_live-rollouts": {"rollout": self.rollout},
+        }
+        return queries.get(page, {})
 
 
 def pages(tenant: Tenant) -> list[Page]:
@@ -139,8 +146,9 @@ class _Address:
         if unknown := self.arguments - known.keys():
             raise LookupError(f"tell Subject.arguments what {unknown} of {self.name!r} is")
         given = {argument: known[argument] for argument in self.arguments}
-        if None not in given.values():
-            url = reverse(self.name, kwargs=given) + subject.query(self.name)
+        query = subject.query(self.name)
+        if None not in (*given.values(), *query.values()):
+            url = reverse(self.name, kwargs=given, query=query or None)
             yield from (Page(self.name, url, role) for role in self.roles)
 
 

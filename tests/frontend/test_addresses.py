@@ -7,14 +7,22 @@ from django.utils import timezone
 
 from tenants.models import Conversation, Membership, Tenant
 from tests.frontend.addresses import PASSING, Subject, names, pages, pages_of, parts
-from tests.tenants.making import make_adapter, make_key, make_member, make_version
+from tests.tenants.making import (
+    make_adapter,
+    make_key,
+    make_member,
+    make_rollout,
+    make_version,
+)
 from tests.tenants.spending import spend
 
 
 @pytest.fixture
 def full(tenant: Tenant) -> Tenant:
     """A tenant with one of everything that pages are about."""
-    make_version(make_adapter(tenant))
+    adapter = make_adapter(tenant)
+    make_version(adapter)
+    make_rollout(adapter.base_model)
     spend(make_key(tenant)[0], timezone.now())
     member = Membership.objects.get(user=make_member(tenant, "developer"))
     Conversation.objects.keep(member, "Plans", "[]").share()

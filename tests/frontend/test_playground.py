@@ -20,14 +20,16 @@ from frontend.playground import messages
 from frontend.playground.answers import MAX_RUNNING, Answer, News, Playground, View, read
 from frontend.playground.messages import Alternative, Phase, Token, Turn, decode
 from frontend.playground.socket import PlaygroundSocket
+from frontend.sockets import GONE, Gate
 from inference.agent.engines.synthetic import TOKEN_CHARS, Behaviour, SyntheticEngine
-from inference.errors import InvalidRequest
+from inference.errors import EngineLost, InvalidRequest
 from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.fleet.hub import Hub
 from inference.link.wire import Delta
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, User
 from tests.frontend.clients import client_of
 from tests.frontend.live.sockets import Tab, asked, connected, doorway, ticket_of, turned_away
-from tests.inference.rig import Rig, rig, until
+from tests.inference.rig import Rig, agent_on, gateway, rig, until
 from tests.inference.samples import MODEL
 from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
 
@@ -228,11 +230,37 @@ async def stage(
         hub, limits = made.gateway.hub, made.gateway.limits
         directory.on_revoked(hub.end_streams)
         dispatcher = Dispatcher(hub, directory, limits, timeout_s=60.0)
-        playground = Playground(dispatcher, directory, max_body_bytes=20_000, grace_s=grace_s)
-        socket: Any = gate.guarded("playground", PlaygroundSocket(playground))
-        route: Any = re_path(r"^ws/playground/(?P<slug>[a-z0-9-]+)$", socket)
-        yield Stage(made, tenant, playground, URLRouter([route]))
+        playground = Playground(
+            dispatcher, directory, max_body_bytes=20_000, grace_s=grace_s, adopted_within_s=0.05
+        )
+        yield Stage(made, tenant, playground, app_of(gate, playground, hub))
         await until(lambda: not hub.in_flight)
+    await engine.close()
+
+
+def app_of(gate: Gate, playground: Playground, hub: Hub) -> Any:
+    socket: Any = gate.guarded("playground", PlaygroundSocket(playground, hub.closed))
+    route: Any = re_path(r"^ws/playground/(?P<slug>[a-z0-9-]+)$", socket)
+    return URLRouter([route])
+
+
+@asynccontextmanager
+async def two_stages(root: Path, tenant: Tenant) -> AsyncIterator[tuple[Stage, Stage]]:
+    """Two gateways with one engine, which stops for a while in the middle of an answer."""
+    engine = SyntheticEngine(MODEL, Behaviour(stall_after_tokens=20))
+    async with (
+        gateway() as one,
+        gateway() as other,
+        doorway() as (gate, directory),
+    ):
+        one.hub.gateways = [one.url, other.url]
+        async with agent_on(engine, root, [one, other]) as made:
+            stages = []
+            for at in (one, other):
+                dispatcher = Dispatcher(at.hub, directory, at.limits, timeout_s=60.0, grace_s=60.0)
+                playground = Playground(dispatcher, directory, max_body_bytes=20_000)
+                stages.append(Stage(made, tenant, playground, app_of(gate, playground, at.hub)))
+            yield stages[0], stages[1]
     await engine.close()
 
 
@@ -409,6 +437,105 @@ async def test_a_dropped_socket_goes_on_where_it_was(
         assert len(await here.rig.gateway.ledger.settled()) == 1
 
 
+SAID = "0123456789é" * 30
+
+
+async def half_way(page: Page) -> None:
+    while len(page.text) < 20 * TOKEN_CHARS:
+        await page.hear()
+
+
+async def goes_on(there: Stage, client: Client, seq: int, text: str) -> str:
+    """What the pane shows in the end, after its page reached another gateway."""
+    async with there.page(client) as page:
+        page.text, page.seq = text, seq
+        await page.say(type="resume", id="a", after=seq)
+        await page.until("phase")
+        there.rig.engine.behaviour = Behaviour()  # type: ignore[attr-defined]
+        done = await page.until("done", "error")
+        assert done["type"] == "done", done
+        assert done["usage"]["completion_tokens"] == there.rig.engine.stats().completion_tokens
+        return page.text
+
+
+async def test_an_answer_goes_on_at_another_gateway_when_its_own_one_is_lost(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with two_stages(tmp_path, acme) as (here, there):
+        lost = here.rig.gateways[0]
+        async with here.page(developer) as page:
+            await page.say(**start_message("a", SAID))
+            await half_way(page)
+            lost.engines.known = {}
+            for link in list(lost.hub._open):
+                link.break_off(EngineLost("cut off"))
+            text = await goes_on(there, developer, page.seq, page.text)
+        assert text == f"base: {SAID}"
+        heir = here.rig.gateways[1]
+        (id,) = heir.limits.taken
+        await until(lambda: heir.ledger.entries[id].attempt == 1001)
+        assert heir.ledger.entries.keys() | lost.ledger.entries.keys() == {id}
+
+
+async def test_a_gateway_that_ends_sends_pages_to_another_one(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    async with two_stages(tmp_path, acme) as (here, there):
+        ends = here.rig.gateways[0].hub
+        async with here.page(developer) as idle, here.page(developer) as page:
+            await idle.say(type="ping")
+            await idle.hear()
+            await page.say(**start_message("a", SAID))
+            await half_way(page)
+            ends.close()
+            assert await idle.ended() == GONE
+            await page.say(type="ping")
+            assert await page.until("pong"), "it may finish"
+            ends.leave()
+            assert await page.ended() == GONE
+        assert await goes_on(there, developer, page.seq, page.text) == f"base: {SAID}"
+        assert not ends.in_flight
+
+
+async def test_nobody_else_resumes_an_answer_whose_gateway_is_lost(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    other = await database_sync_to_async(client_of)(acme, "owner")
+    async with two_stages(tmp_path, acme) as (here, there):
+        there.playground._adopted_within_s = 0.5
+        async with here.page(developer) as page:
+            await page.say(**start_message("a", SAID))
+            await half_way(page)
+            here.rig.gateways[0].hub.close()
+            here.rig.gateways[0].hub.leave()
+            await page.ended()
+        async with there.page(other) as stranger:
+            await stranger.say(type="resume", id="a", after=0)
+            assert (await stranger.until("error", "delta"))["code"] == "not_found"
+        assert await goes_on(there, developer, page.seq, page.text) == f"base: {SAID}"
+
+
+async def test_a_page_that_begins_an_answer_again_gets_the_one_that_runs(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    """One that was loaded anew before anything of the answer had come."""
+    async with two_stages(tmp_path, acme) as (here, there):
+        async with here.page(developer) as page:
+            await page.say(**start_message("a", SAID))
+            await half_way(page)
+            here.rig.gateways[0].hub.close()
+            here.rig.gateways[0].hub.leave()
+            await page.ended()
+        heir = here.rig.gateways[1]
+        await until(lambda: any(heir.hub.orphans._by_link.values()))
+        async with there.page(developer) as page:
+            await page.say(**start_message("a", SAID))
+            await half_way(page)
+            there.rig.engine.behaviour = Behaviour()  # type: ignore[attr-defined]
+            await page.until("done")
+        assert page.text == f"base: {SAID}" and len(heir.limits.taken) == 1
+
+
 async def test_an_ended_answer_is_had_once_more_and_only_by_its_owner(
     tmp_path: Path, acme: Tenant, developer: Client
 ) -> None:
@@ -425,7 +552,7 @@ async def test_an_ended_answer_is_had_once_more_and_only_by_its_owner(
             assert await page.until("done") == first
         async with here.page(other) as page:
             await page.say(type="resume", id="a", after=0)
-            assert (await page.hear())["code"] == "not_found"
+            assert (await page.until("error"))["code"] == "not_found"
         assert len(await here.rig.gateway.ledger.settled()) == 1
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from inference.errors import IdempotencyKeyReused, Unavailable
 from inference.grants import Claim, KeptAnswer
 
 CLAIM_S = 15.0
+GIVEN_BACK_S = 6.0
 KEPT_S = 24 * 3600.0
 
 
@@ -46,12 +48,37 @@ class MemoryAnswers:
             raise IdempotencyKeyReused
         return row.answer or False
 
-    async def renew(self, claims: Sequence[Claim]) -> None:
+    async def take_over(self, claim: Claim, turns: Mapping[str, int]) -> Claim | None:
         await self._ask()
+        row = self._row(claim)
+        if row is None or row.answer is not None or row.claim.digest != claim.digest:
+            return None
+        turn = turns.get(row.claim.request_id, math.inf)
+        if turn != row.claim.turn and not (turn < row.claim.turn and self._over(row)):
+            return None
+        row.claim = replace(row.claim, turn=row.claim.turn + 1)
+        row.claimed_until = self.now + CLAIM_S
+        return row.claim
+
+    async def give_back(self, claim: Claim) -> None:
+        await self._ask()
+        row = self._own(claim)
+        if row is not None and row.answer is None:
+            row.claim = replace(claim, turn=claim.turn - 1)
+            row.claimed_until = self.now + GIVEN_BACK_S
+
+    async def renew(self, claims: Sequence[Claim]) -> list[Claim]:
+        await self._ask()
+        ahead = []
         for claim in claims:
-            if (row := self._own(claim)) is not None:
-                row.claimed_until = self.now + CLAIM_S
+            row = self._row(claim)
+            if (own := self._own(claim)) is not None and own.answer is None:
+                own.claimed_until = self.now + CLAIM_S
+            elif row is not None and row.claim.request_id == claim.request_id:
+                if row.claim.turn > claim.turn:
+                    ahead.append(claim)
         self.renewals.append({claim.name for claim in claims})
+        return ahead
 
     async def keep(self, claim: Claim, answer: KeptAnswer) -> bool:
         await self._ask()
@@ -75,7 +102,7 @@ class MemoryAnswers:
 
     def _own(self, claim: Claim) -> Row | None:
         row = self._row(claim)
-        return row if row is not None and row.claim.request_id == claim.request_id else None
+        return row if row is not None and row.claim == claim else None
 
     def _over(self, row: Row) -> bool:
         ran_out = row.answer is None and row.claimed_until <= self.now

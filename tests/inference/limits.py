@@ -8,6 +8,8 @@ from inference.errors import InferenceError, RateLimitExceeded, Unavailable
 from inference.grants import Ask, Grant, Limits, Reservation, Room, Target
 from inference.link.wire import Usage
 
+NOTHING = Ask(0, 0, 0)
+
 
 class Counted:
     """Output tokens come out of `tokens_left` (None: no limit); what is settled is remembered."""
@@ -30,6 +32,8 @@ class Counted:
         self.released: list[str] = []
         self.extensions: list[int] = []
         self.looked: list[tuple[Limits, ...]] = []
+        self.taken: list[str] = []
+        self.handed_over: list[str] = []
 
     async def reserve(self, id: str, grant: Grant, target: Target, ask: Ask) -> Reservation:
         if self.full:
@@ -51,6 +55,15 @@ class Counted:
         assert reservation.output_tokens is not None
         reservation.output_tokens += granted
         self.extensions.append(granted)
+
+    async def take_over(self, id: str, grant: Grant, target: Target) -> Reservation:
+        self.open[id] = NOTHING
+        self.taken.append(id)
+        return Reservation(id, None if self.tokens_left is None else 0)
+
+    def hand_over(self, id: str) -> None:
+        del self.open[id]
+        self.handed_over.append(id)
 
     def settle(self, id: str, usage: Usage | None) -> None:
         self.offered.append(id)

@@ -236,8 +236,9 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     async def connected() -> bool:
         return bool(hub.snapshot())
 
-    timeout_s, tracer = options.pop("timeout_s", 300.0), options.pop("tracer", None)
-    dispatcher = Dispatcher(hub, keys, limits, timeout_s=timeout_s, tracer=tracer)
+    given = {"timeout_s": 300.0, "grace_s": 0.0, "tracer": None}
+    dispatched = {name: options.pop(name, default) for name, default in given.items()}
+    dispatcher = Dispatcher(hub, keys, limits, **dispatched)
     bounds = {"max_body_bytes": 100_000}
     server = OpenAIServer(dispatcher, keys, limits, answers=answers, **(bounds | options))
     http = URLRouter(

@@ -472,3 +472,70 @@ async def test_strays_are_not_looked_for_without_redis(
         await alone.reserve("r1", grant(limits(concurrent_streams=1)), target(), wanted())
         await alone.end_strays()
         assert alone.reservations == 1
+
+
+# --- another gateway goes on ---------------------------------------------------------------------
+
+
+async def test_another_gateway_goes_on_with_a_reservation(
+    store: Store, limiter: StoreLimiter
+) -> None:
+    """On one store, as gateways are on one Redis."""
+    caller = grant(limits(tokens_per_minute=100, concurrent_streams=1))
+    await limiter.reserve("r1", caller, target(), wanted(10, 20))
+    failover = Failover(store) if isinstance(store, MemoryStore) else Failover(MemoryStore(), store)
+    other = StoreLimiter(failover, FakeSpent(), "usd")
+    taken = await other.take_over("r1", caller, target())
+    assert taken == Reservation("r1", 20) and other.reservations == 1
+    limiter.hand_over("r1")
+    assert limiter.reservations == 0
+    await other.extend(taken, 30)
+    assert taken.output_tokens == 50
+    assert (await limiter.look(caller.limits)).rooms["tokens"].remaining == 40
+    other.settle("r1", Usage(10, 0, 30))
+    if not isinstance(store, MemoryStore):
+        await failover._tell()
+    assert (await limiter.look(caller.limits)).rooms["tokens"].remaining == 60
+    await limiter.reserve("r2", caller, target(), wanted(1, 1))
+
+
+async def test_what_was_given_back_is_not_counted_again(limiter: StoreLimiter) -> None:
+    caller = grant(limits(tokens_per_minute=100))
+    taken = await limiter.take_over("r1", caller, target())
+    assert taken == Reservation("r1") and limiter.reservations == 0
+    await limiter.extend(taken, 30)
+    await settled(limiter, "r1")
+    assert (await limiter.look(caller.limits)).rooms["tokens"].remaining == 100
+
+
+async def test_without_limits_there_is_nothing_to_take_over(limiter: StoreLimiter) -> None:
+    assert await limiter.take_over("r1", grant(limits()), target()) == Reservation("r1")
+    limiter.hand_over("r1")
+    limiter.hand_over("r1")
+    assert limiter.reservations == 0
+
+
+async def test_an_answer_goes_on_though_redis_is_away(
+    flaky: FlakyStore, on_flaky: StoreLimiter
+) -> None:
+    caller = grant(limits(tokens_per_minute=100))
+    flaky.away = True
+    for _ in range(2):  # it is noticed, then known
+        assert await on_flaky.take_over("r1", caller, target()) == Reservation("r1")
+    assert on_flaky.degraded
+
+
+async def test_what_is_left_to_another_gateway_outlives_this_one(
+    flaky: FlakyStore, clock: Clock
+) -> None:
+    caller = grant(limits(concurrent_streams=1))
+    async with StoreLimiter(Failover(MemoryStore(clock), flaky), FakeSpent(), "usd") as one:
+        await one.reserve("r1", caller, target(), wanted())
+        one.hand_over("r1")
+    async with StoreLimiter(Failover(MemoryStore(clock), flaky), FakeSpent(), "usd") as other:
+        with pytest.raises(RateLimitExceeded):
+            await other.reserve("r2", caller, target(), wanted())
+        await other.take_over("r1", caller, target())
+        other.release("r1")
+        await other.flushed()
+        await other.reserve("r2", caller, target(), wanted())

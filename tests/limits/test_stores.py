@@ -26,6 +26,8 @@ from tenants.limits.commands import (
     Seed,
     Settle,
     Store,
+    Take,
+    Taken,
     Unseeded,
     Used,
     Withdrawn,
@@ -746,6 +748,45 @@ async def test_a_gateway_can_ask_what_it_holds(store: Store) -> None:
     held = await ask(store, Holds("g1"))
     assert isinstance(held, Ids) and sorted(held.ids) == ["r1", "r4"]
     assert await ask(store, Holds("g9")) == Ids([])
+
+
+async def test_another_gateway_goes_on_with_a_reservation(store: Store, clock: Clock) -> None:
+    only = scope("t1", tokens_per_minute=1000, concurrent_streams=1)
+    made = charge("r1", only, prompt=100, output=50)
+    await granted(store, made)
+    await ask(store, Report("r1", 100, 0, 20))
+    assert await ask(store, Take("r1", "g2")) == Taken(50)
+    assert [await ask(store, Holds(holder)) for holder in ("g1", "g2")] == [Ids([]), Ids(["r1"])]
+    await ask(store, Renew("g2", 2 * LEASE_MS))
+    clock.pass_s(LEASE_MS / 1000)
+    await ask(store, Renew("g3", LEASE_MS))
+    assert (await refused(store, charge("r2", only, holder="g3"))).kind == "concurrent_streams"
+    assert await granted(store, more(made, 50)) == 50, "it grows as before"
+    assert await remaining(store, only) == [800]
+    await ask(store, Settle("r1", 100, 0, 80))
+    assert await remaining(store, only) == [820], "counted once"
+    assert await ask(store, Holds("g2")) == Ids([])
+
+
+async def test_it_ends_with_the_lease_of_who_took_it(store: Store, clock: Clock) -> None:
+    only = scope("t1", concurrent_streams=1)
+    await granted(store, charge("r1", only))
+    await ask(store, Renew("g2", LEASE_MS))
+    assert isinstance(await ask(store, Take("r1", "g2")), Taken)
+    await ask(store, Renew("g1", 0))
+    assert (await refused(store, charge("r2", only, holder="g3"))).used == 1
+    await ask(store, Renew("g2", 0))
+    await granted(store, charge("r2", only, holder="g3"))
+
+
+async def test_what_has_ended_can_not_be_taken(store: Store, clock: Clock) -> None:
+    only = scope("t1", tokens_per_minute=1000, concurrent_streams=1)
+    await granted(store, charge("r1", only))
+    clock.pass_s(LEASE_MS / 1000)
+    await ask(store, Renew("g2", LEASE_MS))
+    assert await ask(store, Take("r1", "g2")) == Taken(None)
+    assert await remaining(store, only) == [1000]
+    assert await ask(store, Holds("g2")) == Ids([])
 
 
 async def test_many_reservations_are_given_back_a_few_at_a_time(store: Store, clock: Clock) -> None:

@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from dotenv import dotenv_values
 from demo import QUESTIONS, TENANTS
 from gateway.process_secrets import SECRETS_OF
 from gateway.start import SECRETS
+from tests.otlp import Collector, collector
 from tests.stack.asking import until
 from tests.stack.running import ROOT, Stack, gone, settings_free, up
 
@@ -31,12 +33,21 @@ PLANTED = {
 """Secrets that somebody set for `make up`."""
 
 
-def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) -> None:
+@pytest.fixture
+def traces() -> Iterator[Collector]:
+    with collector() as found:
+        yield found
+
+
+def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
+    tmp_path: Path, traces: Collector
+) -> None:
     private = tmp_path / "private"
     private.mkdir(mode=0o700)
     above = {folder: folder.stat().st_mode for folder in (private, *private.parents)}
     var = private / "var"
-    with up(var, ENGINE_OPTIONS=SYNTHETIC, GATEWAYS="2", **PLANTED) as first:
+    settings = PLANTED | {"OTEL_EXPORTER_OTLP_ENDPOINT": traces.url}
+    with up(var, ENGINE_OPTIONS=SYNTHETIC, GATEWAYS="2", **settings) as first:
         family = psutil.Process(first.process.pid).children(recursive=True)
         assert stat.S_IMODE((var / "up.json").stat().st_mode) == 0o600
         assert stat.S_IMODE((var / "secrets.env").stat().st_mode) == 0o600
@@ -75,6 +86,13 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(tmp_path: Path) 
     assert '"request_id"' in first.log("gateway-1")
     names = ("gateway-1", "console", "engine-1", "worker-1")
     assert key not in "".join(first.log(name) for name in names)
+
+    chats = traces.named(f"chat {TENANTS[0].adapter}")
+    assert {one.instance for one in chats} == set(first.urls)
+    of_engine = [one for one in traces.spans if one.service == "lorikeet-engine"]
+    for chat in chats:
+        parts = [one.name for one in of_engine if one.trace == chat.trace]
+        assert parts == ["fetch adapter", "queue", "load adapter", "prefill", "decode"]
 
     with up(var, ENGINE_OPTIONS=SYNTHETIC) as second:
         assert second.facts["operator"] == facts["operator"]

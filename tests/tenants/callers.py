@@ -23,7 +23,8 @@ SCOPES = {
 
 
 OF_NO_TENANT = {
-    "tenants", "base-models", "engines", "engine-credentials", "quarantine", "schema"
+    "tenants", "base-models", "engines", "engine-credentials", "quarantine", "revisions",
+    "rollouts", "schema",
 }  # fmt: skip
 """Addresses that no `?tenant=` is for."""
 

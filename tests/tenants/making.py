@@ -19,6 +19,7 @@ from tenants.models import (
     BaseModel,
     GatewayProcess,
     Membership,
+    Rollout,
     State,
     Tenant,
     User,
@@ -53,6 +54,17 @@ def make_base_of(info: ModelInfo) -> BaseModel:
         for statement in pools.NOTE:
             cursor.execute(statement, pools.parameters(info))
     return BaseModel.objects.get(name=info.name)
+
+
+def make_rollout(base: BaseModel, **plan: Any) -> Rollout:
+    """A rollout of a revision that waits, beside one that serves."""
+    infos = [
+        ModelInfo(base.name, 512, 4, 16, 4096, {"m.q_proj": (8, 8)}, "vllm", "r1", version)
+        for version in ("1", "2")
+    ]
+    for info in infos:
+        make_base_of(info)
+    return Rollout.objects.start(base.revisions.get(digest=infos[1].pool_digest()), **plan)
 
 
 def make_gateway(url: str) -> GatewayProcess:

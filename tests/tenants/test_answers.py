@@ -23,10 +23,10 @@ from psycopg.sql import SQL
 from inference.errors import IdempotencyKeyReused, Unavailable
 from inference.gateway.idempotency import Idempotency, Send
 from inference.grants import Answers, Claim, KeptAnswer
-from tenants.answers import CLAIM_TIME, KEPT_TIME, PostgresAnswers
+from tenants.answers import CLAIM_TIME, GIVEN_BACK_TIME, KEPT_TIME, PostgresAnswers
 from tenants.directory.notices import conninfo
 from tenants.models import IdempotentAnswer
-from tests.inference.answers import CLAIM_S, KEPT_S, MemoryAnswers
+from tests.inference.answers import CLAIM_S, GIVEN_BACK_S, KEPT_S, MemoryAnswers
 from tests.tenants.making import make_key, make_tenant
 
 SECOND = timedelta(seconds=1)
@@ -91,6 +91,7 @@ async def kept(request: pytest.FixtureRequest) -> AsyncIterator[Kept]:
 
 def test_the_memory_has_the_same_times() -> None:
     assert (CLAIM_S, KEPT_S) == (CLAIM_TIME.total_seconds(), KEPT_TIME.total_seconds())
+    assert GIVEN_BACK_S == GIVEN_BACK_TIME.total_seconds()
 
 
 async def test_the_first_wins_the_others_wait_and_get_its_answer(kept: Kept) -> None:
@@ -206,6 +207,99 @@ async def test_an_answer_is_kept_for_a_day(kept: Kept) -> None:
     assert await kept.other.claim(replace(newer, request_id="x")) is False
     await kept.one.keep(newer, answer_of(newer))
     assert await kept.other.claim(replace(newer, request_id="x")) == answer_of(newer)
+
+
+async def test_a_claim_is_taken_over_in_the_next_turn_by_one(kept: Kept) -> None:
+    first = kept.claim("first")
+    await kept.one.claim(first)
+    found = await asyncio.gather(
+        *(
+            (kept.one, kept.other)[i % 2].take_over(kept.claim(f"{i}"), {"x": 1, "first": 1})
+            for i in range(20)
+        )
+    )
+    taken = [one for one in found if one is not None]
+    assert taken == [replace(first, turn=2)]
+    assert await kept.other.claim(kept.claim("waits")) is False
+    assert await kept.one.renew([first]) == [first], "who had it hears that it is elsewhere"
+    assert await kept.other.renew(taken) == []
+    assert await kept.one.keep(first, answer_of(first)) is False
+    await kept.one.release(first)
+    assert await kept.other.keep(taken[0], answer_of(first)) is True
+    assert await kept.one.claim(kept.claim("late")) == answer_of(first)
+    assert await kept.one.renew([first]) == [first]
+
+
+@pytest.mark.parametrize(
+    ("fields", "turns"),
+    [
+        ({"name": "another"}, {"first": 1}),
+        ({"digest": hashlib.sha256(b"another body").digest()}, {"first": 1}),
+        ({}, {"first": 2}),
+        ({}, {"another": 1}),
+        ({}, {}),
+    ],
+)
+async def test_what_is_another_request_is_not_taken_over(
+    kept: Kept, fields: dict[str, Any], turns: dict[str, int]
+) -> None:
+    first = kept.claim("first")
+    await kept.one.claim(first)
+    assert await kept.other.take_over(kept.claim("other", **fields), turns) is None
+    assert await kept.one.keep(first, answer_of(first)) is True
+
+
+async def test_no_other_api_key_takes_it_over_and_nobody_what_has_its_answer(kept: Kept) -> None:
+    first = kept.claim("first")
+    await kept.one.claim(first)
+    stranger = kept.claim("other", key_id=kept.keys[1])
+    assert await kept.other.take_over(stranger, {"first": 1}) is None
+    await kept.one.keep(first, answer_of(first))
+    assert await kept.other.take_over(kept.claim("other"), {"first": 1}) is None
+
+
+async def test_a_claim_whose_heir_died_too_is_taken_over_when_it_ran_out(kept: Kept) -> None:
+    await kept.one.claim(kept.claim("first"))
+    heir = await kept.other.take_over(kept.claim("heir"), {"first": 1})
+    assert heir is not None
+    assert await kept.one.take_over(kept.claim("third"), {"first": 1}) is None
+    await kept.age(CLAIM_TIME)
+    third = await kept.one.take_over(kept.claim("third"), {"first": 1})
+    assert third is not None and (third.request_id, third.turn) == ("first", 3)
+    assert await kept.other.renew([heir]) == [heir]
+
+
+async def test_what_was_taken_over_in_vain_is_its_first_ones_again(kept: Kept) -> None:
+    first = kept.claim("first")
+    await kept.one.claim(first)
+    heir = await kept.other.take_over(kept.claim("heir"), {"first": 1})
+    assert heir is not None
+    await kept.other.give_back(heir)
+    await kept.other.give_back(heir)
+    assert await kept.other.claim(kept.claim("heir")) is False
+    assert await kept.one.renew([first]) == []
+    await kept.age(GIVEN_BACK_TIME)
+    assert await kept.other.claim(kept.claim("heir")) is False, "it lives"
+    assert await kept.one.keep(first, answer_of(first)) is True
+    again = kept.claim("first", name="order 18")
+    await kept.one.claim(again)
+    heir = await kept.other.take_over(kept.claim("heir", name="order 18"), {"first": 1})
+    assert heir is not None
+    await kept.other.give_back(heir)
+    await kept.age(GIVEN_BACK_TIME)
+    assert await kept.other.claim(kept.claim("heir", name="order 18")) is True, "it is dead"
+
+
+async def test_who_lost_the_claim_to_another_request_is_not_told_that_it_goes_on(
+    kept: Kept,
+) -> None:
+    slow = kept.claim("slow")
+    await kept.one.claim(slow)
+    await kept.one.take_over(slow, {"slow": 1})
+    await kept.age(CLAIM_TIME)
+    assert await kept.other.claim(kept.claim("anew")) is True
+    assert await kept.one.renew([slow]) == []
+    assert await kept.other.take_over(kept.claim("x"), {"anew": 1}) is not None, "it has turn 1"
 
 
 # --- PostgreSQL alone ----------------------------------------------------------------------------
@@ -375,6 +469,8 @@ async def test_a_database_that_does_not_answer_is_unavailable(postgres: Kept) ->
         for call in (
             answers.claim(first),
             answers.renew([first]),
+            answers.take_over(first, {"first": 1}),
+            answers.give_back(first),
             answers.keep(first, answer_of(first)),
             answers.release(first),
         ):

@@ -67,6 +67,7 @@ def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
         "engines": engines_by_adapter().get(version.lora_name, []),
         "stages": stages(State(version.state)) if version.state in UNJUDGED else [],
         "others": list(others.values_list("number", flat=True)[:MAX_CHOICES]),
+        "trials": list(version.trials.select_related("revision")[:MAX_CHOICES]),
         "unjudged": version.state in UNJUDGED,
         "may_edit": caller.may(EDIT),
     }

@@ -1,21 +1,28 @@
-"""The base models that engines serve, as they described them."""
+"""The base models that engines serve: as they described them, with their revisions and defaults."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from django import forms
 from django.conf import settings
-from django.db.models import Count
+from django.contrib import messages
+from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_http_methods
 
 from frontend.pages import operator_page
+from frontend.views.operate.rollout_form import RolloutForm
 from tenants.fleet.gateways import gateways
-from tenants.models import BaseModel, Price
+from tenants.models import BaseModel, GatewayProcess, Price, Standing
+from tenants.models.adapters import DEFAULTS
+
+SHOWN_ROLLOUTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +52,82 @@ def models(request: HttpRequest) -> HttpResponse:
     return render(request, "operate/models.html", context)
 
 
-@require_GET
+class SettingsForm(forms.Form):
+    """What an operator says of a base model."""
+
+    serves_new = forms.BooleanField(
+        required=False, label="New revisions serve at once, without a rollout"
+    )
+
+    def __init__(self, base_model: BaseModel, data: Any = None) -> None:
+        super().__init__(data, initial={"serves_new": base_model.serves_new, **base_model.defaults})
+        self._base_model = base_model
+        for name, (kind, least, most) in DEFAULTS.items():
+            field = forms.FloatField if kind is float else forms.IntegerField
+            self.fields[name] = field(
+                required=False,
+                min_value=least,
+                max_value=most,
+                label=f"Default {name}",
+                widget=forms.TextInput({"inputmode": "decimal", "autocomplete": "off"}),
+            )
+
+    def save(self) -> None:
+        """Write what a valid form says."""
+        given = {name: self.cleaned_data[name] for name in DEFAULTS}
+        base_model = self._base_model
+        base_model.serves_new = self.cleaned_data["serves_new"]
+        base_model.defaults = {name: value for name, value in given.items() if value is not None}
+        base_model.save(update_fields=["serves_new", "defaults"])
+
+
+@require_http_methods(["GET", "POST"])
 @operator_page
 def model(request: HttpRequest, pk: int) -> HttpResponse:
-    """One base model: what an adapter on it may look like, and what it costs."""
-    found = get_object_or_404(BaseModel.objects.annotate(adapter_count=Count("adapters")), pk=pk)
+    """One base model: its revisions, what an adapter on it may look like, what it costs; POST saves
+    its settings."""
+    found = get_object_or_404(BaseModel, pk=pk)
+    if request.method != "POST":
+        return page(request, found)
+    form = SettingsForm(found, request.POST)
+    if not form.is_valid():
+        return page(request, found, settings_form=form)
+    form.save()
+    messages.success(request, "The settings are saved.")
+    return redirect("operate_models-one", pk)
+
+
+def page(
+    request: HttpRequest,
+    base_model: BaseModel,
+    *,
+    settings_form: SettingsForm | None = None,
+    rollout_form: RolloutForm | None = None,
+) -> HttpResponse:
+    """The page of a base model, with forms that have errors."""
+    revisions = base_model.revisions.annotate(
+        passed=Count("trials", Q(trials__passed=True)),
+        failed=Count("trials", Q(trials__passed=False)),
+    ).order_by("-seen_at", "-id")
+    counts = GatewayProcess.objects.engines_of()
+    rollouts = list(base_model.rollouts.select_related("revision")[:SHOWN_ROLLOUTS])
+    fleet = gateways().fleet().engines
     context = {
-        "model": found,
-        "modules": module_kinds(found.modules),
-        "engines": [one for one in gateways().fleet().engines if one["base_model"] == found.name],
-        "prices": list(Price.objects.at(timezone.now()).filter(base_model=found)[:20]),
+        "model": base_model,
+        "adapter_count": base_model.adapters.count(),
+        "revisions": [(one, counts.get(one.digest, 0)) for one in revisions],
+        "rollable": any(one.standing != Standing.SERVING for one in revisions),
+        "rollouts": rollouts,
+        "rolling": next((one for one in rollouts if one.is_open), None),
+        "settings_form": settings_form or SettingsForm(base_model),
+        "rollout_form": rollout_form or RolloutForm(base_model),
+        "modules": module_kinds(base_model.modules),
+        "engines": [one for one in fleet if one["base_model"] == base_model.name],
+        "prices": list(Price.objects.at(timezone.now()).filter(base_model=base_model)[:20]),
         "currency": settings.CURRENCY.upper(),
     }
-    return render(request, "operate/model.html", context)
+    status = 200 if settings_form is None and rollout_form is None else 422
+    return render(request, "operate/model.html", context, status=status)
 
 
 def module_kinds(modules: Mapping[str, Sequence[int]]) -> list[ModuleKind]:

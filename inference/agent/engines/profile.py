@@ -110,6 +110,18 @@ class EngineProfile:
         return {reads: name for reads, name in named.items() if name is not None}
 
     @property
+    def changing(self) -> dict[str, Any]:
+        """Options that may change answers or how soon they come, of those that are set: engines
+        with others are of another revision (`ModelInfo.revision`)."""
+        extra = {name: value for name, value in self.extra.items() if name not in _OURS}
+        options = {
+            "dtype": None if self.dtype in _USUAL_DTYPES else self.dtype,
+            "quantization": self.quantization,
+            "speculative_config": self.speculative_config,
+        }
+        return extra | _given(options)
+
+    @property
     def loaded_adapters(self) -> int:
         """How many adapters may be loaded at once."""
         return self.max_cpu_loras or self.max_loras
@@ -138,6 +150,11 @@ class EngineProfile:
         if taken := sorted(set(self.extra) & _NOT_EXTRA):
             raise BadProfile(f"extra may not hold {', '.join(taken)}: Lorikeet sets it itself")
 
+
+_USUAL_DTYPES = (None, "auto", "float32")
+"""vLLM's default, and ours without a GPU."""
+_OURS = frozenset({"long_prefill_token_threshold"})
+"""What `on_cpu` adds to `extra`."""
 
 _AT_LEAST_ONE = (
     "max_model_len",

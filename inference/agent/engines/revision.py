@@ -1,4 +1,5 @@
-"""The digest of what decides a base model's answers: its weights, tokenizer and chat template.
+"""The digest of what decides a base model's answers: its weights, tokenizer and chat template, and
+such options of its engine as change them.
 
 The same files give the same digest on every host, wherever they lie. Configuration, tokenizer and
 template are read whole. So are weights of up to `WHOLE_BYTES`; of larger files the size, the first
@@ -11,8 +12,10 @@ single weights on purpose is not found out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 WHOLE_BYTES = 64 << 20
 HEAD_BYTES = 1 << 20
@@ -41,8 +44,14 @@ WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 """Formats of weights. Engines load those of the first format that is there, so no other counts."""
 
 
-def revision_of(model: Path, tokenizer: Path, chat_template: Path | None = None) -> str:
-    """SHA-256 (hex) over these folders and the template that is used instead of their own.
+def revision_of(
+    model: Path,
+    tokenizer: Path,
+    chat_template: Path | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> str:
+    """SHA-256 (hex) over these folders, the template that is used instead of their own, and options
+    of the engine, if there are any (`EngineProfile.changing`).
 
     Blocks while it reads: up to 64 MiB of each file.
 
@@ -58,6 +67,9 @@ def revision_of(model: Path, tokenizer: Path, chat_template: Path | None = None)
         _add(found, path.name, _whole(path) if small else _sampled(path))
     if chat_template is not None:
         _add(found, "--chat-template", _whole(chat_template))
+    if options:
+        text = json.dumps(options, sort_keys=True, default=str)
+        _add(found, "--options", iter([text.encode()]))
     return found.hexdigest()
 
 

@@ -437,7 +437,7 @@ def _revision(profile: EngineProfile) -> str:
     """As of the model that it pretends to serve; of its name, where that is no local folder."""
     folder = Path(profile.model)
     if folder.is_dir():
-        return revision_of(folder, folder, profile.chat_template)
+        return revision_of(folder, folder, profile.chat_template, profile.changing)
     return hashlib.sha256(profile.model.encode()).hexdigest()
 
 

@@ -13,7 +13,7 @@ from inference.agent.journal.delivery import Delivery
 from inference.agent.journal.journal import Journal
 from inference.errors import Overloaded
 from inference.link.session import Attempt
-from inference.link.wire import Account, Totals, Usage, UsageReport
+from inference.link.wire import MOVED, Account, Totals, Usage, UsageReport
 
 RETRY_AFTER_S = 5.0
 
@@ -52,7 +52,7 @@ class Billing:
             _generated(job, job.meter.completion_tokens) for job in self._open
         )
 
-    def open(self, job: Job, account: Account, model: str) -> None:
+    def open(self, job: Job) -> None:
         """The request is about to cost something.
 
         Raises:
@@ -64,7 +64,31 @@ class Billing:
                 "the ledger cannot be reached.",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._journal.opened(_attempt(job), account, model, job.inherited)
+        self._open_entry(job)
+
+    def adopted(self, job: Job, attempt: int, account: Account, now: float) -> None:
+        """Another gateway has the request, which runs, under a higher attempt: its entry ends here,
+        and one of that attempt begins with all that there is."""
+        before, journaled = job.usage(), job.journaled
+        if journaled:
+            self.close(job, before, MOVED, now)
+        job.attempt, job.account = attempt, account
+        if journaled:
+            job.opened = before
+            self._open_entry(job)
+
+    def adopted_ended(
+        self, job: Job, attempt: int, account: Account, done: tuple[Usage, str], now: float
+    ) -> None:
+        """As `adopted`, of one that has ended: with these figures, for this reason."""
+        usage, reason = done
+        job.attempt, job.account, job.opened = attempt, account, usage
+        if job.journaled:
+            self._open_entry(job)
+            self.close(job, usage, reason, now)
+
+    def _open_entry(self, job: Job) -> None:
+        self._journal.opened(_attempt(job), job.account, job.model, job.opened)
         job.journaled = True
         self._open.add(job)
 
@@ -116,7 +140,7 @@ class Billing:
 
 
 def _generated(job: Job, tokens: int) -> int:
-    return tokens - job.inherited.completion_tokens
+    return tokens - job.opened.completion_tokens
 
 
 def _attempt(job: Job) -> Attempt:

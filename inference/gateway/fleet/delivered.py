@@ -7,6 +7,8 @@ Rules
     2. Where the reader was given nothing yet, another engine may as well begin anew. It must where
        log-probabilities are asked for: those of tokens that it is told are known to nobody.
     3. Ids of an engine that says more than it may (choices, tokens, numbers) are not kept.
+    4. With `keeps`, what the reader was given goes with the request to its next engine, which keeps
+       it for a gateway that adopts the request. Of a long answer it is not kept.
 
 Token ids are kept in 4 bytes each. No IO, no clock.
 """
@@ -15,9 +17,35 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping
+from io import StringIO
 
 from inference.gateway.fleet.dispatches import Bounds
 from inference.link.wire import Delta, Resume, Usage
+
+MAX_GIVEN_BYTES = 4 << 20
+"""Of an answer that is kept. Engines keep no more of one either."""
+UTF8_BYTES = 4
+"""Of a character, at the most."""
+
+
+class Given:
+    """Text and chunks of an answer."""
+
+    __slots__ = ("_bytes", "_chunks", "_text")
+
+    def __init__(self) -> None:
+        self._text, self._chunks, self._bytes = StringIO(), list[bytes](), 0
+
+    def add(self, delta: Delta) -> bool:
+        """Keep this as well; False: there is too much."""
+        self._text.write(delta.text)
+        self._chunks += delta.chunks
+        self._bytes += UTF8_BYTES * len(delta.text) + sum(map(len, delta.chunks))
+        return self._bytes <= MAX_GIVEN_BYTES
+
+    def all(self) -> tuple[str, list[bytes]]:
+        """Text and chunks."""
+        return self._text.getvalue(), list(self._chunks)
 
 
 class Delivered:
@@ -28,6 +56,7 @@ class Delivered:
         "_exact",
         "_given",
         "_ids",
+        "_kept",
         "_logprobs",
         "_most_tokens",
         "cached_tokens",
@@ -35,7 +64,7 @@ class Delivered:
         "prompt_tokens",
     )
 
-    def __init__(self, choices: int, *, logprobs: bool) -> None:
+    def __init__(self, choices: int, *, logprobs: bool, keeps: bool = False) -> None:
         """Of an answer of so many choices."""
         self.prompt_tokens = self.cached_tokens = self.completion_tokens = 0
         """As the engines counted them, this attempt and what it goes on from."""
@@ -45,6 +74,12 @@ class Delivered:
         self._exact = False
         self._most_tokens = 0
         self._ids: dict[int, array[int]] = {}
+        self._kept = Given() if keeps else None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether all that the reader was given is here."""
+        return self._kept is not None
 
     @property
     def can_move(self) -> bool:
@@ -71,6 +106,8 @@ class Delivered:
         self.completion_tokens += delta.tokens
         if delta.text or delta.chunks:
             self._given = True
+            if self._kept is not None and not self._kept.add(delta):
+                self._kept = None
         if not delta.ids:
             return delta
         if self._exact:
@@ -96,11 +133,13 @@ class Delivered:
             ttft_s=ttft_s,
             total_s=total_s,
         )
-        return Resume({choice: list(ids) for choice, ids in self._ids.items()}, usage=usage)
+        text, chunks = ("", []) if self._kept is None else self._kept.all()
+        ids = {choice: list(ids) for choice, ids in self._ids.items()}
+        return Resume(ids, usage=usage, text=text, chunks=chunks)
 
     def forget(self) -> None:
         """It will not move any more."""
-        self._exact, self._given = False, True
+        self._exact, self._given, self._kept = False, True, None
         self._ids.clear()
 
     def _note(self, news: Mapping[int, list[int]]) -> None:

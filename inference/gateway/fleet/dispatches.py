@@ -129,6 +129,15 @@ class Dispatches:
         )
         return None if within else Mismatch.OVER_BOUNDS
 
+    def is_of(
+        self, account: Account, attempt: tuple[str, int], model: str, credential: int
+    ) -> bool:
+        """Whether a gateway gave this attempt to the engine with this credential."""
+        dispatch = account.dispatch
+        if dispatch is None or dispatch.credential != credential:
+            return False
+        return hmac.compare_digest(self._mac(account, attempt, model, dispatch), dispatch.mac)
+
     def ticketed(self, ref: AdapterRef, credential: int) -> AdapterRef:
         """The adapter, with what lets the engine with this credential fetch its files."""
         return msgspec.structs.replace(ref, ticket=self._ticket(ref.digest, credential))

@@ -61,6 +61,10 @@ class Owner(Protocol):
         """The engine said with which requests engines fail."""
         ...
 
+    def heard_orphans(self, link: EngineLink, frame: wire.Orphans) -> None:
+        """The engine told of answers that have no gateway."""
+        ...
+
     def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
         """Requests ended, by the engine's journal.
 
@@ -137,6 +141,13 @@ class EngineLink:
         self._legs[frame.id, frame.attempt] = leg
         self.unbegun += 1
 
+    def adopt(self, leg: Leg, frame: wire.Adopt) -> None:
+        """Take over a request that the engine has; its owner hears of it from now on."""
+        self.post(frame)
+        self._legs[frame.id, frame.attempt] = leg
+        self.engine.dispatched += 1
+        self.unbegun += 1
+
     async def load(self, frame: wire.Load) -> dict[str, Any]:
         """Load (and probe) an adapter; waits for the engine's report.
 
@@ -177,7 +188,7 @@ class EngineLink:
                 self._note_waits(waits)
             case wire.Done():
                 self._end(frame)
-            case wire.Stats() | wire.Suspects():
+            case wire.Stats() | wire.Suspects() | wire.Orphans():
                 self._note_news(frame)
             case wire.UsageReport(journal=journal, entries=entries):
                 self._owner.bill(self, journal, entries)
@@ -245,12 +256,14 @@ class EngineLink:
         if not (answer := self._loads.pop(loaded.id)).done():
             answer.set_result(loaded)
 
-    def _note_news(self, frame: wire.Stats | wire.Suspects) -> None:
+    def _note_news(self, frame: wire.Stats | wire.Suspects | wire.Orphans) -> None:
         if isinstance(frame, wire.Stats):
             self.engine.note(frame)
             self._owner.heard_stats(self, frame)
-        else:
+        elif isinstance(frame, wire.Suspects):
             self._owner.heard_suspects(self, frame.suspects)
+        else:
+            self._owner.heard_orphans(self, frame)
 
     def _note_waits(self, waits: Sequence[wire.Wait]) -> None:
         for wait in waits:

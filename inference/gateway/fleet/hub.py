@@ -7,10 +7,12 @@ engine a request runs on is decided in `requests`.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -29,12 +31,15 @@ from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.journey import Outcome, Why
 from inference.gateway.fleet.order import Order
+from inference.gateway.fleet.orphans import Found, Orphans
+from inference.gateway.fleet.pools import Pool, Revisions
 from inference.gateway.fleet.requests import KEPT_BYTES, Requests, choose_link
 from inference.gateway.fleet.routing import EngineState, Needs
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.fleet.traffic import Counted
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
-from inference.grants import EngineCredential, Engines, Limiter, Recorder, Source
+from inference.grants import Directory, EngineCredential, Engines, Limiter, Recorder, Source
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S
 from inference.link.shell import Transport
@@ -78,16 +83,19 @@ class Hub:
         holding: Holding | None = None,
         kept_bytes: int = KEPT_BYTES,
         measures: Measures | None = None,
+        uncounted: frozenset[str] = frozenset(),
     ) -> None:
         """`gateway_id` is the base URL under which engines reach this process; `holding` says what
         may wait for an engine here, nothing if None. So many bytes of bodies are kept at most, for
-        their requests to move to other engines."""
+        their requests to move to other engines. What these tenants ask is not counted as traffic.
+        """
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
         self._recorder, self._limiter = recorder, limiter
         self._engines, self._dispatches = engines, dispatches
         self._pins: dict[str, list[AdapterRef]] | None = None
         """What is to stay loaded, by base model; None before that is known."""
+        self._tried: Mapping[str, Revisions] = {}
         self._links: dict[str, EngineLink] = {}
         """By engine, the newest of its links; the others get nothing new."""
         self._open: dict[EngineLink, None] = {}
@@ -95,6 +103,9 @@ class Hub:
         self._suspects = Suspects()
         self.measures = measures or Measures()
         """What is measured of its requests."""
+        self.orphans = Orphans(dispatches)
+        self.closed = asyncio.Event()
+        """Set when nothing new is taken any more."""
         self._requests = Requests(
             self._links,
             limiter,
@@ -102,11 +113,14 @@ class Hub:
             holding=holding or Holding(),
             measures=self.measures,
             kept_bytes=kept_bytes,
+            uncounted=uncounted,
         )
         self.unknown_frames = 0
         """Frames that engines sent and only newer versions know."""
         self.quarantined = 0
         """Entries of engines that were not what a gateway dispatched to them."""
+        self.adopted = 0
+        """Answers of other gateways that this one went on with."""
         self._noted_at: dict[str, float] = {}
         """When `_model_seen` last heard of each kind of engine."""
         self._model_seen: Callable[[wire.ModelInfo], None] = lambda info: None
@@ -130,6 +144,16 @@ class Hub:
     def moves(self) -> dict[tuple[Why, Outcome], int]:
         """How often requests went from an engine to another, why, and what became of it."""
         return self._requests.moves
+
+    @property
+    def traffic(self) -> Counted:
+        """What requests met on each revision."""
+        return self._requests.traffic
+
+    @property
+    def revisions(self) -> Counter[str]:
+        """Engines that take new work, by their revision."""
+        return Counter(one.engine.pool for one in self._links.values() if not one.engine.draining)
 
     @property
     def gaps(self) -> Histogram:
@@ -213,7 +237,7 @@ class Hub:
             kind=engine.info.engine,
         )
         if self._pins is not None:
-            self._pin(link, _loadable(link, self._pins))
+            self._pin(link, self._loadable(link, self._pins, self._tried))
         if known := self._suspects.all(time.time()):
             link.post(wire.Suspects(known))
         self._note_pool(link)
@@ -225,6 +249,7 @@ class Hub:
             log.warning("engine_refused", engine=link.engine_id, reason=reason)
             return
         del self._open[link]
+        self.orphans.left(link)
         engine = link.engine
         if self._links.get(engine.id) is link:
             del self._links[engine.id]
@@ -241,13 +266,45 @@ class Hub:
             for link in self._links.values():
                 link.post(wire.Gateways(urls))
 
-    def set_pins(self, pins: dict[str, list[AdapterRef]]) -> None:
-        """The adapters to keep loaded, by base model; engines hear of what changed."""
+    def set_pools(self, pools: Mapping[str, Pool]) -> None:
+        """Which revisions serve, by base model."""
+        self._requests.pools = pools
+        self._requests.look_soon()
+
+    async def renew(self, tenant_id: int | None, directory: Directory) -> None:
+        """What is known of this tenant's adapters has changed, or of everybody's: requests that
+        wait for an engine may find one now."""
+        for stream in self._requests.waiting(tenant_id):
+            try:
+                target = await directory.resolve(stream.grant, stream.target.model)
+            except InferenceError:  # its key has ended, or its version: who sees to that is told
+                continue
+            self._requests.renew(stream, target)
+
+    def set_pins(
+        self, pins: dict[str, list[AdapterRef]], tried: Mapping[str, Revisions] | None = None
+    ) -> None:
+        """The adapters to keep loaded, by base model; engines hear of what changed. `tried` are the
+        revisions on which one may be loaded, by its digest: any, where it is not there."""
+        known, tried = self._tried, tried or {}
         for link in self._links.values():
-            wanted = _loadable(link, pins)
-            if self._pins is None or wanted != _loadable(link, self._pins):
+            wanted = self._loadable(link, pins, tried)
+            if self._pins is None or wanted != self._loadable(link, self._pins, known):
                 self._pin(link, wanted)
-        self._pins = pins
+        self._pins, self._tried = pins, tried
+
+    @staticmethod
+    def _loadable(
+        link: EngineLink, pins: dict[str, list[AdapterRef]], tried: Mapping[str, Revisions]
+    ) -> list[AdapterRef]:
+        """Those of the pinned adapters that this engine could load."""
+        engine = link.engine
+        return [
+            ref
+            for ref in pins.get(engine.info.name, [])
+            if engine.pool in tried.get(ref.digest, (engine.pool,))
+            and not any(engine.cannot_load(ref))
+        ]
 
     def _pin(self, link: EngineLink, wanted: Sequence[AdapterRef]) -> None:
         credential = link.credential.id
@@ -285,6 +342,17 @@ class Hub:
     def refused_suspects(self) -> list[wire.Suspect]:
         """Requests that engines refuse because engines failed with them twice."""
         return self._suspects.refused(time.time())
+
+    def heard_orphans(self, link: EngineLink, frame: wire.Orphans) -> None:
+        """An engine has answers without a gateway. One of a request that is here was on an engine
+        that this gateway had lost, and has gone on elsewhere."""
+        others = []
+        for orphan in frame.orphans:
+            if self._requests.has(orphan.id):
+                link.post(wire.Cancel(orphan.id, wire.MOVED, orphan.attempt))
+            else:
+                others.append(orphan)
+        self.orphans.heard(link, others, frame.gone)
 
     def _note_pool(self, link: EngineLink) -> None:
         self._noted_at[link.engine.pool] = time.monotonic()
@@ -362,8 +430,11 @@ class Hub:
             log.info("engine_drained", engine=engine_id)
             link.drain()
 
-    async def probe(self, base_model: str, adapter: AdapterRef) -> dict[str, Any]:
-        """Load the adapter on an engine and try it; `agent.engine.ProbeReport` as a dict.
+    async def probe(
+        self, base_model: str, adapter: AdapterRef, revision: str = ""
+    ) -> dict[str, Any]:
+        """Load the adapter on an engine, of this revision if one is named, and try it;
+        `agent.engine.ProbeReport` as a dict.
 
         Raises:
             NoEngine: none serves this base model and could load the adapter.
@@ -371,7 +442,8 @@ class Hub:
             EngineLost: the engine went away meanwhile.
         """
         try:
-            link = choose_link(self._links, Needs(base_model, adapter))
+            tiers = (frozenset([revision]),) if revision else None
+            link = choose_link(self._links, Needs(base_model, adapter, tiers=tiers))
         except Overloaded:
             self._requests.note_unmet(base_model)
             raise
@@ -387,6 +459,7 @@ class Hub:
                 "kind": link.engine.info.engine,
                 "base_model": link.engine.info.name,
                 "revision": link.engine.info.revision,
+                "pool_revision": link.engine.pool,
                 "engine_version": link.engine.info.engine_version,
                 "operations": list(link.engine.info.operations),
                 "parsers": dict(link.engine.info.parsers),
@@ -421,6 +494,20 @@ class Hub:
         """
         return self._requests.submit(order)
 
+    def adopt(self, order: Order, found: Found, turn: int) -> Stream:
+        """Go on with a request that an engine has and no gateway, in this turn of it.
+
+        Raises:
+            Overloaded: this gateway ends.
+        """
+        stream = self._requests.adopt(order, found, turn)
+        self.adopted += 1
+        return stream
+
+    def leave(self) -> None:
+        """Leave to engines what they keep for other gateways: this one ends now."""
+        self._requests.leave()
+
     def end_streams(self, key_id: int, error: InferenceError) -> None:
         """End every open stream of this key with `error`."""
         self._requests.end_of_key(key_id, error)
@@ -428,16 +515,11 @@ class Hub:
     def close(self) -> None:
         """Take nothing new, and hold nothing any longer; what runs goes on."""
         self._requests.close()
+        self.closed.set()
 
     async def drained(self) -> None:
         """Wait until every request is settled."""
         await self._requests.drained()
-
-
-def _loadable(link: EngineLink, pins: dict[str, list[AdapterRef]]) -> list[AdapterRef]:
-    """Those of the pinned adapters that this engine could load."""
-    pinned = pins.get(link.engine.info.name, [])
-    return [ref for ref in pinned if not any(link.engine.cannot_load(ref))]
 
 
 def new_id() -> str:

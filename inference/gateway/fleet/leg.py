@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -41,11 +42,14 @@ class Leg:
     link: EngineLink
     attempt: int
     most: Bounds
+    keeps: bool = False
+    """Its engine keeps the answer for other gateways."""
     has_begun: bool = False
     news_at: float = 0.0
     """Of the monotonic clock: when its engine last sent something of it."""
     span: Span | None = None
     """Where it is traced."""
+    sent_at: float = field(default_factory=time.monotonic)
 
     def end_span(self, error: str) -> None:
         """Its engine has done with it; `error` says why it was not brought to its end there."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
+from inference.gateway.fleet.pools import Pool
 from inference.gateway.fleet.routing import Needs
 from inference.grants import Grant, Reservation, Target
 from inference.link.wire import Account, Prefix, Resume, Submit, Wait
@@ -51,19 +52,26 @@ class Order:
     trace: Span | None = None
     started_at: float = field(default_factory=time.time)
     """A unix time in seconds; with the request's id it names the bill, so attempts share it."""
+    grace_s: float = 0.0
+    """For so long after this gateway is lost engines keep the answer for another one, which knows
+    it by its id, or by its `label`."""
+    label: str = ""
 
-    def needs(self, version: int) -> Needs:
-        """What an engine must be able to do for it, and which version of the link it must speak."""
+    def needs(self, version: int, pool: Pool | None = None) -> Needs:
+        """What an engine must be able to do for it, which version of the link it must speak, and
+        of which revisions of its pool it may be: of any, where nothing is known of that."""
+        tenant, target = self.grant.tenant, self.target
         return Needs(
-            self.target.base_model,
-            self.target.adapter,
+            target.base_model,
+            target.adapter,
             operation=self.kind,
             tokens=self.tokens,
             parsers=self.parsers,
             version=version,
-            tenant=self.grant.tenant,
+            tenant=tenant,
             prompt_tokens=self.prompt_tokens,
             prefix=self.prefix,
+            tiers=None if pool is None else pool.tiers(tenant, target.tried, target.ready),
         )
 
     def most(self, context: int) -> Bounds:
@@ -87,12 +95,13 @@ class Order:
         ids: bool,
         resume: Resume | None,
         trace: str = "",
+        keeps: bool = True,
     ) -> Submit:
         """What the engine with this credential is told of this attempt.
 
         `most` bounds what it reports, which is cumulative, so lower attempts too. With `ids` it
         says which tokens it generates; with `resume` it goes on where others stopped. `trace` names
-        the attempt's span.
+        the attempt's span. What is not kept from its beginning on (`keeps`) has no grace.
         """
         grant, target, price = self.grant, self.target, self.target.price
         account = Account(
@@ -131,4 +140,6 @@ class Order:
             resume=resume,
             prefix=self.prefix,
             trace=trace,
+            grace_s=self.grace_s if keeps else 0.0,
+            label=self.label,
         )

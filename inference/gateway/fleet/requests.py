@@ -12,6 +12,9 @@ Rules
     4. The reservation stays through all of that, and is settled once, by the last attempt. What
        engines' journals report of lower ones never ends it.
 
+    5. A request with a grace is kept by its engine for other gateways (`Submit.grace_s`). One that
+       is adopted here begins with an attempt of a higher turn, on the engine that has it.
+
 What can't move ends with its engine: what an engine of a protocol before MOVES_SINCE has begun to
 answer, or one that does not say of which revision it is; what was ended anyway; and requests whose
 bodies are beyond their tenant's share of `kept_bytes`.
@@ -24,6 +27,7 @@ import sys
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -33,9 +37,10 @@ from inference.errors import (
     NoEngine,
     Overloaded,
     RequestQuarantined,
+    Unavailable,
 )
 from inference.gateway.fleet.demand import Refusals
-from inference.gateway.fleet.dispatches import Dispatches
+from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.held import Held, Holding, Request
 from inference.gateway.fleet.journey import (
@@ -51,14 +56,29 @@ from inference.gateway.fleet.journey import (
 )
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
+from inference.gateway.fleet.orphans import Found
+from inference.gateway.fleet.pools import Pool
 from inference.gateway.fleet.popularity import Popularity
-from inference.gateway.fleet.routing import Needs, choose
+from inference.gateway.fleet.routing import Needs, choose, tier_of
 from inference.gateway.fleet.shares import Shares
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.fleet.traffic import Counted, failed
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Ended, Measures
-from inference.grants import Limiter
-from inference.link.wire import MOVES_SINCE, Done, LedgerEntry, Resume, Wait
+from inference.grants import Limiter, Target
+from inference.link.wire import (
+    ADOPTS_SINCE,
+    GONE,
+    LEFT,
+    MOVES_SINCE,
+    Adopt,
+    Done,
+    LedgerEntry,
+    Orphan,
+    Resume,
+    Wait,
+    first_attempt,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -81,14 +101,19 @@ class Requests:
         holding: Holding,
         measures: Measures,
         kept_bytes: int = KEPT_BYTES,
+        uncounted: frozenset[str] = frozenset(),
     ) -> None:
         """`links` are those that may get work, by engine; `kept_bytes` of bodies are kept at most,
-        so that their requests can move."""
+        so that their requests can move. What these tenants ask is not counted as traffic."""
         self.closing = False
         self.moves: Counter[tuple[Why, Outcome]] = Counter()
         self.gaps = Histogram(DURATION_S)
         self.refusals = Refusals()
+        self.traffic = Counted()
+        self.pools: Mapping[str, Pool] = {}
+        """By base model; what is not here may run on any engine."""
         self._links, self._limiter, self._dispatches = links, limiter, dispatches
+        self._uncounted = uncounted
         self._holding, self._held = holding, Held(holding)
         self._measures = measures
         self._streams: dict[str, Stream] = {}
@@ -126,13 +151,52 @@ class Requests:
         if self.closing:
             raise Overloaded("This gateway is shutting down.", retry_after_s=1)
         stream = Stream(order, self._limiter, self)
-        waits = self._held.waits(_kind_of(order.needs(1)))
+        waits = self._held.waits(_kind_of(self._needs(order)))
         refusal = None if waits else self._try(stream)
         if waits or refusal is not None:
             self._hold(stream, order, refusal)
         self._streams[stream.id] = stream
         self._idle.clear()
         return stream
+
+    def adopt(self, order: Order, found: Found, turn: int) -> Stream:
+        """Go on with a request that an engine has and no gateway, in this turn of it; the order is
+        as its own one's. It can't move without a body.
+
+        Raises:
+            Overloaded: this gateway ends.
+        """
+        if self.closing:
+            raise Overloaded("This gateway is shutting down.", retry_after_s=1)
+        link, orphan = found.link, found.orphan
+        elapsed_s = max(0.0, time.time() - order.started_at)
+        stream = Stream(order, self._limiter, self, elapsed_s=elapsed_s)
+        stream.attempt = first_attempt(turn)
+        stream.may_have_cost = True
+        self._keep(stream, order)
+        dispatch = orphan.account.dispatch
+        assert dispatch is not None, "what is not signed is not known as an orphan"
+        most = Bounds(dispatch.prompt_tokens, dispatch.output_tokens)
+        stream.delivered.begin(most, exact=self._is_exact(stream, order, link))
+        stream.leg = Leg(self, stream, link, stream.attempt, most, keeps=True)
+        stream.engine, stream.measured = link.engine.id, link.measured
+        self._trace(stream, stream.leg)
+        link.adopt(stream.leg, self._adoption(stream, order, link, orphan, most))
+        if not order.body or stream.kept < len(order.body):
+            stream.stay()
+        self._streams[stream.id] = stream
+        self._idle.clear()
+        return stream
+
+    def has(self, id: str) -> bool:
+        """Whether this request is here and not settled."""
+        return id in self._streams
+
+    def leave(self) -> None:
+        """Leave to engines what they keep for other gateways."""
+        error = Unavailable("This gateway is shutting down: repeat the request.", retry_after_s=1)
+        for stream in list(self._streams.values()):
+            stream.leave(error)
 
     def end_of_key(self, key_id: int, error: InferenceError) -> None:
         """End every open stream of this key with `error`."""
@@ -171,6 +235,24 @@ class Requests:
         ):
             self.refusals.note(base_model, time.monotonic())
 
+    def waiting(self, tenant_id: int | None) -> list[Stream]:
+        """What wants an engine for an adapter, of this tenant or of all."""
+        return [
+            stream
+            for stream in self._streams.values()
+            if stream.leg is None
+            and stream.target.adapter is not None
+            and tenant_id in (None, stream.grant.tenant_id)
+        ]
+
+    def renew(self, stream: Stream, target: Target) -> None:
+        """Where its adapter was tried is known anew. Which version it is stays as it was."""
+        if (order := stream.order) is None or target.version_id != order.target.version_id:
+            return
+        now = replace(order.target, tried=target.tried, ready=target.ready)
+        stream.order = replace(order, target=now)
+        self.look_soon()
+
     def look_soon(self) -> None:
         """An engine came, or may take more than before: see who waits for one."""
         if (self._moving or self._held) and not self._looking:
@@ -182,6 +264,8 @@ class Requests:
     def begun(self, leg: Leg) -> None:
         """Its engine sends something of it, for the first time."""
         leg.stream.may_have_cost = True
+        if leg.stream.grant.tenant not in self._uncounted:
+            self.traffic.began(leg.link.engine.pool, time.monotonic() - leg.sent_at)
         journey = leg.stream.journey
         if journey is not None and journey.since is not None:
             gap_s = journey.goes_on(time.monotonic())
@@ -199,8 +283,13 @@ class Requests:
     def ended(self, leg: Leg, done: Done) -> None:
         """Its engine said the last word on it, or that another one should."""
         stream, done = leg.stream, leg.believed(done)
+        if done.finish_reason in (GONE, LEFT):
+            leg.end_span(done.finish_reason)
+            return stream.settle(done)
         why = why_elsewhere(leg, done)
         leg.end_span(why or (done.fault.code if done.fault else ""))
+        if why is None or why is Why.FAILED:
+            self._count(leg, failed=why is Why.FAILED or failed(done))
         if why is not None and may_leave(leg, why):
             self._move(leg, why, done)
         else:
@@ -212,11 +301,16 @@ class Requests:
         """Its engine's link ended; the last word is what was seen of it."""
         leg.stream.may_have_cost = True
         leg.end_span(Why.LOST)
+        self._count(leg, failed=leg.stream.is_wanted)
         if may_leave(leg, Why.LOST):
             self._move(leg, Why.LOST)
         else:
             self._note_stay(leg, Why.LOST)
             leg.stream.settle_as_seen(None, lost(leg))
+
+    def _count(self, leg: Leg, *, failed: bool) -> None:
+        if leg.stream.grant.tenant not in self._uncounted:
+            self.traffic.ended(leg.link.engine.pool, failed=failed)
 
     # --- what streams ask (stream.Carrier) -------------------------------------------------------
 
@@ -241,20 +335,28 @@ class Requests:
             self.note_unmet(stream.target.base_model)
         elif refused and not stream.ended_as_seen:  # the engine is full
             self.refusals.note(stream.target.base_model, time.monotonic())
-        if done.usage.prompt_tokens or not (stream.ended_as_seen or refused):
-            self._limiter.settle(stream.id, done.usage)
-        elif stream.may_have_cost:
-            self._limiter.settle(stream.id, None)
-        else:  # no engine ever took it
-            self._limiter.release(stream.id)
+        self._settle_limits(stream, done, refused=refused)
         del self._streams[stream.id]
         if stream.attempt:
-            self._measure(stream, done)
+            if not stream.elsewhere and done.finish_reason != GONE:
+                self._measure(stream, done)
             self._unbilled[stream.id] = stream.attempt
         if len(self._unbilled) > MAX_UNBILLED:
             self._unbilled.popitem(last=False)
         if not self._streams:
             self._idle.set()
+
+    def _settle_limits(self, stream: Stream, done: Done, *, refused: bool) -> None:
+        if stream.elsewhere:
+            self._limiter.hand_over(stream.id)
+        elif done.finish_reason == GONE:
+            self._limiter.settle(stream.id, None)
+        elif done.usage.prompt_tokens or not (stream.ended_as_seen or refused):
+            self._limiter.settle(stream.id, done.usage)
+        elif stream.may_have_cost:
+            self._limiter.settle(stream.id, None)
+        else:  # no engine ever took it
+            self._limiter.release(stream.id)
 
     # --- engines ---------------------------------------------------------------------------------
 
@@ -280,33 +382,30 @@ class Requests:
 
         try:
             any_may = journey is None and not paced
-            needs = self._popularity.weighed(order.needs(version))
+            # What is resumed goes on where it was, whatever became of that revision since.
+            needs = self._needs(order, version) if resume is None else order.needs(version)
+            needs = self._popularity.weighed(needs)
             link = choose_link(self._links, needs, None if any_may else may_take)
         except Overloaded as refusal:
             return refusal
         self._start(stream, order, link, left_s, resume)
         return None
 
+    def _needs(self, order: Order, version: int = 1) -> Needs:
+        return order.needs(version, self.pools.get(order.target.base_model))
+
     def _start(
         self, stream: Stream, order: Order, link: EngineLink, left_s: float, resume: Resume | None
     ) -> None:
-        tenant, size = stream.grant.tenant, len(order.body)
-        if not stream.kept and self._kept.has_room(tenant, size):
-            self._kept.take(tenant, size)
-            stream.kept = size
-        engine, journey = link.engine, stream.journey
-        moves = 0 if journey is None else journey.moves
-        exact = (
-            stream.kept == size
-            and engine.version >= MOVES_SINCE
-            and bool(engine.info.revision)
-            and moves < MAX_MOVES
-        )
-        most = order.most(engine.info.max_model_len)
+        self._keep(stream, order)
+        journey, exact = stream.journey, self._is_exact(stream, order, link)
+        most = order.most(link.engine.info.max_model_len)
         stream.delivered.begin(most, exact=exact)
         stream.attempt += 1
-        stream.leg = Leg(self, stream, link, stream.attempt, most)
-        stream.engine, stream.measured = engine.id, link.measured
+        keeps = stream.delivered.keeps
+        can_keep = keeps and link.engine.version >= ADOPTS_SINCE
+        stream.leg = Leg(self, stream, link, stream.attempt, most, keeps=can_keep)
+        stream.engine, stream.measured = link.engine.id, link.measured
         frame = order.frame(
             self._dispatches,
             link.credential.id,
@@ -316,10 +415,11 @@ class Requests:
             ids=exact,
             resume=resume,
             trace=self._trace(stream, stream.leg),
+            keeps=keeps,
         )
         link.submit(stream.leg, frame)
         self._popularity.note(order.needs(1))
-        if stream.kept < size:
+        if stream.kept < len(order.body):
             stream.stay()
         if journey is not None:
             self._note(stream, Outcome.BEGUN_ANEW if resume is None else Outcome.RESUMED)
@@ -346,6 +446,37 @@ class Requests:
         )
         self._measures.ended(stream.measured, ended)
 
+    def _keep(self, stream: Stream, order: Order) -> None:
+        """Keep its body, if there is room."""
+        tenant, size = stream.grant.tenant, len(order.body)
+        if not stream.kept and self._kept.has_room(tenant, size):
+            self._kept.take(tenant, size)
+            stream.kept = size
+
+    @staticmethod
+    def _is_exact(stream: Stream, order: Order, link: EngineLink) -> bool:
+        """Whether another engine may have it after this one, which so has to tell token ids."""
+        engine, journey = link.engine, stream.journey
+        return (
+            stream.kept == len(order.body)
+            and engine.version >= MOVES_SINCE
+            and bool(engine.info.revision)
+            and (journey is None or journey.moves < MAX_MOVES)
+        )
+
+    def _adoption(
+        self, stream: Stream, order: Order, link: EngineLink, orphan: Orphan, most: Bounds
+    ) -> Adopt:
+        account = self._dispatches.signed(
+            orphan.account,
+            (orphan.id, stream.attempt),
+            orphan.model,
+            credential=link.credential.id,
+            most=most,
+        )
+        watched = order.watch is not None
+        return Adopt(orphan.id, stream.attempt, orphan.attempt, account, watched)
+
     def _note_room(self, leg: Leg) -> None:
         """Its engine has one less to begin. Not for each: those who wait are looked through."""
         if leg.link.unbegun == TAKEN_UP // 2:
@@ -367,7 +498,7 @@ class Requests:
             id=stream.id,
             tenant=order.grant.tenant,
             base_model=base_model,
-            kind=_kind_of(order.needs(1)),
+            kind=_kind_of(self._needs(order)),
             size=len(order.body),
             tokens=order.tokens,
             weight=order.grant.weight,
@@ -441,7 +572,8 @@ class Requests:
             assert journey is not None and stream.order is not None
             if journey.in_doubt:
                 continue
-            route = _kind_of(stream.order.needs(1)), journey.pool, frozenset(journey.avoided)
+            kind = _kind_of(self._needs(stream.order))
+            route = kind, journey.pool, frozenset(journey.avoided)
             if route in aside:
                 continue
             if self._try(stream, paced=True) is None:
@@ -531,6 +663,9 @@ def choose_link(
     Raises:
         NoEngine, Overloaded: none can take it.
     """
+    if needs.tiers is not None:
+        tier = tier_of([link.engine for link in links.values()], needs)
+        links = {id: link for id, link in links.items() if link.engine.pool in tier}
     ready = [link for link in links.values() if not link.full]
     able = ready if may_take is None else filter(may_take, ready)
     try:
@@ -547,4 +682,5 @@ def _kind_of(needs: Needs) -> Hashable:
     """Requests of one kind can run on the same engines."""
     adapter = needs.adapter
     shape = None if adapter is None else (adapter.rank, adapter.modules)
-    return needs.base_model, needs.operation, shape
+    tried = None if adapter is None or needs.tiers is None else adapter.name
+    return needs.base_model, needs.operation, shape, needs.tiers, tried

@@ -118,6 +118,8 @@ class Needs:
     """Its prompt's beginnings."""
     share: float = 0.0
     """Of the traffic: what belongs to its tenant and adapter (`home`), 1 being all."""
+    tiers: tuple[frozenset[str], ...] | None = None
+    """The revisions that may run it (`pools.Pool.tiers`); None: any."""
 
     @property
     def home(self) -> int | None:
@@ -296,6 +298,30 @@ def choose(engines: Iterable[EngineState], needs: Needs, rng: random.Random | No
     """
     able = _able(engines, needs)
     return able[0].id if len(able) == 1 else cheapest(able, needs, rng or _random).id
+
+
+def tier_of(engines: Iterable[EngineState], needs: Needs) -> frozenset[str]:
+    """The revisions that should run a request: of its first tier with an engine that can; where
+    none can, of the first with any. How full they are is no reason for another tier.
+
+    Raises:
+        NoEngine: no engine of any tier is there.
+    """
+    kinds = {engine.kind: engine for engine in engines if not engine.draining}.values()
+    here = {engine.pool for engine in kinds}
+    there = [tier for tier in needs.tiers or () if not here.isdisjoint(tier)]
+    if len(there) > 1:
+        able = {engine.pool for engine in kinds if not any(engine.lacks(needs))}
+        there = [tier for tier in there if not able.isdisjoint(tier)] or there
+    if there:
+        return there[0]
+    name = needs.base_model
+    if needs.adapter is None or all(engine.info.name != name for engine in kinds):
+        raise NoEngine(f"No engine that serves `{name}` is connected.", retry_after_s=RETRY_AFTER_S)
+    raise NoEngine(
+        f"This adapter was not tried yet on the engines that serve `{name}` now.",
+        retry_after_s=RETRY_AFTER_S,
+    )
 
 
 def cheapest(able: list[EngineState], needs: Needs, rng: random.Random) -> EngineState:

@@ -26,7 +26,7 @@ from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
 from inference.gateway.measuring.measures import OnEngine
 from inference.grants import Limiter
-from inference.link.wire import Cancel, Delta, Done, Fault, Usage, Wait
+from inference.link.wire import GONE, LEFT, Cancel, Delta, Done, Fault, Usage, Wait
 from inference.operations.estimate import EXTENSION_TOKENS
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 LOW_TOKENS = 128
 """It asks when less than that is left: seconds of generating, against a round trip to Redis."""
+
+
+class Gone(Exception):
+    """The answer that was to be adopted is not there any more; nothing of it was read."""
 
 
 class Carrier(Protocol):
@@ -55,11 +59,14 @@ class Carrier(Protocol):
 class Stream:
     """The mailbox of one request over all its attempts: engines' links push, one reader reads."""
 
-    def __init__(self, order: Order, limiter: Limiter, carrier: Carrier) -> None:
+    def __init__(
+        self, order: Order, limiter: Limiter, carrier: Carrier, *, elapsed_s: float = 0.0
+    ) -> None:
         """A stream that `grows` may generate more than was reserved, if more can be reserved; any
-        other one is bounded by what the limits let each choice generate."""
+        other one is bounded by what the limits let each choice generate. `elapsed_s` is what other
+        gateways had of it."""
         self.id, self.grant, self.target = order.reservation.id, order.grant, order.target
-        self.reservation = order.reservation
+        self.reservation, self.started_at = order.reservation, order.started_at
         self.order: Order | None = order
         """None once it can't go to another engine any more: the body may be large."""
         self.kept = 0
@@ -86,7 +93,11 @@ class Stream:
         """No engine said the last word."""
         self.may_have_cost = False
         """Some engine may have generated something of it."""
-        self.delivered = Delivered(order.choices, logprobs=bool(order.logprobs))
+        self.elsewhere = False
+        """Another gateway has it, or may come for it: its limits are not settled here."""
+        self.delivered = Delivered(
+            order.choices, logprobs=bool(order.logprobs), keeps=order.grace_s > 0
+        )
         self._limiter, self._carrier = limiter, carrier
         self._grows, self._bound, self._watch = order.grows, order.max_tokens, order.watch
         self._extending: asyncio.Task[None] | None = None
@@ -95,7 +106,7 @@ class Stream:
         self._fault: InferenceError | None = None
         self._cancelled: str | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._began = time.monotonic()
+        self._began = time.monotonic() - elapsed_s
         self._ttft_s: float | None = None
         self._on_settled: list[Callable[[], None]] = []
 
@@ -111,6 +122,7 @@ class Stream:
 
         Raises:
             InferenceError: the request failed, or was ended from outside.
+            Gone: it was to be adopted, and is not there.
         """
         while (ready := self._take()) is None:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -124,12 +136,24 @@ class Stream:
             self._pending = None
             self._stop(reason)
 
-    def end(self, error: InferenceError) -> None:
-        """End it from outside: the reader gets `error` at once, and the engine aborts."""
+    def end(self, error: InferenceError, *, elsewhere: bool = False) -> None:
+        """End it from outside: the reader gets `error` at once, and the engine aborts. With
+        `elsewhere` another gateway has it now."""
         if self.done is None and self._fault is None:
-            self._fault = error
+            self._fault, self.elsewhere = error, elsewhere
             self.cancel(error.code)
             self._wake()
+
+    def leave(self, error: InferenceError) -> bool:
+        """Leave it to its engine, for another gateway to come for it; the reader gets `error`.
+        False: it can't be left."""
+        if not self.is_wanted or self.leg is None or not self.leg.keeps:
+            return False
+        self._fault, self._pending, self.elsewhere = error, None, True
+        self._cancelled = error.code
+        self._stop(LEFT)
+        self._wake()
+        return True
 
     # --- who brings it to engines ----------------------------------------------------------------
 
@@ -249,8 +273,12 @@ class Stream:
         if self._pending is not None:
             delta, self._pending = self._pending, None
             return delta
-        if self.done is not None and self.done.fault is not None:
+        if self.done is None:
+            return None
+        if self.done.fault is not None:
             raise self.done.fault.error()
+        if self.done.finish_reason == GONE:
+            raise Gone
         return self.done
 
     def _wake(self) -> None:

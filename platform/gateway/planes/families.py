@@ -183,6 +183,11 @@ def hub(hub: Hub) -> Families:
         ["reason", "outcome"],
         dict.fromkeys(product(Why, Outcome), 0) | hub.moves,
     )
+    yield CounterMetricFamily(
+        "lorikeet_answers_adopted",
+        "Running answers of other gateways that this one went on with.",
+        value=hub.adopted,
+    )
     gaps = HistogramMetricFamily(
         "lorikeet_move_gap_seconds", "How long readers of streams that moved waited.", labels=[]
     )

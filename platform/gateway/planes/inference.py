@@ -9,6 +9,7 @@ storage of files, nothing else.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,7 @@ from frontend.sockets import Gate, Origins
 from frontend.tickets import Signer
 from gateway.edge.cors import Cors
 from gateway.planes import demand as demand_page
+from gateway.planes import traffic
 from gateway.planes.demand import DemandPage
 from gateway.planes.external_metrics import ExternalMetrics
 from gateway.planes.forward import Forward
@@ -65,6 +67,7 @@ from tenants.directory.engines import KnownEngines
 from tenants.directory.registry import Registry
 from tenants.limits.limiter import StoreLimiter, configured
 from tenants.limits.spent import LedgerSpent
+from tenants.naming import ISOLATION_TENANTS
 
 log = structlog.get_logger(__name__)
 
@@ -92,6 +95,8 @@ class Parts:
     demand: FleetDemand
     external_metrics: ExternalMetrics
     tracer: Tracer | None
+    leaving: asyncio.Event
+    """This process is to end: whoever can goes elsewhere."""
 
     @classmethod
     def configured(cls) -> Parts:
@@ -114,6 +119,7 @@ class Parts:
                 bytes=settings.HELD_BYTES,
             ),
             kept_bytes=settings.MOVABLE_BYTES,
+            uncounted=frozenset(ISOLATION_TENANTS),
         )
         gate = Gate(
             Signer(settings.INTERNAL_TOKEN),
@@ -127,6 +133,7 @@ class Parts:
         engines.on_change(hub.check_credentials)
         directory.on_archived(hub.unload)
         directory.on_pinned(hub.set_pins)
+        directory.on_pools(hub.set_pools)
         directory.on_people(gate.changed)
         history = History()
         demand = FleetDemand(hub.demand, monotonic())
@@ -152,6 +159,7 @@ class Parts:
             demand=demand,
             external_metrics=ExternalMetrics.configured(demand),
             tracer=tracing.start("lorikeet-gateway", settings.GATEWAY_URL),
+            leaving=asyncio.Event(),
         )
 
 
@@ -189,10 +197,12 @@ class Lifespan:
         ):  # fmt: skip
             await stack.enter_async_context(lasting)
         parts.hub.on_model(self._note_model)
+        parts.directory.on_tenant(self._renew)
         sampling = partial(history.keep, parts.history, parts.hub.snapshot)
         sharing = partial(demand_page.share, parts.demand, parts.hub, parts.registry)
         for name, endless in (
             ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
+            ("traffic", partial(traffic.share, parts.hub, parts.registry)),
         ):  # fmt: skip
             stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)
 
@@ -218,7 +228,13 @@ class Lifespan:
             log.warning("heartbeat_left", reason="the database does not answer")
 
     def _note_model(self, info: ModelInfo) -> None:
-        task = asyncio.create_task(self._write_model(info))
+        self._start_task(self._write_model(info))
+
+    def _renew(self, tenant_id: int | None) -> None:
+        self._start_task(self._parts.hub.renew(tenant_id, self._parts.directory))
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -251,8 +267,8 @@ class ToConsole:
 
 def _health(parts: Parts) -> Health:
     async def open_() -> bool:
-        """Not while it ends."""
-        return not parts.hub.closing
+        """Not while it ends, nor when it is about to."""
+        return not (parts.leaving.is_set() or parts.hub.closing)
 
     async def keys() -> bool:
         """Those seen lately are good for a while without the database."""
@@ -272,13 +288,19 @@ def application(parts: Parts) -> Any:
     """The ASGI application."""
     hub, limiter, directory = parts.hub, parts.limiter, parts.directory
     dispatcher = Dispatcher(
-        hub, directory, limiter, timeout_s=settings.REQUEST_TIMEOUT_S, tracer=parts.tracer
+        hub,
+        directory,
+        limiter,
+        timeout_s=settings.REQUEST_TIMEOUT_S,
+        grace_s=settings.WITHOUT_GATEWAY_S,
+        tracer=parts.tracer,
     )
     most = settings.MAX_REQUEST_BYTES
     inference = OpenAIServer(
         dispatcher, directory, limiter, answers=parts.answers, max_body_bytes=most
     )
-    playground = PlaygroundSocket(Playground(dispatcher, directory, max_body_bytes=most))
+    answers = Playground(dispatcher, directory, max_body_bytes=most)
+    playground = PlaygroundSocket(answers, hub.closed)
     http = [
         _route(r"^v1/(organization|usage)/", Cors(parts.forward, settings.CORS_ORIGINS)),
         _route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -23,6 +24,9 @@ from inference.logs import configure
 from tenants.directory.notices import conninfo
 
 log = structlog.get_logger(__name__)
+
+LEAVE_S = 1.0
+"""How long engines may take to say that they have what is left to them."""
 
 HELP = (
     "Run one gateway process: the inference API, the websockets of engines and pages, health and "
@@ -48,6 +52,8 @@ def main(arguments: list[str]) -> None:
     parts = Parts.configured()
 
     async def drained() -> None:
+        parts.leaving.set()
+        await asyncio.sleep(options.notice)
         parts.hub.close()
         await drain(parts.hub, options.drain)
 
@@ -67,12 +73,17 @@ def main(arguments: list[str]) -> None:
 
 
 async def drain(hub: Hub, drain_s: float) -> None:
-    """Wait until every request is settled, so long at most."""
+    """Wait until every request is settled, so long at most; then leave what is left to its engines,
+    which keep some of it for other gateways."""
     try:
         async with asyncio.timeout(drain_s):
             await hub.drained()
     except TimeoutError:
         log.warning("drain_cut_short", requests=hub.in_flight)
+        hub.leave()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await hub.drained()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,7 +101,16 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="longest wait for open streams at the end (%(default)s)",
+        help="longest wait for open streams at the end; then engines go on with those of them that "
+        "have an idempotency key, for another gateway (%(default)s)",
+    )
+    add(
+        "--notice",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="how long it still serves at the end while /readyz says that it goes, so that load "
+        "balancers send nobody any more (%(default)s)",
     )
     return parser
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -13,6 +14,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from tenants.api.authentication import KeyHolder
+from tenants.api.permissions import Operating
 from tenants.api.serializers import BaseModelSerializer, EnginesSerializer
 from tenants.api.strict_view import StrictView
 from tenants.fleet.gateways import gateways
@@ -62,7 +64,11 @@ class Engines(StrictView):
 
 
 class BaseModels(
-    StrictView, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[BaseModel]
+    StrictView,
+    mixins.ListModelMixin,
+    mixins.RetrieveModelMixin,
+    mixins.UpdateModelMixin,
+    GenericViewSet[BaseModel],
 ):
     """The models that engines serve and adapters sit on."""
 
@@ -71,3 +77,10 @@ class BaseModels(
     serializer_class = BaseModelSerializer
     filter_backends = []
     lookup_field = "name"
+
+    def get_permissions(self) -> Sequence[Any]:
+        return [Operating()] if self.request.method == "PATCH" else super().get_permissions()
+
+    @extend_schema(description="Set its defaults, and what becomes of new revisions of it.")
+    def partial_update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().partial_update(request, *args, **kwargs)

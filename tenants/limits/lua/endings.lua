@@ -149,6 +149,18 @@ if command.type == 'report' then
   return pack({type = 'done'})
 end
 
+if command.type == 'take' then
+  local key = PREFIX .. 'r:' .. command.id
+  local packed = call('GET', key)
+  if not packed then return pack({type = 'taken'}) end
+  local charge, parts = unpack_(packed)
+  call('SREM', PREFIX .. 'held:' .. charge.holder, command.id)
+  call('SADD', PREFIX .. 'held:' .. command.holder, command.id)
+  charge.holder = command.holder
+  call('SET', key, pack(charge) .. pack(parts))
+  return pack({type = 'taken', output_tokens = reservation_of(charge, parts).amounts.output_tokens})
+end
+
 local function reclaim()
   local holder = call('ZRANGEBYSCORE', PREFIX .. 'leases', '-inf', now, 'LIMIT', 0, 1)[1]
   if not holder then return end

@@ -234,8 +234,17 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Adopted:
+    """A request that a gateway went on with when its own one was gone: it is that of the `turn`."""
+
+    id: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
 class Twin:
-    """The answer of a request that moved, and that of the same request when nothing was killed."""
+    """The answer of a request that moved, or was adopted, and that of the same request when nothing
+    was killed."""
 
     id: str
     text: str

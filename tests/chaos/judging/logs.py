@@ -8,25 +8,25 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.judging.facts import Life, Moved
+from tests.chaos.judging.facts import Adopted, Life, Moved
 from tests.chaos.judging.verdict import CRASHES
 
 MOST_MOVES = 2
 """Of one request."""
 
 
-def crashes(path: Path) -> Iterator[str]:
-    """Events that must not be, and what was thrown without being logged."""
+def crashes(path: Path, *, may_be_cut: bool = False) -> Iterator[str]:
+    """Events that must not be, and what was thrown without being logged. `may_be_cut`: the drains
+    of gateways are short. An agent does not wait for its answers: what is left moves."""
     for line in path.read_text(errors="replace").splitlines():
         if line.startswith("Traceback"):
             yield f"{path.name}: {line}"
-        elif (event := _event(line)).get("event") in CRASHES and not _is_cut(path, event):
+        elif (event := _event(line)).get("event") not in CRASHES:
+            continue
+        elif event["event"] != "drain_cut_short" or not (
+            may_be_cut or path.name.startswith("agent")
+        ):
             yield f"{path.name}: {event}"
-
-
-def _is_cut(path: Path, event: dict[str, Any]) -> bool:
-    """An agent does not wait for its answers: what is left moves."""
-    return path.name.startswith("agent") and event.get("event") == "drain_cut_short"
 
 
 def degraded(path: Path, lives: Sequence[Life]) -> Iterator[tuple[float, float]]:
@@ -59,6 +59,14 @@ def moved(path: Path) -> Iterator[Moved]:
     for line in path.read_text(errors="replace").splitlines():
         if (event := _event(line)).get("event") == "request_moved":
             yield Moved(event["request_id"], event["gap_s"])
+
+
+def adopted(path: Path) -> Iterator[Adopted]:
+    """The requests of gateways that were gone with which this one went on."""
+    for line in path.read_text(errors="replace").splitlines():
+        event = _event(line)
+        if event.get("event") == "answer_adopted" and "of" in event:
+            yield Adopted(event["of"], event["turn"])
 
 
 def stayed(path: Path) -> Iterator[str]:

@@ -41,7 +41,7 @@ def _kills(facts: Facts, seconds: float) -> Table:
             table.add_row(WITHOUT_DEATH[kind].format(name), str(times), a_minute)
         else:
             away = _away([life for life in facts.lives if life.name == name])
-            shown = f"{name} drained" if kind == "drain" else name
+            shown = f"{name} drained" if kind in ("drain", "roll") else name
             table.add_row(shown, str(times), a_minute, f"{median(away):.1f}", f"{max(away):.1f}")
     all_times = len(facts.kills)
     table.add_row("all", str(all_times), f"{all_times / seconds * 60:.1f}", style="bold")

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tests.chaos.judging import logs
-from tests.chaos.judging.facts import Life, Moved
+from tests.chaos.judging.facts import Adopted, Life, Moved
 
 
 def line(event: str, at: float, **fields: object) -> str:
@@ -43,6 +43,21 @@ def test_an_agent_need_not_wait_for_its_answers(tmp_path: Path) -> None:
     path = tmp_path / "agent-0.log"
     path.write_text(line("drain_cut_short", 3.0, requests=1, moving=1))
     assert not list(logs.crashes(path))
+
+
+def test_where_drains_are_short_gateways_need_not_either(tmp_path: Path) -> None:
+    path = log(tmp_path, line("drain_cut_short", 3.0, requests=1), line("job_crashed", 4.0))
+    (crash,) = logs.crashes(path, may_be_cut=True)
+    assert "job_crashed" in crash
+
+
+def test_what_was_adopted(tmp_path: Path) -> None:
+    path = log(
+        tmp_path,
+        line("answer_adopted", 5.0, request_id="r2", of="r1", turn=2),
+        line("answer_adopted", 5.0, request_id="r1", gateway="http://a", attempt=1001),
+    )
+    assert list(logs.adopted(path)) == [Adopted("r1", 2)], "not what an engine says of it"
 
 
 def test_what_moved(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.judging.facts import (
+    Adopted,
     Counts,
     Entry,
     Event,
@@ -39,6 +40,7 @@ from tests.chaos.judging.verdict import (
     each_id_once,
     engines_failed_nobody,
     everybody_was_answered,
+    gateways_failed_nobody,
     journal_sums_are_events,
     journals_are_read_whole,
     judge,
@@ -146,6 +148,37 @@ def test_a_sound_run_with_a_request_that_was_tried_twice(facts: Facts) -> None:
         assert not check.faults, check
 
 
+def test_a_sound_run_with_a_request_that_another_gateway_adopted(facts: Facts) -> None:
+    """One run of an engine has two entries, and the higher one bills."""
+    whole = facts.events[0]
+    lower = replace(whole.entry, counts=PART, finish_reason="moved")
+    higher = replace(whole.entry, attempt=1001, inherited=PART.completion_tokens)
+    facts.events[0] = replace(whole, entry=higher)
+    facts.superseded = [lower]
+    facts.entries = [lower, *(one.entry for one in facts.events)]
+    facts.only_gateways, facts.adopted = True, [Adopted("whole", 2)]
+    facts.twins = [Twin("whole", "tea", "tea")]
+    facts.received.append(
+        replace(facts.received[3], id="whole", began=99.0, ended=99.5, idempotency_key="k")
+    )
+    facts.journal_ends = [JournalEnd("journal-1", 4, 0, 0)]
+    sums = Sums(4, *Counts.total(entry.counts for entry in facts.entries))
+    facts.journal_sums = {"journal-1": JournalSums("agent-0", sums, sums, 0, 0)}
+    for check in judge(facts):
+        if check.title != "every request was answered, or refused clearly":
+            assert not check.faults, check
+
+
+def test_what_was_adopted_and_then_cut_is_compared_with_its_one_run(facts: Facts) -> None:
+    cut = facts.events[2]
+    lower = replace(cut.entry, counts=STATES[0], finish_reason="moved")
+    facts.superseded = [lower]
+    facts.events[2] = replace(cut, entry=replace(cut.entry, attempt=1001, inherited=5))
+    assert not cut_requests(facts).faults and not ledger_is_recorder(facts).faults
+    facts.events[2] = replace(cut, entry=replace(cut.entry, attempt=1001, counts=STATES[0]))
+    assert cut_requests(facts).faults
+
+
 def test_an_empty_run() -> None:
     assert not any(check.faults for check in judge(Facts()))
 
@@ -173,6 +206,15 @@ def _change(facts: Facts, id: str, **fields: Any) -> None:
 def _lower(facts: Facts) -> Entry:
     """An attempt below the one that is billed."""
     return replace(facts.events[0].entry, attempt=0, counts=PART)
+
+
+def _only_gateways(facts: Facts, *, refused: bool = False, two_bills: bool = False) -> None:
+    facts.only_gateways, facts.adopted = True, [Adopted("whole", 2)]
+    if two_bills:
+        facts.received.append(replace(facts.received[1], idempotency_key="k"))
+    if refused:
+        error = replace(facts.received[3], broken="", error="server_is_overloaded")
+        facts.received.append(replace(error, idempotency_key="k2"))
 
 
 FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
@@ -248,6 +290,22 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
     "another text for one id": (
         one_bill_per_idempotency_key,
         lambda f: f.received.append(replace(f.received[0], text="coffee")), "different answers",
+    ),
+    "repeated in vain": (
+        gateways_failed_nobody,
+        lambda f: f.received.append(replace(f.received[3], idempotency_key="k2")),
+        "ended with connection lost",
+    ),
+    "refused where nothing else died": (
+        gateways_failed_nobody, lambda f: _only_gateways(f, refused=True), "server_is_overloaded",
+    ),
+    "two bills for one key": (
+        gateways_failed_nobody,
+        lambda f: _only_gateways(f, two_bills=True), "billed as left, whole",
+    ),
+    "nothing adopted where only gateways died": (
+        gateways_failed_nobody,
+        lambda f: setattr(f, "only_gateways", True), "nothing is proved",
     ),
     "lower attempt forgotten": (
         ledger_is_journals, lambda f: f.entries.append(_lower(f)), "not in the ledger",

@@ -15,8 +15,10 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
+from inference.link.wire import turn_of
 from tests.chaos.judging.facts import (
     NOTHING,
+    Adopted,
     Counts,
     Entry,
     Event,
@@ -161,6 +163,9 @@ class Facts:
     """How many there are."""
     leftovers: Leftovers = field(default_factory=Leftovers)
     moved: list[Moved] = field(default_factory=list)
+    adopted: list[Adopted] = field(default_factory=list)
+    only_gateways: bool = False
+    """Nothing else died."""
     stayed: set[str] = field(default_factory=set)
     """Ids of requests that had moved as often as one may."""
     twins: list[Twin] = field(default_factory=list)
@@ -233,21 +238,34 @@ def ledger_is_recorder(facts: Facts) -> Check:
     """What ended while its agent lived is billed to the token."""
     check = Check("ledger = recorder, ended while the agent lived")
     seen, whole = _by_id(facts.seen, lambda one: one.key), []
-    for entry in _in_ledger(facts):
+    by_run = _by_run(facts)
+    for run_key, entry in by_run.items():
         if entry.finish_reason == CUT:
             continue
         whole.append(entry.counts)
-        runs = seen.get(entry.key, [])
+        runs = seen.get(run_key, [])
         if len(runs) > 1:
             check.faults.append(f"{entry.id} ran {len(runs)} times")
         recorded = Counts.total(run.counts for run in runs) if runs else NOTHING
         if recorded != entry.counts:
             check.faults.append(f"{entry.id}: billed {entry.counts}, recorded {recorded}")
-    billed = {entry.key for entry in _in_ledger(facts)}
-    for key in seen.keys() - billed:
+    for key in seen.keys() - by_run.keys():
         check.faults.append(f"{key[0]} was generated but is not in the ledger: {seen[key]}")
     check.figures = f"{len(whole):,} attempts, {_tokens(Counts.total(whole))}"
     return check
+
+
+def _by_run(facts: Facts) -> dict[tuple[str, int], Entry]:
+    """The entries by the attempts that engines ran. One whose answer another gateway adopted has
+    an entry for each of them, of which the last has all that was generated."""
+    seen, found = {one.key for one in facts.seen}, dict[tuple[str, int], Entry]()
+    last: dict[tuple[str, str], tuple[str, int]] = {}
+    for entry in sorted(_in_ledger(facts), key=lambda entry: entry.key):
+        place = entry.id, entry.journal
+        adopts = turn_of(entry.attempt) > 1 and entry.key not in seen and place in last
+        key = last[place] if adopts else entry.key
+        found[key], last[place] = entry, key
+    return found
 
 
 def cut_requests(facts: Facts) -> Check:
@@ -258,10 +276,10 @@ def cut_requests(facts: Facts) -> Check:
     ends = (KILLED, DRAINED)  # what has moved as often as one may ends with its engine
     killed = {f"{life.name}-{life.pid}" for life in facts.lives if life.killed in ends}
     cut, lost = [], []
-    for entry in _in_ledger(facts):
+    for key, entry in _by_run(facts).items():
         if entry.finish_reason != CUT:
             continue
-        run = seen.get(entry.key, Seen(entry.id, ""))
+        run = seen.get(key, Seen(entry.id, ""))
         cut.append(entry.counts)
         if run.run and run.run not in killed:
             check.faults.append(f"{run.id} was cut, but {run.run} was not killed")
@@ -331,6 +349,38 @@ def one_bill_per_idempotency_key(facts: Facts) -> Check:
     return check
 
 
+def gateways_failed_nobody(facts: Facts) -> Check:
+    """Who repeats a request with its key gets its answer, whatever becomes of gateways; and where
+    nothing else dies it has one bill."""
+    check = Check("gateways' deaths failed no request that was repeated")
+    by_key = _by_id(
+        [one for one in facts.received if one.idempotency_key],
+        lambda one: (one.tenant, one.idempotency_key),
+    )
+    generated = {one.entry.id for one in facts.events if one.entry.counts.completion_tokens}
+    refusals = LIMITED if facts.only_gateways else OPENLY_SAID | WITHOUT_ENGINE
+    broken = 0
+    for key, tries in by_key.items():
+        broken += any(one.broken for one in tries)
+        last = max(tries, key=lambda one: one.ended)
+        if not (any(one.complete for one in tries) or last.error in refusals):
+            check.faults.append(f"{key} ended with {last.outcome}: {last.broken or last.wrong}")
+        bills = {one.id for one in tries} & generated
+        if facts.only_gateways and len(bills) > 1:
+            check.faults.append(f"{key} was billed as {', '.join(sorted(bills))}")
+    check.figures = (
+        f"{len(by_key):,} keys, {broken} of them lost a connection; "
+        f"{len({one.id for one in facts.adopted})} running answers went on at another gateway, "
+        f"{max((one.turn for one in facts.adopted), default=1) - 1} times at most"
+    )
+    if facts.only_gateways and not facts.adopted:
+        check.faults.append("no running answer was adopted: nothing is proved")
+    return check
+
+
+LIMITED = {"rate_limit_exceeded", "insufficient_quota"}
+
+
 def _could_not_be_kept(facts: Facts, answer: Received) -> bool:
     """Whether its gateway found PostgreSQL away before it sent the answer's end."""
     times = facts.unkept.get(answer.gateway, [])
@@ -377,7 +427,7 @@ def _somebody_served(facts: Facts, one: Received) -> bool:
 
 def answers_equal_their_twins(facts: Facts) -> Check:
     """Who was moved got what he would have got undisturbed."""
-    check = Check("answers that moved = their undisturbed twins")
+    check = Check("answers that moved, or were adopted = their undisturbed twins")
     for twin in facts.twins:
         if twin.text != twin.undisturbed:
             check.faults.append(f"{twin.id}: {twin.text!r} instead of {twin.undisturbed!r}")
@@ -633,9 +683,18 @@ def _was_down(facts: Facts, one: Received) -> bool:
     return not any(
         life.ready is not None
         and life.ready <= one.began
-        and (life.ended is None or life.ended > one.ended)
+        and (life.ended is None or life.ended > one.ended + _closing_s(facts, life))
         for life in lives
     )
+
+
+def _closing_s(facts: Facts, life: Life) -> float:
+    """How long before its end it may close connections: one whose drain is short does so when that
+    is over."""
+    return CLOSING_S if facts.only_gateways and life.killed == DRAINED else 0.0
+
+
+CLOSING_S = 15.0
 
 
 KILLED, STOPPED, DRAINED = "kill -9", "stop", "drain"
@@ -670,6 +729,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     recorder_is_sound,
     clients_are_billed_enough,
     one_bill_per_idempotency_key,
+    gateways_failed_nobody,
     engines_failed_nobody,
     answers_equal_their_twins,
     regenerated_is_not_billed,

@@ -81,3 +81,11 @@ def test_large_weights_are_sampled(
         content[int(at)] = 1
     weights.write_bytes(content)
     assert revision_of(model, model) != before
+
+
+def test_options_that_change_answers_count_where_there_are_any(model: Path) -> None:
+    plain = revision_of(model, model)
+    assert revision_of(model, model, options={}) == plain
+    one = revision_of(model, model, options={"quantization": "fp8", "a": 1})
+    assert one == revision_of(model, model, options={"a": 1, "quantization": "fp8"}) != plain
+    assert revision_of(model, model, options={"quantization": "awq", "a": 1}) != one

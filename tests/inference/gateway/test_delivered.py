@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference.gateway.fleet import delivered as module
 from inference.gateway.fleet.delivered import Delivered
 from inference.gateway.fleet.dispatches import Bounds
 from inference.link.wire import Delta, Resume, Usage
@@ -125,3 +126,28 @@ def test_more_than_an_engine_may_say_is_not_kept(ids: dict[int, list[int]]) -> N
     assert not delivered.can_move
     delivered.add(Delta("r", "y", 1, ids={0: [1]}))
     assert not delivered.can_move
+
+
+def test_what_the_reader_was_given_goes_with_it_where_it_is_kept() -> None:
+    delivered = Delivered(1, logprobs=False, keeps=True)
+    delivered.begin(Bounds(100, 100), exact=True)
+    delivered.add(Delta("r", "Hel", 1, ids={0: [1]}))
+    delivered.add(Delta("r", "", 1, [b"{}"], ids={0: [2]}))
+    resume = delivered.resume(None, 1.0)
+    assert resume is not None and (resume.text, resume.chunks) == ("Hel", [b"{}"])
+    delivered.forget()
+    assert not delivered.keeps
+
+
+def test_a_long_answer_goes_without_what_its_reader_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_GIVEN_BYTES", 12)
+    delivered = Delivered(1, logprobs=False, keeps=True)
+    delivered.begin(Bounds(100, 100), exact=True)
+    delivered.add(Delta("r", "abc", 1, ids={0: [1]}))
+    assert delivered.keeps
+    delivered.add(Delta("r", "d", 1, ids={0: [2]}))
+    resume = delivered.resume(None, 1.0)
+    assert resume is not None and (resume.ids, resume.text) == ({0: [1, 2]}, "")
+    assert not delivered.keeps

@@ -434,3 +434,118 @@ async def test_a_cancelled_request_releases_its_key() -> None:
     await asyncio.wait([first])
     assert one.answers.rows == {}
     assert await one.ask("second") == b"hello"
+
+
+# --- gateways that are gone ----------------------------------------------------------------------
+
+
+def knows(*orphans: tuple[str, int]) -> Callable[[int], dict[str, int]]:
+    """What engines tell of API key 1."""
+    return lambda key_id: dict(orphans) if key_id == 1 else {}
+
+
+async def test_what_an_engine_has_is_gone_on_with_before_its_claim_runs_out() -> None:
+    one = process(running=knows(("dead", 1), ("another", 1)))
+    await one.answers.claim(DEAD)
+    async with one.idempotency.turn(
+        Claim(1, "order 17", b"d", "repeat"), Client().disconnected()
+    ) as turn:
+        assert not isinstance(turn, KeptAnswer)
+        assert (turn.claim.request_id, turn.claim.turn) == ("dead", 2)
+        await hello(turn.tee(Client().send))
+    assert await one.ask("late") == b"hello"
+    (row,) = one.answers.rows.values()
+    assert row.answer == KeptAnswer("dead", "text/event-stream", b"hello")
+
+
+async def test_what_an_engine_has_of_another_name_or_body_is_not_gone_on_with() -> None:
+    one = process(running=knows(("dead", 1)))
+    await one.answers.claim(DEAD)
+    with pytest.raises(IdempotencyKeyReused):
+        await one.ask("other", digest=b"another")
+    assert await one.ask("other", name="order 18") == b"hello"
+    (row, _) = one.answers.rows.values()
+    assert row.claim == DEAD
+
+
+async def test_who_comes_while_it_is_gone_on_with_waits_for_it() -> None:
+    one, gate = process(running=knows(("dead", 1))), Gate()
+    await one.answers.claim(DEAD)
+    both = [asyncio.create_task(one.ask("second", gate)), asyncio.create_task(one.ask("third"))]
+    await gate.reached.wait()
+    gate.opened.set()
+    assert await asyncio.gather(*both) == [b"hello", b"hello"]
+    assert one.made == 1
+
+
+async def heir(answers: MemoryAnswers) -> Claim:
+    taken = await answers.take_over(Claim(1, "order 17", b"d", "heir"), {"first": 1})
+    assert taken is not None
+    return taken
+
+
+async def test_a_gateway_hears_at_its_renewal_that_its_claim_is_anothers() -> None:
+    one, gate, heard = process(renew_s=0.0), Gate(Unavailable("elsewhere")), asyncio.Event()
+    claim = Claim(1, "order 17", b"d", "first")
+
+    async def first() -> None:
+        async with one.idempotency.turn(claim, Client().disconnected()) as turn:
+            assert not isinstance(turn, KeptAnswer)
+            turn.on_taken_over = heard.set
+            await gate(turn.tee(Client().send))
+
+    running = asyncio.create_task(first())
+    await gate.reached.wait()
+    taken = await heir(one.answers)
+    await heard.wait()
+    gate.opened.set()
+    with pytest.raises(Unavailable):
+        await running
+    (row,) = one.answers.rows.values()
+    assert row.claim == taken, "it is not released"
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_the_end_of_an_answer_that_is_anothers_is_not_sent(kind: str) -> None:
+    one, client = process(), Client()
+
+    async def make(send: Send) -> None:
+        begins = head()
+        begins["headers"] = [(b"content-type", kind.encode())]
+        await send(begins)
+        if kind != "application/json":
+            await send(part(b"hel"))
+        await heir(one.answers)
+        await send(part(b"lo", more=False))
+
+    with pytest.raises(Unavailable, match="Another gateway"):
+        await one.ask("first", make, client)
+    assert client.body == (b"" if kind == "application/json" else b"hel")
+    (row,) = one.answers.rows.values()
+    assert row.answer is None and row.claim.turn == 2
+
+
+async def test_who_leaves_an_answer_keeps_the_claim_for_another() -> None:
+    one = process()
+
+    async def make(send: Send) -> None:
+        await send(head())
+
+    claim = Claim(1, "order 17", b"d", "first")
+    async with one.idempotency.turn(claim, Client().disconnected()) as turn:
+        assert not isinstance(turn, KeptAnswer)
+        await make(turn.tee(Client().send))
+        turn.leave()
+    (row,) = one.answers.rows.values()
+    assert row.claim == claim
+
+
+async def test_what_was_taken_over_in_vain_may_be_its_first_ones_still() -> None:
+    one = process(running=knows(("dead", 1)))
+    await one.answers.claim(DEAD)
+    claim = Claim(1, "order 17", b"d", "repeat")
+    async with one.idempotency.turn(claim, Client().disconnected()) as turn:
+        assert not isinstance(turn, KeptAnswer)
+        turn.give_back()
+    (row,) = one.answers.rows.values()
+    assert row.claim == DEAD

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.pure
 HELLO = wire.Hello(1, 1, "engine-1", MODEL)
 WELCOME = wire.Welcome(1, "http://gateway", [])
 SUBMIT = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt")
+ADOPT = wire.Adopt("r1", 1001, 1, wire.NOBODY)
 STEP = wire.Step([wire.Delta("r1", "hi", 1)])
 DONE = wire.Done("r1", wire.Usage())
 LOAD = wire.Load("l1", REF)
@@ -27,14 +28,15 @@ FRAMES: list[Frame] = [
     HELLO, WELCOME, wire.Gateways([]), wire.Heartbeat(), SUBMIT, STEP, DONE,
     wire.Cancel("r1", "stop"), wire.Stats(wire.EngineStats()), LOAD, LOADED,
     wire.Unload("d"), wire.Drain(), ERROR, wire.Waits([wire.Wait("r1", "prefill")]),
+    wire.Orphans(), ADOPT,
 ]  # fmt: skip
 FROM_AGENT = (
     wire.Heartbeat, wire.Step, wire.Waits, wire.Done, wire.Stats, wire.Loaded, wire.Drain,
-    wire.Error,
+    wire.Error, wire.Orphans,
 )  # fmt: skip
 FROM_GATEWAY = (
     wire.Heartbeat, wire.Gateways, wire.Submit, wire.Cancel, wire.Load, wire.Unload, wire.Drain,
-    wire.Error,
+    wire.Error, wire.Adopt,
 )  # fmt: skip
 LEGAL = {
     (Side.AGENT, State.CONNECTED): (wire.Hello, wire.Error),
@@ -153,6 +155,18 @@ def test_a_request_may_live_under_two_attempts_but_not_twice_under_one() -> None
     with pytest.raises(ProtocolViolation, match="not alive"):
         gateway.received(wire.Step([wire.Delta("r1", attempt=2)]), 0.0)
     tell(agent, gateway, STEP)
+
+
+def test_an_adopted_request_lives_to_its_done_and_may_begin_on_a_draining_link() -> None:
+    agent, gateway = pair(State.OPEN)
+    tell(agent, gateway, wire.Drain())
+    tell(gateway, agent, ADOPT)
+    assert ("r1", 1001) in agent.requests
+    with pytest.raises(LinkMisuse):
+        gateway.sent(ADOPT, 0.0)
+    tell(agent, gateway, wire.Step([wire.Delta("r1", "all", 1, attempt=1001)]))
+    tell(agent, gateway, wire.Done("r1", wire.Usage(), attempt=1001))
+    assert ("r1", 1001) not in gateway.requests
 
 
 def test_an_unknown_frame_is_counted_and_a_sign_of_life() -> None:

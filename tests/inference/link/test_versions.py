@@ -32,6 +32,8 @@ ENTRY = wire.LedgerEntry("r1", ACCOUNT, "base", wire.Usage(7, 2, 3), "stop", 2)
 
 SUSPECT = wire.Suspect("digest", {"run": 1.5}, 2.5, "acme", "r1")
 
+ORPHAN = wire.Orphan("r1", 1, ACCOUNT, "m", "label")
+
 PREFIX = wire.Prefix.of([1, 2], [512, 600])
 
 NEW_FRAMES: list[Frame] = [
@@ -68,6 +70,8 @@ NEW_FRAMES: list[Frame] = [
     wire.Unload("d" * 64),
     wire.Drain(),
     wire.Error(wire.Fault("a", "b")),
+    wire.Orphans([ORPHAN], [("r1", 1)]),
+    wire.Adopt("r1", 1001, 1, ACCOUNT, True),
 ]
 
 
@@ -150,6 +154,25 @@ def test_a_peer_of_version_3_is_not_told_what_is_warm() -> None:
     told = versions.encode(wire.Stats(stats, "run", warm=b"w" * 8, cold=b"c" * 8, anew=True), 3)
     assert told is not None
     assert wire.decode(told) == wire.Stats(known, "run")
+
+
+def test_a_peer_of_version_4_is_not_asked_to_keep_anything() -> None:
+    resume = wire.Resume({0: [1]}, usage=wire.Usage(1), text="a", chunks=[b"{}"])
+    submit = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt", prefix=PREFIX, resume=resume)
+    told = versions.encode(msgspec.structs.replace(submit, grace_s=30.0, label="l"), 4)
+    assert told is not None
+    bare = msgspec.structs.replace(resume, text="", chunks=[])
+    assert wire.decode(told) == msgspec.structs.replace(submit, resume=bare)
+    assert versions.encode(wire.Orphans([ORPHAN]), 4) is None
+    assert versions.encode(wire.Adopt("r1", 1001, 1, ACCOUNT), 4) is None
+
+
+@pytest.mark.parametrize("turn", [1, 2, 31])
+def test_each_turn_of_a_request_has_attempts_of_its_own(turn: int) -> None:
+    first = wire.first_attempt(turn)
+    assert [wire.turn_of(first), wire.turn_of(first + wire.ATTEMPTS_OF_A_TURN - 1)] == [turn, turn]
+    assert wire.turn_of(first - 1) == turn - 1
+    assert wire.first_attempt(1) == 1
 
 
 def test_a_frame_that_a_peer_does_not_know_is_not_sent() -> None:

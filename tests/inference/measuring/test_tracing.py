@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,9 +52,12 @@ class Traced:
     async def sent(self) -> Collector:
         """Once everything has come that was made so far; no more is made after it."""
         await until(lambda: not self.rig.gateway.hub.in_flight and not self.rig.agent._jobs)
-        for tracer in self.tracers:
-            await asyncio.to_thread(tracer.close)
+        await self.close()
         return self.found
+
+    async def close(self) -> None:
+        while self.tracers:
+            await asyncio.to_thread(self.tracers.pop().close)
 
 
 @pytest.fixture
@@ -64,7 +68,9 @@ async def traced(tmp_path: Path, collected: Collector) -> AsyncIterator[Traced]:
         gateway(tracer=ours) as one,
         agent_on(engine, tmp_path, [one], tracer=engines) as made,
     ):
-        yield Traced(made, [ours, engines], collected)
+        traced = Traced(made, [ours, engines], collected)
+        yield traced
+        await traced.close()
     await engine.close()
 
 
@@ -252,10 +258,15 @@ def test_opentelemetrys_own_settings_hold(
 
 def test_a_collector_that_is_away_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     monkeypatch.setattr(tracing, "CLOSE_S", 0.1)
     tracer = started("lorikeet-gateway")
     tracer.note(TRACEPARENT, "queue", 1.0, 2.0, {})
     tracer.close()
+    sending = [one for one in threading.enumerate() if one.name.startswith("OtelBatch")]
+    assert sending, "it goes on without anybody who waits for it"
+    for thread in sending:
+        thread.join()
 
 
 def test_a_part_has_the_code_of_what_ended_it(collected: Collector) -> None:

@@ -27,7 +27,13 @@ from tenants.models import (
     Tenant,
 )
 from tests.tenants.callers import EVERYBODY, KEYS, ROLES, STRANGERS, Api, everybody
-from tests.tenants.making import make_key, make_member, make_user, make_version
+from tests.tenants.making import (
+    make_key,
+    make_member,
+    make_rollout,
+    make_user,
+    make_version,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -113,6 +119,21 @@ ROWS = [
     Row("PATCH limits/default", STAFF, body=OWN["own"], strangers=403),
     Row("GET base-models", ANYBODY - {"usage key"}),
     Row("GET base-models/<name>", ANYBODY - {"usage key"}),
+    Row("PATCH base-models/<name>", STAFF, body={"defaults": {"top_p": 0.9}}, strangers=403),
+    Row("GET revisions", STAFF, strangers=403),
+    Row("GET revisions/<pk>", STAFF, strangers=403),
+    Row("PATCH revisions/<pk>", STAFF, 409, {"standing": "serving"}, strangers=403),
+    Row("GET rollouts", STAFF, strangers=403),
+    Row("POST rollouts", STAFF, 400, {}, strangers=403),
+    Row("GET rollouts/<pk>", STAFF, strangers=403),
+    Row("POST rollouts/<pk>/pause", STAFF, strangers=403),
+    Row("POST rollouts/<pk>/resume", STAFF, 409, strangers=403),
+    Row("PUT rollouts/<pk>/weight", STAFF, body={"weight": 7}, strangers=403),
+    Row("POST rollouts/<pk>/finish", STAFF, strangers=403),
+    Row("POST rollouts/<pk>/abort", STAFF, strangers=403),
+    Row("GET rollouts/<pk>/tenants", STAFF, strangers=403),
+    Row("PUT rollouts/<pk>/tenants/<slug>", STAFF, body={"turn": "last"}, strangers=403),
+    Row("DELETE rollouts/<pk>/tenants/<slug>", STAFF, 204, strangers=403),
     Row("GET engines", ANYBODY - {"usage key"}),
     Row("GET engine-credentials", STAFF, strangers=403),
     Row("POST engine-credentials", STAFF, 201, {"name": "gpu-2"}, strangers=403),
@@ -148,6 +169,8 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     entry = QuarantinedEntry.objects.create(
         key="k", attempt=1, reason="unsigned", prompt_tokens=1, completion_tokens=1
     )
+    rollout = make_rollout(live.adapter.base_model)
+    rollout.tenants.create(tenant=acme, turn="first")
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=1)
     return {
         "GET base-models/<name>": "base",
@@ -158,6 +181,8 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "prices/<pk>": f"prices/{price.pk}",
         "engine-credentials/<pk>": f"engine-credentials/{credential.pk}",
         "quarantine/<pk>": f"quarantine/{entry.pk}",
+        "revisions/<pk>": f"revisions/{rollout.revision_id}",
+        "rollouts/<pk>": f"rollouts/{rollout.pk}",
         "<name>": "support",
         "<number>": "2",
         "<alias>": "live",

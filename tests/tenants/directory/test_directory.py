@@ -501,7 +501,7 @@ class Pinned:
 
     def __init__(self, directory: CachedDirectory) -> None:
         self.queue: asyncio.Queue[dict[str, list[AdapterRef]]] = asyncio.Queue()
-        directory.on_pinned(self.queue.put_nowait)
+        directory.on_pinned(lambda pins, tried: self.queue.put_nowait(pins))
 
     async def next(self) -> dict[str, list[AdapterRef]]:
         return await asyncio.wait_for(self.queue.get(), 30)

@@ -195,7 +195,7 @@ class Gateway:
         self.pinned: asyncio.Queue[dict[str, list[AdapterRef]]] = asyncio.Queue()
         directory.on_revoked(lambda *told: self.revoked.put_nowait(told))
         directory.on_archived(self.archived.put_nowait)
-        directory.on_pinned(self.pinned.put_nowait)
+        directory.on_pinned(lambda pins, tried: self.pinned.put_nowait(pins))
 
     async def next_revoked(self) -> int:
         return (await asyncio.wait_for(self.revoked.get(), 30))[0]

@@ -95,7 +95,7 @@ def model_revision(config: ModelConfig, profile: EngineProfile) -> str:
     try:
         model = _folder(config.model, config.revision)
         tokenizer = _folder(config.tokenizer, config.tokenizer_revision)
-        return revision_of(model, tokenizer, profile.chat_template)
+        return revision_of(model, tokenizer, profile.chat_template, profile.changing)
     except (OSError, ValueError) as error:  # such as a model that is streamed from elsewhere
         log.warning("the model's files have no digest: %s", error)
         return ""

@@ -29,6 +29,7 @@ from gateway.process_secrets import environment_of
 from gateway.supervisor import Child, Supervisor
 from inference import environ
 
+RETRY_S = 1.0
 READY_S = 900.0
 """Longest wait for the engine: a big model takes minutes to load."""
 MANAGE = [sys.executable, str(settings.ROOT / "manage.py")]
@@ -206,6 +207,7 @@ class _Up:
         host, port = self.options["host"], self.options["port"]
         for i, url in enumerate(self.urls):
             command = [*MANAGE, "gateway", "--host", host, "--port", str(port + i), "--url", url]
+            command += ["--notice", "0"]  # nobody stands before it
             await self._start("gateway", command, redis, number=i + 1)
         command = [*MANAGE, "console", "--host", host, "--port", str(self._console_port)]
         await self._start("console", command, redis)
@@ -266,16 +268,20 @@ class _Up:
     async def _complete(self, client: httpx.AsyncClient, keys: dict[str, str]) -> None:
         """A real completion of a model that the tenants may use."""
         tenant = demo.TENANTS[0]
-        answer = await client.post(
-            "/v1/chat/completions",
-            headers={"Authorization": f"Bearer {keys[tenant.slug]}"},
-            json={
-                "model": tenant.adapter if self.is_demo else self.model_name,
-                "messages": [{"role": "user", "content": QUESTION}],
-                "max_tokens": 32,
-                "temperature": 0,
-            },
-        )
+        body = {
+            "model": tenant.adapter if self.is_demo else self.model_name,
+            "messages": [{"role": "user", "content": QUESTION}],
+            "max_tokens": 32,
+            "temperature": 0,
+        }
+        headers = {"Authorization": f"Bearer {keys[tenant.slug]}"}
+        async with asyncio.timeout(READY_S):
+            # A worker tries adapters first where engines were started in another way than before.
+            while True:
+                answer = await client.post("/v1/chat/completions", headers=headers, json=body)
+                if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                    break
+                await asyncio.sleep(RETRY_S)
         if answer.is_error:
             raise seed.SeedFailed(f"the first completion failed: {answer.text}")
         text = answer.json()["choices"][0]["message"]["content"]

@@ -8,20 +8,23 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import close_old_connections
 from procrastinate.contrib.django import app
 
 from gateway.schema import require_migrated
 from inference import announce
 from inference.logs import configure
+from inference.supervision import supervised
 from tenants.adapters.jobs import UPLOADS
+from tenants.rollouts import tending, trials
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Command(BaseCommand):
     help = (
-        "Run background jobs (reading, checking and probing of uploads, cleaning up). Any "
-        "number may run; a job of one that was killed is taken up by another."
+        "Run background jobs (reading, checking and probing of uploads, cleaning up) and drive "
+        "rollouts. Any number may run; what one that was killed did is taken up by another."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -34,11 +37,22 @@ class Command(BaseCommand):
             default=2,
             help="uploads that are looked into at once, besides these jobs (%(default)s)",
         )
+        parser.add_argument(
+            "--trial-concurrency",
+            type=int,
+            default=2,
+            help="adapters that are tried on new revisions at once, besides these jobs "
+            "(%(default)s)",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
         configure("worker", settings.LOG_LEVEL)
-        queues = {"default": options["concurrency"], UPLOADS: options["upload_concurrency"]}
+        queues = {
+            "default": options["concurrency"],
+            UPLOADS: options["upload_concurrency"],
+            trials.QUEUE: options["trial_concurrency"],
+        }
         asyncio.run(_work(queues))
 
 
@@ -60,6 +74,7 @@ async def _work(queues: dict[str, int]) -> None:
         loop = asyncio.get_running_loop()
         announce.ready()
         alive = loop.create_task(announce.keep_alive())
+        tended = loop.create_task(supervised("pools", _tend))
 
         def stop() -> None:
             announce.stopping()
@@ -72,7 +87,22 @@ async def _work(queues: dict[str, int]) -> None:
             loop.add_signal_handler(number, stop)
         await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
         alive.cancel()
+        tended.cancel()
         stop()  # also where one has lost its database: whoever runs this process starts it again
         for ended in await asyncio.gather(*workers, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
+
+
+async def _tend() -> None:
+    """Look at the pools, until cancelled."""
+    while True:
+        await asyncio.to_thread(_look)
+        await asyncio.sleep(tending.EVERY_S)
+
+
+def _look() -> None:
+    try:
+        tending.look()
+    finally:
+        close_old_connections()

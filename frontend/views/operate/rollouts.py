@@ -1,0 +1,164 @@
+"""How tenants of a base model move to a new revision: started, watched and ended here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from frontend.pages import operator_page, refusals_told
+from frontend.views.operate import models
+from frontend.views.operate.rollout_form import RolloutForm
+from tenants.models import (
+    BaseModel,
+    GatewayProcess,
+    PoolRevision,
+    Rollout,
+    RolloutTenant,
+    Standing,
+    Tenant,
+    Turn,
+)
+from tenants.rollouts import progress
+
+
+class WeightForm(forms.Form):
+    """A weight that the plan has not."""
+
+    weight = forms.IntegerField(min_value=0, max_value=100, label="Weight in percent")
+
+
+class TurnForm(forms.Form):
+    """A tenant whose turn is not left to chance."""
+
+    tenant = forms.SlugField(
+        label="Tenant", help_text="Its slug.", widget=forms.TextInput({"autocomplete": "off"})
+    )
+    turn = forms.ChoiceField(
+        choices=[(Turn.FIRST, "First: as soon as its adapters have passed"),
+                 (Turn.LAST, "Last: when the rollout is finished")]
+    )  # fmt: skip
+
+    def clean_tenant(self) -> Tenant:
+        tenant = Tenant.objects.filter(slug=self.cleaned_data["tenant"]).first()
+        if tenant is None:
+            raise ValidationError("There is no such tenant.")
+        return tenant
+
+
+@require_GET
+@operator_page
+def rollout(request: HttpRequest, rollout: int) -> HttpResponse:
+    """How far it is, and what can be done about it."""
+    found = _find(rollout)
+    return _page(request, found, TurnForm(), WeightForm(initial={"weight": found.weight}))
+
+
+@require_POST
+@operator_page
+def start(request: HttpRequest, pk: int) -> HttpResponse:
+    """Begin a rollout."""
+    base_model = get_object_or_404(BaseModel, pk=pk)
+    form = RolloutForm(base_model, request.POST)
+    if not form.is_valid():
+        return models.page(request, base_model, rollout_form=form)
+    with refusals_told(request):
+        made = Rollout.objects.start(created_by=request.user, **form.cleaned_data)
+        messages.success(request, "The rollout has begun: adapters are tried before tenants move.")
+        return redirect("operate_rollouts-one", made.pk)
+    return redirect("operate_models-one", pk)
+
+
+@require_POST
+@operator_page
+def step(request: HttpRequest, rollout: int, what: str) -> HttpResponse:
+    """Pause, resume, finish or abort it."""
+    found = _find(rollout)
+    with refusals_told(request):
+        getattr(found, what)()
+        messages.success(request, f"The rollout is {found.state}.")
+    return redirect("operate_rollouts-one", found.pk)
+
+
+@require_POST
+@operator_page
+def weigh(request: HttpRequest, rollout: int) -> HttpResponse:
+    """Set its weight by hand."""
+    found = _find(rollout)
+    form = WeightForm(request.POST)
+    if not form.is_valid():
+        return _page(request, found, TurnForm(), form)
+    with refusals_told(request):
+        found.set_weight(form.cleaned_data["weight"])
+        messages.success(request, f"The weight is {found.weight} %.")
+    return redirect("operate_rollouts-one", found.pk)
+
+
+@require_POST
+@operator_page
+def set_turn(request: HttpRequest, rollout: int) -> HttpResponse:
+    """Have a tenant move first or last."""
+    found = _find(rollout)
+    form = TurnForm(request.POST)
+    if not form.is_valid():
+        return _page(request, found, form, WeightForm(initial={"weight": found.weight}))
+    tenant, turn = form.cleaned_data["tenant"], form.cleaned_data["turn"]
+    found.tenants.update_or_create(tenant=tenant, defaults={"turn": turn})
+    messages.success(request, f"{tenant} moves {turn}.")
+    return redirect("operate_rollouts-one", found.pk)
+
+
+@require_POST
+@operator_page
+def drop_turn(request: HttpRequest, rollout: int, pk: int) -> HttpResponse:
+    """Leave it to the weight when a tenant moves."""
+    get_object_or_404(RolloutTenant, pk=pk, rollout=rollout).delete()
+    return redirect("operate_rollouts-one", rollout)
+
+
+@require_POST
+@operator_page
+def stand(request: HttpRequest, pk: int, standing: str) -> HttpResponse:
+    """Say what a revision is for, for all tenants at once."""
+    revision = get_object_or_404(PoolRevision, pk=pk)
+    with refusals_told(request):
+        revision.stand(Standing(standing))
+        messages.success(request, f"{revision.short} is {revision.standing} from now on.")
+    return redirect("operate_models-one", revision.base_model_id)
+
+
+def state(pk: int) -> dict[str, Any]:
+    """What of the page changes by itself."""
+    found = _find(pk)
+    told = progress.told(found)
+    engines = GatewayProcess.objects.engines_of()
+    return {
+        "rollout": found,
+        "rollout_query": f"rollout={pk}",
+        "progress": told,
+        "engines": engines.get(found.revision.digest, 0),
+        "steps": [(weight, weight <= found.weight) for weight in found.steps],
+        "allowed_percent": told["old"]["error_percent"] + found.max_error_percent,
+    }
+
+
+def _find(pk: int) -> Rollout:
+    found = Rollout.objects.select_related("base_model", "revision", "created_by")
+    return get_object_or_404(found, pk=pk)
+
+
+def _page(
+    request: HttpRequest, found: Rollout, turn_form: TurnForm, weight_form: WeightForm
+) -> HttpResponse:
+    context = state(found.pk) | {
+        "turns": list(found.tenants.select_related("tenant")),
+        "turn_form": turn_form,
+        "weight_form": weight_form,
+    }
+    status = 422 if turn_form.errors or weight_form.errors else 200
+    return render(request, "operate/rollout.html", context, status=status)

@@ -1,0 +1,207 @@
+"""Who is where in a rollout, and what requests meet there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Q, Sum
+from django.utils import timezone
+
+from inference.gateway.fleet import pools
+from inference.gateway.fleet.traffic import BUCKETS
+from tenants.models import (
+    LIVE,
+    Adapter,
+    IsolationCheck,
+    PoolRevision,
+    RevisionMinute,
+    Rollout,
+    RolloutState,
+    Standing,
+    Tenant,
+    Turn,
+)
+from tenants.naming import ACTIVE, ISOLATION_TENANTS
+from tenants.rollouts.driver import Plan, Seen, Side
+
+WINDOW = timedelta(minutes=10)
+"""Guards look back so far, at the present weight."""
+BASELINE = timedelta(hours=1)
+"""What is usual on the present revisions is taken of this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A tenant with live adapters on the base model, and how these fare on the new revision."""
+
+    id: int
+    slug: str
+    live: int
+    passed: int
+    failed: int
+
+    @property
+    def untried(self) -> int:
+        return self.live - self.passed - self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the tenants are."""
+
+    tenants: int
+    """Those that are active, without the platform's own."""
+    moved: int
+    behind: list[Member]
+    """Whose turn it is, or would be next, and who has an adapter that failed."""
+    due: list[Member]
+    """Whose turn it is, or would be next, and who has adapters that were not tried yet."""
+
+    @property
+    def untried(self) -> int:
+        return sum(member.untried for member in self.due)
+
+
+def turns(rollout: Rollout, weight: int) -> pools.Rollout:
+    """As gateways decide by it, at this weight."""
+    by_turn: dict[str, set[str]] = {Turn.FIRST: set(ISOLATION_TENANTS), Turn.LAST: set()}
+    for slug, turn in rollout.tenants.values_list("tenant__slug", "turn"):
+        by_turn[turn].add(slug)
+    first, last = frozenset(by_turn[Turn.FIRST]), frozenset(by_turn[Turn.LAST])
+    return pools.Rollout(rollout.pk, rollout.revision.digest, weight, first, last)
+
+
+def places(rollout: Rollout) -> Places:
+    """Where the tenants are now."""
+    now = turns(rollout, rollout.weight)
+    then = turns(rollout, rollout.next_weight or rollout.weight)
+    members = {member.slug: member for member in _members(rollout)}
+    slugs = Tenant.objects.filter(status=ACTIVE).values_list("slug", flat=True)
+    customers = [slug for slug in slugs if slug not in ISOLATION_TENANTS]
+    ready = {slug for slug, one in members.items() if one.passed == one.live}
+    moved = [
+        slug for slug in customers if now.takes(slug) and (slug not in members or slug in ready)
+    ]
+    next_ = [one for one in members.values() if now.takes(one.slug) or then.takes(one.slug)]
+    return Places(
+        tenants=len(customers),
+        moved=len(moved),
+        behind=[one for one in next_ if one.failed],
+        due=[one for one in next_ if one.untried],
+    )
+
+
+def _members(rollout: Rollout) -> Iterator[Member]:
+    on = Q(aliases__version__trials__revision=rollout.revision)
+    rows = (
+        Adapter.objects.filter(
+            base_model=rollout.base_model_id, aliases__name=LIVE, tenant__status=ACTIVE
+        )
+        .values("tenant_id", "tenant__slug")
+        .annotate(
+            live=Count("id", distinct=True),
+            passed=Count("id", on & Q(aliases__version__trials__passed=True), distinct=True),
+            failed=Count("id", on & Q(aliases__version__trials__passed=False), distinct=True),
+        )
+        .order_by("tenant__slug")
+    )
+    for row in rows:
+        yield Member(
+            row["tenant_id"], row["tenant__slug"], row["live"], row["passed"], row["failed"]
+        )
+
+
+def plan_of(rollout: Rollout) -> Plan:
+    return Plan(
+        weight=rollout.weight,
+        next_weight=rollout.next_weight,
+        step_s=rollout.step_s,
+        min_requests=rollout.min_requests,
+        max_error_percent=rollout.max_error_percent,
+        max_ttft_ratio=rollout.max_ttft_ratio,
+        needs_isolation=rollout.needs_isolation,
+        paused=rollout.state == RolloutState.PAUSED,
+    )
+
+
+def sides(rollout: Rollout, now: datetime) -> tuple[Side, Side]:
+    """What requests met lately on the present revisions and on the new one."""
+    others = PoolRevision.objects.filter(
+        base_model_id=rollout.base_model_id, standing=Standing.SERVING
+    ).exclude(pk=rollout.revision_id)
+    since = max(rollout.stepped_at, now - WINDOW)
+    before = min(rollout.created_at, now) - BASELINE
+    return side(others, before), side([rollout.revision], since)
+
+
+def side(revisions: Collection[PoolRevision] | Any, since: datetime) -> Side:
+    """What requests met on these since then, to the minute."""
+    minute = since.replace(second=0, microsecond=0)
+    found = RevisionMinute.objects.filter(revision__in=revisions, minute__gte=minute)
+    requests = errors = 0
+    first_tokens = [0] * BUCKETS
+    for one in found.only("requests", "errors", "first_tokens"):
+        requests, errors = requests + one.requests, errors + one.errors
+        first_tokens = [a + b for a, b in zip(first_tokens, one.first_tokens, strict=True)]
+    return Side(requests, errors, tuple(first_tokens))
+
+
+def seen(rollout: Rollout, there: Places, engines: dict[str, int], now: datetime) -> Seen:
+    """The rollout at this moment; `engines` are how many there are of each revision, by digest."""
+    old, new = sides(rollout, now)
+    gone_s = None
+    if not engines.get(rollout.revision.digest):
+        said = rollout.report.get("gone_since")
+        gone_s = (now - datetime.fromisoformat(said)).total_seconds() if said else 0.0
+    return Seen(
+        step_age_s=(now - rollout.stepped_at).total_seconds(),
+        old=old,
+        new=new,
+        answered=_answered(rollout),
+        gone_s=gone_s,
+        moved=there.moved,
+        untried=there.untried,
+        behind=len(there.behind),
+        isolation=_isolation(rollout),
+    )
+
+
+def _answered(rollout: Rollout) -> int:
+    minute = rollout.stepped_at.replace(second=0, microsecond=0)
+    found = rollout.revision.minutes.filter(minute__gte=minute)
+    return int(found.aggregate(sum=Sum("requests"))["sum"] or 0)
+
+
+def _isolation(rollout: Rollout) -> bool | None:
+    """Failures count whenever they were, others at this weight alone."""
+    checks = IsolationCheck.objects.filter(
+        base_model=rollout.base_model.name,
+        revision=rollout.revision.digest,
+        passed__isnull=False,
+        at__gte=rollout.created_at,
+    )
+    if checks.filter(passed=False).exists():
+        return False
+    return True if checks.filter(at__gte=rollout.stepped_at).exists() else None
+
+
+def told(rollout: Rollout) -> dict[str, Any]:
+    """For people: the last look at it, with the figures of now."""
+    nothing = {"waits_for": "", "tenants": 0, "moved": 0, "untried": 0, "behind": []}
+    report = {**nothing, "behind_count": 0, **rollout.report}
+    report.pop("gone_since", None)
+    old, new = sides(rollout, rollout.ended_at or timezone.now())
+    return report | {"old": figures(old), "new": figures(new)}
+
+
+def figures(one: Side) -> dict[str, Any]:
+    """As numbers that JSON has."""
+    return {
+        "requests": one.requests,
+        "errors": one.errors,
+        "error_percent": round(one.error_percent, 2),
+        "ttft_p95_s": one.ttft_p95_s,
+    }

@@ -1,0 +1,156 @@
+"""One look at every pool: try what was not tried, and drive the open rollouts.
+
+Every worker looks each few seconds; a lock of the database lets one look at a time, so that it does
+not matter how many there are and which of them die. What takes long (a trial, a check of isolation)
+is a job of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import procrastinate
+import structlog
+from django.db import connection, transaction
+from django.utils import timezone
+from procrastinate.contrib.django import app as django_app
+from procrastinate.contrib.django.models import ProcrastinateJob
+
+from tenants import isolation
+from tenants.models import (
+    AdapterVersion,
+    BaseModel,
+    GatewayProcess,
+    IsolationCheck,
+    PoolRevision,
+    RevisionMinute,
+    Rollout,
+)
+from tenants.rollouts import progress, trials
+from tenants.rollouts.driver import (
+    CheckIsolation,
+    Decision,
+    Finish,
+    Raise,
+    RollBack,
+    Wait,
+    decide,
+)
+from tenants.rollouts.progress import Places
+
+log = structlog.get_logger(__name__)
+app: procrastinate.App = django_app
+
+EVERY_S = 5.0
+"""Between two looks of a worker."""
+LOCK = 0x504F4F4C
+"""Of the database's advisory locks: "POOL"."""
+CHECK_AGAIN = timedelta(seconds=30)
+"""After a check of isolation that could not tell."""
+MINUTES_KEPT = timedelta(days=7)
+SHOWN = 20
+"""Tenants that a report names."""
+
+
+def look(now: datetime | None = None) -> bool:
+    """Look at every pool once; False: somebody else does just now."""
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK])
+            if not cursor.fetchone()[0]:
+                return False
+        now = now or timezone.now()
+        engines = GatewayProcess.objects.engines_of()
+        rollouts = Rollout.objects.open().select_related("base_model", "revision")
+        for rollout in rollouts.select_for_update(of=("self",)):
+            drive(rollout, engines, now)
+        for base_model in BaseModel.objects.all():
+            keep_tried(base_model, engines)
+        RevisionMinute.objects.filter(minute__lt=now - MINUTES_KEPT).delete()
+    return True
+
+
+def keep_tried(base_model: BaseModel, engines: Mapping[str, int]) -> None:
+    """Queue trials of what can be called and was not tried where it may run. On the revision of a
+    rollout tenants' adapters are tried as their turns come."""
+    new = set(base_model.rollouts.open().values_list("revision_id", flat=True))
+    for revision in trials.wanted(base_model, engines):
+        if engines.get(revision.digest) and revision.pk not in new:
+            _try(trials.untried(revision), revision)
+
+
+def drive(rollout: Rollout, engines: Mapping[str, int], now: datetime) -> Decision:
+    """Take the next step of one rollout, if it is time for it."""
+    there = progress.places(rollout)
+    if engines.get(rollout.revision.digest):
+        _try(trials.untried(rollout.revision, [one.id for one in there.due]), rollout.revision)
+    seen = progress.seen(rollout, there, dict(engines), now)
+    decision = decide(progress.plan_of(rollout), seen)
+    _report(rollout, there, decision, now if seen.gone_s is not None else None)
+    match decision:
+        case RollBack(reason=reason):
+            rollout.roll_back(reason)
+            log.error("rollout_rolled_back", rollout=rollout.name, reason=reason)
+        case Raise(weight=weight):
+            rollout.set_weight(weight)
+            log.info("rollout_raised", rollout=rollout.name, weight=weight)
+        case Finish():
+            rollout.finish()
+            log.info("rollout_finished", rollout=rollout.name)
+        case CheckIsolation():
+            _check_later(rollout, now)
+        case Wait():
+            pass
+    return decision
+
+
+def _report(rollout: Rollout, there: Places, decision: Decision, gone_at: datetime | None) -> None:
+    """Write what was seen, for people and for the next look."""
+    since = rollout.report.get("gone_since") or (gone_at and gone_at.isoformat())
+    rollout.report = {
+        "waits_for": decision.for_ if isinstance(decision, Wait) else "",
+        "tenants": there.tenants,
+        "moved": there.moved,
+        "untried": there.untried,
+        "behind": [one.slug for one in there.behind[:SHOWN]],
+        "behind_count": len(there.behind),
+        "gone_since": since if gone_at else None,
+    }
+    Rollout.objects.filter(pk=rollout.pk).update(report=rollout.report)
+
+
+def _try(versions: list[AdapterVersion], revision: PoolRevision) -> None:
+    room = trials.AT_A_TIME - trials.queued() if versions else 0
+    trials.try_missing(revision, versions[: max(0, room)])
+
+
+def _check_later(rollout: Rollout, now: datetime) -> None:
+    """Queue a check of isolation, unless one is queued or could not tell just now."""
+    lately = IsolationCheck.objects.filter(
+        base_model=rollout.base_model.name, at__gt=now - CHECK_AGAIN
+    )
+    jobs = ProcrastinateJob.objects.filter(
+        queueing_lock=_lock(rollout.base_model_id), status__in=["todo", "doing"]
+    )
+    if not lately.exists() and not jobs.exists():
+        lock = _lock(rollout.base_model_id)
+        check_rollout.configure(queueing_lock=lock, lock=lock).defer(
+            base_model_id=rollout.base_model_id
+        )
+
+
+def _lock(base_model_id: int) -> str:
+    return f"isolation-{base_model_id}"
+
+
+@app.task(name="check_rollout", queue=trials.QUEUE)
+def check_rollout(base_model_id: int) -> None:
+    """Check isolation on a base model: during a rollout the new revision is asked."""
+    base_model = BaseModel.objects.filter(pk=base_model_id).first()
+    if base_model is None:
+        return
+    try:
+        isolation.check(base_model)
+    except isolation.NotReady as reason:
+        log.info("isolation_not_checked", base_model=base_model.name, why=str(reason))

@@ -1,0 +1,60 @@
+"""What is counted of requests, by revision."""
+
+from __future__ import annotations
+
+import pytest
+
+from inference.gateway.fleet.traffic import (
+    BUCKETS,
+    FIRST_TOKEN_BOUNDS_S,
+    Counted,
+    Traffic,
+    failed,
+)
+from inference.link.wire import Done, Fault, Usage
+
+pytestmark = pytest.mark.pure
+
+
+def test_first_tokens_fall_into_the_bucket_of_their_time() -> None:
+    counted = Counted()
+    for seconds in (0.0, FIRST_TOKEN_BOUNDS_S[0], 0.011, FIRST_TOKEN_BOUNDS_S[-1], 1e6):
+        counted.began("r", seconds)
+    (traffic,) = counted.take().values()
+    assert [i for i, n in enumerate(traffic.first_tokens) for _ in range(n)] == [
+        0, 0, 1, BUCKETS - 2, BUCKETS - 1,
+    ]  # fmt: skip
+    assert counted.take() == {}
+
+
+def test_what_could_not_be_written_is_counted_with_what_came_since() -> None:
+    counted = Counted()
+    counted.ended("r", failed=True)
+    taken = counted.take()
+    counted.ended("r", failed=False)
+    counted.began("s", 0.0)
+    counted.give_back(taken.items())
+    now = counted.take()
+    assert (now["r"].requests, now["r"].errors, now["s"].requests) == (2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_failure"),
+    [
+        ("engine_failed", True),
+        ("server_is_overloaded", False),
+        ("no_engine_available", False),
+        ("context_length_exceeded", False),
+        ("rate_limit_exceeded", False),
+        ("of_another_release", True),
+    ],
+)
+def test_only_what_the_engine_did_wrong_is_a_failure(code: str, is_failure: bool) -> None:
+    assert failed(Done("r", Usage(), fault=Fault(code, "why"))) == is_failure
+    assert not failed(Done("r", Usage(), finish_reason="stop"))
+
+
+def test_traffic_adds_up() -> None:
+    one, other = Traffic(3, 1, [1] * BUCKETS), Traffic(2, 0, [2] * BUCKETS)
+    one.add(other)
+    assert one == Traffic(5, 1, [3] * BUCKETS)

@@ -1,0 +1,39 @@
+"""Another engine beside those that `manage.py up` started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import demo
+from tests.stack.running import ROOT, Stack, settings_free
+
+STOP_S = 120.0
+
+
+@contextmanager
+def another_engine(stack: Stack, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A synthetic engine of the demo's pool runs inside; `options` make it another revision."""
+    made = stack.manage("engine_credential", "make", name, "--pool", demo.MODEL_NAME)
+    assert made.returncode == 0, made.stderr
+    command = [
+        sys.executable, str(ROOT / "manage.py"), "engine", "--engine", "synthetic", "--id", name,
+        "--model", str(demo.BASE), "--served-name", demo.MODEL_NAME,
+        "--gateway", ",".join(stack.urls), "--cache-dir", str(stack.var / "cache" / name),
+        "--journal-dir", str(stack.var / "journal" / name), "--drain", "1", *options,
+    ]  # fmt: skip
+    environment = settings_free() | {
+        "LORIKEET_VAR": str(stack.var), "ENGINE_CREDENTIAL": made.stdout.strip()
+    }  # fmt: skip
+    with (stack.var / "log" / f"{name}.log").open("ab") as log:
+        process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()

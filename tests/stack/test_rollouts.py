@@ -1,0 +1,146 @@
+"""Rollouts on a whole Lorikeet: two synthetic engines of two revisions, a worker, real requests."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from demo import MODEL_NAME, TENANTS
+from tests.stack.asking import CHAT, ask, until
+from tests.stack.engines import another_engine
+from tests.stack.running import Stack, signed_in, up
+
+pytestmark = pytest.mark.stack
+
+FIRST, SECOND, SLOW = "engine-1", "second", "slow"
+NEWER = ("--max-lora-rank", "32")
+SLOWER = ("--max-lora-rank", "64", "--tokens-per-second", "2")
+"""Slow enough for the guard of first tokens, and another revision."""
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with up(tmp_path_factory.mktemp("rollouts") / "var", ENGINE_OPTIONS="--engine synthetic") as it:
+        yield it
+
+
+@pytest.fixture(scope="module")
+def operator(stack: Stack) -> Iterator[httpx.Client]:
+    with signed_in(stack) as client:
+        yield client
+
+
+def api(operator: httpx.Client, method: str, path: str, body: Any = None) -> Any:
+    answer = operator.request(method, f"/api/v1/{path}", json=body)
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
+def revisions(operator: httpx.Client, **known: Any) -> list[dict[str, Any]]:
+    rows = api(operator, "GET", "revisions")["results"]
+    return [row for row in rows if known.items() <= row.items()]
+
+
+def answered_by(stack: Stack, operator: httpx.Client, times: int = 1) -> dict[str, set[str]]:
+    """Which engines answered each of the demo's tenants: its adapter and the base model."""
+    asked: dict[str, str] = {}
+    for tenant in TENANTS:
+        with stack.client(stack.key(tenant.slug)) as client:
+            for model in (tenant.adapter, MODEL_NAME) * times:
+                answer = client.post(CHAT, json=ask(model, max_tokens=2))
+                assert answer.status_code == 200, answer.text
+                asked[answer.headers["x-request-id"].removeprefix("req_")] = tenant.slug
+    engines = engines_of(stack, set(asked))
+    found: dict[str, set[str]] = {tenant.slug: set() for tenant in TENANTS}
+    for id, slug in asked.items():
+        found[slug].add(engines[id])
+    return found
+
+
+def engines_of(stack: Stack, ids: set[str]) -> dict[str, str]:
+    """As the ledger has them."""
+    run = (
+        "import json; from tenants.models import UsageEvent; "
+        "print(json.dumps(dict(UsageEvent.objects.values_list('id', 'engine_id'))))"
+    )
+    found: dict[str, str] = {}
+
+    def written() -> bool:
+        nonlocal found
+        done = stack.manage("shell", "--no-imports", "-c", run)
+        found = json.loads(done.stdout)
+        return ids <= found.keys()
+
+    until(written)
+    return found
+
+
+def test_tenants_move_by_weight_after_their_adapters_were_tried(
+    stack: Stack, operator: httpx.Client
+) -> None:
+    everywhere = {tenant.slug: {FIRST} for tenant in TENANTS}
+    with another_engine(stack, SECOND, *NEWER):
+        until(lambda: revisions(operator, standing="waiting", engines=1))
+        (new,) = revisions(operator, standing="waiting")
+        assert answered_by(stack, operator) == everywhere, "it waits for its rollout"
+        assert new["tried"] == 0
+
+        plan = {"steps": [1, 100], "step_s": 1, "min_requests": 1, "max_ttft_ratio": None}
+        rollout = api(operator, "POST", "rollouts", {"revision": new["id"], **plan})
+        path = f"rollouts/{rollout['id']}"
+        first = TENANTS[0].slug
+        assert api(operator, "PUT", f"{path}/tenants/{first}", {"turn": "first"})["turn"] == "first"
+
+        def moved() -> bool:
+            return bool(answered_by(stack, operator)[first] == {SECOND})
+
+        until(moved)
+        (now,) = revisions(operator, id=new["id"])
+        assert now["tried"] >= 1, "before it moved"
+
+        def at_weight(weight: int) -> bool:
+            told = api(operator, "GET", path)
+            assert told["state"] in ("running", "finished"), told
+            answered_by(stack, operator)  # so that there is something to watch
+            return bool(told["weight"] >= weight)
+
+        until(lambda: at_weight(1))
+        until(lambda: at_weight(100))
+        until(lambda: at_weight(100) and api(operator, "GET", path)["state"] == "finished")
+        assert answered_by(stack, operator) == {tenant.slug: {SECOND} for tenant in TENANTS}
+        (now,) = revisions(operator, standing="serving")
+        assert now["id"] == new["id"] and now["tried"] >= len(TENANTS)
+        checks = api(operator, "GET", path)["needs_isolation"]
+        assert checks, "and isolation was checked on it at each weight"
+    until(lambda: answered_by(stack, operator) == everywhere)
+
+
+def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.Client) -> None:
+    answered_by(stack, operator, times=5)  # what is usual
+    with another_engine(stack, SLOW, *SLOWER):
+        until(lambda: revisions(operator, standing="waiting", max_lora_rank=64, engines=1))
+        (new,) = revisions(operator, max_lora_rank=64)
+        (old,) = revisions(operator, max_lora_rank=16)
+        api(operator, "PATCH", f"revisions/{old['id']}", {"standing": "serving"})
+        plan = {"steps": [100], "step_s": 600, "needs_isolation": False, "max_ttft_ratio": 2}
+        rollout = api(operator, "POST", "rollouts", {"revision": new["id"], **plan})
+        path = f"rollouts/{rollout['id']}"
+        until(lambda: api(operator, "GET", path)["weight"] == 100)
+        engines: Counter[str] = Counter()
+
+        def rolled_back() -> bool:
+            for names in answered_by(stack, operator).values():
+                engines.update(names)
+            return bool(api(operator, "GET", path)["state"] == "rolled back")
+
+        until(rolled_back)
+        assert engines[SLOW] > 0
+        assert "First tokens take" in api(operator, "GET", path)["reason"]
+        (new,) = revisions(operator, max_lora_rank=64)
+        assert new["standing"] == "withdrawn"
+        until(lambda: SLOW not in set().union(*answered_by(stack, operator).values()))

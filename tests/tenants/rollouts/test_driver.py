@@ -1,0 +1,162 @@
+"""What happens next in a rollout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.gateway.fleet.traffic import BUCKETS, FIRST_TOKEN_BOUNDS_S
+from tenants.rollouts.driver import (
+    ENGINE_GONE_S,
+    MIN_ERRORS,
+    MIN_TIMES,
+    CheckIsolation,
+    Finish,
+    Plan,
+    Raise,
+    RollBack,
+    Seen,
+    Side,
+    Wait,
+    decide,
+)
+
+pytestmark = pytest.mark.pure
+
+PLAN = Plan(
+    weight=25,
+    next_weight=50,
+    step_s=600.0,
+    min_requests=20,
+    max_error_percent=2.0,
+    max_ttft_ratio=1.5,
+    needs_isolation=True,
+)
+
+
+def times(seconds: float, count: int = MIN_TIMES) -> tuple[int, ...]:
+    """So many first tokens within this time."""
+    bounds = (*FIRST_TOKEN_BOUNDS_S, float("inf"))
+    at = next(i for i, bound in enumerate(bounds) if seconds <= bound)
+    return tuple(count if i == at else 0 for i in range(BUCKETS))
+
+
+GOOD = Seen(
+    step_age_s=601.0,
+    old=Side(1000, 10, times(0.3)),
+    new=Side(100, 1, times(0.3)),
+    answered=100,
+    gone_s=None,
+    moved=3,
+    untried=0,
+    behind=0,
+    isolation=True,
+)
+
+
+def test_a_weight_that_was_watched_is_raised_to_the_next() -> None:
+    assert decide(PLAN, GOOD) == Raise(50)
+
+
+def test_the_first_weight_takes_trials_and_isolation_but_no_time() -> None:
+    first = replace(PLAN, weight=0, next_weight=5)
+    seen = replace(GOOD, step_age_s=0.0, new=Side(), answered=0, moved=0)
+    assert decide(first, seen) == Raise(5)
+    assert decide(first, replace(seen, untried=2)) == Wait(
+        "2 adapters to be tried on the new revision"
+    )
+    assert isinstance(decide(first, replace(seen, isolation=None)), CheckIsolation)
+    assert decide(replace(first, needs_isolation=False), replace(seen, isolation=None)) == Raise(5)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "waits_for"),
+    [
+        ({"step_age_s": 590.0}, "10 s more at 25 %"),
+        ({"answered": 19}, "1 more requests"),
+        ({"untried": 1}, "1 adapter to be tried"),
+        ({"isolation": None}, "check of isolation"),
+        ({"gone_s": 1.0}, "an engine of the new revision"),
+    ],
+)
+def test_what_a_step_waits_for(lacking: dict[str, object], waits_for: str) -> None:
+    decision = decide(PLAN, replace(GOOD, **lacking))  # type: ignore[arg-type]
+    assert isinstance(decision, Wait) and waits_for in decision.for_
+
+
+def test_where_nobody_moved_nobody_is_waited_for() -> None:
+    assert decide(PLAN, replace(GOOD, answered=0, moved=0)) == Raise(50)
+
+
+def test_who_stays_behind_does_not_hold_up_the_others_until_the_end() -> None:
+    assert decide(PLAN, replace(GOOD, behind=2)) == Raise(50)
+    last = replace(PLAN, weight=100, next_weight=None)
+    assert decide(last, GOOD) == Finish()
+    waits = decide(last, replace(GOOD, behind=2))
+    assert isinstance(waits, Wait) and "2 tenants cannot move" in waits.for_
+
+
+@pytest.mark.parametrize("paused", [False, True])
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"isolation": False}, "isolation"),
+        ({"new": Side(100, 4)}, "4.0 % of 100 requests failed"),
+        ({"new": Side(100, 0, times(0.6))}, "First tokens take up to 0.64 s"),
+        ({"new": Side(100, 0, times(1e9))}, "First tokens"),
+        ({"gone_s": ENGINE_GONE_S}, "No engine of the new revision"),
+    ],
+)
+def test_a_guard_that_fails_rolls_back(bad: dict[str, object], reason: str, paused: bool) -> None:
+    decision = decide(replace(PLAN, paused=paused), replace(GOOD, **bad))  # type: ignore[arg-type]
+    assert isinstance(decision, RollBack) and reason in decision.reason
+
+
+@pytest.mark.parametrize(
+    "bearable",
+    [
+        {"new": Side(MIN_ERRORS - 1, MIN_ERRORS - 1)},  # too few to tell
+        {"new": Side(100, 3)},  # 1 % fail on the present ones, 2 % more may
+        {"new": Side(100, 0, times(1e9, MIN_TIMES - 1))},
+        {"new": Side(100, 0, times(0.6)), "old": Side(1000, 10, times(0.3, MIN_TIMES - 1))},
+        {"new": Side(100, 0, times(0.08)), "old": Side(1000, 10, times(0.005))},  # soon enough
+    ],
+)
+def test_what_is_no_reason_to_roll_back(bearable: dict[str, object]) -> None:
+    assert decide(PLAN, replace(GOOD, **bearable)) == Raise(50)  # type: ignore[arg-type]
+
+
+def test_any_time_is_allowed_where_the_plan_says_so() -> None:
+    slow = replace(GOOD, new=Side(100, 0, times(1e9)))
+    assert decide(replace(PLAN, max_ttft_ratio=None), slow) == Raise(50)
+
+
+def test_nobody_is_brought_back_for_want_of_an_engine_where_nobody_is() -> None:
+    first = replace(PLAN, weight=0, next_weight=5)
+    decision = decide(first, replace(GOOD, gone_s=1e6))
+    assert decision == Wait("an engine of the new revision")
+
+
+def test_a_paused_rollout_stays_where_it_is() -> None:
+    decision = decide(replace(PLAN, paused=True), GOOD)
+    assert isinstance(decision, Wait) and "operator" in decision.for_
+
+
+@given(st.lists(st.integers(0, 1000), min_size=BUCKETS, max_size=BUCKETS))
+def test_the_95th_percentile_has_as_many_below_it(counts: list[int]) -> None:
+    p95_s, total = Side(first_tokens=counts).ttft_p95_s, sum(counts)
+    if total < MIN_TIMES:
+        assert p95_s is None
+        return
+    assert p95_s is not None
+    bounds = (*FIRST_TOKEN_BOUNDS_S, 2 * FIRST_TOKEN_BOUNDS_S[-1])
+    within = sum(count for bound, count in zip(bounds, counts, strict=True) if bound <= p95_s)
+    below = sum(count for bound, count in zip(bounds, counts, strict=True) if bound < p95_s)
+    assert within >= 0.95 * total > below
+
+
+def test_of_nothing_no_share_fails() -> None:
+    assert Side().error_percent == 0.0
