@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from pytest_django import DjangoDbBlocker
 from xdist.scheduler import LoadScopeScheduling
 
-from inference.gateway.fleet import routing
+from inference.gateway.routing import choice, engine_state
 from tests import databases
 from tests.fleet.fake import FakeGateways
 
@@ -109,8 +109,8 @@ class First(random.Random):
 def first_of_equals(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test knows which of two equal engines gets its request: the one that connected first, for
     nobody has a home."""
-    monkeypatch.setattr(routing, "_random", First())
-    monkeypatch.setattr(routing.Needs, "home", None)
+    monkeypatch.setattr(choice, "_random", First())
+    monkeypatch.setattr(engine_state.Needs, "home", None)
 
 
 @pytest.fixture(autouse=True, scope="session")

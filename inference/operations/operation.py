@@ -17,7 +17,7 @@ adapters, idempotency, journal and ledger hold for it without another line. Open
 ready in `openai.OpenAIOperation`; `chat.py` and `completion.py` are what remains of theirs.
 
 How an engine runs it is the engine's: the synthetic one answers any operation from `plain_prompt`;
-vLLM has a `Runner` for each in `inference/agent/engines/vllm/runners.py`. An engine that has none
+vLLM has a `Runner` for each in `inference/agent/engines/vllm/runners/`. An engine that has none
 refuses the operation.
 
 Nothing here may import the gateway, the agent, vLLM or Django: both ends of the link use it.

@@ -26,7 +26,7 @@ from inference.errors import (
     RequestError,
     Unavailable,
 )
-from inference.gateway.fleet.pools import Pool, Revisions
+from inference.gateway.routing.pools import Pool, Revisions
 from inference.grants import Grant, ModelCard, Target
 from inference.link.wire import AdapterRef
 from tenants.directory import catalogue

@@ -11,7 +11,7 @@ from functools import reduce
 import msgspec
 
 from inference.errors import UnknownModel
-from inference.gateway.fleet.pools import Pool, Revisions, Rollout
+from inference.gateway.routing.pools import Pool, Revisions, Rollout
 from inference.grants import OUR_MODELS, Grant, Limits, ModelCard, Price, Target
 from inference.link.wire import AdapterRef
 from tenants.limits import ceilings

@@ -124,7 +124,7 @@ class RevisionMinute(models.Model):
     """What requests met on a revision in one minute, over all gateways; counted by attempts.
 
     Gateways add to it (`tenants.directory.registry`); `first_tokens` is as in
-    `inference.gateway.fleet.traffic.Traffic`.
+    `inference.gateway.measuring.traffic.Traffic`.
     """
 
     revision = models.ForeignKey(PoolRevision, models.CASCADE, related_name="minutes")

@@ -1,8 +1,8 @@
 """Rollouts: tenants of a base model move to a new revision of it, by weight.
 
 A worker drives them (`tenants.rollouts`), gateways decide by them
-(`inference.gateway.fleet.pools`), and operators start, pause and end them. The audit log has every
-change of one.
+(`inference.gateway.routing.pools`), and operators start, pause and end them. The audit log has
+every change of one.
 """
 
 from __future__ import annotations

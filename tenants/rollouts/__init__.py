@@ -4,5 +4,5 @@ One worker at a time looks at every pool each few seconds (`tending`): adapters 
 yet where they are to run are tried (`trials`), and of each open rollout it is seen who is where and
 what requests meet there (`progress`), and decided what happens next (`driver`). All that is known
 is in PostgreSQL, so another worker goes on where one died. Gateways send tenants where rollouts say
-(`inference.gateway.fleet.pools`).
+(`inference.gateway.routing.pools`).
 """

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inference.gateway.fleet.traffic import FIRST_TOKEN_BOUNDS_S
+from inference.gateway.measuring.measures import DURATION_S
 
 MIN_ERRORS = 3
 MIN_TIMES = 20
@@ -50,7 +50,7 @@ class Side:
     requests: int = 0
     errors: int = 0
     first_tokens: Sequence[int] = ()
-    """By bucket of FIRST_TOKEN_BOUNDS_S."""
+    """By bucket of DURATION_S."""
 
     @property
     def error_percent(self) -> float:
@@ -64,7 +64,7 @@ class Side:
         bound: float
         if total < MIN_TIMES:
             return None
-        bounds = (*FIRST_TOKEN_BOUNDS_S, 2 * FIRST_TOKEN_BOUNDS_S[-1])
+        bounds = (*DURATION_S, 2 * DURATION_S[-1])
         for bound, count in zip(bounds, self.first_tokens, strict=True):
             seen += count
             if seen >= 0.95 * total:

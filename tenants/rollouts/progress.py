@@ -10,8 +10,8 @@ from typing import Any
 from django.db.models import Count, Q, Sum
 from django.utils import timezone
 
-from inference.gateway.fleet import pools
-from inference.gateway.fleet.traffic import BUCKETS
+from inference.gateway.measuring.traffic import BUCKETS
+from inference.gateway.routing import pools
 from tenants.models import (
     LIVE,
     Adapter,

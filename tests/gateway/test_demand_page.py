@@ -13,7 +13,7 @@ from gateway.planes.demand import DemandPage
 from gateway.scaling.fleet import EngineLoad, Fleet, Pool, Unknown, ask
 from inference.errors import NoEngine
 from inference.gateway.fleet.demand import Demand, FleetDemand
-from inference.gateway.fleet.routing import OUTPUT_TOKENS
+from inference.gateway.routing.engine_state import OUTPUT_TOKENS
 from tests.inference.played import Bench, benched
 from tests.inference.samples import MODEL
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from inference.errors import Unavailable
-from inference.gateway.fleet.routing import RETRY_AFTER_S, EngineState
+from inference.gateway.routing.choice import RETRY_AFTER_S
+from inference.gateway.routing.engine_state import EngineState
 
 MAX_REFUSALS = 10_000
 """Of one pool that are remembered."""

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from inference.errors import EngineLost, InferenceError, ProtocolViolation
 from inference.gateway.fleet.leg import Leg
-from inference.gateway.fleet.routing import EngineState
 from inference.gateway.measuring.measures import Measures, OnEngine
+from inference.gateway.routing.engine_state import EngineState
 from inference.grants import EngineCredential
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S, Attempt, Side, State, negotiate

@@ -32,13 +32,13 @@ from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.journey import Outcome, Why
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.orphans import Found, Orphans
-from inference.gateway.fleet.pools import Pool, Revisions
 from inference.gateway.fleet.requests import KEPT_BYTES, Requests, choose_link
-from inference.gateway.fleet.routing import EngineState, Needs
 from inference.gateway.fleet.stream import Stream
-from inference.gateway.fleet.traffic import Counted
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
+from inference.gateway.measuring.traffic import Counted
+from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.routing.pools import Pool, Revisions
 from inference.grants import Directory, EngineCredential, Engines, Limiter, Recorder, Source
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S

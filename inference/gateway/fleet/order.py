@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
-from inference.gateway.fleet.pools import Pool
-from inference.gateway.fleet.routing import Needs
+from inference.gateway.routing.engine_state import Needs
+from inference.gateway.routing.pools import Pool
 from inference.grants import Grant, Reservation, Target
 from inference.link.wire import Account, Prefix, Resume, Submit, Wait
 from inference.tracing import Span

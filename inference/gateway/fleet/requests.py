@@ -57,14 +57,15 @@ from inference.gateway.fleet.journey import (
 from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.orphans import Found
-from inference.gateway.fleet.pools import Pool
-from inference.gateway.fleet.popularity import Popularity
-from inference.gateway.fleet.routing import Needs, choose, tier_of
 from inference.gateway.fleet.shares import Shares
 from inference.gateway.fleet.stream import Stream
-from inference.gateway.fleet.traffic import Counted, failed
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Ended, Measures
+from inference.gateway.measuring.traffic import Counted, failed
+from inference.gateway.routing.choice import choose, tier_of
+from inference.gateway.routing.engine_state import Needs
+from inference.gateway.routing.pools import Pool
+from inference.gateway.routing.popularity import Popularity
 from inference.grants import Limiter, Target
 from inference.link.wire import (
     ADOPTS_SINCE,

@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[3]
 def main(router: str, arguments: list[str]) -> None:
     """Run `manage.py gateway` with its engines chosen by that function."""
     from gateway.start import main as manage
-    from inference.gateway.fleet import routing
+    from inference.gateway.routing import choice
     from tests.bench.simulation import fleet
 
-    routing.cheapest = getattr(fleet, router)
+    choice.cheapest = getattr(fleet, router)
     manage(["manage.py", "gateway", *arguments])
 
 

@@ -19,8 +19,9 @@ from functools import partial
 
 import msgspec
 
-from inference.gateway.fleet.popularity import Popularity
-from inference.gateway.fleet.routing import EngineState, Needs, choose
+from inference.gateway.routing.choice import choose
+from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.routing.popularity import Popularity
 from inference.link.wire import PROTOCOL_VERSION, EngineStats, Submit
 from tenants.limits.commands import Charge, Rate, Refused, Scope, Settle
 from tenants.limits.state import LimitState

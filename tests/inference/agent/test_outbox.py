@@ -16,7 +16,7 @@ from inference.agent.outbox import (
     too_long,
 )
 from inference.errors import EngineFailed
-from inference.gateway.fleet.routing import EngineState
+from inference.gateway.routing.engine_state import EngineState
 from inference.link import wire
 from inference.link.wire import (
     Delta,

@@ -13,8 +13,9 @@ import pytest
 from inference.errors import ApiKeyRevoked, NoEngine
 from inference.gateway.dispatcher import with_defaults
 from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.pools import PARTS, Pool, Rollout, draw
-from inference.gateway.fleet.routing import EngineState, Needs, tier_of
+from inference.gateway.routing.choice import tier_of
+from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.routing.pools import PARTS, Pool, Rollout, draw
 from inference.grants import Grant, Target
 from inference.link import wire
 from inference.link.wire import Delta, Done, Usage

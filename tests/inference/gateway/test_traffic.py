@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inference.gateway.fleet.traffic import (
-    BUCKETS,
-    FIRST_TOKEN_BOUNDS_S,
-    Counted,
-    Traffic,
-    failed,
-)
+from inference.gateway.measuring.measures import DURATION_S
+from inference.gateway.measuring.traffic import BUCKETS, Counted, Traffic, failed
 from inference.link.wire import Done, Fault, Usage
 
 pytestmark = pytest.mark.pure
@@ -18,7 +13,7 @@ pytestmark = pytest.mark.pure
 
 def test_first_tokens_fall_into_the_bucket_of_their_time() -> None:
     counted = Counted()
-    for seconds in (0.0, FIRST_TOKEN_BOUNDS_S[0], 0.011, FIRST_TOKEN_BOUNDS_S[-1], 1e6):
+    for seconds in (0.0, DURATION_S[0], 0.011, DURATION_S[-1], 1e6):
         counted.began("r", seconds)
     (traffic,) = counted.take().values()
     assert [i for i, n in enumerate(traffic.first_tokens) for _ in range(n)] == [

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from inference.agent.engines.synthetic import SyntheticEngine
-from inference.gateway.fleet.routing import EngineState
+from inference.gateway.routing.engine_state import EngineState
 from inference.link import wire
 from inference.link.wire import Stats
 from inference.operations.chat import CHAT

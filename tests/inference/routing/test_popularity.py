@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from inference.gateway.fleet.popularity import (
+from inference.gateway.routing.choice import ROOMY, choose
+from inference.gateway.routing.engine_state import EngineState
+from inference.gateway.routing.popularity import (
     KNOWN_AFTER,
     LEAST_TOKENS,
     WINDOW_TOKENS,
     Popularity,
 )
-from inference.gateway.fleet.routing import ROOMY, EngineState, choose
 from tests.inference.routing.test_prediction import engine, fleet, names, needs
 
 pytestmark = pytest.mark.pure

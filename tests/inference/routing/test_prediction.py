@@ -12,18 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.gateway.fleet.routing import (
+from inference.gateway.routing.choice import HOME_TOKENS, IDLE_TOKENS, MAX_HOLDERS, choose
+from inference.gateway.routing.engine_state import (
     EVICTION_TOKENS,
-    HOME_TOKENS,
-    IDLE_TOKENS,
     LOAD_TOKENS,
     LOADS_WITHIN,
-    MAX_HOLDERS,
     OUTPUT_TOKENS,
     SLOT_TOKENS,
     EngineState,
     Needs,
-    choose,
 )
 from inference.link.wire import (
     PROTOCOL_VERSION,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.gateway.fleet.warmth import CONFIRMED_WITHIN, MAX_GUESSED, MAX_TOLD, Warmth
+from inference.gateway.routing.warmth import CONFIRMED_WITHIN, MAX_GUESSED, MAX_TOLD, Warmth
 from inference.link.wire import hashes_of
 
 pytestmark = pytest.mark.pure

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.gateway.fleet.traffic import BUCKETS, FIRST_TOKEN_BOUNDS_S
+from inference.gateway.measuring.measures import DURATION_S
+from inference.gateway.measuring.traffic import BUCKETS
 from tenants.rollouts.driver import (
     ENGINE_GONE_S,
     MIN_ERRORS,
@@ -39,7 +40,7 @@ PLAN = Plan(
 
 def times(seconds: float, count: int = MIN_TIMES) -> tuple[int, ...]:
     """So many first tokens within this time."""
-    bounds = (*FIRST_TOKEN_BOUNDS_S, float("inf"))
+    bounds = (*DURATION_S, float("inf"))
     at = next(i for i, bound in enumerate(bounds) if seconds <= bound)
     return tuple(count if i == at else 0 for i in range(BUCKETS))
 
@@ -152,7 +153,7 @@ def test_the_95th_percentile_has_as_many_below_it(counts: list[int]) -> None:
         assert p95_s is None
         return
     assert p95_s is not None
-    bounds = (*FIRST_TOKEN_BOUNDS_S, 2 * FIRST_TOKEN_BOUNDS_S[-1])
+    bounds = (*DURATION_S, 2 * DURATION_S[-1])
     within = sum(count for bound, count in zip(bounds, counts, strict=True) if bound <= p95_s)
     below = sum(count for bound, count in zip(bounds, counts, strict=True) if bound < p95_s)
     assert within >= 0.95 * total > below

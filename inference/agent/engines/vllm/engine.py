@@ -43,8 +43,8 @@ from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import Bounds, as_error, is_held, of_info, request_of
 from inference.agent.engines.vllm.resume import is_replayed
-from inference.agent.engines.vllm.runner import Runner
-from inference.agent.engines.vllm.runners import RUNNERS, runner_of
+from inference.agent.engines.vllm.runners.registry import RUNNERS, runner_of
+from inference.agent.engines.vllm.runners.runner import Runner
 from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving, own_params
 from inference.agent.engines.vllm.start import Load, adapter_modules, model_revision, start_llm
 from inference.errors import (

@@ -16,7 +16,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from inference.agent.engines.engine import Work
 from inference.agent.engines.vllm.grammars import foresee
 from inference.agent.engines.vllm.patterns import check_patterns
-from inference.agent.engines.vllm.runner import Runner
+from inference.agent.engines.vllm.runners.runner import Runner
 from inference.errors import (
     ContextLengthExceeded,
     EngineFailed,

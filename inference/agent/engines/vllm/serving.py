@@ -36,7 +36,7 @@ from inference.agent.engines.vllm.cache_events import reporting
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import as_error, of_info
 from inference.agent.engines.vllm.resume import AT_ONCE, is_replayed, resumed
-from inference.agent.engines.vllm.runner import Runner
+from inference.agent.engines.vllm.runners.runner import Runner
 from inference.agent.engines.vllm.steps import Step, Steps, reasons_of
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
 from inference.link.wire import Resume

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from inference.agent.engines.vllm.chat import ChatRunner
-from inference.agent.engines.vllm.completion import CompletionRunner
-from inference.agent.engines.vllm.runner import Runner
+from inference.agent.engines.vllm.runners.chat import ChatRunner
+from inference.agent.engines.vllm.runners.completion import CompletionRunner
+from inference.agent.engines.vllm.runners.runner import Runner
 from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from inference.gateway.fleet.routing import Needs
+from inference.gateway.routing.engine_state import Needs
 
 WINDOW_TOKENS = 8 << 20
 """Of a base model, by when all counts are halved: what comes now weighs as much as all before."""

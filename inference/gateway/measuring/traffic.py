@@ -13,11 +13,10 @@ from collections.abc import Iterable
 import msgspec
 
 from inference.errors import Overloaded
+from inference.gateway.measuring.measures import DURATION_S
 from inference.link.wire import Done
 
-FIRST_TOKEN_BOUNDS_S = tuple(0.01 * 2**i for i in range(14))
-"""OpenTelemetry's buckets for generative models: up to 81.92 s, and what is above."""
-BUCKETS = len(FIRST_TOKEN_BOUNDS_S) + 1
+BUCKETS = len(DURATION_S) + 1
 
 
 class Traffic(msgspec.Struct):
@@ -43,7 +42,7 @@ class Counted:
 
     def began(self, revision: str, seconds: float) -> None:
         """An engine sent its first token so long after it was asked."""
-        bucket = bisect_left(FIRST_TOKEN_BOUNDS_S, seconds)
+        bucket = bisect_left(DURATION_S, seconds)
         self._of.setdefault(revision, Traffic()).first_tokens[bucket] += 1
 
     def ended(self, revision: str, *, failed: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
-from inference.agent.engines.vllm.runner import Runner
+from inference.agent.engines.vllm.runners.runner import Runner
 
 
 class ChatRunner(Runner):

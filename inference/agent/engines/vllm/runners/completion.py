@@ -6,7 +6,7 @@ from typing import Any
 
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
-from inference.agent.engines.vllm.runner import Runner
+from inference.agent.engines.vllm.runners.runner import Runner
 
 
 class CompletionRunner(Runner):

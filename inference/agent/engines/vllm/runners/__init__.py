@@ -1,0 +1,1 @@
+"""How vLLM runs each operation."""
