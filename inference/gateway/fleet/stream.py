@@ -26,17 +26,7 @@ from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.order import Order
 from inference.gateway.measuring.measures import OnEngine
 from inference.grants import Limiter
-from inference.link.wire import (
-    ATTEMPTS_OF_A_TURN,
-    GONE,
-    LEFT,
-    Cancel,
-    Delta,
-    Done,
-    Fault,
-    Usage,
-    Wait,
-)
+from inference.link.wire import GONE, LEFT, Cancel, Delta, Done, Fault, Usage, Wait
 from inference.operations.estimate import EXTENSION_TOKENS
 
 if TYPE_CHECKING:
@@ -166,11 +156,6 @@ class Stream:
         return True
 
     # --- who brings it to engines ----------------------------------------------------------------
-
-    @property
-    def attempts(self) -> int:
-        """How often this gateway tried it, or went on with it."""
-        return self.attempt and 1 + (self.attempt - 1) % ATTEMPTS_OF_A_TURN
 
     @property
     def elapsed_s(self) -> float:

@@ -136,7 +136,7 @@ class Records:
 
 def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
     stream = asked.stream
-    attempts = 0 if stream is None else stream.attempts
+    attempts = 0 if stream is None else stream.attempt
     reason = None if stream is None or stream.done is None else stream.done.finish_reason
     line = Line(
         request_id=asked.id,
@@ -161,7 +161,7 @@ def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:
 def _add_stream(line: Line, stream: Stream, done: Done) -> None:
     target, usage = stream.target, done.usage
     line.base_model, line.engine = target.base_model, stream.engine or None
-    line.attempts = stream.attempts
+    line.attempts = stream.attempt
     if target.adapter is not None:
         line.version = target.adapter.digest[:SHOWN_DIGEST]
     line.prompt_tokens, line.cached_tokens = usage.prompt_tokens, usage.cached_tokens
