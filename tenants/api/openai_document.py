@@ -45,6 +45,8 @@ def add(result: Object) -> None:
     _, schemas = msgspec.json.schema_components(types, ref_template=REF)
     for name, schema in schemas.items():
         schema["additionalProperties"] = issubclass(getattr(shapes, name), shapes.Open)
+        for field in schema["properties"].values():
+            _tell_the_truth(field)
     result["components"]["schemas"] |= schemas
     result["components"]["responses"] |= {
         f"OpenAI{status}": _error(status, kinds) for status, kinds in _kinds().items()
@@ -52,6 +54,17 @@ def add(result: Object) -> None:
     server = {"url": settings.API_URL, "description": "The gateways, for `/v1`."}
     for path, method, operation in _operations():
         result["paths"][path] = {method: {"tags": ["v1"], "servers": [server], **operation}}
+
+
+def _tell_the_truth(field: Object) -> None:
+    """A field that may be missing is missing, not null: clients take one with a default to be there
+    always. And an object of which nothing is said may hold anything."""
+    if field.get("default", ...) is None:
+        del field["default"]
+    for part in (field, field.get("items", {}), *field.get("anyOf", [])):
+        for one in (part, part.get("items", {})):
+            if one.get("type") == "object":
+                one.setdefault("additionalProperties", True)
 
 
 def _operations() -> Iterator[tuple[str, str, Object]]:

@@ -129,12 +129,14 @@ def _people(tenant: Tenant) -> dict[str, User]:
 
 
 def _session(user: User) -> str:
-    """The cookie of somebody who signed in just now."""
+    """The cookie of somebody who signed in just now; that counts for the hour that follows, however
+    long it takes to make everything."""
     store = SessionStore()
     store[SESSION_KEY] = str(user.pk)
     store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
     store[HASH_SESSION_KEY] = user.get_session_auth_hash()
-    store["account_authentication_methods"] = [{"method": "password", "at": time.time()}]
+    store["account_authentication_methods_user"] = str(user.pk)
+    store["account_authentication_methods"] = [{"method": "password", "at": time.time() + 3600}]
     store.save()
     return str(store.session_key)
 

@@ -17,13 +17,14 @@ from tenants.adapters.uploads import parts
 from tenants.adapters.uploads.guard import BodyGuard
 from tenants.adapters.uploads.intake import Intake
 from tenants.models import AdapterVersion, Membership, Price, Scope, Tenant
-from tests.document.fuzzing import Known, fuzz, operations, schema_of
+from tests.document.fuzzing import Known, fuzz, in_time, operations, schema_of
 from tests.document.in_process import URL, InProcess, console
 from tests.fleet.fake import FakeGateways
 from tests.tenants.making import make_adapter, make_key, make_member, make_user, make_version
 
 pytestmark = pytest.mark.django_db
 PREFIX = "/api/v1/"
+__all__ = ["in_time"]
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ from schemathesis.specs.openapi import checks as openapi
 
 from tenants.adapters.uploads.intake import without_body
 from tenants.models import Scope, Tenant
-from tests.document.fuzzing import CHECKS, fuzz, operations, schema_of
+from tests.document.fuzzing import CHECKS, fuzz, in_time, operations, schema_of
 from tests.document.in_process import URL, InProcess, console
 from tests.inference.rig import rig
 from tests.inference.samples import MODEL
 from tests.tenants.making import make_key
 from tests.tenants.spending import spend
 
+__all__ = ["in_time"]
 GENERATED = [one for one in operations("/v1/") if "/models" in one[1] or one[0] == "POST"]
 REPORTED = [one for one in operations("/v1/") if one not in GENERATED]
 ANSWERED = [check for check in CHECKS if check is not openapi.negative_data_rejection]

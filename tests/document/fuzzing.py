@@ -98,6 +98,13 @@ def _narrowed(path: str, item: dict[str, Any], known: Known) -> dict[str, Any]:
     return item
 
 
+@pytest.fixture(autouse=True)
+def in_time() -> None:
+    """Before anything is made for the test of an operation."""
+    if time.monotonic() > END:
+        pytest.skip("FUZZ_SECONDS are over")
+
+
 def operations(prefix: str) -> list[tuple[str, str]]:
     """Method and address of each operation, in the order of the seed."""
     found = [
@@ -115,8 +122,6 @@ def fuzz(operation: Any, session: requests.Session, url: str, checks: list[Any] 
     Raises:
         AssertionError: answers are not as described, or wrong questions were taken; each kind once.
     """
-    if time.monotonic() > END:
-        pytest.skip("FUZZ_SECONDS are over")
     asked, findings = 0, dict[str, str]()
 
     def ask(case: schemathesis.Case[Any]) -> None:

@@ -15,10 +15,10 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from rich.console import Console
 from rich.progress import track
 
-from tests.stack.running import ROOT, Stack, up
-
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from tests.browser.scenery import inside, make  # noqa: E402
+from tests.stack.running import Stack, up  # noqa: E402
 
 ENGINES = {"synthetic": "--engine synthetic --tokens-per-second 60", "vllm": ""}
 CROWD = ("--tenants", "40", "--adapters", "4000", "--events", "20000", "--audit-entries", "500")
