@@ -165,7 +165,7 @@ class OpenAIServer:
                 exchange.stream, exchange.reservation = stream, stream.reservation
                 await self._write(exchange, call, stream, turn)
         except Gone:
-            exchange.id, exchange.stream = own, None
+            exchange.id, exchange.stream, exchange.reservation = own, None, None
             turn.give_back()
             return False
         return True

@@ -15,6 +15,7 @@ from channels.db import database_sync_to_async
 from channels.routing import URLRouter
 from django.test import Client
 from django.urls import re_path
+from structlog.testing import capture_logs
 
 from frontend.playground import messages
 from frontend.playground.answers import MAX_RUNNING, Answer, News, Playground, View, read
@@ -302,6 +303,26 @@ async def test_an_answer_with_true_figures(tmp_path: Path, acme: Tenant, develop
         key = await database_sync_to_async(ApiKey.objects.get)()
         assert (entry.account.tenant_id, entry.account.key_id) == (acme.pk, key.pk)
         assert key.of_playground and here.rig.gateway.limits.settled.keys() == {entry.id}
+
+
+async def test_answers_are_logged_as_requests_of_the_api_are(
+    tmp_path: Path, acme: Tenant, developer: Client
+) -> None:
+    with capture_logs() as lines:
+        async with stage(tmp_path, acme) as here, here.page(developer) as page:
+            for id, model in (("a", MODEL.name), ("b", "nothing")):
+                await page.say(**start_message(id, "Good morning") | {"model": model})
+                await page.until("done", "error")
+            await until(lambda: sum("surface" in line for line in lines) == 2)
+    first, second = (line for line in lines if "surface" in line)
+    key = await database_sync_to_async(ApiKey.objects.get)()
+    for line in (first, second):
+        assert (line["surface"], line["tenant"], line["key"]) == ("playground", "acme", key.prefix)
+    assert (first["outcome"], first["engine"], first["output_tokens"]) == (
+        "completed", "engine-1", 5,
+    )  # fmt: skip
+    assert (second["outcome"], second["error"]) == ("refused", "model_not_found")
+    assert "Good morning" not in str([first, second])
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from inference.tracing import Span, Tracer
 
 log = structlog.get_logger(__name__)
 
-SHOWN_MODEL = 128
-"""Characters of what a client wrote as the model's name."""
+SHOWN_MODEL = SHOWN_REASON = 128
+"""Characters of what a client wrote as the model's name, and an engine as the finish reason."""
 SHOWN_DIGEST = 12
 """Of an adapter version: so it can be asked for as `adapter@<digest>`."""
 SHOWN_PATH = 256
@@ -165,7 +165,8 @@ def _add_stream(line: Line, stream: Stream, done: Done) -> None:
     if target.adapter is not None:
         line.version = target.adapter.digest[:SHOWN_DIGEST]
     line.prompt_tokens, line.cached_tokens = usage.prompt_tokens, usage.cached_tokens
-    line.output_tokens, line.finish_reason = usage.completion_tokens, done.finish_reason
+    line.output_tokens = usage.completion_tokens
+    line.finish_reason = done.finish_reason and done.finish_reason[:SHOWN_REASON]
     line.hold_ms = _ms(stream.held_s) if stream.held_s else None
     if stream.ttft_s is not None:
         line.ttft_ms = _ms(stream.ttft_s)
