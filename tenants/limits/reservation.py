@@ -71,8 +71,8 @@ class StoredReservation(msgspec.Struct):
         amounts = {**self.amounts, "uncached_tokens": prompt}
         return Outcome(amounts, self.amount("cost"), estimated=True)
 
-    def used(self, settle: Settle | Report) -> Outcome:
-        """The outcome by the engine's figures."""
+    def used(self, settle: Settle | Report, *, known: bool = False) -> Outcome:
+        """The outcome by the engine's figures, which the ledger may have before (`known`)."""
         uncached = settle.prompt_tokens - settle.cached_tokens
         cached, output = settle.cached_tokens, settle.output_tokens
         cost, rest = divmod(self.rate.exact_cost(uncached, cached, output), MICRO)
@@ -82,7 +82,7 @@ class StoredReservation(msgspec.Struct):
             "uncached_tokens": uncached,
             "output_tokens": output,
         }
-        return Outcome(amounts, cost, rest)
+        return Outcome(amounts, cost, rest, estimated=known)
 
     def abandoned(self) -> Outcome:
         """The outcome of a dead holder's: what it took to start stays counted."""

@@ -15,6 +15,7 @@ Redis, command by command; both pass the same tests. The rules:
 5. A gateway's reservations stand as long as its lease. After that each command gives a few of them
    back, all but the quantities that starting them took, such as the requests themselves. What
    others reported of one meanwhile is then what it used: before, it may go on on another engine.
+   What was reported may be in the ledger already, so budgets count it as an estimate.
    One that another gateway took in time stands as long as that one's lease.
 """
 
@@ -194,7 +195,7 @@ class LimitState:
             return
         match command:
             case Settle():
-                outcome = reservation.used(command)
+                outcome = reservation.used(command, known=command.id in self._reported)
             case Keep():
                 outcome = reservation.kept()
             case _:
@@ -256,7 +257,9 @@ class LimitState:
         held = self._held.get(holder, {})
         for id in list(islice(held, RECLAIMED_AT_ONCE)):
             reservation, report = self._reservations[id], self._reported.get(id)
-            used = reservation.abandoned() if report is None else reservation.used(report)
+            used = (
+                reservation.abandoned() if report is None else reservation.used(report, known=True)
+            )
             self._end(id, used, now_ms)
         if not held:
             del self._leases[holder]

@@ -136,7 +136,9 @@ def _session(user: User) -> str:
     store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
     store[HASH_SESSION_KEY] = user.get_session_auth_hash()
     store["account_authentication_methods_user"] = str(user.pk)
-    store["account_authentication_methods"] = [{"method": "password", "at": time.time() + 3600}]
+    store["account_authentication_methods"] = [
+        {"method": "password", "at": time.time() + 3600, "reauthenticated": True}
+    ]
     store.save()
     return str(store.session_key)
 

@@ -750,6 +750,19 @@ async def test_a_gateway_can_ask_what_it_holds(store: Store) -> None:
     assert await ask(store, Holds("g9")) == Ids([])
 
 
+async def test_what_was_reported_before_it_is_settled_is_not_counted_twice(store: Store) -> None:
+    """The ledger had it when a budget was compared with that, and it is settled only then."""
+    only = scope("t1", tokens_per_day=1000)
+    await ask(store, Seed(DAY, 100, 0))
+    await granted(store, charge("r1", only, prompt=10, output=20))
+    await ask(store, Report("r1", 10, 0, 20))
+    await ask(store, Seed(DAY, 130, 0))
+    await ask(store, Settle("r1", 10, 0, 20))
+    await ask(store, Seed(DAY, 130, 0))
+    least = charge("r2", only, prompt=1000, output=1)
+    assert (await refused(store, least)).used == 130
+
+
 async def test_another_gateway_goes_on_with_a_reservation(store: Store, clock: Clock) -> None:
     only = scope("t1", tokens_per_minute=1000, concurrent_streams=1)
     made = charge("r1", only, prompt=100, output=50)

@@ -114,6 +114,7 @@ local function outcome_of(reservation, command)
     local whole, rest = exact_cost(reservation.rate, uncached, command.cached_tokens, output)
     return {
       amounts = with_tokens(amounts, prompt, output), uncached = uncached, cost = whole, rest = rest,
+      estimated = call('EXISTS', PREFIX .. 'told:' .. command.id) == 1,
     }
   elseif command.type == 'keep' then
     return {

@@ -28,7 +28,14 @@ from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
 from tests.frontend.test_operate import ENGINE
 from tests.inference.gateway.test_history import counted
-from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.making import (
+    make_adapter,
+    make_base,
+    make_key,
+    make_rollout,
+    make_tenant,
+    make_version,
+)
 
 OPERATOR = LimitSet.Author.OPERATOR
 MARKED = {"adapters"}
@@ -80,7 +87,9 @@ def test_a_tenants_parts_are_for_its_people(
 def test_the_installations_parts_are_for_operators(
     tenant: Tenant, gateways: FakeGateways, topic: str, role: str, status: int
 ) -> None:
-    assert client_of(tenant, role).get(f"/operate/live/{topic}").status_code == status
+    query = {"rollout": make_rollout(make_base()).pk} if topic == "rollouts" else {}
+    found = client_of(tenant, role).get(f"/operate/live/{topic}", query)
+    assert found.status_code == status
 
 
 def test_who_is_not_signed_in_is_told_where_to(tenant: Tenant) -> None:

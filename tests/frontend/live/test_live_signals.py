@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from frontend.live.feeds import Key
-from frontend.live.signals import LIMITS_S, MINUTE_S, Signals
+from frontend.live.signals import LIMITS_S, MINUTE_S, ROLLOUTS_S, Signals
 from frontend.live.topics import TOPICS
 from inference.gateway.fleet.history import History
 from tests.frontend.test_operate import ENGINE
@@ -112,7 +112,14 @@ def test_what_is_used_of_a_minute_falls_for_so_long(world: World) -> None:
     assert seen[-1] == seen[-2]
 
 
+def test_rollouts_are_looked_at_every_few_seconds(world: World) -> None:
+    before = world.values()
+    assert changed(before, world.values(NOON + ROLLOUTS_S)) == {"rollouts"}
+    assert changed(before, world.values(NOON + ROLLOUTS_S / 2)) == set()
+
+
 def test_how_long_ago_is_told_each_minute_and_budgets_each_day(world: World) -> None:
     before = world.values()
-    assert changed(before, world.values(NOON + 60)) == {"engines acme", "engines globex", "fleet"}
+    each_minute = {"engines acme", "engines globex", "fleet", "rollouts"}
+    assert changed(before, world.values(NOON + 60)) == each_minute
     assert {"limits acme", "limits globex"} <= changed(before, world.values(NOON + 86_400))
