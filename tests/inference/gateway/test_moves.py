@@ -264,7 +264,7 @@ async def test_a_request_that_no_engine_of_a_rollout_begins_has_not_moved(bench:
 async def test_what_was_on_two_engines_when_they_died_is_not_tried_on_a_third(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "RETURNS_S", 0.01)
+    monkeypatch.setattr(requests, "RETURNS_S", 0.3)  # until both were heard of
     first, second, third = await engines(bench, "a", "b", "c")
     stream = await begun(bench, first)
     first.hang_up()
@@ -291,6 +291,24 @@ async def test_an_engine_whose_link_was_cut_and_that_comes_back_did_not_die(
     second.hang_up()
     asked = await third.asked()
     assert asked.attempt == 3 and asked.resume is not None
+    stream.cancel("cancelled")
+
+
+async def test_what_engines_did_not_die_of_waits_for_another_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "RETURNS_S", 0.01)
+    first, second = await engines(bench, "a", "b")
+    stream = await begun(bench, first)
+    first.hang_up()
+    await second.asked()
+    await engines(bench, "a", version=3)  # which can't go on, but is alive
+    second.hang_up()
+    await until(lambda: bench.hub.held)
+    journey = stream.journey
+    await until(lambda: journey is not None and not journey.in_doubt)
+    (third,) = await engines(bench, "c")
+    assert (await third.asked()).attempt == 3
     stream.cancel("cancelled")
 
 

@@ -264,6 +264,7 @@ async def test_what_requests_meet_is_counted_by_revision() -> None:
         new.say(Done("r3", Usage(), fault=wire.Fault("internal_error", "broken")))
         bench.submit("r4", grant=replace(GRANT, tenant="globex"))
         await new.asked()
+        new.say(wire.Step([Delta("r4", "x", 1)]))
         new.say(Done("r4", Usage(5, 0, 1), "stop"))
         bench.submit("r5")
         await new.asked()

@@ -8,17 +8,23 @@ from dataclasses import replace
 import pytest
 
 from inference.errors import UnknownModel
+from inference.gateway.routing.pools import Pool, Rollout
 from inference.grants import Grant, Limits, Price, Target
 from inference.link.wire import AdapterRef
 from tenants.directory.catalogue import (
+    ISOLATION_TENANTS,
     BaseRow,
     Catalogue,
     PinRow,
+    PoolRow,
     Prices,
     VersionRow,
     cards,
+    defaults_of,
     pins,
+    pools,
     price_at,
+    tried,
 )
 from tenants.directory.catalogue import resolve as resolve_at
 
@@ -206,3 +212,31 @@ def test_pins_are_told_by_base_model() -> None:
         "shadow": [AdapterRef(f"other/json@{TWIN}", TWIN)],
     }
     assert pins([]) == {}
+
+
+def test_pins_are_loaded_where_they_were_tried() -> None:
+    rows = [
+        PinRow("acme", "support", "org/base", OLD, tried=["r1", "r2"]),
+        PinRow("acme", "digits", "org/base", NEW),
+    ]
+    assert tried(rows) == {OLD: frozenset(["r1", "r2"])}
+
+
+def test_pools_have_their_revisions_and_rollouts() -> None:
+    rows = [
+        PoolRow("org/base", ["r1"], ["r2"]),
+        PoolRow("shadow", ["r1"], [], 7, "r2", 30, ["acme"], ["globex"]),
+        PoolRow("nobody has seen an engine of it", [], []),
+    ]
+    found = pools(rows)
+    assert found["org/base"] == Pool(frozenset(["r1"]), frozenset(["r2"]))
+    rollout = found["shadow"].rollout
+    assert isinstance(rollout, Rollout)
+    assert (rollout.id, rollout.to, rollout.weight) == (7, "r2", 30)
+    assert rollout.first == {"acme", *ISOLATION_TENANTS} and rollout.last == {"globex"}
+    assert found.keys() == {"org/base", "shadow"}
+
+
+def test_defaults_stand_before_what_a_client_sends() -> None:
+    assert defaults_of({}) == b""
+    assert b"{" + defaults_of({"top_k": 5}) + b'"model":"m"}' == b'{"top_k":5,"model":"m"}'
