@@ -1,4 +1,4 @@
-"""`python -m tests.attack [--seconds N] [--quiet N] [--only WORDS] [--strict]`."""
+"""`python -m tests.attack [--seconds N] [--quiet N] [--settle N] [--only WORDS] [--strict]`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from gateway.supervisor import give_way  # noqa: E402
 from tests.stack.running import Stack, command_of, gone, up  # noqa: E402
 
 SERVING = ("gateway", "console", "worker", "engine")
-SETTLE_S = 4.0
-"""After an attack, before quiet is measured again."""
 MOST_OVER_QUIET = 2.0
 LONGEST_MS = 1_000.0
 NICEST = 19
@@ -89,6 +87,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
     parser.add_argument("--seconds", type=float, default=10, help="of each attack")
     parser.add_argument("--quiet", type=float, default=6, help="seconds measured before each")
+    parser.add_argument("--settle", type=float, default=4, help="seconds after each")
     parser.add_argument("--only", default="", help="a part of the names of those wanted")
     parser.add_argument("--strict", action="store_true", help="a target that is missed fails too")
     return parser.parse_args()
@@ -103,7 +102,7 @@ async def _rounds(
     victim, attacker = stack.facts["tenants"][:2]
     async with _watching(stack, victim) as look:
         give_way(NICEST)
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(options.settle)
         for name, attack in chosen.items():
             before = _serving(stack)
             await look()
@@ -122,7 +121,7 @@ async def _rounds(
             beside = await look()
             rounds.append(Round(name, beside, target.answers, _lost(before)))
             console.print(_line(rounds[-1], quiet), highlight=False, markup=False)
-            await asyncio.sleep(SETTLE_S)
+            await asyncio.sleep(options.settle)
     return quiet, rounds
 
 
