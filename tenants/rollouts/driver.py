@@ -16,8 +16,10 @@ Few requests prove nothing: a share of errors counts from MIN_ERRORS on, times f
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from inference.gateway.measuring.measures import DURATION_S
 
@@ -60,16 +62,11 @@ class Side:
     def ttft_p95_s(self) -> float | None:
         """At most, as buckets have it; None of too few. What is above all bounds is the last bound
         twice over."""
-        total, seen = sum(self.first_tokens), 0
-        bound: float
-        if total < MIN_TIMES:
+        sums = list(accumulate(self.first_tokens))
+        if sums[-1] < MIN_TIMES:
             return None
         bounds = (*DURATION_S, 2 * DURATION_S[-1])
-        for bound, count in zip(bounds, self.first_tokens, strict=True):
-            seen += count
-            if seen >= 0.95 * total:
-                return bound
-        raise AssertionError("all of them are in some bucket")
+        return bounds[bisect_left(sums, 0.95 * sums[-1])]
 
 
 @dataclass(frozen=True, slots=True)
