@@ -63,7 +63,7 @@ class Side:
         """At most, as buckets have it; None of too few. What is above all bounds is the last bound
         twice over."""
         sums = list(accumulate(self.first_tokens))
-        if sums[-1] < MIN_TIMES:
+        if not sums or sums[-1] < MIN_TIMES:
             return None
         bounds = (*DURATION_S, 2 * DURATION_S[-1])
         return bounds[bisect_left(sums, 0.95 * sums[-1])]
