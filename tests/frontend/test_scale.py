@@ -16,10 +16,10 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from demo.crowd import Size, usage
 from demo.crowd.rows import BASES, Rows
-from tenants.models import Tenant
+from tenants.models import BaseModel, Tenant
 from tests.frontend.addresses import ACCOUNT, PARTS, Page, names, pages, parts
 from tests.frontend.clients import client_of
-from tests.tenants.making import make_user
+from tests.tenants.making import make_rollout, make_user
 
 MAX_QUERIES = 12
 SIZE = Size(
@@ -38,6 +38,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
         with transaction.atomic():
             tenants = Rows(SIZE).make()
             usage.make(SIZE, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
+            make_rollout(BaseModel.objects.earliest("pk"))
             yield tenants[0]
             transaction.set_rollback(True)
 
