@@ -158,7 +158,8 @@ class Actor:
         it knows no signal."""
         if self.pid is None or not self.is_ready:
             return False
-        self.lives[-1].killed = DRAINED
+        life = self.lives[-1]
+        life.killed, life.asked = DRAINED, time.time()
         os.kill(self.pid, signal.SIGTERM)
         return True
 

@@ -212,6 +212,8 @@ class Life:
     ended: float | None = None
     killed: str = ""
     status: int | None = None
+    asked: float | None = None
+    """To drain: soon it takes no more connections, while it brings to their end those that are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from tests.chaos.judging.facts import (
 )
 from tests.chaos.judging.verdict import (
     CUT,
+    DRAINED,
     KILLED,
     STOPPED,
     Facts,
@@ -541,3 +542,14 @@ def test_starts_in_vain(facts: Facts) -> None:
     check = only_the_killed_died(facts)
     assert not check.faults
     assert "1 starts in vain" in check.figures
+
+
+@pytest.mark.parametrize(("broken", "fine"), [("ConnectError: no", True), ("ReadError", False)])
+def test_a_gateway_that_drains_takes_no_new_connections(
+    facts: Facts, broken: str, fine: bool
+) -> None:
+    facts.lives.append(Life("gateway-7", "gateway", 9, 100.0, 101.0, 140.0, DRAINED, 0, 110.0))
+    facts.received.append(Received("acme", "gateway-7", began=111.0, ended=112.0, broken=broken))
+    assert bool(everybody_was_answered(facts).faults) is not fine
+    facts.received[-1].began, facts.received[-1].ended = 107.0, 108.0
+    assert everybody_was_answered(facts).faults, "it was there"

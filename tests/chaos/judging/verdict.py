@@ -684,8 +684,15 @@ def _was_down(facts: Facts, one: Received) -> bool:
         life.ready is not None
         and life.ready <= one.began
         and (life.ended is None or life.ended > one.ended + _closing_s(facts, life))
+        and not _had_closed(life, one)
         for life in lives
     )
+
+
+def _had_closed(life: Life, one: Received) -> bool:
+    """Whether it takes no new connections, of which this would have been one."""
+    refused = one.broken.startswith("ConnectError")
+    return refused and life.asked is not None and life.asked <= one.ended
 
 
 def _closing_s(facts: Facts, life: Life) -> float:
