@@ -65,7 +65,7 @@ class Side:
         sums = list(accumulate(self.first_tokens))
         if not sums or sums[-1] < MIN_TIMES:
             return None
-        bounds = (*DURATION_S, 2 * DURATION_S[-1])
+        bounds: tuple[float, ...] = (*DURATION_S, 2 * DURATION_S[-1])
         return bounds[bisect_left(sums, 0.95 * sums[-1])]
 
 

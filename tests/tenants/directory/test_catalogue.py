@@ -12,7 +12,6 @@ from inference.gateway.routing.pools import Pool, Rollout
 from inference.grants import Grant, Limits, Price, Target
 from inference.link.wire import AdapterRef
 from tenants.directory.catalogue import (
-    ISOLATION_TENANTS,
     BaseRow,
     Catalogue,
     PinRow,
@@ -27,6 +26,7 @@ from tenants.directory.catalogue import (
     tried,
 )
 from tenants.directory.catalogue import resolve as resolve_at
+from tenants.naming import ISOLATION_TENANTS
 
 pytestmark = pytest.mark.pure
 
