@@ -25,13 +25,11 @@ from io import StringIO
 
 from inference.agent.job import CANCELLED, Job
 from inference.link.session import Attempt
-from inference.link.wire import MOVED, Delta, Done, Orphan, Resume
+from inference.link.wire import MAX_KEPT_BYTES, MOVED, Delta, Done, Orphan, Resume
 
 KEPT_BYTES = 64 << 20
 TENANT_SHARE = 4
 """Of the bytes and the orphans, a tenant may have a quarter."""
-MAX_ANSWER_BYTES = 4 << 20
-"""Gateways keep no longer ones either."""
 MAX_ORPHANS = 1024
 MAX_GRACE_S = 600.0
 ANNOUNCED_AFTER_S = 1.0
@@ -248,7 +246,7 @@ class Keeping:
         kept.bytes += size
         self._bytes[tenant] += size
         self._total += size
-        if kept.bytes > MAX_ANSWER_BYTES:
+        if kept.bytes > MAX_KEPT_BYTES:
             return self._drop(kept)
         while self._total > self._most_bytes or self._bytes[tenant] > self._share:
             mine = self._bytes[tenant] > self._share

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from inference.errors import ClientDisconnected
 from inference.gateway.fleet.hub import Hub
@@ -19,9 +19,10 @@ from inference.gateway.fleet.stream import Gone, Stream
 from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.tick import Tick
-from inference.grants import Directory, Grant, Limiter, Price
+from inference.grants import Directory, Grant, Limiter, Price, Reservation, Target
 from inference.link.wire import BATCH, turn_of
 from inference.operations.call import Call
+from inference.operations.estimate import Estimate
 from inference.tracing import Span, Tracer, timed
 
 
@@ -136,28 +137,47 @@ class Dispatcher:
         target = replace(target, base_model=account.base_model, price=price)
         estimate = call.operation.estimate(call, 0, target.max_model_len)
         reservation = await self._limiter.take_over(orphan.id, grant, target)
+        return self._order(
+            call,
+            grant,
+            target,
+            reservation,
+            estimate,
+            body=call.body if as_it_was else b"",
+            watch=watch,
+            trace=trace,
+            started_at=account.started_at,
+            grace_s=self._grace_s,
+            label=orphan.label,
+        )
+
+    def _order(
+        self,
+        call: Call,
+        grant: Grant,
+        target: Target,
+        reservation: Reservation,
+        estimate: Estimate,
+        **more: Any,
+    ) -> Order:
+        """What the hub is to do for the call; `more` are further fields."""
         bound = call.operation.bound(call, reservation.output_tokens)
         return Order(
             grant=grant,
             target=target,
             reservation=reservation,
             kind=call.operation.name,
-            body=call.body if as_it_was else b"",
             lane=BATCH if call.flex else grant.lane,
             timeout_s=self.timeout_s,
             prompt_tokens=estimate.prompt_tokens,
             max_tokens=bound,
             grows=estimate.grows,
-            watch=watch,
             parsers=call.parsers,
             prompts=call.prompts,
             choices=call.choices,
             most_tokens=bound if call.max_tokens is None else call.max_tokens,
             logprobs=call.logprobs,
-            trace=trace,
-            started_at=account.started_at,
-            grace_s=self._grace_s,
-            label=orphan.label,
+            **more,
         )
 
     async def _admit(
@@ -182,28 +202,18 @@ class Dispatcher:
         try:
             if resolved.over:  # nothing awaited may lie between it and the submit
                 target = await self._directory.resolve(grant, call.model)
-            bound = operation.bound(call, reservation.output_tokens)
             adapter = target.adapter
             return self._hub.submit(
-                Order(
-                    grant=grant,
-                    target=target,
-                    reservation=reservation,
-                    kind=operation.name,
+                self._order(
+                    call,
+                    grant,
+                    target,
+                    reservation,
+                    estimate,
                     body=call.take_body(),
-                    lane=BATCH if call.flex else grant.lane,
-                    timeout_s=self.timeout_s,
-                    prompt_tokens=estimate.prompt_tokens,
-                    max_tokens=bound,
-                    grows=estimate.grows,
-                    watch=watch,
-                    parsers=call.parsers,
                     tokens=estimate.prompt_tokens + (call.max_tokens or 0),
-                    prompts=call.prompts,
-                    choices=call.choices,
-                    most_tokens=bound if call.max_tokens is None else call.max_tokens,
-                    logprobs=call.logprobs,
                     prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
+                    watch=watch,
                     trace=trace,
                     grace_s=keeping.grace_s,
                     label=keeping.label,

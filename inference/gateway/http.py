@@ -162,7 +162,6 @@ class OpenAIServer:
         try:
             async with adoption as stream:
                 log.info("answer_adopted", request_id=own, of=stream.id, turn=claim.turn)
-                exchange.stream, exchange.reservation = stream, stream.reservation
                 await self._write(exchange, call, stream, turn)
         except Gone:
             exchange.id, exchange.stream, exchange.reservation = own, None, None
@@ -179,7 +178,6 @@ class OpenAIServer:
             exchange.id, grant, call, trace=exchange.span, adoptable=recording is not None
         )
         async with generation as stream:
-            exchange.stream, exchange.reservation = stream, stream.reservation
             watcher = None
             if recording is None:
                 watcher = asyncio.create_task(_end_on_disconnect(exchange, stream))
@@ -194,7 +192,8 @@ class OpenAIServer:
     ) -> None:
         """Write what the stream brings, until another gateway has it."""
         adopted = stream.id != exchange.id
-        exchange.id = stream.id
+        exchange.id, exchange.stream = stream.id, stream
+        exchange.reservation = stream.reservation
         framing = call.operation.framing(call, stream.id, int(stream.started_at))
         write = answer.write_stream if call.stream else answer.write_whole
         if recording is not None:

@@ -33,6 +33,8 @@ a grace, and gives the answer to another gateway that comes for it."""
 LEFT = "left"
 """The reason of a cancel by which a gateway leaves a request to whichever comes for it, and the
 finish reason by which the engine says that it does. An older engine ends the request."""
+MAX_KEPT_BYTES = 4 << 20
+"""Of one answer: gateways and engines alike keep no more of it for other gateways."""
 GONE = "gone"
 """The finish reason where a gateway comes for an answer that is not there (any longer)."""
 BATCH = "batch"

@@ -27,7 +27,6 @@ from django.db.models.signals import post_delete
 from django.dispatch import receiver
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
-from procrastinate.contrib.django.models import ProcrastinateJob
 from procrastinate.jobs import Job
 
 from tenants.adapters import probe, store
@@ -39,6 +38,7 @@ from tenants.adapters.uploads.unpacking import unpacked
 from tenants.errors import IllegalTransition
 from tenants.models import AdapterVersion, GatewayProcess, State, UploadSession
 from tenants.models.audit import Actor, acting
+from tenants.queueing import has_job
 from tenants.rollouts import trials
 
 log = structlog.get_logger(__name__)
@@ -284,16 +284,11 @@ def remove_unused() -> None:
 def resume() -> None:
     """Queue a new job for each upload and version that is waiting for one that no longer exists."""
     for session in UploadSession.objects.unfinished().exclude(received_at=None):
-        if not _has_job(_upload_lock(session.pk)):
+        if not has_job(_upload_lock(session.pk)):
             unpack_later(session)
     for version in AdapterVersion.objects.filter(state__in=[State.VALIDATING, State.PROBING]):
-        if not _has_job(_lock(version.pk)):
+        if not has_job(_lock(version.pk)):
             judge_later(version)
-
-
-def _has_job(lock: str) -> bool:
-    jobs = ProcrastinateJob.objects.filter(lock=lock, status__in=["todo", "doing"])
-    return bool(jobs.exists())
 
 
 @receiver(post_delete, sender=AdapterVersion)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 from django.utils import timezone
 
-from inference.gateway.measuring.traffic import BUCKETS
+from inference.gateway.measuring.traffic import Traffic
 from inference.gateway.routing import pools
 from tenants.models import (
     LIVE,
@@ -139,14 +139,14 @@ def sides(rollout: Rollout, now: datetime) -> tuple[Side, Side]:
 
 def side(revisions: Collection[PoolRevision] | Any, since: datetime) -> Side:
     """What requests met on these since then, to the minute."""
-    minute = since.replace(second=0, microsecond=0)
-    found = RevisionMinute.objects.filter(revision__in=revisions, minute__gte=minute)
-    requests = errors = 0
-    first_tokens = [0] * BUCKETS
+    found, met = _minutes(since).filter(revision__in=revisions), Traffic()
     for one in found.only("requests", "errors", "first_tokens"):
-        requests, errors = requests + one.requests, errors + one.errors
-        first_tokens = [a + b for a, b in zip(first_tokens, one.first_tokens, strict=True)]
-    return Side(requests, errors, tuple(first_tokens))
+        met.add(Traffic(one.requests, one.errors, one.first_tokens))
+    return Side(met.requests, met.errors, tuple(met.first_tokens))
+
+
+def _minutes(since: datetime) -> QuerySet[RevisionMinute]:
+    return RevisionMinute.objects.filter(minute__gte=since.replace(second=0, microsecond=0))
 
 
 def seen(rollout: Rollout, there: Places, engines: dict[str, int], now: datetime) -> Seen:
@@ -170,8 +170,7 @@ def seen(rollout: Rollout, there: Places, engines: dict[str, int], now: datetime
 
 
 def _answered(rollout: Rollout) -> int:
-    minute = rollout.stepped_at.replace(second=0, microsecond=0)
-    found = rollout.revision.minutes.filter(minute__gte=minute)
+    found = _minutes(rollout.stepped_at).filter(revision=rollout.revision)
     return int(found.aggregate(sum=Sum("requests"))["sum"] or 0)
 
 

@@ -15,7 +15,6 @@ import structlog
 from django.db import connection, transaction
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
-from procrastinate.contrib.django.models import ProcrastinateJob
 
 from tenants import isolation
 from tenants.models import (
@@ -27,6 +26,7 @@ from tenants.models import (
     RevisionMinute,
     Rollout,
 )
+from tenants.queueing import defer_once
 from tenants.rollouts import progress, trials
 from tenants.rollouts.driver import (
     CheckIsolation,
@@ -130,18 +130,9 @@ def _check_later(rollout: Rollout, now: datetime) -> None:
     lately = IsolationCheck.objects.filter(
         base_model=rollout.base_model.name, at__gt=now - CHECK_AGAIN
     )
-    jobs = ProcrastinateJob.objects.filter(
-        queueing_lock=_lock(rollout.base_model_id), status__in=["todo", "doing"]
-    )
-    if not lately.exists() and not jobs.exists():
-        lock = _lock(rollout.base_model_id)
-        check_rollout.configure(queueing_lock=lock, lock=lock).defer(
-            base_model_id=rollout.base_model_id
-        )
-
-
-def _lock(base_model_id: int) -> str:
-    return f"isolation-{base_model_id}"
+    if not lately.exists():
+        id = rollout.base_model_id
+        defer_once(check_rollout, f"isolation-{id}", base_model_id=id)
 
 
 @app.task(name="check_rollout", queue=trials.QUEUE)

@@ -25,6 +25,7 @@ from tenants.models import (
     State,
     Trial,
 )
+from tenants.queueing import UNFINISHED, defer_once
 
 log = structlog.get_logger(__name__)
 app: procrastinate.App = django_app
@@ -146,19 +147,18 @@ def untried(revision: PoolRevision, tenants: Iterable[int] | None = None) -> lis
 
 def queued() -> int:
     """How many trials are queued or run."""
-    jobs = ProcrastinateJob.objects.filter(task_name=try_version.name)
-    return int(jobs.filter(status__in=["todo", "doing"]).count())
+    jobs = ProcrastinateJob.objects.filter(task_name=try_version.name, status__in=UNFINISHED)
+    return int(jobs.count())
 
 
 def try_missing(revision: PoolRevision, versions: Iterable[AdapterVersion]) -> int:
     """Queue trials of these versions on the revision; how many. None that is queued already."""
-    queued = 0
-    for version in versions:
-        lock = f"trial-{version.pk}-{revision.pk}"
-        waiting = ProcrastinateJob.objects.filter(queueing_lock=lock, status__in=["todo", "doing"])
-        if not waiting.exists():
-            try_version.configure(queueing_lock=lock, lock=lock).defer(
-                version_id=version.pk, revision_id=revision.pk
-            )
-            queued += 1
-    return queued
+    return sum(
+        defer_once(
+            try_version,
+            f"trial-{version.pk}-{revision.pk}",
+            version_id=version.pk,
+            revision_id=revision.pk,
+        )
+        for version in versions
+    )

@@ -55,8 +55,7 @@ class TurnForm(forms.Form):
 @operator_page
 def rollout(request: HttpRequest, rollout: int) -> HttpResponse:
     """How far it is, and what can be done about it."""
-    found = _find(rollout)
-    return _page(request, found, TurnForm(), WeightForm(initial={"weight": found.weight}))
+    return _page(request, _find(rollout))
 
 
 @require_POST
@@ -92,7 +91,7 @@ def weigh(request: HttpRequest, rollout: int) -> HttpResponse:
     found = _find(rollout)
     form = WeightForm(request.POST)
     if not form.is_valid():
-        return _page(request, found, TurnForm(), form)
+        return _page(request, found, weight_form=form)
     with refusals_told(request):
         found.set_weight(form.cleaned_data["weight"])
         messages.success(request, f"The weight is {found.weight} %.")
@@ -106,7 +105,7 @@ def set_turn(request: HttpRequest, rollout: int) -> HttpResponse:
     found = _find(rollout)
     form = TurnForm(request.POST)
     if not form.is_valid():
-        return _page(request, found, form, WeightForm(initial={"weight": found.weight}))
+        return _page(request, found, turn_form=form)
     tenant, turn = form.cleaned_data["tenant"], form.cleaned_data["turn"]
     found.tenants.update_or_create(tenant=tenant, defaults={"turn": turn})
     messages.success(request, f"{tenant} moves {turn}.")
@@ -153,8 +152,14 @@ def _find(pk: int) -> Rollout:
 
 
 def _page(
-    request: HttpRequest, found: Rollout, turn_form: TurnForm, weight_form: WeightForm
+    request: HttpRequest,
+    found: Rollout,
+    *,
+    turn_form: TurnForm | None = None,
+    weight_form: WeightForm | None = None,
 ) -> HttpResponse:
+    turn_form = turn_form or TurnForm()
+    weight_form = weight_form or WeightForm(initial={"weight": found.weight})
     context = state(found.pk) | {
         "turns": list(found.tenants.select_related("tenant")),
         "turn_form": turn_form,

@@ -20,10 +20,8 @@ from collections.abc import Mapping
 from io import StringIO
 
 from inference.gateway.fleet.dispatches import Bounds
-from inference.link.wire import Delta, Resume, Usage
+from inference.link.wire import MAX_KEPT_BYTES, Delta, Resume, Usage
 
-MAX_GIVEN_BYTES = 4 << 20
-"""Of an answer that is kept. Engines keep no more of one either."""
 UTF8_BYTES = 4
 """Of a character, at the most."""
 
@@ -41,7 +39,7 @@ class Given:
         self._text.write(delta.text)
         self._chunks += delta.chunks
         self._bytes += UTF8_BYTES * len(delta.text) + sum(map(len, delta.chunks))
-        return self._bytes <= MAX_GIVEN_BYTES
+        return self._bytes <= MAX_KEPT_BYTES
 
     def all(self) -> tuple[str, list[bytes]]:
         """Text and chunks."""

@@ -116,8 +116,7 @@ class Dispatches:
         dispatch = entry.account.dispatch
         if dispatch is None:
             return None if self.takes_unsigned() else Mismatch.UNSIGNED
-        mac = self._mac(entry.account, (entry.id, entry.attempt), entry.model, dispatch)
-        if not hmac.compare_digest(mac, dispatch.mac):
+        if not self._is_signed(entry.account, (entry.id, entry.attempt), entry.model, dispatch):
             return Mismatch.NOT_DISPATCHED
         if dispatch.credential != credential:
             return Mismatch.ANOTHER_ENGINE
@@ -136,6 +135,11 @@ class Dispatches:
         dispatch = account.dispatch
         if dispatch is None or dispatch.credential != credential:
             return False
+        return self._is_signed(account, attempt, model, dispatch)
+
+    def _is_signed(
+        self, account: Account, attempt: tuple[str, int], model: str, dispatch: Dispatch
+    ) -> bool:
         return hmac.compare_digest(self._mac(account, attempt, model, dispatch), dispatch.mac)
 
     def ticketed(self, ref: AdapterRef, credential: int) -> AdapterRef:

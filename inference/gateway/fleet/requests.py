@@ -152,7 +152,7 @@ class Requests:
         if self.closing:
             raise Overloaded("This gateway is shutting down.", retry_after_s=1)
         stream = Stream(order, self._limiter, self)
-        waits = self._held.waits(_kind_of(self._needs(order)))
+        waits = bool(self._held) and self._held.waits(_kind_of(self._needs(order)))
         refusal = None if waits else self._try(stream)
         if waits or refusal is not None:
             self._hold(stream, order, refusal)
@@ -390,6 +390,7 @@ class Requests:
         except Overloaded as refusal:
             return refusal
         self._start(stream, order, link, left_s, resume)
+        self._popularity.note(needs)
         return None
 
     def _needs(self, order: Order, version: int = 1) -> Needs:
@@ -419,7 +420,6 @@ class Requests:
             keeps=keeps,
         )
         link.submit(stream.leg, frame)
-        self._popularity.note(order.needs(1))
         if stream.kept < len(order.body):
             stream.stay()
         if journey is not None:

@@ -61,7 +61,7 @@ class Needs:
         return _number(f"{self.tenant}\0{name}") if self.tenant or name else None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class EngineState:
     """What this gateway knows of one engine. What every decision looks at is a plain attribute."""
 

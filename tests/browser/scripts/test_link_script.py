@@ -116,8 +116,8 @@ def test_without_a_ticket_nothing_is_opened(page: Page, status: int, told: Any) 
     sockets = Sockets(page, "/ws/playground/acme")
     page.goto(HOME)
     page.evaluate(LINK, HOME)
-    page.wait_for_function(f"said.length === {len(told)}")
-    assert said(page) == told and sockets.all == []
+    page.wait_for_function(f"said.length >= {len(told)}")
+    assert said(page)[: len(told)] == told and sockets.all == []
 
 
 def test_who_gets_no_ticket_for_being_signed_out_signs_in(page: Page) -> None:

@@ -196,7 +196,7 @@ def test_a_gateway_that_was_cut_off_alone_cancels_what_it_has_elsewhere() -> Non
 
 
 def test_an_answer_that_is_too_long_is_kept_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(keeping, "MAX_KEPT_BYTES", 1000)
     keeps = Keeping()
     long, other = kept(keeps), kept(keeps, job("r2"))
     keeps.lost(other, 0.0, at_once=True)

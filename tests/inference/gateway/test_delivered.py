@@ -142,7 +142,7 @@ def test_what_the_reader_was_given_goes_with_it_where_it_is_kept() -> None:
 def test_a_long_answer_goes_without_what_its_reader_was_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "MAX_GIVEN_BYTES", 12)
+    monkeypatch.setattr(module, "MAX_KEPT_BYTES", 12)
     delivered = Delivered(1, logprobs=False, keeps=True)
     delivered.begin(Bounds(100, 100), exact=True)
     delivered.add(Delta("r", "abc", 1, ids={0: [1]}))

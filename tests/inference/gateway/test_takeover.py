@@ -321,17 +321,22 @@ async def test_the_engine_dies_in_the_grace(tmp_path: Path) -> None:
     assert not answer.replayed and answer.usage["completion_tokens"] == 30
 
 
+async def cut_off_and_back(made: Fleet, path: str, body: dict[str, Any]) -> tuple[Answer, Answer]:
+    """The first gateway comes back when the second one has the answer; what either's client got."""
+    first = await began(made, path, body)
+    again = asyncio.create_task(made.ask(made.two, path, body))
+    await until(lambda: made.two.hub.in_flight)
+    made.one.engines.known = dict(made.two.engines.known)
+    await until(lambda: made.one.hub.snapshot())
+    made.behave(STEADY)
+    return await asyncio.gather(first, again)
+
+
 async def test_a_gateway_that_was_only_cut_off_delivers_nothing_more(tmp_path: Path) -> None:
     """It comes back and moves the request, its client still there; but the claim is another's."""
     path, body = ASKED["stream"]
     async with fleet(tmp_path) as made:
-        first = await began(made, path, body)
-        again = asyncio.create_task(made.ask(made.two, path, body))
-        await until(lambda: made.two.hub.in_flight)
-        made.one.engines.known = dict(made.two.engines.known)
-        await until(lambda: made.one.hub.snapshot())
-        made.behave(STEADY)
-        cut, answer = await asyncio.gather(first, again)
+        cut, answer = await cut_off_and_back(made, path, body)
         entries = await made.entries(1001)
     assert (cut.error, cut.reasons) == ("service_unavailable", {})
     assert answer.error == "" and answer.usage["completion_tokens"] == 30
@@ -343,13 +348,7 @@ async def test_a_gateway_that_was_only_cut_off_delivers_nothing_more(tmp_path: P
 async def test_a_whole_answer_of_a_gateway_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
     path, body = ASKED["whole"]
     async with fleet(tmp_path) as made:
-        first = await began(made, path, body)
-        again = asyncio.create_task(made.ask(made.two, path, body))
-        await until(lambda: made.two.hub.in_flight)
-        made.one.engines.known = dict(made.two.engines.known)
-        await until(lambda: made.one.hub.snapshot())
-        made.behave(STEADY)
-        cut, answer = await asyncio.gather(first, again)
+        cut, answer = await cut_off_and_back(made, path, body)
     assert cut.error == "service_unavailable" and not cut.texts
     assert answer.usage["completion_tokens"] == 30
 
