@@ -31,6 +31,7 @@ class Permission(Enum):
     READ_USAGE = "see everybody's usage"
     READ_OWN_USAGE = "see the usage of keys of your own"
     USE_PLAYGROUND = "use the playground"
+    USE_FILES = "use files and batches"
     READ_AUDIT = "see the audit log"
     OPERATE = "operate this installation"
 
@@ -56,6 +57,7 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.EDIT_LIMITS: (Role.ADMIN, ADMIN),
     P.READ_USAGE: (Role.ADMIN, ADMIN | {Scope.READ_USAGE}),
     P.READ_OWN_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
+    P.USE_FILES: (None, frozenset({Scope.INFERENCE})),  # a batch's requests are a key's
     P.READ_AUDIT: (Role.ADMIN, frozenset()),
     P.USE_PLAYGROUND: (Role.DEVELOPER, frozenset()),  # keys call models without it
     P.OPERATE: (None, frozenset()),  # nobody in a tenant

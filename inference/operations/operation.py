@@ -101,6 +101,8 @@ class Operation(ABC):
     ones, and so is every field by which a client could say who it is or where its cache lies. A
     list of what is allowed also holds for fields that vLLM has yet to invent."""
 
+    in_batches: ClassVar[bool] = False
+    """Whether a batch may have it: its answer can be one JSON object."""
     max_numbers: ClassVar[int] = 0
     """How many numbers a body may hold in arrays, such as a prompt's tokens, beside
     `shape.MAX_VALUES` other values."""

@@ -1,4 +1,4 @@
-"""How much a tenant may keep: bytes of adapter files, and versions.
+"""How much a tenant may keep: bytes of adapters and of other files, and versions.
 
 Storage is not a rate: it isn't freed by time, and engines don't count it. So these are not kinds of
 limits (`tenants.limits.kinds`) but two columns of the tenant, set by operators, with the settings
@@ -17,7 +17,7 @@ from django.conf import settings
 from django.db.models import Count, Q, Sum
 
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
-from tenants.models import AdapterVersion, Tenant, UploadSession
+from tenants.models import AdapterVersion, StoredFile, Tenant, UploadSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,10 @@ class Storage:
         if but is not None:
             versions = versions.exclude(pk=but.pk)
         kept = versions.aggregate(n=Count("pk"), bytes=Sum("size_bytes", filter=~Q(folder="")))
+        of_files = StoredFile.objects.filter(tenant=tenant).aggregate(bytes=Sum("size_bytes"))
         most_bytes, most = tenant.max_stored_bytes, tenant.max_versions
         return cls(
-            stored_bytes=kept["bytes"] or 0,
+            stored_bytes=(kept["bytes"] or 0) + (of_files["bytes"] or 0),
             max_stored_bytes=settings.TENANT_STORED_BYTES if most_bytes is None else most_bytes,
             versions=kept["n"],
             max_versions=settings.TENANT_VERSIONS if most is None else most,
@@ -49,8 +50,8 @@ class Storage:
         """Raises UploadRefused if this much more would exceed a maximum."""
         if self.stored_bytes + more_bytes > self.max_stored_bytes:
             told = (
-                f"{self.stored_bytes} bytes of adapters are kept, and with {more_bytes} more they "
-                f"are above the {self.max_stored_bytes} allowed"
+                f"{self.stored_bytes} bytes of adapters and files are kept, and with {more_bytes} "
+                f"more they are above the {self.max_stored_bytes} allowed"
             )
         elif self.versions + more_versions > self.max_versions:
             told = f"{self.versions} versions are kept, and {self.max_versions} are allowed"

@@ -189,6 +189,23 @@ class CachedDirectory:
         self._note_use(known, grant)
         return grant
 
+    async def grant_of(self, key_id: int) -> Grant:
+        """The grant of the key with this id, whose holder asked for what is done now.
+
+        Raises:
+            InvalidApiKey: it was revoked or deleted, or the tenant is suspended.
+            Unavailable: as `authenticate`.
+        """
+        known = await self._get(
+            self._keys,
+            f"id {key_id}".encode(),
+            load=lambda: self._find_of_id(key_id),
+            tags=KnownKey.tags,
+        )
+        grant = admit(known.verdict, time.time())
+        self._note_use(known, grant)
+        return grant
+
     async def resolve(self, grant: Grant, name: str) -> Target:
         """Resolve a model name; see `inference.grants.Directory`.
 
@@ -264,6 +281,12 @@ class CachedDirectory:
         row = await self._reader.key(prefix)
         if row is None:
             raise InvalidApiKey("The playground of this tenant was not opened yet.")
+        return KnownKey(row.id, row.tenant_id, row.verdict())
+
+    async def _find_of_id(self, key_id: int) -> KnownKey:
+        row = await self._reader.key_of_id(key_id)
+        if row is None:
+            raise InvalidApiKey("This API key was deleted.")
         return KnownKey(row.id, row.tenant_id, row.verdict())
 
     async def _require_current(self, grant: Grant) -> None:

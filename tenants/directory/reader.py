@@ -36,6 +36,7 @@ LIMITS = """,
 """
 OF_TENANTS = "FROM tenants_apikey k JOIN tenants_tenant t ON t.id = k.tenant_id\n"
 KEY_BY_PREFIX = KEY + LIMITS + OF_TENANTS + "WHERE k.prefix = %s"
+KEY_BY_ID = KEY + LIMITS + OF_TENANTS + "WHERE k.id = %s"
 # Without limits, as a tenant may have thousands of keys; they do not affect validity.
 KEYS_BY_ID = KEY + OF_TENANTS + "WHERE k.id = ANY(%s) OR k.tenant_id = ANY(%s)"
 PRICES = """
@@ -180,6 +181,11 @@ class Reader(Database):
     async def key(self, prefix: str) -> KeyRow | None:
         """The key with this lookup prefix."""
         rows = await self.rows(KeyRow, KEY_BY_PREFIX, [prefix])
+        return rows[0] if rows else None
+
+    async def key_of_id(self, id: int) -> KeyRow | None:
+        """The key with this id."""
+        rows = await self.rows(KeyRow, KEY_BY_ID, [id])
         return rows[0] if rows else None
 
     async def keys(self, ids: Collection[int], tenants: Collection[int]) -> list[KeyRow]:

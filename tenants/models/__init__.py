@@ -4,7 +4,9 @@ from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
+from tenants.models.batches import Batch, BatchLine
 from tenants.models.conversations import Conversation
+from tenants.models.files import Purpose, StoredFile
 from tenants.models.fleet.engines import EngineCredential
 from tenants.models.fleet.isolation import IsolationCheck
 from tenants.models.fleet.pools import PoolRevision, RevisionMinute, Standing, Trial
@@ -35,6 +37,8 @@ __all__ = [
     "AuditActor",
     "AuditEntry",
     "BaseModel",
+    "Batch",
+    "BatchLine",
     "Conversation",
     "EngineCredential",
     "EngineJournal",
@@ -48,6 +52,7 @@ __all__ = [
     "Membership",
     "PoolRevision",
     "Price",
+    "Purpose",
     "QuarantinedEntry",
     "RevisionMinute",
     "Role",
@@ -57,6 +62,7 @@ __all__ = [
     "Scope",
     "Standing",
     "State",
+    "StoredFile",
     "SupersededAttempt",
     "Tenant",
     "Trial",

@@ -338,7 +338,7 @@ class Requests:
             self.refusals.note(stream.target.base_model, time.monotonic())
         self._settle_limits(stream, done, refused=refused)
         del self._streams[stream.id]
-        if stream.attempt:
+        if stream.engine:
             if not stream.elsewhere and done.finish_reason != GONE:
                 self._measure(stream, done)
             self._unbilled[stream.id] = stream.attempt
@@ -348,16 +348,17 @@ class Requests:
             self._idle.set()
 
     def _settle_limits(self, stream: Stream, done: Done, *, refused: bool) -> None:
+        reserved = stream.reservation.id
         if stream.elsewhere:
-            self._limiter.hand_over(stream.id)
+            self._limiter.hand_over(reserved)
         elif done.finish_reason == GONE:
-            self._limiter.settle(stream.id, None)
+            self._limiter.settle(reserved, None)
         elif done.usage.prompt_tokens or not (stream.ended_as_seen or refused):
-            self._limiter.settle(stream.id, done.usage)
+            self._limiter.settle(reserved, done.usage)
         elif stream.may_have_cost:
-            self._limiter.settle(stream.id, None)
+            self._limiter.settle(reserved, None)
         else:  # no engine ever took it
-            self._limiter.release(stream.id)
+            self._limiter.release(reserved)
 
     # --- engines ---------------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
+from inference.gateway.lines.server import Lines
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
@@ -325,6 +326,17 @@ def application(parts: Parts) -> Any:
     ]
     sockets = [
         _route(r"^ws/engine$", EngineSocket(hub, parts.engines)),
+        _route(
+            r"^ws/lines$",
+            Lines(
+                dispatcher,
+                directory,
+                hub,
+                token=settings.WORKER_TOKEN,
+                secret=settings.INTERNAL_TOKEN,
+                max_body_bytes=most,
+            ),
+        ),
         _route(r"^ws/live$", parts.gate.guarded(tickets.LIVE, LiveSocket(parts.board))),
         _route(
             r"^ws/playground/(?P<slug>[a-z0-9-]+)$",

@@ -1,0 +1,161 @@
+"""`/v1/files`, as OpenAI has them, for a tenant's keys: kept, listed, read and deleted.
+
+Bodies come here bounded, from keys that may send them (`tenants.files.intake`). Nobody looks into
+a file until something is done with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import closing
+from typing import Any
+
+from django.core.exceptions import BadRequest
+from django.core.files.uploadedfile import TemporaryUploadedFile
+from django.http import HttpRequest, StreamingHttpResponse
+from django.http.multipartparser import MultiPartParserError
+from django.utils.datastructures import MultiValueDict
+
+from inference.errors import InvalidRequest, NotFound
+from tenants.api.openai import listing
+from tenants.api.openai.views import Query, keyed, keyed_by_method
+from tenants.files import disk, keeping
+from tenants.models import ApiKey, Purpose, StoredFile
+from tenants.permissions import TABLE, Permission
+
+USERS = TABLE[Permission.USE_FILES][1]
+MAX_PAGE = 10_000
+CHUNK_BYTES = 256 << 10
+PURPOSES = [one.value for one in Purpose if one is not Purpose.BATCH_OUTPUT]
+LEAST_S, MOST_S = 3600, 30 * 86_400
+"""For how long a file may be kept that is to expire, as with OpenAI."""
+FIELDS = {"purpose", "expires_after[anchor]", "expires_after[seconds]"}
+
+
+def shown(file: StoredFile) -> dict[str, Any]:
+    """The file as clients see it."""
+    return {
+        "id": file.pk,
+        "object": "file",
+        "bytes": file.size_bytes,
+        "created_at": int(file.created_at.timestamp()),
+        "expires_at": None if file.expires_at is None else int(file.expires_at.timestamp()),
+        "filename": file.filename,
+        "purpose": file.purpose,
+        "status": "processed",
+    }
+
+
+def found(key: ApiKey, id: str) -> StoredFile:
+    """The file of the key's tenant with this id.
+
+    Raises:
+        NotFound: there is none, or it has expired.
+    """
+    file = key.tenant.files.current().filter(pk=id).first() if disk.ID.fullmatch(id) else None
+    if file is None:
+        raise NotFound(f"No such file: {id[:64]}.")
+    return file
+
+
+def _list(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
+    query = Query(request.GET, [*listing.PARAMETERS, "purpose"])
+    some = key.tenant.files.current()
+    if purposes := query.choices("purpose", [*Purpose]):
+        some = some.filter(purpose__in=purposes)
+    return listing.page(some, query, shown, most=MAX_PAGE)
+
+
+def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
+    upload, fields = _form(request)
+    if (purpose := fields.get("purpose")) not in PURPOSES:
+        raise InvalidRequest(
+            f"`purpose` is {(purpose or '')[:64]!r}, but must be of {', '.join(PURPOSES)}.",
+            param="purpose",
+        )
+    file = StoredFile(
+        tenant=key.tenant,
+        purpose=purpose,
+        filename=upload.name,
+        size_bytes=upload.size or 0,
+        expires_at=keeping.expiry(_kept_s(fields)),
+    )
+    keeping.keep(file, upload)
+    return shown(file)
+
+
+def _form(request: HttpRequest) -> tuple[TemporaryUploadedFile, dict[str, str]]:
+    """The one file of the body, and its fields.
+
+    Raises:
+        InvalidRequest: the body is not that.
+    """
+    if request.content_type != "multipart/form-data":
+        raise InvalidRequest("The body must be multipart/form-data, with `file` and `purpose`.")
+    try:
+        fields, uploads = request.POST, request.FILES
+    except (MultiPartParserError, BadRequest) as error:
+        raise InvalidRequest(f"The body can't be read: {error}.") from error
+    known: MultiValueDict[str, Any] = uploads
+    if [*known] != ["file"] or len(known.getlist("file")) != 1:
+        raise InvalidRequest("The body must have one file, in the field `file`.", param="file")
+    if unknown := sorted(fields.keys() - FIELDS):
+        raise InvalidRequest(f"Unknown field: `{unknown[0][:64]}`.", param=unknown[0][:64])
+    upload = uploads["file"]
+    assert isinstance(upload, TemporaryUploadedFile), "see FILE_UPLOAD_HANDLERS"
+    if not upload.size:
+        raise InvalidRequest("The file is empty.", param="file")
+    return upload, {name: str(value) for name, value in fields.items()}
+
+
+def _kept_s(fields: dict[str, str]) -> int | None:
+    """For how many seconds the file is to be kept, None where nothing ends it. Those of batches are
+    kept for thirty days at most, as with OpenAI."""
+    anchor, text = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if anchor is None and text is None:
+        return MOST_S if fields["purpose"] == Purpose.BATCH else None
+    if anchor != "created_at":
+        raise InvalidRequest(
+            "`expires_after[anchor]` must be `created_at`.", param="expires_after[anchor]"
+        )
+    seconds = int(text) if text and text.isascii() and text.isdigit() and len(text) < 9 else 0
+    return kept_seconds(seconds, "expires_after[seconds]")
+
+
+def kept_seconds(seconds: int, param: str) -> int:
+    """Raises InvalidRequest where nothing may be kept for so long, or so briefly."""
+    if not LEAST_S <= seconds <= MOST_S:
+        raise InvalidRequest(
+            f"`{param}` must be a number of seconds from {LEAST_S} to {MOST_S}.", param=param
+        )
+    return seconds
+
+
+def _retrieve(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
+    return shown(found(key, id))
+
+
+def _delete(request: HttpRequest, key: ApiKey, id: str) -> dict[str, Any]:
+    keeping.delete(key.tenant, found(key, id).pk)
+    return {"id": id, "object": "file", "deleted": True}
+
+
+files = keyed_by_method(USERS, GET=_list, POST=_create)
+file = keyed_by_method(USERS, GET=_retrieve, DELETE=_delete)
+
+
+@keyed(USERS)
+def content(request: HttpRequest, key: ApiKey, id: str) -> StreamingHttpResponse:
+    """`GET /v1/files/{id}/content`."""
+    kept = found(key, id)
+    headers = {"Content-Length": str(kept.size_bytes), "X-Content-Type-Options": "nosniff"}
+    return StreamingHttpResponse(
+        _chunks(kept.pk), content_type="application/octet-stream", headers=headers
+    )
+
+
+async def _chunks(id: str) -> AsyncIterator[bytes]:
+    with closing(await asyncio.to_thread(disk.path(id).open, "rb")) as file:
+        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            yield chunk
