@@ -60,7 +60,7 @@ def lines(file: IO[bytes], max_bytes: int) -> Iterator[Numbered]:
     number = offset = 0
     while text := file.readline(max_bytes + 1):
         number += 1
-        if not text.isspace():
+        if len(text) > max_bytes or not text.isspace():
             yield Numbered(number, offset, text)
         if len(text) > max_bytes:
             return

@@ -1,7 +1,8 @@
 """`/ws/lines`: workers send lines of batches, and hear of their answers.
 
-A line goes the way of any request: grant, limits, engine, ledger (`dispatcher`). Only that it waits here until an engine can use it (`turns`), and in the batch lane from then on. A
-socket that is lost ends its lines; the worker asks for them again, of whichever gateway.
+A line goes the way of any request: grant, limits, engine, ledger (`dispatcher`). Only that it waits
+here until an engine can use it (`turns`), and in the batch lane from then on. A socket that is lost
+ends its lines; the worker asks for them again, of whichever gateway.
 """
 
 from __future__ import annotations
@@ -276,8 +277,7 @@ class Link:
         """Serve the socket until it closes, or, once the gateway is `closed`, until engines have
         answered what they have."""
         parts = [
-            asyncio.create_task(part)
-            for part in (self._read(), self._leave(closed), self._write())
+            asyncio.create_task(part) for part in (self._read(), self._leave(closed), self._write())
         ]
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)

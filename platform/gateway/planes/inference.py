@@ -156,7 +156,7 @@ class Parts:
             gate=gate,
             history=history,
             board=board,
-            forward=Forward(settings.CONSOLE_INTERNAL_URL),
+            forward=Forward(settings.CONSOLE_INTERNAL_URL, settings.FORWARDED_BYTES_PER_S),
             demand=demand,
             external_metrics=ExternalMetrics.configured(demand),
             tracer=tracing.start("lorikeet-gateway", settings.GATEWAY_URL),
@@ -303,7 +303,10 @@ def application(parts: Parts) -> Any:
     answers = Playground(dispatcher, directory, max_body_bytes=most)
     playground = PlaygroundSocket(answers, hub.closed)
     http = [
-        _route(r"^v1/(organization|usage)/", Cors(parts.forward, settings.CORS_ORIGINS)),
+        _route(
+            r"^v1/(organization/|usage/|files(/|$)|batches(/|$))",
+            Cors(parts.forward, settings.CORS_ORIGINS),
+        ),
         _route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),
         _route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
         _route(
