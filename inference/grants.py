@@ -98,6 +98,8 @@ class Target:
     """The adapter's, where it has any."""
     price: Price = Price()
     """As of the moment of the question: what is reserved, and billed."""
+    batch_price: Price = Price()
+    """The same, of lines of batches."""
     max_model_len: int = 0
     """Longest prompt and answer together, in tokens; 0 where it is not known."""
     created: int = 0

@@ -206,7 +206,7 @@ class Dispatcher:
     ) -> Stream:
         """Reserve what the call may use and start it."""
         operation = call.operation
-        target = await self._directory.resolve(grant, call.model)
+        target = await self._target(grant, call, line)
         if target.defaults:
             call = operation.parse(with_defaults(call.take_body(), target.defaults))
         usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
@@ -217,7 +217,7 @@ class Dispatcher:
             reservation = await self._limiter.reserve(reserved, grant, target, estimate.ask)
         try:
             if resolved.over:  # nothing awaited may lie between it and the submit
-                target = await self._directory.resolve(grant, call.model)
+                target = await self._target(grant, call, line)
             adapter = target.adapter
             return self._hub.submit(
                 self._order(
@@ -240,6 +240,11 @@ class Dispatcher:
         except BaseException:
             self._limiter.release(reserved)
             raise
+
+    async def _target(self, grant: Grant, call: Call, line: Line | None) -> Target:
+        """What the call's model means, at the price that holds for it."""
+        target = await self._directory.resolve(grant, call.model)
+        return target if line is None else replace(target, price=target.batch_price)
 
     def _learn(self, stream: Stream, body_bytes: int) -> None:
         """A body of this size had so many prompt tokens, if the engine has said."""

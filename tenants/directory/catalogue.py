@@ -40,6 +40,7 @@ class BaseRow:
     prices: Prices = ()
     defaults: bytes = b""
     """As `Target.defaults`."""
+    batch_prices: Prices = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class PoolRow:
 class VersionRow:
     """A ready version, and the aliases that point at it.
 
-    `prices` and `limits` are its adapter's; `rank` and `modules` those of its configuration;
+    Its `prices`, those of batches and `limits` are its adapter's; `rank` and `modules` those of its configuration;
     `tried` has the digests of the revisions on which it passed, None where nobody says.
     """
 
@@ -78,6 +79,7 @@ class VersionRow:
     rank: int | None = None
     modules: list[str] | None = None
     tried: list[str] | None = None
+    batch_prices: Prices = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +199,12 @@ def resolve(
     if name in bases:
         base = bases[name]
         price = price_at(now, base.prices)
+        batch_price = price_at(now, base.batch_prices, base.prices)
         return Target(
             name,
             name,
             price=price,
+            batch_price=batch_price,
             max_model_len=base.max_model_len,
             created=base.created,
             ready=own.ready(name),
@@ -217,6 +221,7 @@ def resolve(
         adapter_id=row.adapter_id,
         limits=own.limits(row),
         price=price_at(now, row.prices, base.prices),
+        batch_price=price_at(now, row.batch_prices, row.prices, base.batch_prices, base.prices),
         max_model_len=base.max_model_len,
         created=row.created,
         tried=None if row.tried is None else frozenset(row.tried),

@@ -39,11 +39,16 @@ KEY_BY_PREFIX = KEY + LIMITS + OF_TENANTS + "WHERE k.prefix = %s"
 KEY_BY_ID = KEY + LIMITS + OF_TENANTS + "WHERE k.id = %s"
 # Without limits, as a tenant may have thousands of keys; they do not affect validity.
 KEYS_BY_ID = KEY + OF_TENANTS + "WHERE k.id = ANY(%s) OR k.tenant_id = ANY(%s)"
-PRICES = """
+_PRICES = """
        (SELECT coalesce(jsonb_agg(jsonb_build_array(
                    extract(epoch FROM starts_at), prompt, cached_prompt, output)
-               ORDER BY starts_at), '[]') FROM tenants_price WHERE {owner}) AS prices
+               ORDER BY starts_at), '[]') FROM tenants_price
+        WHERE tier = '{tier}' AND {{owner}}) AS {name}
 """
+PRICES = ",".join(
+    _PRICES.format(tier=tier, name=name)
+    for tier, name in (("standard", "prices"), ("batch", "batch_prices"))
+)
 TRIED = """
        ARRAY(SELECT r.digest FROM tenants_trial t
              JOIN tenants_poolrevision r ON r.id = t.revision_id
@@ -170,6 +175,7 @@ class _Base:
     max_model_len: int
     defaults: dict[str, object]
     prices: Prices
+    batch_prices: Prices
 
 
 class Reader(Database):
@@ -195,7 +201,14 @@ class Reader(Database):
     async def base_models(self) -> list[BaseRow]:
         rows = await self.rows(_Base, BASE_MODELS)
         return [
-            BaseRow(row.name, row.created, row.max_model_len, row.prices, defaults_of(row.defaults))
+            BaseRow(
+                row.name,
+                row.created,
+                row.max_model_len,
+                row.prices,
+                defaults_of(row.defaults),
+                row.batch_prices,
+            )
             for row in rows
         ]
 

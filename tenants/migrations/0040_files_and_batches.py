@@ -3,7 +3,6 @@
 import django.db.models.deletion
 import django.db.models.expressions
 import django.utils.timezone
-import tenants.batches.states
 import tenants.models.batches
 import tenants.models.files
 from django.db import migrations, models
@@ -25,8 +24,8 @@ class Migration(migrations.Migration):
                 ('metadata', models.JSONField(null=True)),
                 ('output_seconds', models.PositiveIntegerField(null=True)),
                 ('seal', models.CharField(max_length=64)),
-                ('status', models.CharField(choices=[('validating', 'validating'), ('failed', 'failed'), ('in_progress', 'in_progress'), ('finalizing', 'finalizing'), ('completed', 'completed'), ('expired', 'expired'), ('cancelling', 'cancelling'), ('cancelled', 'cancelled')], default=tenants.batches.states.Status['VALIDATING'], max_length=16)),
-                ('ending', models.CharField(choices=[('validating', 'validating'), ('failed', 'failed'), ('in_progress', 'in_progress'), ('finalizing', 'finalizing'), ('completed', 'completed'), ('expired', 'expired'), ('cancelling', 'cancelling'), ('cancelled', 'cancelled')], default=tenants.batches.states.Status['COMPLETED'], max_length=16)),
+                ('status', models.CharField(choices=[('validating', 'validating'), ('failed', 'failed'), ('in_progress', 'in_progress'), ('finalizing', 'finalizing'), ('completed', 'completed'), ('expired', 'expired'), ('cancelling', 'cancelling'), ('cancelled', 'cancelled')], default='validating', max_length=16)),
+                ('ending', models.CharField(choices=[('validating', 'validating'), ('failed', 'failed'), ('in_progress', 'in_progress'), ('finalizing', 'finalizing'), ('completed', 'completed'), ('expired', 'expired'), ('cancelling', 'cancelling'), ('cancelled', 'cancelled')], default='completed', max_length=16)),
                 ('errors', models.JSONField(default=list)),
                 ('total', models.PositiveIntegerField(default=0)),
                 ('completed', models.PositiveIntegerField(default=0)),
@@ -103,10 +102,27 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='batch',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('status__in', [tenants.batches.states.Status['CANCELLED'], tenants.batches.states.Status['COMPLETED'], tenants.batches.states.Status['EXPIRED'], tenants.batches.states.Status['FAILED']])), models.Q(models.Q(('status__in', [tenants.batches.states.Status['CANCELLED'], tenants.batches.states.Status['COMPLETED'], tenants.batches.states.Status['EXPIRED'], tenants.batches.states.Status['FAILED']]), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='batch_ended_at_its_end'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('status__in', [tenants.batches.states.Status['CANCELLED'], 'completed', tenants.batches.states.Status['EXPIRED'], tenants.batches.states.Status['FAILED']])), models.Q(models.Q(('status__in', [tenants.batches.states.Status['CANCELLED'], 'completed', tenants.batches.states.Status['EXPIRED'], tenants.batches.states.Status['FAILED']]), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='batch_ended_at_its_end'),
         ),
         migrations.AddConstraint(
             model_name='batch',
             constraint=models.CheckConstraint(condition=models.Q(('completed__lte', django.db.models.expressions.CombinedExpression(models.F('total'), '-', models.F('failed')))), name='batch_counts_its_lines'),
+        ),
+        migrations.RemoveConstraint(
+            model_name='price',
+            name='price_unique',
+        ),
+        migrations.AddField(
+            model_name='price',
+            name='tier',
+            field=models.CharField(choices=[('standard', 'Standard'), ('batch', 'Batch')], db_default='standard', default='standard', help_text='`batch`: of lines of batches, which else cost the standard price.', max_length=8),
+        ),
+        migrations.AddConstraint(
+            model_name='price',
+            constraint=models.UniqueConstraint(fields=('base_model', 'adapter', 'tier', 'starts_at'), name='price_unique', nulls_distinct=False),
+        ),
+        migrations.AddConstraint(
+            model_name='price',
+            constraint=models.CheckConstraint(condition=models.Q(('tier__in', ['standard', 'batch'])), name='price_tier_known'),
         ),
     ]
