@@ -62,7 +62,7 @@ class PoolRow:
 class VersionRow:
     """A ready version, and the aliases that point at it.
 
-    Its `prices`, those of batches and `limits` are its adapter's; `rank` and `modules` those of its configuration;
+    Its prices and `limits` are its adapter's; `rank` and `modules` those of its configuration;
     `tried` has the digests of the revisions on which it passed, None where nobody says.
     """
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from asgiref.sync import async_to_sync
 from django.core.asgi import get_asgi_application
-from pytest_django.fixtures import SettingsWrapper
+from pytest_django.fixtures import Settings
 
 from tenants.directory.auth import PostgresDirectory
 from tenants.files.intake import FileIntake
@@ -24,7 +24,7 @@ Ask = Callable[..., httpx.Response]
 
 
 @pytest.fixture(autouse=True)
-def files_dir(request: pytest.FixtureRequest, settings: SettingsWrapper, tmp_path: Path) -> None:
+def files_dir(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> None:
     """Files of one test alone, beside its uploads."""
     for name in ("FILES_DIR", "FILE_UPLOAD_TEMP_DIR"):
         (tmp_path / name).mkdir()

@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 from django.utils import timezone
-from pytest_django.fixtures import SettingsWrapper
+from pytest_django.fixtures import Settings
 
 from tenants.files import disk, keeping
 from tenants.models import Batch, StoredFile, Tenant
@@ -101,13 +101,13 @@ def test_which_bodies_are_refused(ask: Ask) -> None:
     assert ask("POST", "files", files=other, data={"purpose": "batch"}).status_code == 400
 
 
-def test_a_file_that_is_too_large_is_refused(ask: Ask, settings: SettingsWrapper) -> None:
+def test_a_file_that_is_too_large_is_refused(ask: Ask, settings: Settings) -> None:
     settings.MAX_FILE_BYTES = 1000
     assert upload(ask, content=b"x" * 200_000).status_code == 413
     assert not [*Path(settings.FILES_DIR).iterdir()]
 
 
-def test_quotas(ask: Ask, tenant: Tenant, settings: SettingsWrapper) -> None:
+def test_quotas(ask: Ask, tenant: Tenant, settings: Settings) -> None:
     upload(ask, content=b"x" * 1000)
     tenant.max_stored_bytes = 1500
     tenant.save()
@@ -144,7 +144,7 @@ def test_files_expire(ask: Ask, tenant: Tenant) -> None:
     assert not disk.path(made["id"]).exists() and disk.path(kept["id"]).exists()
 
 
-def test_what_the_killed_left_is_removed_after_a_day(ask: Ask, settings: SettingsWrapper) -> None:
+def test_what_the_killed_left_is_removed_after_a_day(ask: Ask, settings: Settings) -> None:
     kept = disk.path(upload(ask).json()["id"])
     stray, young = (Path(settings.FILES_DIR) / name for name in ("making-x", "making-y"))
     for path in (stray, young):

@@ -30,7 +30,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture
 def client(stack: Stack) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=stack.key("brightwater"), max_retries=0)
+    key = stack.key("brightwater")
+    return openai.OpenAI(base_url=f"{stack.url}/v1", api_key=key, max_retries=0)
 
 
 def line(id: str, content: str, **body: Any) -> dict[str, Any]:
