@@ -93,7 +93,8 @@ def billed(stack: Stack, batch: Batch, count: int) -> dict[str, int]:
 
 def test_each_line_is_answered_and_billed_once(stack: Stack, client: openai.OpenAI) -> None:
     lines = [line(f"line {n}", f"hello {n}") for n in range(200)]
-    lines.append(line("too much", "hello", max_tokens=10**6))
+    picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    lines.append(line("picture", "", messages=picture))
     batch = ended(client, begin(client, lines))
     assert batch.status == "completed" and batch.request_counts is not None
     counts = batch.request_counts
@@ -104,7 +105,7 @@ def test_each_line_is_answered_and_billed_once(stack: Stack, client: openai.Open
         assert one["response"]["status_code"] == 200 and one["error"] is None
         openai.types.chat.ChatCompletion.model_validate(one["response"]["body"])
     (failed,) = answers(client, batch.error_file_id).values()
-    assert failed["custom_id"] == "too much" and failed["response"]["status_code"] == 400
+    assert failed["custom_id"] == "picture" and failed["response"]["status_code"] == 400
     assert {*billed(stack, batch, 200).values()} == {1}
     ids = {one["response"]["request_id"].removeprefix("req_") for one in found.values()}
     assert {*bills(stack, batch)} >= ids
