@@ -26,7 +26,7 @@ def line(number: int, size: int = 10) -> Line:
 
 def fill(one: Window, first: int = 0, now: float = 0.0) -> list[tuple[int, str]]:
     """Send as much as may be sent."""
-    sent = []
+    sent: list[tuple[int, str]] = []
     while (gateway := one.gateway(now)) is not None:
         number = first + len(sent)
         one.sent(line(number), gateway)
