@@ -26,7 +26,7 @@ TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 """What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""
 
 
-MESSAGE = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
+MESSAGE: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
 """The fields that every message of an answer has."""
 
 

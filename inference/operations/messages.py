@@ -269,7 +269,7 @@ def _check_content(content: Any, param: str, served: Any = tuple(SERVED)) -> Non
         raise InvalidRequest(f"`{param}` must be a string or an array of blocks.", param=param)
     for i, block in enumerate(content):
         at = f"{param}[{i}]"
-        type_ = block.get("type") if isinstance(block, dict) else None
+        type_: Any = block.get("type") if isinstance(block, dict) else None
         if type_ not in served:
             raise InvalidRequest(
                 f"`{at}` is of type `{type_}`: {', '.join(f'`{one}`' for one in served)} are "

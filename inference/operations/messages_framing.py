@@ -38,7 +38,7 @@ class MessagesFraming(Framing):
     """Of one request, which has one choice."""
 
     def __init__(self, id: str, model: str) -> None:
-        self._message = {
+        self._message: dict[str, Any] = {
             "id": id,
             "type": "message",
             "role": "assistant",

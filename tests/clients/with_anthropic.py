@@ -81,11 +81,12 @@ def calls_a_tool(client: Anthropic, model: str) -> None:
     whole = client.messages.create(**asked)
     with client.messages.stream(**asked) as stream:
         streamed = stream.get_final_message()
-    for message in (whole, streamed):
-        assert message.stop_reason == "tool_use"
-        (call,) = [block for block in message.content if block.type == "tool_use"]
-        assert call.name == "get_weather"
-        assert call.input in ({"unit": "celsius"}, {"unit": "fahrenheit"})
+    for message in (whole.to_dict(), streamed.to_dict()):
+        content: Any = message["content"]
+        assert message["stop_reason"] == "tool_use"
+        (call,) = [block for block in content if block["type"] == "tool_use"]
+        assert call["name"] == "get_weather"
+        assert call["input"] in ({"unit": "celsius"}, {"unit": "fahrenheit"})
 
 
 def goes_on_after_a_call(client: Anthropic, model: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +37,9 @@ class Api:
     heading: str
     served: str
     operation: Operation
-    known: frozenset[str]
+    known: Set[str]
     unserved: Mapping[str, tuple[Any, str]]
-    without_effect: frozenset[str]
+    without_effect: Set[str]
 
     def rows(self) -> dict[str, str]:
         """What the table says of each field."""

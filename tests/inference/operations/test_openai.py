@@ -384,8 +384,8 @@ def test_every_answer_and_chunk_says_how_it_was_made(
     data = made.opening() + made.text("a") + made.chunk(b'{"choices":[]}') + made.closing("stop")
     *chunks, _ = events(data + made.ending(USAGE))
     limited = RateLimitExceeded("No more.")
-    answers = (made.whole("a", "stop", USAGE), made.response(b'{"choices":[]}', None))
-    answers += (made.response(b'{"choices":[]}', limited),)
+    answers = [made.whole("a", "stop", USAGE), made.response(b'{"choices":[]}', None)]
+    answers.append(made.response(b'{"choices":[]}', limited))
     for body in (*chunks, *map(json.loads, answers)):
         found = {
             name: body[name] for name in ("service_tier", "system_fingerprint") if name in body
@@ -421,7 +421,8 @@ def test_a_message_has_the_same_fields_whatever_was_asked_for() -> None:
 
 
 def test_a_delta_has_what_it_adds() -> None:
-    delta = {"role": "assistant", "content": "", "tool_calls": [], "reasoning": None}
+    said: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": []}
+    delta = said | {"reasoning": None}
     made = conformed(CHAT, delta=delta, finish_reason="stop", logprobs=None)
     shown = {"role": "assistant", "content": ""}
     assert made == {"index": 0, "delta": shown, "finish_reason": "stop", "logprobs": None}

@@ -17,11 +17,14 @@ from inference.agent.engines.vllm.runners.chat import ChatRunner
 from inference.agent.engines.vllm.runners.runner import Inquiry
 
 
-def _as_chat(endpoint: Any, asked: Any) -> Any:
-    """The chat request that vLLM makes of it."""
-    return AnthropicServingMessages.to_chat_completion_request(
+def _as_chat(endpoint: Any, kind: Any, fields: dict[str, Any]) -> Any:
+    """The chat request that vLLM makes of it, for whichever model the endpoint has."""
+    asked = kind.model_validate(fields | {"model": "any"})
+    chat = AnthropicServingMessages.to_chat_completion_request(
         asked, merge_inline_system=endpoint._merge_inline_system
     )
+    chat.model = None
+    return chat
 
 
 class MessagesRunner(ChatRunner):
@@ -33,7 +36,7 @@ class MessagesRunner(ChatRunner):
 
     def read(self, endpoint: Any, fields: dict[str, Any]) -> Any:
         """As the runner says."""
-        chat = _as_chat(endpoint, super().read(endpoint, fields))
+        chat = _as_chat(endpoint, self.request_model, fields)
         chat.request_id, chat.priority = fields["request_id"], fields["priority"]
         if chat.stream:
             chat.stream_options = StreamOptions(include_usage=True)
@@ -51,8 +54,8 @@ class CountTokensInquiry(Inquiry):
 
     async def answer(self, endpoint: Any, fields: dict[str, Any]) -> dict[str, Any]:
         """As the inquiry says."""
-        asked = AnthropicCountTokensRequest.model_validate(fields)
-        rendered = await endpoint.render_chat_request(_as_chat(endpoint, asked))
+        chat = _as_chat(endpoint, AnthropicCountTokensRequest, fields)
+        rendered = await endpoint.render_chat_request(chat)
         if isinstance(rendered, ErrorResponse):
             raise of_info(rendered.error)
         return {"input_tokens": sum(len(prompt["prompt_token_ids"]) for prompt in rendered[1])}
