@@ -15,7 +15,11 @@ from demo import MODEL_NAME, TENANTS
 from tests.clients import with_anthropic
 from tests.stack.running import Stack
 
-pytestmark = [pytest.mark.vllm, pytest.mark.stack]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.stack,
+    pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning"),  # the suite's
+]
 
 CASES = {
     "openai_chat.json": openai_chat.OPENAI_CHAT_TESTS,

@@ -119,7 +119,12 @@ def test_no_engine_sees_what_none_serves(operation: Any, fields: Any, param: str
 
 
 def test_an_engine_sees_what_is_served() -> None:
-    given: dict[str, Any] = {"tools": [TOOL], "system": "Be brief.", "stop_sequences": ["."], "top_p": 0}
+    given: dict[str, Any] = {
+        "tools": [TOOL],
+        "system": "Be brief.",
+        "stop_sequences": ["."],
+        "top_p": 0,
+    }
     kept = MESSAGES.allowed(messages(**given, cache_salt="x", priority=-1, top_k=None))
     body = messages(**given, top_k=1)
     del body["model"], body["top_p"]
