@@ -11,12 +11,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from inference.agent.engines.cache_news import Removed, Stored
 from inference.agent.outbox import residency_change
 from inference.agent.scheduler.queue import Queue, Request
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import WarmPrefixes
-from inference.link.wire import EngineStats, ModelInfo, Prefix, Stats
+from inference.link.wire import EngineStats, ModelInfo, Others, Prefix, Stats
 from inference.operations.beginnings import FAR_STRIDE, MAX_MARKS, NEAR_CHARS, STRIDE
 from tests.bench.simulation.traces import BLOCK_TOKENS, Turn
 
@@ -51,6 +53,7 @@ class Job:
     cached_tokens: int = 0
     could_be_cached: int = 0
     """On one infinite engine."""
+    held_at: float = 0.0
     lost_at: float = 0.0
     resumed_at: float = 0.0
     """When its last engine died, and its first token of another."""
@@ -156,10 +159,14 @@ class Engine:
         )
         change = self._warm.since(self._mark)
         self._mark = change.mark
+        told = Stats(stats, loaded=loaded, evicted=evicted, gained=self._queue.gained(), asks=True)
         if not self.tells:
-            return Stats(stats, loaded=loaded, evicted=evicted)
-        return Stats(stats, loaded=loaded, evicted=evicted, warm=change.warm, cold=change.cold,
-                     anew=change.anew)  # fmt: skip
+            return told
+        return replace(told, warm=change.warm, cold=change.cold, anew=change.anew)
+
+    def hear(self, others: Others) -> None:
+        """What other engines served."""
+        self._queue.heard_sum(others.served)
 
     def die(self) -> list[Job]:
         """Its requests, which end nowhere."""
