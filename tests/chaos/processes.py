@@ -1,6 +1,6 @@
 """The processes of a run: started, killed, started again at once, ended for certain.
 
-`gateway.supervisor` is not used: it waits before it starts a process again, as it should.
+`gateway.local.supervisor` is not used: it waits before it starts a process again, as it should.
 """
 
 from __future__ import annotations
