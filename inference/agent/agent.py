@@ -43,6 +43,7 @@ from inference.agent.keeping import KEPT_BYTES, Keeping
 from inference.agent.link import Link
 from inference.agent.outbox import too_long
 from inference.agent.progress import Progress
+from inference.agent.report_times import Report, ReportTimes
 from inference.agent.scheduler.queue import Queue, Request
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import Change, WarmPrefixes
@@ -69,9 +70,9 @@ from inference.tracing import Attributes, Tracer
 
 log = structlog.get_logger(__name__)
 
-STATS_INTERVAL_S = 1.0
 TICK_S = 0.1
-"""How often shares are charged, usage is reported, and answers that don't stream show progress."""
+"""How often shares are charged, usage is reported, and answers that don't stream show progress; and
+how exactly reports of the engine's state are timed."""
 
 MAX_AWAITED = 64
 """Adapters that are told to have requests waiting for them."""
@@ -158,16 +159,13 @@ class Agent:
         hangs, or the journal cannot be written: what can't be billed isn't generated."""
         self._bootstrap = frozenset(gateways)
         self._follow([])
-        published_at = time.monotonic()
+        times = ReportTimes(self._engine.info.kv_tokens, time.monotonic())
         hung = asyncio.create_task(until_hung(self._engine, self._hung_after_s, self._is_busy))
         try:
             while self._engine.alive and not self._failed and not hung.done():
                 await asyncio.sleep(TICK_S)
                 self._tick()
-                if time.monotonic() - published_at >= STATS_INTERVAL_S:
-                    published_at = time.monotonic()
-                    self._publish()
-                    self._watch.look()
+                self._report(times)
             if not self._failed:
                 self._note_failure(HUNG if self._engine.alive else DIED)
                 await self._say_why()
@@ -670,6 +668,17 @@ class Agent:
             if not link.open:
                 task.cancel()
                 del self._links[url]
+
+    def _report(self, times: ReportTimes) -> None:
+        stats = self.stats()
+        match times.due(stats, time.monotonic()):
+            case Report.WHOLE:
+                self._publish()
+                self._watch.look()
+            case Report.LOAD:
+                for link, _ in self._links.values():
+                    if link.open and link.version >= SUMS_SINCE:
+                        link.post(wire.Stats(stats, self._run_id, between=True))
 
     def _publish(self) -> None:
         stats, gained, source = self.stats(), self._queue.gained(), self._source()

@@ -156,7 +156,13 @@ def _merged(old: Stats, new: Stats) -> Stats:
     gained = dict(old.gained)
     for name, more in new.gained.items():
         gained[name] = gained.get(name, 0.0) + more
-    return msgspec.structs.replace(new, served=old.served | new.served, gained=gained)
+    return msgspec.structs.replace(
+        new,
+        served=old.served | new.served,
+        gained=gained,
+        between=old.between and new.between,
+        asks=old.asks if new.asks is None else new.asks,
+    )
 
 
 def _parts(stats: Stats) -> Iterator[Stats]:

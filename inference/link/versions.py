@@ -67,6 +67,7 @@ FIELDS: Mapping[type, Mapping[str, int]] = {
         "cold": 4,
         "anew": 4,
         "gained": 6,
+        "between": 6,
         "asks": 6,
     },
     wire.UsageAck: {"attempts": 2},

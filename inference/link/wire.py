@@ -581,7 +581,7 @@ class Cancel(Frame, tag="cancel", frozen=True):
 
 
 class Stats(Frame, tag="stats", frozen=True):
-    """Agent to gateway: once a second and on change of residency.
+    """Agent to gateway: once a second, on change of residency, and since SUMS_SINCE `between`.
 
     `served` holds, for each tenant whose figure changed since the last frame on this link, the
     service that it received from this engine since the agent's start (`run`): tokens over weight,
@@ -604,6 +604,8 @@ class Stats(Frame, tag="stats", frozen=True):
     """Nothing that was said to be warm before still counts."""
     gained: dict[str, float] = {}
     """By how much each tenant's figure grew since the last frame, instead of `served`."""
+    between: bool = False
+    """Said between two reports, because the engine's load changed."""
     asks: bool | None = None
     """Whether it is this gateway that is to tell the engine what the others served (`Others`), or
     only how many they are; None: neither."""

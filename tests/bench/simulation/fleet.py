@@ -1,9 +1,9 @@
 """Gateways, engines and clients in virtual time, and what came of it.
 
-Each gateway has its own view of every engine (`EngineState`), as in the product, and is told by
-each engine once a second; what it decides is `routing.choose`. Beside the fleet runs one infinite
-engine, which is given every request in the same order: what it would have found in its cache and
-which adapters it would have had to load, with all places of the fleet.
+Each gateway has its own view of every engine (`EngineState`), as in the product, and hears of each
+when agents tell; what it decides is `routing.choose`. Beside the fleet runs one infinite engine,
+which is given every request in the same order: what it would have found in its cache and which
+adapters it would have had to load, with all places of the fleet.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from functools import partial
 
 import msgspec
 
+from inference.agent.report_times import SOONER_S
 from inference.errors import NoEngine
 from inference.gateway.fleet.service import FleetService
 from inference.gateway.routing.engine_state import EngineState, Needs
@@ -27,7 +28,7 @@ from tests.bench.simulation.engine import KV_TOKENS, MODEL, PLACES, Engine, Job
 from tests.bench.simulation.gateway import HOLDING, Gateway, Router, retry_after_s
 from tests.bench.simulation.traces import BLOCK_TOKENS, Turn
 
-REPORT_S = 1.0
+SAMPLE_S = 1.0
 DETECT_S = 0.5
 """Until an engine's death is known and its requests are sent on."""
 
@@ -215,7 +216,7 @@ class Fleet:
                 self.at(engines_come_s * (1 + number) / engines, partial(self._join, engine))
             else:
                 self._join(engine, 0.0)
-        self.at(REPORT_S, self._sample)
+        self.at(SAMPLE_S, self._sample)
 
     def at(self, when: float, call: Callable[[float], None]) -> None:
         """Call it then, with that."""
@@ -364,25 +365,26 @@ class Fleet:
         for gateway in self.gateways:
             gateway.join(engine.id, self._info, tells=self._tells)
             self._take_up(gateway, now)
-        self.at(now + self._rng.random() * REPORT_S, partial(self._report, engine))
+        self.at(now + self._rng.random() * SOONER_S, partial(self._report, engine))
 
     def _report(self, engine: Engine, now: float) -> None:
         if not engine.alive:
             return
-        frame = engine.report()
-        for gateway in self.gateways:
-            gateway.hear(engine.id, frame)
-        listener = self._listeners[engine.id]
-        self._service.heard(listener, frame.gained, now)
-        if others := self._service.answer(listener, asks=True):
-            engine.hear(others)
-        self.at(now + REPORT_S, partial(self._report, engine))
+        if (frame := engine.report(now)) is not None:
+            for gateway in self.gateways:
+                gateway.hear(engine.id, frame)
+            if frame.asks:
+                listener = self._listeners[engine.id]
+                self._service.heard(listener, frame.gained, now)
+                if others := self._service.answer(listener, asks=True):
+                    engine.hear(others)
+        self.at(now + SOONER_S, partial(self._report, engine))
 
     def _sample(self, now: float) -> None:
         if self._counting:
             alive = [one for one in self.engines.values() if one.alive]
             self.figures.held.append([one.held_tokens for one in alive])
-        self.at(now + REPORT_S, self._sample)
+        self.at(now + SAMPLE_S, self._sample)
 
 
 def endless(session: Callable[[], Iterator[Turn]]) -> Iterator[Turn]:

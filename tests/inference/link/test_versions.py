@@ -60,6 +60,7 @@ NEW_FRAMES: list[Frame] = [
         b"c" * 8,
         True,
         {"acme": 1.5},
+        True,
         False,
     ),
     wire.Others(2, {"acme": 1.5}),
