@@ -167,10 +167,10 @@ def _merged(old: Stats, new: Stats) -> Stats:
 
 def _parts(stats: Stats) -> Iterator[Stats]:
     """Frames that say together what this one does."""
-    served = _batches(stats.served.items(), MAX_SERVED)
-    gained = _batches(stats.gained.items(), MAX_SERVED)
-    for some, more in list(zip_longest(served, gained, fillvalue=[])) or [([], [])]:
-        yield msgspec.structs.replace(stats, served=dict(some), gained=dict(more))
+    items = _batches(stats.served.items(), MAX_SERVED), _batches(stats.gained.items(), MAX_SERVED)
+    nobody: list[tuple[str, float]] = []
+    for served, gained in list(zip_longest(*items, fillvalue=nobody)) or [(nobody, nobody)]:
+        yield msgspec.structs.replace(stats, served=dict(served), gained=dict(gained))
 
 
 def _packed(values: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from math import sqrt
 
 from inference.gateway.routing.engine_state import Needs
 
@@ -48,7 +49,7 @@ class _Window:
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        self._total = self._requests = 0
+        self._total, self._requests = 0, 0.0
 
     def note(self, home: int, tokens: int) -> None:
         tokens = min(max(tokens, LEAST_TOKENS), WINDOW_TOKENS)
@@ -58,12 +59,12 @@ class _Window:
         if self._total > WINDOW_TOKENS:
             halves = {one: count // 2 for one, count in self._counts.items()}
             self._counts = {one: half for one, half in halves.items() if half >= LEAST_TOKENS}
-            self._requests = self._requests * sum(self._counts.values()) // self._total
-            self._total = sum(self._counts.values())
+            left = sum(self._counts.values())
+            self._requests, self._total = self._requests * left / self._total, left
 
     def share(self, home: int) -> float:
         """Of all tokens, from 0 to 1: what chance can't have added."""
         if not (count := self._counts.get(home, 0)):
             return 0.0
-        requests = count * self._requests / self._total
-        return max(0.0, 1 - SURE * requests**-0.5) * count / self._total
+        share = count / self._total
+        return share * max(0.0, 1 - SURE / sqrt(share * self._requests))

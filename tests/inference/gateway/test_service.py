@@ -65,7 +65,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Counter[str]()
     fleet.heard(second, {f"t{i}": 1.0 + i for i in range(10)}, 1.0)
     for at in range(2, 9):
-        told += Counter((fleet.answer(first, asks=True) or Others(2)).served)  # type: ignore[arg-type]
+        told += Counter((fleet.answer(first, asks=True) or Others(2)).served)
         fleet.heard(second, {}, float(at))
     assert told == {"t9": 10, "t8": 9, "t7": 8}
 
@@ -93,12 +93,14 @@ def test_each_engine_hears_of_all_that_the_others_gave_once(
         fleet = FleetService()
         engines = [fleet.join(f"e{i}") for i in range(3)]
         heard = [Counter[str]() for _ in engines]
+        for engine in engines:
+            fleet.answer(engine, asks=True)
         for at in range(len(gains) + 5):
             for number, engine in enumerate(engines):
                 mine = gains[at : at + 1] if at < len(gains) and gains[at][0] == number else []
                 fleet.heard(engine, {tenant: float(more) for _, tenant, more in mine}, float(at))
                 if (others := fleet.answer(engine, asks=True)) is not None:
-                    heard[number].update(others.served)  # type: ignore[arg-type]
+                    heard[number].update(others.served)
                     assert len(others.served) <= 2 * tenants_at_once
     for number in range(3):
         expected = Counter[str]()
