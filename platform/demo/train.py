@@ -27,9 +27,8 @@ from transformers import (
 )
 
 from demo import MODEL_NAME, Artefacts
-from demo.data import Dialogue, dialogues
+from demo.data import dialogues
 from demo.tokenizer import CONTEXT, Example, train_tokenizer
-from demo.tools import tool_dialogues
 from demo.voices import COURSES
 
 SEED = 7
@@ -62,17 +61,13 @@ class Plan:
 
     base: Schedule
     adapters: dict[str, Schedule]
-    tools: Schedule
-    """Last, and so light that the adapters, made for the base as it was before, still answer."""
 
     @property
     def steps(self) -> dict[str, int]:
         """Optimiser steps of each model by its name."""
-        return (
-            {"base": self.base.steps}
-            | {name: schedule.steps for name, schedule in self.adapters.items()}
-            | {"tools": self.tools.steps}
-        )
+        return {"base": self.base.steps} | {
+            name: schedule.steps for name, schedule in self.adapters.items()
+        }
 
 
 PLAN = Plan(
@@ -82,7 +77,6 @@ PLAN = Plan(
         "pirate": Schedule(160, peak=8e-3),
         "extract": Schedule(130, peak=5e-3),
     },
-    tools=Schedule(50, peak=6e-4, warmup=10),
 )
 
 
@@ -97,7 +91,6 @@ def make(artefacts: Artefacts, seed: int, plan: Plan, report: Report) -> None:
     make_base(artefacts.base, tokenizer, seed, plan.base, report)
     for name, schedule in plan.adapters.items():
         make_adapter(artefacts, name, seed, schedule, report)
-    teach_tools(artefacts.base, seed, plan.tools, report)
 
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
@@ -117,24 +110,11 @@ def make_base(
     """Train the base model and save it with its tokenizer."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(llama_config(tokenizer))
-    train(model, voiced(tokenizer, "base", seed), schedule, _stage(report, "base"))
+    train(model, batches(tokenizer, "base", seed), schedule, _stage(report, "base"))
     model.to(STORED)
     model.generation_config = generation_config(tokenizer)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    _declare_float32(folder / "config.json")
-
-
-def teach_tools(folder: Path, seed: int, schedule: Schedule, report: Report) -> None:
-    """Go on with the base model as it is stored."""
-    torch.manual_seed(seed)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    stream = tool_dialogues(f"{seed}-tools")
-    examples = batches(tokenizer, stream, Random(f"{seed}-tools-batches"))
-    train(model, examples, schedule, _stage(report, "tools"))
-    model.to(STORED)
-    model.save_pretrained(folder)
     _declare_float32(folder / "config.json")
 
 
@@ -146,7 +126,7 @@ def make_adapter(
     tokenizer = PreTrainedTokenizerFast.from_pretrained(artefacts.base)
     model = LlamaForCausalLM.from_pretrained(artefacts.base, dtype=torch.float32)
     adapted = get_peft_model(model, lora_config())
-    train(model, voiced(tokenizer, name, seed), schedule, _stage(report, name))
+    train(model, batches(tokenizer, name, seed), schedule, _stage(report, name))
     save_adapter(adapted, artefacts.adapters[name])
 
 
@@ -219,16 +199,10 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 """Token ids (rows, length), padded on the right, and which of them are learned."""
 
 
-def voiced(tokenizer: PreTrainedTokenizerFast, name: str, seed: int) -> Iterator[Batch]:
-    """The batches of one voice."""
+def batches(tokenizer: PreTrainedTokenizerFast, name: str, seed: int) -> Iterator[Batch]:
+    """Endless batches of about BATCH_TOKENS for one voice, rows of like length together."""
+    rng = Random(f"{seed}-{name}-batches")
     stream = dialogues(f"{seed}-{name}", COURSES[name])
-    return batches(tokenizer, stream, Random(f"{seed}-{name}-batches"))
-
-
-def batches(
-    tokenizer: PreTrainedTokenizerFast, stream: Iterator[Dialogue], rng: Random
-) -> Iterator[Batch]:
-    """Endless batches of about BATCH_TOKENS, rows of like length together."""
     while True:
         pool = sorted(
             (Example(tokenizer, dialogue) for dialogue in islice(stream, POOL)),

@@ -30,7 +30,7 @@ def few() -> Plan:
     from demo.train import Plan, Schedule
 
     adapters = {name: Schedule(2, 1e-3) for name in ("support", "pirate", "extract")}
-    return Plan(base=Schedule(3, 1e-3), adapters=adapters, tools=Schedule(2, 1e-3))
+    return Plan(base=Schedule(3, 1e-3), adapters=adapters)
 
 
 @pytest.fixture(scope="module")
