@@ -35,8 +35,8 @@ SUPPORT = TENANTS[0]
 
 def bounded(case: Any) -> Any:
     """The case with a bound on the text in its tool's arguments. The demo was taught no calls: it
-    wants to end its answer within the text, where the schema allows no end but a quotation mark, and
-    so goes on until the context is full."""
+    wants to end its answer within the text, where the schema allows no end but a quotation mark,
+    and so goes on until the context is full."""
 
     def build(config: ComplianceConfig) -> dict[str, Any]:
         body: dict[str, Any] = case.build_request(config)
