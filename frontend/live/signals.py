@@ -23,6 +23,7 @@ MINUTE_S = 60.0
 DAY_S = 86_400.0
 LIMITS_S = 2.0
 ROLLOUTS_S = 3.0
+USAGE_S = 3.0
 
 
 class Signals:
@@ -104,6 +105,10 @@ class Signals:
         """A tenant's limits, the usage of per-minute limits, and the current day."""
         day = now // DAY_S
         return {key: (self._changes_of(key), self._use_of(key, now), day) for key in keys}
+
+    def usage(self, keys: Sequence[Key], now: float) -> Values:
+        """When a request of the tenant last began or was written to the ledger."""
+        return {key: max(self._used_at.get(one, 0.0) for one in (0, key.tenant_id)) for key in keys}
 
     def _changes_of(self, key: Key) -> tuple[int, int]:
         return self._changes[key.tenant_id], self._changes[0]

@@ -13,6 +13,7 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponseBadRequest, HttpResponseBase, JsonResponse
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path
+from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
@@ -40,8 +41,12 @@ def engines(request: HttpRequest, caller: Caller) -> Shown:
 
 
 def steps(request: HttpRequest, caller: Caller) -> Shown:
-    found = overview_page.steps(overview_page.progress(caller.tenant))
+    found = overview_page.steps(overview_page.progress(caller.tenant), caller)
     return "overview_steps.html", {"steps": found, "slug": caller.tenant.slug}
+
+
+def usage(request: HttpRequest, caller: Caller) -> Shown:
+    return "overview_figures.html", overview_page.figures(caller, timezone.now())
 
 
 def limits(request: HttpRequest, caller: Caller) -> Shown:
@@ -131,6 +136,7 @@ def _of_all(topic: str, view: Callable[..., HttpResponseBase]) -> URLPattern:
 OF_TENANT: Sequence[URLPattern] = [
     _of_tenant("engines", _part(engines)),
     _of_tenant("steps", _part(steps)),
+    _of_tenant("usage", _part(usage)),
     _of_tenant("limits", _part(limits)),
     _of_tenant("requests", requests),
 ]

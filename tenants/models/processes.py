@@ -12,11 +12,19 @@ from django.db.models.functions import Now
 
 from tenants.directory.registry import ALIVE_S
 
+LOST_FOR = timedelta(hours=1)
+"""How long a gateway that is gone is told of: it may have got another address."""
+
 
 class GatewayProcessQuerySet(models.QuerySet["GatewayProcess"]):
     def alive(self) -> GatewayProcessQuerySet:
         """Those heard of lately; the database's clock counts."""
         return self.filter(heartbeat_at__gt=Now() - timedelta(seconds=ALIVE_S))
+
+    def lost(self) -> GatewayProcessQuerySet:
+        """Those that have gone silent without saying that they stop, within LOST_FOR."""
+        silent = self.filter(heartbeat_at__lte=Now() - timedelta(seconds=ALIVE_S))
+        return silent.filter(heartbeat_at__gt=Now() - LOST_FOR)
 
     def engines_of(self) -> dict[str, int]:
         """How many engines take new work, by the digest of their revision: each connects to every

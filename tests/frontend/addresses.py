@@ -27,7 +27,6 @@ PASSING = frozenset(
         "console",
         "join",
         "invitation",
-        "keys-rotate",
         "openid_connect_callback",
         "operate_engines-drain",
         "playground-conversation",
