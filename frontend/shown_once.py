@@ -62,7 +62,7 @@ def render(
 
 def _taken(request: HttpRequest) -> Shown | None:
     try:
-        text = _cipher().decrypt(request.COOKIES.get(COOKIE, ""), ttl=LASTS_S)
+        text = _cipher().decrypt(request.COOKIES.get(COOKIE, "").encode(), ttl=LASTS_S)
     except InvalidToken:
         return None
     shown = msgspec.json.decode(text, type=Shown)

@@ -81,6 +81,7 @@ OPERATE: list[URLPattern | URLResolver] = [
     ),
     path("requests", all_requests.requests, name="operate_requests"),
     path("usage", all_usage.usage, name="operate_usage"),
+    path("usage/csv", all_usage.export, name="operate_usage-export"),
     path("models", models.models, name="operate_models"),
     path("models/<int:pk>", models.model, name="operate_models-one"),
     path("models/<int:pk>/roll-out", rollouts.start, name="operate_rollouts-start"),

@@ -21,6 +21,7 @@ from tests.browser.people import (
     go,
     join,
     live_state,
+    open_account,
     sign_in,
 )
 from tests.browser.playground import ask, foot, pane
@@ -34,6 +35,7 @@ STEP_S = 30
 
 
 def sign_out(page: Page) -> None:
+    open_account(page)
     follow(page, page.get_by_role("button", name="Sign out"))
 
 

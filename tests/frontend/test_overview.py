@@ -84,9 +84,27 @@ def test_a_developer_sees_his_own_usage(tenant: Tenant, key: ApiKey, developer: 
     assert "by keys that you made" in page.content.decode()
 
 
-def test_a_viewer_who_can_make_no_keys_sees_no_figures(tenant: Tenant) -> None:
-    page = client_of(tenant, "viewer").get(address(tenant, "overview"))
-    assert "month" not in page.context and page.status_code == 200
+def test_a_viewer_sees_the_tenants_figures_and_is_offered_nothing_else(
+    tenant: Tenant, key: ApiKey
+) -> None:
+    event = spend(key, timezone.now())
+    viewer = client_of(tenant, "viewer")
+    page = viewer.get(address(tenant, "overview"))
+    assert page.context["month"]["requests"] == 1 and "budgets" in page.context
+    assert "Upload one" not in page.text and "Quick start" not in page.text
+    assert "Set one" not in page.text
+    usage = viewer.get(address(tenant, "usage"))
+    assert [row["requests"] for _, row in usage.context["rows"]] == [1]
+    assert viewer.get(address(tenant, f"requests/{event.id}")).status_code == 404
+
+
+def test_the_figures_follow_what_is_used(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    shown = admin.get(address(tenant, "overview")).text
+    assert 'topic="usage"' in shown and f'src="{address(tenant, "live/usage")}"' in shown
+    before = admin.get(address(tenant, "live/usage")).json()["html"]
+    spend(key, timezone.now())
+    after = admin.get(address(tenant, "live/usage")).json()["html"]
+    assert "<dd>0</dd>" in before and "<dd>1</dd>" in after
 
 
 def test_the_last_24_hours_and_the_month_are_told_apart(

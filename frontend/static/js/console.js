@@ -65,6 +65,13 @@ document.addEventListener("input", (event) => {
   for (const one of list?.children ?? []) one.hidden = !one.textContent.toLowerCase().includes(words);
 });
 
+// Drafts of this tab are not for whoever signs in next.
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("[data-signs-out]")) return;
+  document.documentElement.toggleAttribute("data-signing-out", true);
+  sessionStorage.clear();
+});
+
 // What was done is told for a moment, and longer while somebody is at it; what went wrong stays.
 const TOAST_MS = 8000;
 for (const toast of document.querySelectorAll(".toast:not(.error, .warning)")) {

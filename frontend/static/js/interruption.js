@@ -3,6 +3,7 @@ import { clock } from "./format.js";
 
 const INTERRUPTED_MS = 3000; // a connection that is back within it is only an indicator's matter
 let timer;
+let told;
 
 export function interrupted() {
   timer ??= setTimeout(tell, INTERRUPTED_MS);
@@ -11,12 +12,14 @@ export function interrupted() {
 export function restored() {
   clearTimeout(timer);
   timer = undefined;
-  document.getElementById("offline").hidden = true;
+  told?.remove();
 }
 
 function tell() {
-  const told = document.getElementById("offline");
   const since = clock.format(Date.now() - INTERRUPTED_MS);
+  told = document.createElement("p");
+  told.className = "offline";
+  told.setAttribute("role", "alert");
   told.textContent = `No connection to the gateway since ${since}. This page may be out of date. Trying again…`;
-  told.hidden = false;
+  (document.querySelector("main") ?? document.body).prepend(told);
 }

@@ -6,6 +6,7 @@ const name = (user, address = location.pathname + location.search) => MINE(user)
 const STILL_WANTED_MS = 10 * 60_000; // an answer that nobody waited for any longer is not begun anew
 
 export function keep(user, state) {
+  if (document.documentElement.hasAttribute("data-signing-out")) return;
   const text = JSON.stringify({ ...state, at: Date.now() });
   try {
     sessionStorage.setItem(name(user), text);
