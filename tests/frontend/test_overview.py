@@ -32,10 +32,10 @@ def developer(tenant: Tenant) -> Client:
 @pytest.mark.parametrize(
     ("left", "per_s", "words"),
     [
-        (0, 1.0, "Used up: requests are refused until 21 May 00:00 UTC."),
-        (-5, 0.0, "Used up: requests are refused until 21 May 00:00 UTC."),
+        (0, 1.0, "Used up: requests are refused until 21 May 2026, 00:00 UTC."),
+        (-5, 0.0, "Used up: requests are refused until 21 May 2026, 00:00 UTC."),
         (100, 0.0, "Nothing was used in the last 24 hours."),
-        (3600, 1.0, "Used up on 20 May at 13:00 UTC, at the pace of the last 24 hours."),
+        (3600, 1.0, "Used up on 20 May 2026, 13:00 UTC, at the pace of the last 24 hours."),
         (43_200, 1.0, "Lasts until it renews, at the pace of the last 24 hours."),
         (10**18, 1e-9, "Lasts until it renews, at the pace of the last 24 hours."),
     ],
@@ -56,7 +56,7 @@ def test_admins_see_what_is_spent_of_each_budget(
     with django_assert_max_num_queries(12):
         page = client.get(address(tenant, "overview"))
     month, day = page.context["budgets"]
-    assert (month.used, month.limit, month.text) == (33, 50_000_000, "0.000033 of 50.00 USD")
+    assert (month.used, month.limit, month.text) == (33, 50_000_000, "$0.000033 of $50.00")
     assert (day.used, day.limit, day.text) == (214, 214, "214 of 214")
     assert day.outlook.startswith("Used up: requests are refused until")
     text = page.content.decode()

@@ -128,7 +128,7 @@ def test_figures_are_the_tenants_and_compared(tenant: Tenant, key: ApiKey, admin
         ("60", "+500 % on the period before"),
         ("40", "as before"),
         ("7", "\u221250 % on the period before"),
-        ("0.000016", "+26 % on the period before"),
+        ("$0.000016", "+26 % on the period before"),
     ]
 
 
