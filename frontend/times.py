@@ -16,7 +16,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
-from tenants.api.v1 import EARLIEST, LATEST
+from tenants.api.openai.views import EARLIEST, LATEST
 
 ZONE_COOKIE = "zone"
 """Set by `static/js/console.js`: the browser's time zone, or `UTC` where somebody prefers that."""

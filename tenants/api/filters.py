@@ -20,7 +20,7 @@ from tenants.models import (
     State,
     Tenant,
 )
-from tenants.models.quarantine import Decision
+from tenants.models.fleet.quarantine import Decision
 
 
 class FilterSet(filters.FilterSet):  # type: ignore[misc]
