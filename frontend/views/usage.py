@@ -75,7 +75,13 @@ class UsageForm(forms.Form):
 
     def __init__(self, data: Any, by: Mapping[str, str]) -> None:
         super().__init__(data)
+        self.by = by
         self.fields["by"].choices = list(by.items())  # type: ignore[attr-defined]
+
+    def question(self, now: datetime) -> Question:
+        """What is asked; the default if the form is invalid."""
+        usual = next(iter(self.by))
+        return Question.of(self.cleaned_data if self.is_valid() else {}, now, usual)
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = self.cleaned_data
@@ -113,14 +119,12 @@ class Question:
     show: str
 
     @classmethod
-    def of(cls, form: UsageForm, now: datetime) -> Question:
-        """The period and grouping of a form; the default if the form is invalid."""
-        given: Mapping[str, Any] = form.cleaned_data if form.is_valid() else {}
+    def of(cls, given: Mapping[str, Any], now: datetime, usual: str = "adapter") -> Question:
+        """The period and grouping that are given; by default by the `usual` group."""
         period = given.get("period") or "7d"
         start, end = _bounds(period, given, now)
         until = month_end(now) if end > now else end
-        first, _ = form.fields["by"].choices[0]  # type: ignore[attr-defined]
-        by, show = given.get("by") or first, given.get("show") or "tokens"
+        by, show = given.get("by") or usual, given.get("show") or "tokens"
         return cls(period, start, end, until, by, show)
 
     @property
@@ -224,7 +228,7 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
     Of the whole tenant or of the caller's own keys, depending on permissions.
     """
     form, used = UsageForm(request.GET, BY), caller.usage()
-    asked = Question.of(form, timezone.now())
+    asked = form.question(timezone.now())
     context = {
         "own": not caller.sees_all_sums,
         "may_create": caller.may(Permission.EDIT_OWN_KEYS),
@@ -257,7 +261,7 @@ def page(
         "rows": [(names[row[asked.by]], row) for row in rows],
         "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
         "ever": bool(rows) or used.exists(),
-        "by_title": dict(form.fields["by"].choices)[asked.by],  # type: ignore[attr-defined]
+        "by_title": form.by[asked.by],
         "show_title": SHOW[asked.show],
     }
     with timezone.override(UTC):  # its days are the bill's

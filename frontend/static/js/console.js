@@ -37,6 +37,7 @@ document.addEventListener("click", (event) => {
     const target = document.getElementById(opener.dataset.opens);
     if (target instanceof HTMLDialogElement) show(target);
     else openMenu(!target.hasAttribute("data-open"));
+    closeMenus(null);
     return;
   }
   event.target.closest("[data-closes]")?.closest("dialog")?.close();

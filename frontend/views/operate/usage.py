@@ -28,7 +28,7 @@ BY = {"tenant": "tenant", "base_model": "base model", "model": "model"}
 def usage(request: HttpRequest) -> HttpResponse:
     """As a tenant's page; without the platform's own tenants."""
     form = UsageForm(request.GET, BY)
-    asked = Question.of(form, timezone.now())
+    asked = form.question(timezone.now())
     csv = f"{reverse('operate_usage-export')}?{asked.query()}"
     context = {"csv": [(csv, "Usage and costs as CSV")]}
     return page(request, form, asked, used_by_customers(), _names, context, "operate/usage.html")
@@ -39,7 +39,7 @@ def usage(request: HttpRequest) -> HttpResponse:
 def export(request: HttpRequest) -> HttpResponseBase:
     """The same as CSV, all groups, by the buckets of the chart."""
     form = UsageForm(request.GET, BY)
-    asked = Question.of(form, timezone.now())
+    asked = form.question(timezone.now())
     sums = asked.sums(used_by_customers(), asked.bucket, asked.by)
     name = f"usage-{asked.start:%Y-%m-%d}-{asked.by}.csv"
     return download(name, ("start", asked.by, *FIGURES), _rows(asked, sums))
