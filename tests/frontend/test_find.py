@@ -32,7 +32,7 @@ def full(tenant: Tenant) -> Tenant:
 
 
 def test_every_page_of_the_sidebar_has_a_key_of_its_own() -> None:
-    pages = [entry.page for entry in TENANT] + [page for page, _ in OPERATOR]
+    pages = [entry.page for entry in TENANT] + [page for page, *_ in OPERATOR]
     assert sorted(GO) == sorted(pages)
     assert len(set(GO.values())) == len(GO) and "g" not in GO.values()
 

@@ -33,6 +33,7 @@ from tenants.models import (
 from tenants.naming import ISOLATION_TENANTS
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
+from tests.frontend.test_audit import rows
 from tests.frontend.test_lists import ways
 from tests.tenants.making import (
     make_adapter,
@@ -630,9 +631,9 @@ def test_operators_see_what_all_tenants_used_and_cost(operator: Client, tenant: 
     refused = operator.get(reverse("operate_usage"), {"by": "member"})
     assert refused.status_code == 422
     told = operator.get(reverse("operate_usage-export"), {"by": "tenant"})
-    lines = told.getvalue().decode().splitlines()
-    assert lines[0].startswith("start,tenant,requests") and len(lines) == 3
-    assert {line.split(",")[1] for line in lines[1:]} == {"acme", "globex"}
+    head, *lines = rows(told)
+    assert head[:3] == ["start", "tenant", "requests"] and len(lines) == 2
+    assert {line[1] for line in lines} == {"acme", "globex"}
 
 
 def test_a_lost_gateway_is_told_on_top(operator: Client) -> None:

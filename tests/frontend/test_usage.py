@@ -295,5 +295,5 @@ def test_the_csv_is_of_the_same_usage_as_the_page(shared: tuple[Client, Client])
 
 def test_who_has_no_keys_is_told_so(tenant: Tenant, key: ApiKey) -> None:
     spend(key, timezone.now())
-    page = client_of(tenant, "viewer").get(address(tenant, "usage"))
+    page = client_of(tenant, "developer").get(address(tenant, "usage"))
     assert "None of your keys was used yet." in page.content.decode()

@@ -43,14 +43,14 @@ def overview(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     hour = now.replace(minute=0, second=0, microsecond=0)
     day = used_by_customers().sums([], hour - timedelta(days=1), now)
-    alive = list(GatewayProcess.objects.alive())
+    alive, lost = GatewayProcess.objects.alive_and_lost()
     context = {
         "fleet": fleet(),
         "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
         "tops": tops(hour - timedelta(days=7), now),
         "journals": journals(),
         "gateways": alive,
-        "lost": list(GatewayProcess.objects.lost()),
+        "lost": lost,
         "limits": limits(len(alive)),
         **counts(),
         "failures": failures(UsageEvent.objects.all(), now),

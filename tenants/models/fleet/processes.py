@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.db import models
+from django.db.models import ExpressionWrapper, Q
 from django.db.models.functions import Now
 
 from tenants.directory.registry import ALIVE_S
@@ -21,10 +22,14 @@ class GatewayProcessQuerySet(models.QuerySet["GatewayProcess"]):
         """Those heard of lately; the database's clock counts."""
         return self.filter(heartbeat_at__gt=Now() - timedelta(seconds=ALIVE_S))
 
-    def lost(self) -> GatewayProcessQuerySet:
-        """Those that have gone silent without saying that they stop, within LOST_FOR."""
-        silent = self.filter(heartbeat_at__lte=Now() - timedelta(seconds=ALIVE_S))
-        return silent.filter(heartbeat_at__gt=Now() - LOST_FOR)
+    def alive_and_lost(self) -> tuple[list[GatewayProcess], list[GatewayProcess]]:
+        """Those that are alive, and those that have gone silent within LOST_FOR without saying that
+        they stop."""
+        lately = Q(heartbeat_at__gt=Now() - timedelta(seconds=ALIVE_S))
+        found = self.filter(heartbeat_at__gt=Now() - LOST_FOR)
+        known = [*found.annotate(is_alive=ExpressionWrapper(lately, models.BooleanField()))]
+        alive = [process for process in known if process.is_alive]
+        return alive, [process for process in known if not process.is_alive]
 
     def engines_of(self) -> dict[str, int]:
         """How many engines take new work, by the digest of their revision: each connects to every
