@@ -75,12 +75,12 @@ class UsageForm(forms.Form):
 
     def __init__(self, data: Any, by: Mapping[str, str]) -> None:
         super().__init__(data)
-        self.by = by
+        self.groups = by
         self.fields["by"].choices = list(by.items())  # type: ignore[attr-defined]
 
     def question(self, now: datetime) -> Question:
         """What is asked; the default if the form is invalid."""
-        usual = next(iter(self.by))
+        usual = next(iter(self.groups))
         return Question.of(self.cleaned_data if self.is_valid() else {}, now, usual)
 
     def clean(self) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def page(
         "rows": [(names[row[asked.by]], row) for row in rows],
         "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
         "ever": bool(rows) or used.exists(),
-        "by_title": form.by[asked.by],
+        "by_title": form.groups[asked.by],
         "show_title": SHOW[asked.show],
     }
     with timezone.override(UTC):  # its days are the bill's

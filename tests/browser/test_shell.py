@@ -4,7 +4,7 @@ holds for all tables and dialogs."""
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from demo import MODEL_NAME
 from tests.browser.people import (
@@ -21,8 +21,8 @@ from tests.browser.playground import pane
 
 pytestmark = pytest.mark.stack
 
-SHORT = {"width": 1280, "height": 720}
-TELEPHONE = {"width": 390, "height": 844}
+SHORT = ViewportSize(width=1280, height=720)
+TELEPHONE = ViewportSize(width=390, height=844)
 HELD_MODEL = "one => one.querySelector('[data-field=model]').clientWidth"
 FOCUSED = "document.activeElement.name || document.activeElement.textContent.trim()"
 
@@ -64,8 +64,8 @@ def test_dialogs_toasts_and_secrets(owner: Page, street: Street) -> None:
     street.witness.allow("422 ")
     form = owner.locator("#new-key form")
     form.evaluate("form => { form.noValidate = true; }")
-    owner.get_by_label("Name").fill("x")
-    owner.get_by_label("Call models").uncheck()
+    form.get_by_label("Name").fill("x")
+    form.get_by_label("Call models", exact=True).uncheck()
     follow(owner, form.get_by_role("button", name="Create"))
     assert owner.evaluate(FOCUSED) == "scopes"
     owner.keyboard.press("Escape")
