@@ -1,4 +1,4 @@
-"""A tenant's start page: usage, failures, and the first steps that are left."""
+"""A tenant's start page: health, budgets, failures, and the first steps that are left."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from frontend.pages import tenant_page
+from frontend.views import health
 from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown
 from frontend.views.usage import added_up
@@ -32,7 +33,8 @@ from tenants.models import (
     UsageEvent,
     UsageSum,
 )
-from tenants.models.usage import Outcome, UsageEventQuerySet
+from tenants.models.listed import Outcome
+from tenants.models.usage import UsageEventQuerySet
 from tenants.permissions import Caller, Permission
 
 MAX_EXPIRING = 5
@@ -71,7 +73,7 @@ class Budget:
 
 @tenant_page(Permission.READ_TENANT)
 def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """What the caller may see of usage, budgets and failed requests; the checklist until it is
+    """What the caller may see of health, budgets and failed requests; the checklist until it is
     done; how to send a request."""
     now = timezone.now()
     found = progress(caller.tenant)
@@ -87,6 +89,8 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     if whole or caller.may(Permission.EDIT_OWN_KEYS):
         used = Used.since_month_began(caller, now)
         context |= {"day": used.day, "month": used.month, "own": not whole}
+        context |= health.of_tenant(caller, health.chosen(request), now)
+        context["periods"] = health.PERIODS.values()
     if whole:
         context["budgets"] = budgets(caller.tenant, used, now)
         context["failures"] = failures(UsageEvent.objects.filter(tenant=caller.tenant), now)

@@ -10,6 +10,13 @@ from tenants.models.invitations import Invitation
 from tenants.models.isolation import IsolationCheck
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
+from tenants.models.outcomes import (
+    RefusedRequest,
+    RequestHour,
+    RequestMinute,
+    TotalHour,
+    TotalMinute,
+)
 from tenants.models.pools import PoolRevision, RevisionMinute, Standing, Trial
 from tenants.models.processes import GatewayProcess
 from tenants.models.quarantine import QuarantinedEntry
@@ -49,6 +56,9 @@ __all__ = [
     "PoolRevision",
     "Price",
     "QuarantinedEntry",
+    "RefusedRequest",
+    "RequestHour",
+    "RequestMinute",
     "RevisionMinute",
     "Role",
     "Rollout",
@@ -59,6 +69,8 @@ __all__ = [
     "State",
     "SupersededAttempt",
     "Tenant",
+    "TotalHour",
+    "TotalMinute",
     "Trial",
     "Turn",
     "UploadSession",

@@ -21,7 +21,7 @@ from inference.errors import BY_CODE
 from inference.link.wire import Usage
 from tenants.billing.receipts import describe, signer, verify
 from tenants.models import ApiKey, Membership, Tenant, UsageEvent
-from tenants.models.usage import REASONS, Mark, Outcome
+from tenants.models.listed import REASONS, Mark, Outcome
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
 from tests.tenants.spending import spend

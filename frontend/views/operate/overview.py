@@ -18,6 +18,7 @@ from django.views.decorators.http import require_GET, require_POST
 from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend.pages import operator_page
+from frontend.views import health
 from frontend.views.overview import failures
 from tenants import isolation
 from tenants.billing.drift import Drift
@@ -55,6 +56,8 @@ def overview(request: HttpRequest) -> HttpResponse:
         "failures": failures(UsageEvent.objects.all(), now),
         "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
         "currency": settings.CURRENCY.upper(),
+        "periods": health.PERIODS.values(),
+        **health.of_all(health.chosen(request), now),
     }
     return render(request, "operate/overview.html", context)
 

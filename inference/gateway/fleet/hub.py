@@ -36,6 +36,7 @@ from inference.gateway.fleet.requests import KEPT_BYTES, Requests, choose_link
 from inference.gateway.fleet.stream import Stream
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
+from inference.gateway.measuring.outcomes import Outcomes
 from inference.gateway.measuring.traffic import Counted
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.pools import Pool, Revisions
@@ -87,7 +88,8 @@ class Hub:
     ) -> None:
         """`gateway_id` is the base URL under which engines reach this process; `holding` says what
         may wait for an engine here, nothing if None. So many bytes of bodies are kept at most, for
-        their requests to move to other engines. What these tenants ask is not counted as traffic.
+        their requests to move to other engines. What these tenants ask is not counted as traffic, and not
+        among the outcomes of requests.
         """
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
@@ -103,6 +105,7 @@ class Hub:
         self._suspects = Suspects()
         self.measures = measures or Measures()
         """What is measured of its requests."""
+        self.outcomes = Outcomes(uncounted)
         self.orphans = Orphans(dispatches)
         self.closed = asyncio.Event()
         """Set when nothing new is taken any more."""
