@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from inference.errors import BY_CODE, ClientDisconnected, InferenceError
 from tenants.models import RefusedRequest, Tenant, UsageEvent
 from tenants.models.listed import Mark, Outcome
 from tenants.models.outcomes import RefusedRequestQuerySet
@@ -75,6 +76,50 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """One request of the list, with its error, if it ended in one that is known."""
+
+    event: Listed
+    error: RefusedRequest | None
+
+    @property
+    def billed(self) -> UsageEvent | None:
+        """It in the ledger, if it is there."""
+        return self.event if isinstance(self.event, UsageEvent) else None
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.billed.outcome if self.billed else Outcome(self.event.outcome)
+
+    @property
+    def status(self) -> int:
+        """Of HTTP, as its client got it; of one that was cut off, as it would have."""
+        if self.error is not None:
+            return self.error.status
+        if self.outcome in (Outcome.ANSWERED, Outcome.CUT):
+            return 200
+        if self.outcome == Outcome.CANCELLED:
+            return ClientDisconnected.http_status
+        return BY_CODE.get(self.code, InferenceError).http_status
+
+    @property
+    def code(self) -> str:
+        """The error's code, or the finish reason."""
+        if self.error is not None:
+            return self.error.code
+        return self.billed.finish_reason if self.billed else ""
+
+    @property
+    def message(self) -> str:
+        """What the error says, as far as that is known; empty where there is none."""
+        if self.error is not None:
+            return self.error.message
+        if self.outcome != Outcome.FAILED:
+            return ""
+        return (BY_CODE.get(self.code, InferenceError).__doc__ or "").strip()
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """One page of the list."""
 
@@ -85,6 +130,9 @@ class Found:
     """The mark after which the next page begins; empty at the end."""
     looked_to: datetime | None = None
     """The end of the scanned range, if the scan stopped before the end of the list."""
+
+    def entries(self) -> list[Entry]:
+        return [Entry(event, self.errors.get(event.id)) for event in self.events]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""How a gateway adds what became of its requests to what the database has: by minute and by hour, in
-detail and as totals of each tenant and of the installation, and each that was refused."""
+"""How a gateway adds what became of its requests to what the database has: by minute and by hour,
+in detail and as totals of each tenant and of the installation, and each that was refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import itemgetter
 
 import msgspec
 
-from inference.gateway.measuring.outcomes import Group, Tally, Refusal
+from inference.gateway.measuring.outcomes import Group, Refusal, Tally
 from inference.gateway.measuring.sums import BUCKETS
 
 BATCH = 200

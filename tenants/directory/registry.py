@@ -10,7 +10,7 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from inference.gateway.fleet.demand import Demand
-from inference.gateway.measuring.outcomes import Group, Tally, Refusal
+from inference.gateway.measuring.outcomes import Group, Refusal, Tally
 from inference.gateway.measuring.traffic import Traffic
 from inference.link.wire import ModelInfo
 from tenants.database import ANSWER_S, Database

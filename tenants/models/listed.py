@@ -1,4 +1,4 @@
-"""What the lists of requests have in common: those in the ledger, and those that were turned away."""
+"""What requests in the ledger and those that were refused have in common (`tenants.listing`)."""
 
 from __future__ import annotations
 

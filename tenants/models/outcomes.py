@@ -9,7 +9,7 @@ Figures of the same group add up, over any time: also times, which are counted b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeVar
 

@@ -1,4 +1,4 @@
-"""One request: its timeline, its cost, and its receipt, or why it was refused. Never its content."""
+"""One request: its timeline, cost and receipt, or why it was refused. Never its content."""
 
 from __future__ import annotations
 

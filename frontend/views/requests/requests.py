@@ -18,10 +18,8 @@ from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
 from frontend.times import Moment
-from frontend.views.requests.request import reason
-from inference.errors import BY_CODE, ClientDisconnected
-from tenants.listing import HORIZON, OUTCOMES, Filter, Found, Listed, Where, mark_of
-from tenants.models import Adapter, ApiKey, BaseModel, RefusedRequest, Tenant, UsageEvent
+from tenants.listing import HORIZON, OUTCOMES, Entry, Filter, Found, Where, mark_of
+from tenants.models import Adapter, ApiKey, BaseModel, Tenant
 from tenants.models.listed import Outcome
 from tenants.permissions import Caller, Permission
 
@@ -146,71 +144,26 @@ def search(form: RequestFilter, where: Where, before: str = "", *, most: int = H
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One request, with its tenant's slug, its key, which may be gone, and its error if it has
-    one."""
+class Row(Entry):
+    """One request, with its tenant's slug and its key, which may be gone."""
 
-    event: Listed
     slug: str
     key: ApiKey | None
-    error: RefusedRequest | None = None
-
-    @property
-    def billed(self) -> bool:
-        """Whether it is in the ledger."""
-        return isinstance(self.event, UsageEvent)
-
-    @property
-    def status(self) -> int:
-        """Of HTTP, as the client got it, or would have."""
-        if self.error is not None:
-            return self.error.status
-        assert isinstance(self.event, UsageEvent)
-        if self.event.outcome in (Outcome.ANSWERED, Outcome.CUT):
-            return 200
-        if self.event.outcome == Outcome.CANCELLED:
-            return ClientDisconnected.http_status
-        code = self.event.finish_reason
-        return BY_CODE[code].http_status if code in BY_CODE else 500
 
     @property
     def look(self) -> str:
         """The status's CSS class."""
-        if self.status == ClientDisconnected.http_status:
+        if self.outcome == Outcome.CANCELLED:
             return ""
         return "ok" if self.status < 400 else "warn" if self.status < 500 else "bad"
-
-    @property
-    def code(self) -> str:
-        """The error's code, or the finish reason."""
-        if self.error is not None:
-            return self.error.code
-        assert isinstance(self.event, UsageEvent)
-        return self.event.finish_reason
-
-    @property
-    def message(self) -> str:
-        """What the error says; empty if there is none."""
-        if self.error is not None:
-            return self.error.message
-        assert isinstance(self.event, UsageEvent)
-        return reason(self.event) if self.event.outcome == Outcome.FAILED else ""
-
-    @property
-    def outcome(self) -> str:
-        if isinstance(self.event, UsageEvent):
-            return str(self.event.outcome.label)
-        return self.event.get_outcome_display()
 
 
 def rows_of(found: Found, tenant: Tenant | None = None) -> list[Row]:
     """Rows of the list; without `tenant`, requests must have selected theirs."""
     keys = ApiKey.objects.in_bulk({event.key_id for event in found.events})
     return [
-        Row(
-            event, (tenant or event.tenant).slug, keys.get(event.key_id), found.errors.get(event.id)
-        )
-        for event in found.events
+        Row(one.event, one.error, (tenant or one.event.tenant).slug, keys.get(one.event.key_id))
+        for one in found.entries()
     ]
 
 

@@ -88,8 +88,8 @@ class Hub:
     ) -> None:
         """`gateway_id` is the base URL under which engines reach this process; `holding` says what
         may wait for an engine here, nothing if None. So many bytes of bodies are kept at most, for
-        their requests to move to other engines. What these tenants ask is not counted as traffic, and not
-        among the outcomes of requests.
+        their requests to move to other engines. What these tenants ask is counted neither as
+        traffic nor among the outcomes of requests.
         """
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]

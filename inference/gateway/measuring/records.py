@@ -1,9 +1,9 @@
-"""What is told of each request once it is over: a line in the log, counts, its span, and its outcome
-for people (`outcomes`).
+"""What is told of each request once it is over: a line in the log, its span, counts, its outcome.
 
 The line is the event `request`. It has names, counts and times, never content: neither a prompt nor
-an answer, nor an error's message, as that may quote them; only the request's own tenant sees it. A request whose client went away is told
-when its engine has said the last word, so that its figures are those of the bill.
+an answer, nor an error's message, as that may quote them; a message is for the request's own tenant
+alone. A request whose client went away is told when its engine has said the last word, so that its
+figures are those of the bill.
 """
 
 from __future__ import annotations

@@ -61,9 +61,15 @@ ACMES = {name for name in BOTH if name.endswith("acme")}
         (lambda world: None, set()),
         (lambda world: world.signals.changed(ACME), ACMES),
         (lambda world: world.signals.changed(None), BOTH),
-        (lambda world: world.signals.missed(NOON), BOTH),
-        (lambda world: world.signals.began(ACME, NOON), {"limits acme"}),
-        (lambda world: world.signals.ended(ACME, NOON), {"limits acme", "steps acme"}),
+        (
+            lambda world: world.signals.missed(NOON),
+            BOTH | {"health acme", "health globex"},
+        ),
+        (lambda world: world.signals.began(ACME, NOON), {"limits acme", "health acme"}),
+        (
+            lambda world: world.signals.ended(ACME, NOON),
+            {"limits acme", "health acme", "steps acme"},
+        ),
         (lambda world: world.engines[0].update(running=9), {"fleet", "figures"}),
         (lambda world: world.engines[0].update(prompt_tokens=9), {"fleet"}),
         (
