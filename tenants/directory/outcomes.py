@@ -34,22 +34,27 @@ WITH sent AS (
 """
 
 
+def each(name: str, term: str) -> str:
+    """An array with this term of each bucket."""
+    return f"ARRAY[{', '.join(term.format(name, at) for at in range(1, BUCKETS + 1))}]"
+
+
+ADDED = ", ".join(
+    [f"{name} = known.{name} + excluded.{name}" for name in SUMS]
+    + [f"{name} = {each(name, 'known.{0}[{1}] + excluded.{0}[{1}]')}" for name in TIMES]
+)
+"""What becomes of figures that are there already, `known`."""
+
+
 def _add(table: str, span: str, columns: str, grouped: str) -> str:
     """Adds sums of groups of what was sent to a table; in the same order whoever does so, for
     nobody waits for one another in a circle then."""
     made = [f"sum({name})" for name in SUMS]
-    made += [_each(name, "sum(coalesce({0}[{1}], 0))") for name in TIMES]
-    kept = [f"{name} = known.{name} + excluded.{name}" for name in SUMS]
-    kept += [f"{name} = {_each(name, 'known.{0}[{1}] + excluded.{0}[{1}]')}" for name in TIMES]
+    made += [each(name, "sum(coalesce({0}[{1}], 0))") for name in TIMES]
     return f"""{TALLIES.format(span=span)}
         INSERT INTO {table} AS known ({columns}, {", ".join((*SUMS, *TIMES))})
         SELECT {columns}, {", ".join(made)} FROM sent GROUP BY {grouped} ORDER BY {columns}
-        ON CONFLICT ({columns}) DO UPDATE SET {", ".join(kept)}"""
-
-
-def _each(name: str, term: str) -> str:
-    """An array with this term of each bucket."""
-    return f"ARRAY[{', '.join(term.format(name, at) for at in range(1, BUCKETS + 1))}]"
+        ON CONFLICT ({columns}) DO UPDATE SET {ADDED}"""
 
 
 ADD = [

@@ -16,6 +16,7 @@ from django.db import connection
 from demo.crowd import Size
 from inference.gateway.measuring.measures import DURATION_S
 from inference.gateway.measuring.sums import BUCKETS
+from tenants.directory.outcomes import ADDED
 from tenants.housekeeping import MINUTES_KEPT
 
 EVERY = 40
@@ -41,7 +42,8 @@ SELECT tenant_id, key_id, version_id, adapter, base_model, started_at,
             WHEN finish_reason = 'cancelled' THEN 'cancelled' ELSE 'failed' END AS outcome,
        finish_reason AS code, '' AS limit_kind, '' AS limit_scope, prompt_tokens, cached_tokens,
        completion_tokens AS output_tokens, cost,
-       greatest(0, completion_tokens - 1) AS decode_tokens, total_s - ttft_s AS decode_s, width_bucket(ttft_s, %(bounds)s) AS first,
+       greatest(0, completion_tokens - 1) AS decode_tokens, total_s - ttft_s AS decode_s,
+       width_bucket(ttft_s, %(bounds)s) AS first,
        CASE WHEN finish_reason IN ('stop', 'length') THEN width_bucket(total_s, %(bounds)s)
             END AS total
 FROM tenants_usageevent WHERE tenant_id = ANY(%(tenants)s) AND started_at >= %(hours_since)s
@@ -62,12 +64,13 @@ def _figures(table: str, whose: str, groups: str) -> str:
     ]
     sums = ", ".join(f"sum({name})" for name in _COUNTS.split(", "))
     return f"""
-        INSERT INTO {table} (
+        INSERT INTO {table} AS known (
             {whose}, at, {_WHAT}, requests, {_COUNTS}, first_tokens, totals)
         SELECT {whose}, at, {_WHAT}, count(*), {sums}, {", ".join(times)}
         FROM (SELECT *, date_trunc(%(span)s, started_at, 'UTC') AS at FROM crowd_ended
               WHERE started_at >= %(since)s) AS ended
-        GROUP BY {groups}"""
+        GROUP BY {groups}
+        ON CONFLICT ({whose}, at, {_WHAT}) DO UPDATE SET {ADDED}"""
 
 
 _DETAILS = "tenant_id, key_id, version_id, adapter, base_model"
