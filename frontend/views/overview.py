@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Exists, Max, OuterRef, Subquery
+from django.db.models import Count, Exists, Max, OuterRef, Subquery, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -17,6 +17,7 @@ from frontend.pages import tenant_page
 from frontend.views import health
 from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown
+from frontend.views.requests.request import limit_words
 from frontend.views.usage import added_up
 from inference.grants import MICRO
 from tenants.billing.months import day_start, month_end, month_start
@@ -30,6 +31,7 @@ from tenants.models import (
     BaseModel,
     LimitScope,
     Tenant,
+    TotalHour,
     UsageEvent,
     UsageSum,
 )
@@ -39,6 +41,8 @@ from tenants.permissions import Caller, Permission
 
 MAX_EXPIRING = 5
 DAY = timedelta(days=1)
+MAX_REASONS = 5
+"""Why requests were refused, at most."""
 MAX_EVENTS = 10_000
 """Most requests of the last day, the newest, that are searched for failures."""
 BUDGETS = sorted(
@@ -94,6 +98,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     if whole:
         context["budgets"] = budgets(caller.tenant, used, now)
         context["failures"] = failures(UsageEvent.objects.filter(tenant=caller.tenant), now)
+        context["refusals"] = refusals(caller.tenant, now)
     return render(request, "overview.html", context)
 
 
@@ -165,6 +170,16 @@ def failures(events: UsageEventQuerySet, now: datetime) -> list[dict[str, Any]]:
     codes = recent.between(since, None).that(Outcome.FAILED).order_by().values("finish_reason")
     found = codes.annotate(count=Count("*"), last=Max("started_at"))
     return [dict(row) for row in found.order_by("-count", "finish_reason")]
+
+
+def refusals(tenant: Tenant | None, now: datetime) -> list[dict[str, Any]]:
+    """Why requests of a tenant, or of all, were refused in the last 24 hours, the most frequent
+    first: code, the limit if one did it, and count."""
+    since = now.replace(minute=0, second=0, microsecond=0) - DAY
+    found = TotalHour.objects.filter(tenant=tenant, outcome=Outcome.REFUSED).between(since, now)
+    reasons = found.order_by().values("code", "limit_kind", "limit_scope")
+    counted = reasons.annotate(count=Sum("requests")).order_by("-count", "code")[:MAX_REASONS]
+    return [{**row, "limit": limit_words(row["limit_kind"], row["limit_scope"])} for row in counted]
 
 
 def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:

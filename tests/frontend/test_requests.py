@@ -461,7 +461,7 @@ def test_the_drawer_of_a_refused_request_has_its_exact_error(
         text = answer.content.decode()
         assert "for key `&lt;ci&gt;`: 60 requests per minute" in text
         assert "<code>rate_limit_exceeded</code>" in text and "<dd>429</dd>" in text
-        assert "Requests per minute, of the key" in text and key.name in text
+        assert "Requests per minute of the key" in text and key.name in text
     assert admin.get(at(tenant, refused.id, "receipt")).status_code == 404
 
 

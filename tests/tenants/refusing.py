@@ -6,16 +6,12 @@ import itertools
 from datetime import datetime
 from typing import Any
 
+from django.db import connection
+
+from inference.gateway.measuring.outcomes import Group, Tally
 from inference.gateway.measuring.sums import BUCKETS
-from tenants.models import (
-    ApiKey,
-    RefusedRequest,
-    RequestHour,
-    RequestMinute,
-    Tenant,
-    TotalHour,
-    TotalMinute,
-)
+from tenants.directory.outcomes import ADD, encoded_tallies
+from tenants.models import AdapterVersion, ApiKey, RefusedRequest
 
 _numbers = itertools.count(1)
 
@@ -40,27 +36,20 @@ def met(
     requests: int = 1,
     *,
     bucket: int | None = None,
+    version: AdapterVersion | None = None,
     **fields: Any,
 ) -> None:
-    """So many requests of one minute; their first tokens fell into this bucket."""
+    """So many requests of one minute ended so; their first tokens fell into this bucket."""
     times = [0] * BUCKETS
     if bucket is not None:
         times[bucket] = requests
-    figures = {
-        "outcome": outcome, "code": "stop", "limit_kind": "", "limit_scope": "",
-        "requests": requests, "prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 0,
-        "cost": 0, "decode_tokens": 0, "decode_s": 0.0, "first_tokens": times, "totals": times,
-    } | {name: value for name, value in fields.items() if name not in _WHOSE}  # fmt: skip
-    whose = {"adapter": "", "base_model": "base", "version": None}
-    whose |= {name: value for name, value in fields.items() if name in _WHOSE}
-    minute = at.replace(second=0, microsecond=0)
-    hour = minute.replace(minute=0)
-    RequestMinute.objects.create(tenant=key.tenant, key=key, at=minute, **whose, **figures)
-    RequestHour.objects.create(tenant=key.tenant, key=key, at=hour, **whose, **figures)
-    totals: list[Tenant | None] = [key.tenant, None]
-    for tenant in totals:
-        TotalMinute.objects.create(tenant=tenant, at=minute, **figures)
-        TotalHour.objects.create(tenant=tenant, at=hour, **figures)
-
-
-_WHOSE = ("adapter", "base_model", "version")
+    defaults = {"adapter": "", "base_model": "base", "code": "stop", "limit_kind": "",
+                "limit_scope": ""}  # fmt: skip
+    whose = defaults | {name: fields.pop(name) for name in defaults if name in fields}
+    minute = int(at.replace(second=0, microsecond=0).timestamp())
+    ids = key.tenant_id, key.pk, version.pk if version else 0
+    group = Group(minute, *ids, outcome=outcome, **whose)
+    tally = Tally(requests, **fields, first_tokens=times, totals=times)
+    with connection.cursor() as cursor:
+        for statement in ADD:
+            cursor.execute(statement, {"tallies": encoded_tallies([(group, tally)])})

@@ -19,7 +19,7 @@ from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend.pages import operator_page
 from frontend.views import health
-from frontend.views.overview import failures
+from frontend.views.overview import failures, refusals
 from tenants import isolation
 from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import drifts
@@ -54,6 +54,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "limits": limits(len(alive)),
         **counts(),
         "failures": failures(UsageEvent.objects.all(), now),
+        "refusals": refusals(None, now),
         "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
         "currency": settings.CURRENCY.upper(),
         "periods": health.PERIODS.values(),

@@ -69,14 +69,15 @@ def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
     event = find(caller, request_id)
     if event is None and error is None:
         raise Http404
-    context = {"error": error, "limit": error and limit_of(error)}
+    limit = error and limit_words(error.limit_kind, error.limit_scope)
+    context: dict[str, Any] = {"error": error, "limit": limit}
     if event is not None:
         context |= context_of(caller, event) | {"body": "request_body.html"}
     elif error is not None:
         context |= refused_context(caller, error) | {"body": "refused_body.html"}
     part = "HX-Request" in request.headers
-    template = context["body"] if part else "request.html"
-    return render(request, str(template), context | {"part": part})
+    template: str = context["body"] if part else "request.html"
+    return render(request, template, context | {"part": part})
 
 
 @require_GET
@@ -98,10 +99,9 @@ def find(caller: Caller, request_id: str) -> UsageEvent | None:
     return events.named(request_id).first()
 
 
-def limit_of(error: RefusedRequest) -> str:
-    """Which limit refused it, and whose, in words; empty if none did."""
-    kind = KINDS.get(error.limit_kind)
-    return f"{kind.label}, of the {error.limit_scope}" if kind is not None else error.limit_kind
+def limit_words(kind: str, scope: str) -> str:
+    """A limit that refused a request, and whose it is, in words; empty if none did."""
+    return f"{KINDS[kind].label} of the {scope}" if kind in KINDS else kind
 
 
 def refused_context(caller: Caller, error: RefusedRequest) -> dict[str, Any]:
