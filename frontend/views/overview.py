@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Exists, Max, OuterRef, Subquery, Sum
+from django.db.models import Exists, OuterRef, Subquery, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -32,19 +32,15 @@ from tenants.models import (
     LimitScope,
     Tenant,
     TotalHour,
-    UsageEvent,
     UsageSum,
 )
 from tenants.models.listed import Outcome
-from tenants.models.usage import UsageEventQuerySet
 from tenants.permissions import Caller, Permission
 
 MAX_EXPIRING = 5
 DAY = timedelta(days=1)
-MAX_REASONS = 5
-"""Why requests were refused, at most."""
-MAX_EVENTS = 10_000
-"""Most requests of the last day, the newest, that are searched for failures."""
+MAX_REASONS = 10
+"""Most reasons why requests failed, or were refused."""
 BUDGETS = sorted(
     (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
 )
@@ -97,8 +93,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
         context["periods"] = health.PERIODS.values()
     if whole:
         context["budgets"] = budgets(caller.tenant, used, now)
-        context["failures"] = failures(UsageEvent.objects.filter(tenant=caller.tenant), now)
-        context["refusals"] = refusals(caller.tenant, now)
+        context["failures"] = failures(caller.tenant, now)
     return render(request, "overview.html", context)
 
 
@@ -162,22 +157,13 @@ def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
     return f"Used up on {end:%-d %B} at {end:%H:%M} UTC, at the pace of the last 24 hours."
 
 
-def failures(events: UsageEventQuerySet, now: datetime) -> list[dict[str, Any]]:
-    """The errors that requests of the last day ended with, the most frequent first: code, count
-    and when it was last. No more than MAX_EVENTS requests are looked through."""
-    recent = events.between(now - DAY, None)
-    since = recent.horizon(MAX_EVENTS) or now - DAY
-    codes = recent.between(since, None).that(Outcome.FAILED).order_by().values("finish_reason")
-    found = codes.annotate(count=Count("*"), last=Max("started_at"))
-    return [dict(row) for row in found.order_by("-count", "finish_reason")]
-
-
-def refusals(tenant: Tenant | None, now: datetime) -> list[dict[str, Any]]:
-    """Why requests of a tenant, or of all, were refused in the last 24 hours, the most frequent
-    first: code, the limit if one did it, and count."""
+def failures(tenant: Tenant | None, now: datetime) -> list[dict[str, Any]]:
+    """Why requests of a tenant, or of all, failed or were refused in the last 24 hours, the most
+    frequent first: outcome, code, the limit if one refused them, and count."""
     since = now.replace(minute=0, second=0, microsecond=0) - DAY
-    found = TotalHour.objects.filter(tenant=tenant, outcome=Outcome.REFUSED).between(since, now)
-    reasons = found.order_by().values("code", "limit_kind", "limit_scope")
+    wrong = [Outcome.FAILED.value, Outcome.REFUSED.value]
+    found = TotalHour.objects.filter(tenant=tenant, outcome__in=wrong).between(since, now)
+    reasons = found.order_by().values("outcome", "code", "limit_kind", "limit_scope")
     counted = reasons.annotate(count=Sum("requests")).order_by("-count", "code")[:MAX_REASONS]
     return [{**row, "limit": limit_words(row["limit_kind"], row["limit_scope"])} for row in counted]
 

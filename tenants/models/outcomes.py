@@ -43,7 +43,7 @@ class FiguresQuerySet(models.QuerySet[M]):
         """One dict for each group that there is, in order: a column for each of `by` (fields, and
         `start` with a `step`: the beginning of the time of that length), then COUNTS, `decode_s`,
         a count of each of BY_OUTCOME, and `first_tokens0`, `totals0` and so on, of each bucket."""
-        found = self.order_by()
+        found: models.QuerySet[Any, Any] = self.order_by()
         if step is not None:
             start = Func(Value(step), F("at"), Value(EPOCH), function="date_bin",
                          output_field=models.DateTimeField())  # fmt: skip
@@ -51,7 +51,9 @@ class FiguresQuerySet(models.QuerySet[M]):
         columns = [*by] or ["everything"]
         if not by:
             found = found.annotate(everything=Value(0))
-        return found.values(*columns).annotate(**_sums()).order_by(*by)
+        groups: models.QuerySet[M, dict[str, Any]]
+        groups = found.values(*columns).annotate(**_sums()).order_by(*by)
+        return groups
 
 
 def _sums() -> Mapping[str, Any]:

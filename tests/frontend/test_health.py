@@ -181,22 +181,3 @@ def test_the_part_follows_its_period(tenant: Tenant, key: ApiKey, admin: Client)
     met(key, timezone.now(), requests=5)
     part = admin.get("/t/acme/live/health", {"period": "7d"}).json()["html"]
     assert ">5</a>" in part and "style=" not in part
-
-
-def test_why_requests_were_refused_is_counted_beside_the_errors(
-    tenant: Tenant, key: ApiKey, admin: Client, operator: Client
-) -> None:
-    now = timezone.now()
-    limited = {"limit_kind": "requests_per_minute", "limit_scope": "key"}
-    met(key, now, "refused", 614, code="rate_limit_exceeded", **limited)
-    met(key, now, "refused", 2, code="invalid_request")
-    met(key, now, "completed", 5)
-    met(make_key(make_tenant())[0], now, "refused", 9, code="model_not_found")
-    text = admin.get(address(tenant, "overview")).content.decode()
-    assert "614 requests</a> <code>rate_limit_exceeded</code>" in text
-    assert "Requests per minute of the key" in text and "2 requests</a> <code>invalid_" in text
-    assert "model_not_found" not in text
-    found = operator.get("/operate/").context["refusals"]
-    assert [(one["code"], one["count"]) for one in found] == [
-        ("rate_limit_exceeded", 614), ("model_not_found", 9), ("invalid_request", 2),
-    ]  # fmt: skip

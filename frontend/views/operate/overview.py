@@ -19,12 +19,12 @@ from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend.pages import operator_page
 from frontend.views import health
-from frontend.views.overview import failures, refusals
+from frontend.views.overview import failures
 from tenants import isolation
 from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import drifts
 from tenants.fleet.gateways import gateways
-from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageEvent, UsageSum
+from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageSum
 from tenants.models.usage import FIGURES
 
 TOP = 5
@@ -53,8 +53,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "gateways": alive,
         "limits": limits(len(alive)),
         **counts(),
-        "failures": failures(UsageEvent.objects.all(), now),
-        "refusals": refusals(None, now),
+        "failures": failures(None, now),
         "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
         "currency": settings.CURRENCY.upper(),
         "periods": health.PERIODS.values(),

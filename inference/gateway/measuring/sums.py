@@ -71,11 +71,12 @@ def percentile_s(buckets: Sequence[int], share: float) -> float | None:
     what is above the last bound counts as that bound.
     """
     sums = list(accumulate(buckets))
+    bounds: tuple[float, ...] = DURATION_S
     if not sums or not sums[-1]:
         return None
     rank = share * sums[-1]
     at = bisect_left(sums, rank)
-    if at >= len(DURATION_S):
-        return DURATION_S[-1]
-    low, below = (DURATION_S[at - 1], sums[at - 1]) if at else (0.0, 0)
-    return low + (DURATION_S[at] - low) * (rank - below) / buckets[at]
+    if at >= len(bounds):
+        return bounds[-1]
+    low, below = (bounds[at - 1], sums[at - 1]) if at else (0.0, 0)
+    return low + (bounds[at] - low) * (rank - below) / buckets[at]

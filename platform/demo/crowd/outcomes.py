@@ -88,7 +88,7 @@ def make(size: Size, tenants: Sequence[int]) -> None:
         cursor.execute(_REFUSED, values)
         cursor.execute(_ENDED, values)
         for span, since in (("hour", hours_since), ("minute", size.until - MINUTES_KEPT)):
-            of_span = {"span": span, "since": since}
+            of_span: dict[str, Any] = {"span": span, "since": since}
             details = _figures(f"tenants_request{span}", _DETAILS, f"{_DETAILS}, at, {_WHAT}")
             sets = f"GROUPING SETS ((tenant_id, at, {_WHAT}), (at, {_WHAT}))"
             cursor.execute(details, of_span)

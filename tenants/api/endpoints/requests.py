@@ -37,9 +37,9 @@ PARAMETERS = [
 
 
 class Requests(TenantView):
-    needs = {"list": Permission.READ_OWN_USAGE}
+    needs = {"page": Permission.READ_OWN_USAGE}
     parameters = [parameter.name for parameter in PARAMETERS]
-    action = "list"
+    action = "page"  # not "list": drf-spectacular takes those for pages of another form
 
     @extend_schema(
         parameters=PARAMETERS, responses={200: RequestsSerializer}, operation_id="requests_list"

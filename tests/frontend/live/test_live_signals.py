@@ -127,5 +127,6 @@ def test_rollouts_are_looked_at_every_few_seconds(world: World) -> None:
 def test_how_long_ago_is_told_each_minute_and_budgets_each_day(world: World) -> None:
     before = world.values()
     each_minute = {"engines acme", "engines globex", "fleet", "rollouts"}
+    each_minute |= {"health acme", "health globex"}
     assert changed(before, world.values(NOON + 60)) == each_minute
     assert {"limits acme", "limits globex"} <= changed(before, world.values(NOON + 86_400))

@@ -57,7 +57,7 @@ def group(key: ApiKey, at: datetime = NOON, outcome: str = "completed", **more: 
 
 
 def refusal(key: ApiKey, id: str = "r1", at: datetime = NOON, **more: Any) -> Refusal:
-    given = {
+    given: dict[str, Any] = {
         "version_id": 0, "adapter": "", "base_model": "", "model": "base", "surface": "api",
         "outcome": "refused", "status": 429, "code": "rate_limit_exceeded", "message": "Too many.",
         "limit_kind": "requests_per_minute", "limit_scope": "key", "total_s": 0.01,
