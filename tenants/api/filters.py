@@ -20,8 +20,8 @@ from tenants.models import (
     State,
     Tenant,
 )
+from tenants.models.fleet.quarantine import Decision
 from tenants.models.outcomes import BY_OUTCOME
-from tenants.models.quarantine import Decision
 
 
 class FilterSet(filters.FilterSet):  # type: ignore[misc]

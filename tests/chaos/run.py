@@ -19,7 +19,7 @@ django.setup()
 
 from django.core.management import call_command  # noqa: E402
 
-from gateway import seed  # noqa: E402
+from gateway.local import seed  # noqa: E402
 from tests.chaos import customers  # noqa: E402
 from tests.chaos.clients import PATIENCE_S, Crowd  # noqa: E402
 from tests.chaos.counters import Counters, billed  # noqa: E402

@@ -23,7 +23,7 @@ import redis.asyncio
 
 import demo
 from gateway.database import redis_command
-from gateway.postgres import DATA, Postgres, account_to_run, programs
+from gateway.local.postgres import DATA, Postgres, account_to_run, programs
 from gateway.start import SECRETS
 from tests.chaos.judging.facts import Kill, Life
 from tests.chaos.judging.verdict import DRAINED

@@ -41,7 +41,6 @@ from tests.tenants.making import (
     make_tenant,
 )
 from tests.tenants.refusing import met
-from tests.tenants.spending import spend
 
 PAGES = [page for page, _ in OPERATOR]
 ENGINE: dict[str, Any] = {

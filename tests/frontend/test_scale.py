@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from django.apps import apps
 from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -17,6 +16,7 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from demo.crowd import Size, outcomes, usage
 from demo.crowd.rows import BASES, Rows
+from tenants.fleet.gateways import gateways
 from tenants.models import BaseModel, Tenant
 from tests.frontend.addresses import ACCOUNT, PARTS, Page, names, pages, parts
 from tests.frontend.clients import client_of
@@ -48,8 +48,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 @pytest.fixture
 def tenant(crowd: Tenant, db: None, monkeypatch: pytest.MonkeyPatch) -> Tenant:
     """What gateways tell is kept for a second elsewhere, less than a slow page takes."""
-    gateways = apps.get_app_config("tenants").gateways
-    monkeypatch.setattr(gateways, "_fresh_s", float("inf"))
+    monkeypatch.setattr(gateways(), "_fresh_s", float("inf"))
     return crowd
 
 

@@ -21,10 +21,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants.api.filters import UsageFilter
+from tenants.api.openai.views import EARLIEST, LATEST
 from tenants.api.permissions import TenantView
 from tenants.api.serializers import CostLineSerializer, UsageLineSerializer
 from tenants.api.tables import CHUNK_ROWS, CSV, CsvRenderer, download
-from tenants.api.v1 import EARLIEST, LATEST
 from tenants.billing.money import amount
 from tenants.models import UsageSum, User
 from tenants.models.usage import TOKENS, UsageSumQuerySet
