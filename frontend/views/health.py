@@ -195,7 +195,7 @@ def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> lis
             "",
             growth(now.requests, before.requests * window.passed),
             "",
-            "",
+            f"vs {window.period.title} before" if before.requests else "",
             path([one.requests if one else 0 for one in steps]),
             requests,
         ),
