@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("tenants", "0032_rollout_notices")]
+    dependencies = [("tenants", "0033_request_history")]
     operations = [
         migrations.AddConstraint(
             "apikey",

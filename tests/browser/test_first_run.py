@@ -62,7 +62,7 @@ def test_from_an_invitation_to_the_first_answer(street: Street, operator: Page) 
     expect(step(admin, REQUEST)).to_contain_text("(to do)")
     assert run(snippet(admin), secret)
     expect(step(admin, REQUEST)).to_contain_text("(done)")  # by itself
-    figure = admin.locator(".stat", has_text="Requests, last 24 hours").locator("dd").first
+    figure = admin.locator(".health .stat").first.locator("dd").first
     expect(figure).to_have_text("1")  # also by itself
 
 

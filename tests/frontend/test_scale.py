@@ -14,7 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pytest_django.plugin import DjangoDbBlocker
 
-from demo.crowd import Size, usage
+from demo.crowd import Size, outcomes, usage
 from demo.crowd.rows import BASES, Rows
 from tenants.fleet.gateways import gateways
 from tenants.models import BaseModel, Tenant
@@ -39,6 +39,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
         with transaction.atomic():
             tenants = Rows(SIZE).make()
             usage.make(SIZE, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
+            outcomes.make(SIZE, [tenant.pk for tenant in tenants])
             make_rollout(BaseModel.objects.earliest("pk"))
             yield tenants[0]
             transaction.set_rollback(True)
