@@ -26,7 +26,7 @@ CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 MESSAGES = "/v1/messages"
 MESSAGE: dict[str, Any] = {"temperature": 0.0, "max_tokens": 160}
 TOOLS: dict[str, Any] = {
-    "tools": [{"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}],
+    "tools": [{"name": "now", "input_schema": {"type": "object", "additionalProperties": False}}],
     "tool_choice": {"type": "any"},
 }
 SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 160, "ignore_eos": True}

@@ -41,7 +41,7 @@ async def ask(
     operation: Operation,
     body: dict[str, Any] | None = None,
     key: str = "acme",
-    **headers: str,
+    headers: dict[str, str] | None = None,
 ) -> httpx.Response:
     async with stack.gateway.client(key) as client:
         body = body_of(operation) if body is None else body
@@ -136,7 +136,7 @@ async def test_what_is_left_is_told_whatever_is_answered(stack: Rig, operation: 
     stack.gateway.limits.tokens_left = 1000
     key = {"Idempotency-Key": "order 17"}
     for body, status in ((body_of(operation), 200), (body_of(operation), 200), ({}, 400)):
-        answer = await ask(stack, operation, body, "acme", **(key if body else {}))
+        answer = await ask(stack, operation, body, headers=key if body else None)
         assert answer.status_code == status
         for what in ("requests", "tokens"):
             for figure in ("limit", "remaining", "reset"):
@@ -148,10 +148,10 @@ async def test_a_retry_gets_the_same_answer_and_pays_nothing(
     stack: Rig, operation: Operation
 ) -> None:
     key = {"Idempotency-Key": "order 17"}
-    first, again = [await ask(stack, operation, **key) for _ in range(2)]
+    first, again = [await ask(stack, operation, headers=key) for _ in range(2)]
     assert first.content == again.content
     assert again.headers["idempotent-replayed"] == "true"
-    another = await ask(stack, operation, body_of(operation) | {"user": "x"}, **key)
+    another = await ask(stack, operation, body_of(operation) | {"user": "x"}, headers=key)
     assert code_of(another, operation) == (409, "idempotency_key_reused")
     assert len(await stack.gateway.ledger.settled()) == 1
 
