@@ -9,7 +9,7 @@ from typing import Any
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
 
-from tenants.api.v1 import EARLIEST, LATEST
+from tenants.api.openai.views import EARLIEST, LATEST
 
 
 class Day(forms.DateField):

@@ -11,7 +11,18 @@ from enum import Enum
 
 from django.core.exceptions import PermissionDenied
 
-from tenants.models import ApiKey, Membership, Role, Scope, Tenant, UsageEvent, UsageSum, User
+from tenants.models import (
+    ApiKey,
+    Membership,
+    RefusedRequest,
+    Role,
+    Scope,
+    Tenant,
+    UsageEvent,
+    UsageSum,
+    User,
+)
+from tenants.models.outcomes import RefusedRequestQuerySet
 from tenants.models.usage import UsageEventQuerySet, UsageSumQuerySet
 
 
@@ -127,6 +138,13 @@ class Caller:
     def events(self) -> UsageEventQuerySet:
         """The requests that it may see: the tenant's, or those of keys which this person made."""
         found = UsageEvent.objects.filter(tenant=self.tenant)
+        if self.may(Permission.READ_USAGE):
+            return found
+        return found.filter(key__in=self.tenant.keys.filter(created_by=self.user))
+
+    def refused(self) -> RefusedRequestQuerySet:
+        """The refused requests that it may see, as `events`."""
+        found = RefusedRequest.objects.filter(tenant=self.tenant)
         if self.may(Permission.READ_USAGE):
             return found
         return found.filter(key__in=self.tenant.keys.filter(created_by=self.user))

@@ -1,4 +1,4 @@
-"""A tenant's start page: usage, failures, and the first steps that are left."""
+"""A tenant's start page: health, budgets, failures, and the first steps that are left."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Exists, Max, OuterRef, Subquery
+from django.db.models import Exists, OuterRef, Subquery, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
 from frontend.pages import tenant_page
+from frontend.views import health
 from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown
+from frontend.views.requests.request import limit_words
 from frontend.views.usage import added_up
 from inference.grants import MICRO
 from tenants.billing.months import day_start, month_end, month_start
@@ -29,16 +31,16 @@ from tenants.models import (
     BaseModel,
     LimitScope,
     Tenant,
-    UsageEvent,
+    TotalHour,
     UsageSum,
 )
-from tenants.models.usage import Outcome, UsageEventQuerySet
+from tenants.models.listed import Outcome
 from tenants.permissions import Caller, Permission
 
 MAX_EXPIRING = 5
 DAY = timedelta(days=1)
-MAX_EVENTS = 10_000
-"""Most requests of the last day, the newest, that are searched for failures."""
+MAX_REASONS = 10
+"""Most reasons why requests failed, or were refused."""
 BUDGETS = sorted(
     (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
 )
@@ -71,7 +73,7 @@ class Budget:
 
 @tenant_page(Permission.READ_TENANT)
 def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """What the caller may see of usage, budgets and failed requests; the checklist until it is
+    """What the caller may see of health, budgets and failed requests; the checklist until it is
     done; how to send a request."""
     now = timezone.now()
     found = progress(caller.tenant)
@@ -87,9 +89,11 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     if whole or caller.may(Permission.EDIT_OWN_KEYS):
         used = Used.since_month_began(caller, now)
         context |= {"day": used.day, "month": used.month, "own": not whole}
+        context |= health.of_tenant(caller, health.chosen(request), now)
+        context["periods"] = health.PERIODS.values()
     if whole:
         context["budgets"] = budgets(caller.tenant, used, now)
-        context["failures"] = failures(UsageEvent.objects.filter(tenant=caller.tenant), now)
+        context["failures"] = failures(caller.tenant, now)
     return render(request, "overview.html", context)
 
 
@@ -153,14 +157,15 @@ def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
     return f"Used up on {end:%-d %B} at {end:%H:%M} UTC, at the pace of the last 24 hours."
 
 
-def failures(events: UsageEventQuerySet, now: datetime) -> list[dict[str, Any]]:
-    """The errors that requests of the last day ended with, the most frequent first: code, count
-    and when it was last. No more than MAX_EVENTS requests are looked through."""
-    recent = events.between(now - DAY, None)
-    since = recent.horizon(MAX_EVENTS) or now - DAY
-    codes = recent.between(since, None).that(Outcome.FAILED).order_by().values("finish_reason")
-    found = codes.annotate(count=Count("*"), last=Max("started_at"))
-    return [dict(row) for row in found.order_by("-count", "finish_reason")]
+def failures(tenant: Tenant | None, now: datetime) -> list[dict[str, Any]]:
+    """Why requests of a tenant, or of all, failed or were refused in the last 24 hours, the most
+    frequent first: outcome, code, the limit if one refused them, and count."""
+    since = now.replace(minute=0, second=0, microsecond=0) - DAY
+    wrong = [Outcome.FAILED.value, Outcome.REFUSED.value]
+    found = TotalHour.objects.filter(tenant=tenant, outcome__in=wrong).between(since, now)
+    reasons = found.order_by().values("outcome", "code", "limit_kind", "limit_scope")
+    counted = reasons.annotate(count=Sum("requests")).order_by("-count", "code")[:MAX_REASONS]
+    return [{**row, "limit": limit_words(row["limit_kind"], row["limit_scope"])} for row in counted]
 
 
 def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:

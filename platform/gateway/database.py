@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gateway.postgres import MAX_SOCKET_PATH, Postgres
+from gateway.local.postgres import MAX_SOCKET_PATH, Postgres
 from inference.environ import BadSetting
 
 

@@ -12,7 +12,8 @@ from django.template.loader import render_to_string
 from django.views import defaults
 
 from inference.errors import InferenceError, InvalidRequest
-from tenants.api import problems, v1
+from tenants.api import problems
+from tenants.api.openai import views as v1
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -357,6 +357,11 @@ METRICS_TENANTS = environ.integer("METRICS_TENANTS", 0, high=1000)
 """How many of the busiest tenants are named in metrics; the others are `other` together. 0: no
 tenant is named. Traces have OpenTelemetry's own settings (`inference.tracing`)."""
 
+HISTORY_DAYS = environ.integer("HISTORY_DAYS", 90, low=1, high=3660)
+"""How long figures of requests by the hour are kept."""
+REFUSED_REQUESTS_DAYS = environ.integer("REFUSED_REQUESTS_DAYS", 30, low=1, high=3660)
+"""How long requests that were refused, or failed, are kept with their messages."""
+
 # --- Logging -------------------------------------------------------------------------------------
 LOG_LEVEL = environ.choice("LOG_LEVEL", ["debug", "info", "warning", "error"], "info")
 LOGGING_CONFIG = None  # `inference.logs.configure`, called by each process at its start

@@ -13,7 +13,7 @@ from rest_framework.fields import get_error_detail
 
 from tenants.api.serializers import Maker, PatchMixin, StrictMixin
 from tenants.models import PoolRevision, Rollout, RolloutTenant, Tenant
-from tenants.models.rollouts import MAX_STEPS, check_steps
+from tenants.models.fleet.rollouts import MAX_STEPS, check_steps
 from tenants.rollouts import progress
 
 

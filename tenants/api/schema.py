@@ -11,8 +11,8 @@ from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.permissions import SAFE_METHODS
 
-from tenants.api import openai_document
 from tenants.api.authentication import ApiKeyAuthentication
+from tenants.api.openai import document
 from tenants.api.problems import MEDIA_TYPE, ProblemSerializer
 from tenants.api.serializers import StrictMixin
 
@@ -132,7 +132,7 @@ def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
                     response.setdefault("headers", {})["x-request-id"] = {
                         "$ref": "#/components/headers/RequestId"
                     }
-    openai_document.add(result)
+    document.add(result)
     return result
 
 

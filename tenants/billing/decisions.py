@@ -17,7 +17,7 @@ from tenants.billing.statements import REFUSED, Connection, Line, make_months, w
 from tenants.errors import AlreadyDecided, NotBillable
 from tenants.models import QuarantinedEntry, User
 from tenants.models.audit import Actor
-from tenants.models.quarantine import Decision
+from tenants.models.fleet.quarantine import Decision
 
 _ACTING = "SELECT set_config('lorikeet.actor', %s, true)"
 _TAKE = """

@@ -90,6 +90,22 @@ def admit(verdict: Grant | InvalidApiKey, now: float) -> Grant:
     return verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Some text that is no key; the key that begins like it, and its tenant, 0 where none does."""
+
+    tenant_id: int = 0
+    key_id: int = 0
+
+    def refused(self) -> InvalidApiKey:
+        return _whose(InvalidApiKey(), self.tenant_id, self.key_id)
+
+
+def _whose(error: InvalidApiKey, tenant_id: int, key_id: int) -> InvalidApiKey:
+    error.tenant_id, error.key_id = tenant_id, key_id
+    return error
+
+
 def require_inference(grant: Grant) -> None:
     """Check that the key may run inference, which management keys may not.
 
@@ -124,7 +140,7 @@ class CachedDirectory:
         self._without_database_s = without_database_s
         self._outage = Outage()
         self._keys: InvalidatingCache[bytes, KnownKey] = InvalidatingCache(MAX_KEYS)
-        self._unknown: InvalidatingCache[bytes, bool] = InvalidatingCache(MAX_UNKNOWN)
+        self._unknown: InvalidatingCache[bytes, Stranger] = InvalidatingCache(MAX_UNKNOWN)
         self._names: InvalidatingCache[int, Catalogue] = InvalidatingCache(MAX_CATALOGUES)
         self._bases: InvalidatingCache[str, Mapping[str, BaseRow]] = InvalidatingCache(1)
         self._caches = (self._keys, self._unknown, self._names, self._bases)
@@ -159,15 +175,19 @@ class CachedDirectory:
         if prefix is None:
             raise InvalidApiKey
         digest = hmac_of(secret)
-        if self._unknown.get(digest, time.monotonic()):
-            raise InvalidApiKey
+        stranger = self._unknown.get(digest, time.monotonic())
+        if stranger is not None:
+            raise stranger.refused()
         known = await self._get(
             self._keys,
             digest,
             load=lambda: self._find_key(prefix, digest),
             tags=KnownKey.tags,
         )
-        grant = admit(known.verdict, time.time())
+        try:
+            grant = admit(known.verdict, time.time())
+        except InvalidApiKey as error:
+            raise _whose(error, known.tenant_id, known.id) from None
         self._note_use(known, grant)
         return grant
 
@@ -257,8 +277,9 @@ class CachedDirectory:
             row = await self._reader.key(prefix)
             if row is not None and hmac.compare_digest(row.secret_hmac, digest):
                 return KnownKey(row.id, row.tenant_id, row.verdict())
-            self._unknown.put(reading, digest, True, until=time.monotonic() + UNKNOWN_S)
-        raise InvalidApiKey
+            stranger = Stranger(row.tenant_id, row.id) if row is not None else Stranger()
+            self._unknown.put(reading, digest, stranger, until=time.monotonic() + UNKNOWN_S)
+        raise stranger.refused()
 
     async def _find_playground(self, prefix: str) -> KnownKey:
         row = await self._reader.key(prefix)

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import migrations, models
 
 import tenants.models.adapters
-import tenants.models.rollouts
+import tenants.models.fleet.rollouts
 
 # A rollout's revision is one of its own base model.
 OF_ITS_MODEL = """
@@ -76,7 +76,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(editable=False, max_length=300)),
                 ('state', models.CharField(choices=[('running', 'Running'), ('paused', 'Paused'), ('finished', 'Finished'), ('aborted', 'Aborted'), ('rolled back', 'Rolled Back')], default='running', editable=False, max_length=16)),
                 ('weight', models.PositiveSmallIntegerField(default=0, editable=False, help_text='Share of tenants on the new revision, in percent.')),
-                ('steps', django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), default=tenants.models.rollouts.default_steps, help_text='Weights in percent, one after another; the last is 100.', size=None, validators=[tenants.models.rollouts.check_steps])),
+                ('steps', django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), default=tenants.models.fleet.rollouts.default_steps, help_text='Weights in percent, one after another; the last is 100.', size=None, validators=[tenants.models.fleet.rollouts.check_steps])),
                 ('step_s', models.PositiveIntegerField(default=600, help_text='How long each weight is watched at least, in seconds.', validators=[django.core.validators.MinValueValidator(1), django.core.validators.MaxValueValidator(604800)])),
                 ('min_requests', models.PositiveIntegerField(default=20, help_text='Requests that the new revision answers at each weight before the next one.', validators=[django.core.validators.MaxValueValidator(1000000)])),
                 ('max_error_percent', models.FloatField(default=2.0, help_text="How many percent more of its requests may fail than of the present revisions'.", validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(100.0)])),

@@ -5,15 +5,22 @@ from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, S
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.conversations import Conversation
-from tenants.models.engines import EngineCredential
+from tenants.models.fleet.engines import EngineCredential
+from tenants.models.fleet.isolation import IsolationCheck
+from tenants.models.fleet.pools import PoolRevision, RevisionMinute, Standing, Trial
+from tenants.models.fleet.processes import GatewayProcess
+from tenants.models.fleet.quarantine import QuarantinedEntry
+from tenants.models.fleet.rollouts import Rollout, RolloutState, RolloutTenant, Turn
 from tenants.models.invitations import Invitation
-from tenants.models.isolation import IsolationCheck
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
-from tenants.models.pools import PoolRevision, RevisionMinute, Standing, Trial
-from tenants.models.processes import GatewayProcess
-from tenants.models.quarantine import QuarantinedEntry
-from tenants.models.rollouts import Rollout, RolloutState, RolloutTenant, Turn
+from tenants.models.outcomes import (
+    RefusedRequest,
+    RequestHour,
+    RequestMinute,
+    TotalHour,
+    TotalMinute,
+)
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import (
     EngineJournal,
@@ -49,6 +56,9 @@ __all__ = [
     "PoolRevision",
     "Price",
     "QuarantinedEntry",
+    "RefusedRequest",
+    "RequestHour",
+    "RequestMinute",
     "RevisionMinute",
     "Role",
     "Rollout",
@@ -59,6 +69,8 @@ __all__ = [
     "State",
     "SupersededAttempt",
     "Tenant",
+    "TotalHour",
+    "TotalMinute",
     "Trial",
     "Turn",
     "UploadSession",

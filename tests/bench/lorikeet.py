@@ -14,8 +14,8 @@ from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db.models import Count, Sum
 
-from gateway import seed
-from gateway.supervisor import Child
+from gateway.local import seed
+from gateway.local.supervisor import Child
 from tenants.models import ApiKey, Tenant, UsageEvent, UsageRollup
 from tenants.models.usage import FIGURES
 from tests.bench.machinery.client import Address, Connection, Refused, post

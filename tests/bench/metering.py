@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from gateway.database import redis_command, redis_socket
-from gateway.supervisor import Child
+from gateway.local.supervisor import Child
 from tenants.models import ApiKey, LimitSet, Price, Tenant
 from tests.bench import lorikeet
 from tests.bench.latency import p50_over_http

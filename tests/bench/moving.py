@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import demo
-from gateway.supervisor import Child
+from gateway.local.supervisor import Child
 from inference.agent.engines.profile import EngineProfile
 from tests.bench import lorikeet
 from tests.bench.gaps import Timed

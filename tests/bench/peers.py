@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.supervisor import Child
+from gateway.local.supervisor import Child
 from inference.agent.engines.profile import EngineProfile
 from tests.bench.machinery.client import Address
 from tests.bench.machinery.processes import HOST, PYTHON, free_port, running, url_of

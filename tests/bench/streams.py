@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psutil
 from asgiref.sync import sync_to_async
 
-from gateway.supervisor import Child
+from gateway.local.supervisor import Child
 from tests.bench import lorikeet
 from tests.bench.machinery import servers
 from tests.bench.machinery.client import Address, Connection, Reply

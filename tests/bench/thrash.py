@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from safetensors.numpy import load_file, save_file
 
 import demo
-from gateway import seed
+from gateway.local import seed
 from inference.content import CONFIG, WEIGHTS
 from tenants.models import ApiKey, Tenant
 from tests.bench import lorikeet

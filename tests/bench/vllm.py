@@ -7,8 +7,8 @@ from functools import partial
 from asgiref.sync import sync_to_async
 
 import demo
-from gateway import seed
-from gateway.supervisor import Child
+from gateway.local import seed
+from gateway.local.supervisor import Child
 from inference.agent.engines.profile import EngineProfile
 from tests.bench import lorikeet, peers
 from tests.bench.machinery.measure import Samples, Side

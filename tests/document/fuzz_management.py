@@ -20,7 +20,14 @@ from tenants.models import AdapterVersion, Membership, Price, Scope, Tenant
 from tests.document.fuzzing import Known, fuzz, in_time, operations, schema_of
 from tests.document.in_process import URL, InProcess, console
 from tests.fleet.fake import FakeGateways
-from tests.tenants.making import make_adapter, make_key, make_member, make_user, make_version
+from tests.tenants.making import (
+    make_adapter,
+    make_key,
+    make_member,
+    make_rollout,
+    make_user,
+    make_version,
+)
 
 pytestmark = pytest.mark.django_db
 PREFIX = "/api/v1/"
@@ -40,6 +47,7 @@ def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGat
     price = Price.objects.create(
         adapter=live.adapter, starts_at=tomorrow, prompt=2, cached_prompt=1, output=3
     )
+    rollout = make_rollout(live.adapter.base_model)
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=10)
     parts.create(upload.pk)
     return {
@@ -51,6 +59,8 @@ def known(live: AdapterVersion, tmp_path: Path, settings: Any, gateways: FakeGat
         "prices/id": [price.pk],
         "uploads/id": [str(upload.pk)],
         "base-models/name": ["base"],
+        "rollouts/id": [rollout.pk],
+        "revisions/id": [rollout.revision_id],
         "tenants/slug": ["acme"],
         "tenant": ["acme", ""],
     }

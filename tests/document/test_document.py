@@ -8,7 +8,7 @@ import pytest
 
 from inference.errors import BY_CODE
 from inference.operations.registry import OPERATIONS
-from tenants.api.openai_document import BODIES
+from tenants.api.openai.document import BODIES
 from tests.document.document import Answer, Document, document
 
 SWITCHES = {"chat_template_kwargs"}

@@ -40,7 +40,7 @@ from tests.tenants.making import (
     make_member,
     make_tenant,
 )
-from tests.tenants.spending import spend
+from tests.tenants.refusing import met
 
 PAGES = [page for page, _ in OPERATOR]
 ENGINE: dict[str, Any] = {
@@ -550,9 +550,9 @@ def test_an_operator_can_have_it_checked_now() -> None:
 
 def test_the_overview_counts_errors_of_all_tenants(operator: Client, tenant: Tenant) -> None:
     for one in (tenant, make_tenant()):
-        spend(make_key(one)[0], timezone.now(), finish_reason="engine_lost")
+        met(make_key(one)[0], timezone.now(), "failed", code="engine_lost")
     (found,) = operator.get(reverse("operate")).context["failures"]
-    assert (found["finish_reason"], found["count"]) == ("engine_lost", 2)
+    assert (found["code"], found["count"]) == ("engine_lost", 2)
 
 
 # --- default limits ------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from frontend.views import overview
 from frontend.views.overview import outlook
 from tenants.models import ApiKey, LimitScope, LimitSet, Tenant
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.refusing import met
 from tests.tenants.spending import spend
 
 pytestmark = pytest.mark.usefixtures("one_moment")
@@ -61,7 +61,7 @@ def test_admins_see_what_is_spent_of_each_budget(
     assert day.outlook.startswith("Used up: requests are refused until")
     text = page.content.decode()
     assert '<meter min="0" max="214" low="171" high="203"' in text
-    assert "No request failed." in text
+    assert "No request failed or was refused." in text
 
 
 def test_without_a_budget_it_says_where_to_set_one(tenant: Tenant, admin: Client) -> None:
@@ -71,7 +71,7 @@ def test_without_a_budget_it_says_where_to_set_one(tenant: Tenant, admin: Client
 
 @pytest.mark.parametrize("role", ["developer", "viewer"])
 def test_others_see_no_budget_and_no_errors(tenant: Tenant, key: ApiKey, role: str) -> None:
-    spend(key, timezone.now(), finish_reason="engine_lost")
+    met(key, timezone.now(), "failed", code="engine_lost")
     page = client_of(tenant, role).get(address(tenant, "overview"))
     assert "budgets" not in page.context and "engine_lost" not in page.content.decode()
 
@@ -99,31 +99,27 @@ def test_the_last_24_hours_and_the_month_are_told_apart(
     assert page.context["day"]["requests"] == 2
 
 
-def test_errors_of_the_last_day_are_counted_by_their_codes(
-    tenant: Tenant, key: ApiKey, admin: Client
+def test_errors_and_refusals_of_the_last_day_are_counted_by_their_codes(
+    tenant: Tenant, key: ApiKey, admin: Client, operator: Client
 ) -> None:
     now = timezone.now()
-    reasons = ["stop", "length", "tool_calls", "cancelled", "engine_lost", "engine_lost", "timeout"]
-    for i, reason in enumerate(reasons):
-        spend(key, now - timedelta(minutes=i), finish_reason=reason)
-    spend(key, now - timedelta(hours=25), finish_reason="engine_lost")
-    spend(make_key(make_tenant())[0], now, finish_reason="engine_lost")
-    found = admin.get(address(tenant, "overview")).context["failures"]
-    assert [(one["finish_reason"], one["count"]) for one in found] == [
-        ("engine_lost", 2), ("timeout", 1),
+    limited: dict[str, Any] = {"limit_kind": "requests_per_minute", "limit_scope": "key"}
+    met(key, now, "refused", 614, code="rate_limit_exceeded", **limited)
+    met(key, now - timedelta(hours=5), "failed", 2, code="engine_lost")
+    met(key, now - timedelta(hours=26), "failed", 5, code="engine_lost")
+    met(key, now, "completed", 5)
+    met(make_key(make_tenant())[0], now, "refused", 9, code="model_not_found")
+    page = admin.get(address(tenant, "overview"))
+    assert [(one["outcome"], one["code"], one["count"]) for one in page.context["failures"]] == [
+        ("refused", "rate_limit_exceeded", 614), ("failed", "engine_lost", 2),
     ]  # fmt: skip
-    assert found[0]["last"] == now - timedelta(minutes=4)
-
-
-def test_no_more_events_are_looked_through_than_a_bound(
-    tenant: Tenant, key: ApiKey, admin: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overview, "MAX_EVENTS", 2)
-    for minutes, reason in enumerate(["stop", "engine_lost", "stop", "old", "older"]):
-        at = timezone.now() - timedelta(minutes=minutes)
-        spend(key, at, finish_reason=reason)
-    found = admin.get(address(tenant, "overview")).context["failures"]
-    assert [one["finish_reason"] for one in found] == ["engine_lost"]
+    text = page.content.decode()
+    assert "Requests per minute of the key" in text
+    assert "/t/acme/requests?period=24h&amp;outcome=refused" in text
+    found = operator.get("/operate/").context["failures"]
+    assert [(one["code"], one["count"]) for one in found] == [
+        ("rate_limit_exceeded", 614), ("model_not_found", 9), ("engine_lost", 2),
+    ]  # fmt: skip
 
 
 def test_keys_that_expire_soon_are_told_to_those_who_can_rotate_them(

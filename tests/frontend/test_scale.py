@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
-from django.apps import apps
 from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pytest_django.plugin import DjangoDbBlocker
 
-from demo.crowd import Size, usage
+from demo.crowd import Size, outcomes, usage
 from demo.crowd.rows import BASES, Rows
+from tenants.fleet.gateways import gateways
 from tenants.models import BaseModel, Tenant
 from tests.frontend.addresses import ACCOUNT, PARTS, Page, names, pages, parts
 from tests.frontend.clients import client_of
@@ -39,6 +39,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
         with transaction.atomic():
             tenants = Rows(SIZE).make()
             usage.make(SIZE, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
+            outcomes.make(SIZE, [tenant.pk for tenant in tenants])
             make_rollout(BaseModel.objects.earliest("pk"))
             yield tenants[0]
             transaction.set_rollback(True)
@@ -47,8 +48,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 @pytest.fixture
 def tenant(crowd: Tenant, db: None, monkeypatch: pytest.MonkeyPatch) -> Tenant:
     """What gateways tell is kept for a second elsewhere, less than a slow page takes."""
-    gateways = apps.get_app_config("tenants").gateways
-    monkeypatch.setattr(gateways, "_fresh_s", float("inf"))
+    monkeypatch.setattr(gateways(), "_fresh_s", float("inf"))
     return crowd
 
 

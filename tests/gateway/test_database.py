@@ -17,7 +17,7 @@ import psutil
 import psycopg
 import pytest
 
-from gateway.postgres import BIN, Postgres, is_ours, site_packages
+from gateway.local.postgres import BIN, Postgres, is_ours, site_packages
 from inference.environ import BadSetting
 from tests.environment import ROOT
 from tests.stack.asking import until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from gateway.supervisor import Child, Supervisor
+from gateway.local.supervisor import Child, Supervisor
 from tests.stack.asking import until
 from tests.stack.running import gone
 

@@ -18,12 +18,13 @@ from django.views.decorators.http import require_GET, require_POST
 from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend.pages import operator_page
+from frontend.views import health
 from frontend.views.overview import failures
 from tenants import isolation
 from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import drifts
 from tenants.fleet.gateways import gateways
-from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageEvent, UsageSum
+from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageSum
 from tenants.models.usage import FIGURES
 
 TOP = 5
@@ -52,9 +53,11 @@ def overview(request: HttpRequest) -> HttpResponse:
         "gateways": alive,
         "limits": limits(len(alive)),
         **counts(),
-        "failures": failures(UsageEvent.objects.all(), now),
+        "failures": failures(None, now),
         "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
         "currency": settings.CURRENCY.upper(),
+        "periods": health.PERIODS.values(),
+        **health.of_all(health.chosen(request), now),
     }
     return render(request, "operate/overview.html", context)
 

@@ -16,7 +16,7 @@ from inference.link.wire import LedgerEntry
 from tenants.billing import decisions
 from tenants.models import ApiKey, QuarantinedEntry, Tenant, User
 from tenants.models.audit import actor_of
-from tenants.models.quarantine import Decision
+from tenants.models.fleet.quarantine import Decision
 
 BIGGEST_ID = 2**63 - 1
 STATES = {"": "Open", Decision.BILLED: "Billed", Decision.DISMISSED: "Dismissed", "all": "All"}

@@ -8,7 +8,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 
 from tenants.models import BaseModel, PoolRevision, Rollout, Standing
-from tenants.models.rollouts import STEPS, check_steps
+from tenants.models.fleet.rollouts import STEPS, check_steps
 
 if TYPE_CHECKING:
     RolloutFormBase = forms.ModelForm[Rollout]

@@ -1,4 +1,4 @@
-"""One request: its timeline, its cost, and its receipt. Never its content."""
+"""One request: its timeline, cost and receipt, or why it was refused. Never its content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from frontend.pages import tenant_page
 from inference.errors import BY_CODE
 from tenants.billing.money import amount
 from tenants.billing.receipts import describe, signer
-from tenants.models import ApiKey, UsageEvent
+from tenants.limits.kinds import KINDS
+from tenants.models import ApiKey, RefusedRequest, UsageEvent
 from tenants.permissions import Caller, Permission
 
 SCALE = 1000
@@ -64,10 +65,19 @@ class Charge:
 @tenant_page(Permission.READ_OWN_USAGE)
 def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
     """The whole page, or for htmx the content of the drawer."""
+    error = caller.refused().select_related("version__adapter").named(request_id).first()
     event = find(caller, request_id)
+    if event is None and error is None:
+        raise Http404
+    limit = error and limit_words(error.limit_kind, error.limit_scope)
+    context: dict[str, Any] = {"error": error, "limit": limit}
+    if event is not None:
+        context |= context_of(caller, event) | {"body": "request_body.html"}
+    elif error is not None:
+        context |= refused_context(caller, error) | {"body": "refused_body.html"}
     part = "HX-Request" in request.headers
-    template = "request_body.html" if part else "request.html"
-    return render(request, template, context_of(caller, event) | {"part": part})
+    template: str = context["body"] if part else "request.html"
+    return render(request, template, context | {"part": part})
 
 
 @require_GET
@@ -75,22 +85,33 @@ def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 def receipt(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
     """Download the signed receipt."""
     event = find(caller, request_id)
+    if event is None:
+        raise Http404
     name = f'attachment; filename="receipt-req_{event.id}.json"'
     signed = signer().sign(describe(event))
     indented = {"indent": 2, "ensure_ascii": False}
     return JsonResponse(signed, json_dumps_params=indented, headers={"Content-Disposition": name})
 
 
-def find(caller: Caller, request_id: str) -> UsageEvent:
-    """The event with its version (None if deleted), if the caller may see it.
-
-    Raises:
-        Http404: the caller may not, or there is none.
-    """
+def find(caller: Caller, request_id: str) -> UsageEvent | None:
+    """The event with its version (None if deleted), if there is one that the caller may see."""
     events = caller.events().select_related("tenant", "version__adapter")
-    if (event := events.named(request_id).first()) is None:
-        raise Http404
-    return event
+    return events.named(request_id).first()
+
+
+def limit_words(kind: str, scope: str) -> str:
+    """A limit that refused a request, and whose it is, in words; empty if none did."""
+    return f"{KINDS[kind].label} of the {scope}" if kind in KINDS else kind
+
+
+def refused_context(caller: Caller, error: RefusedRequest) -> dict[str, Any]:
+    """Of a request that no engine had."""
+    return {
+        "caller": caller,
+        "key": ApiKey.objects.filter(tenant=caller.tenant, pk=error.key_id).first(),
+        "version": error.version,
+        "may_see_limits": caller.may(Permission.READ_LIMITS),
+    }
 
 
 def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:

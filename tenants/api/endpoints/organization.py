@@ -20,7 +20,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from inference.errors import InvalidRequest
-from tenants.api.v1 import Query, ends_early, keyed
+from tenants.api.openai.views import Query, ends_early, keyed
 from tenants.billing.money import amount
 from tenants.billing.months import day_start
 from tenants.models import ApiKey, Tenant, UsageSum

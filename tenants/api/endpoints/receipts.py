@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 
 from inference.errors import InvalidRequest, NotFound
-from tenants.api.v1 import Query, ends_early, keyed, openai_view, reply
+from tenants.api.openai.views import Query, ends_early, keyed, openai_view, reply
 from tenants.billing.receipts import LEGACY_ALGORITHM, describe, signer
 from tenants.models import ApiKey, Scope, Tenant, UsageEvent
 from tenants.models.usage import UsageEventQuerySet

@@ -14,7 +14,7 @@ from functools import partial
 import httpx
 import psutil
 
-from gateway.supervisor import Child
+from gateway.local.supervisor import Child
 from tests.bench.machinery.client import Address
 from tests.environment import POSTGRES, ROOT, VAR
 

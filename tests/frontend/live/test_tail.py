@@ -18,7 +18,7 @@ from frontend.live.board import Board
 from inference.link.wire import Account, LedgerEntry, Usage
 from tenants.billing.statements import Line
 from tenants.models import ApiKey, Tenant, UsageEvent
-from tenants.models.usage import Mark
+from tenants.models.listed import Mark
 from tests.frontend.clients import client_of, user_of
 from tests.frontend.live.test_live_board import Reader, board_of, whose
 from tests.inference.rig import until

@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
-from gateway import seed
+from gateway.local import seed
 from inference.errors import InvalidApiKey, Unavailable
 from tenants.directory.engines import SHARED, KnownEngines
 from tenants.directory.notices import Notice

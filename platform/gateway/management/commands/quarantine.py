@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from tenants.billing import decisions
 from tenants.errors import Refused
 from tenants.models import QuarantinedEntry
-from tenants.models.quarantine import Decision
+from tenants.models.fleet.quarantine import Decision
 
 
 class Command(BaseCommand):

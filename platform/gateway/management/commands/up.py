@@ -23,10 +23,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
 import demo
-from gateway import seed
 from gateway.database import redis_command, redis_socket
+from gateway.local import seed
+from gateway.local.supervisor import Child, Supervisor
 from gateway.process_secrets import environment_of
-from gateway.supervisor import Child, Supervisor
 from inference import environ
 
 RETRY_S = 1.0

@@ -9,7 +9,7 @@ from django.urls import URLPattern, path, re_path
 
 from tenants.api.endpoints.organization import completions, costs
 from tenants.api.endpoints.receipts import key_set, public_key, receipt, receipts
-from tenants.api.v1 import not_found
+from tenants.api.openai.views import not_found
 
 urlpatterns: list[URLPattern] = [
     path("organization/usage/completions", completions),

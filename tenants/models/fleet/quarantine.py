@@ -10,7 +10,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from tenants.models.accounts import User
-from tenants.models.engines import EngineCredential
+from tenants.models.fleet.engines import EngineCredential
 
 
 class Decision(models.TextChoices):

@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 from tenants.errors import IllegalRolloutStep, NotRollable, RolloutUnderWay
 from tenants.models.accounts import Tenant, User
 from tenants.models.adapters import BaseModel
-from tenants.models.pools import PoolRevision, Standing
+from tenants.models.fleet.pools import PoolRevision, Standing
 
 STEPS = (5, 25, 50, 100)
 MAX_STEPS = 20

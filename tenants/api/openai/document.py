@@ -13,9 +13,9 @@ from django.conf import settings
 
 from inference.errors import BY_CODE, InferenceError
 from inference.operations.registry import OPERATIONS
-from tenants.api import openai_shapes as shapes
 from tenants.api.endpoints.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
 from tenants.api.endpoints.receipts import MAX_LIMIT
+from tenants.api.openai import shapes
 
 Object = dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""What the operator has: engines and their credentials, pools and their revisions, rollouts."""
