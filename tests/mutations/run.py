@@ -65,8 +65,8 @@ def run(
     count: int,
     seed: int,
     longest_s: float = math.inf,
-    pause_s: float = 0.0,
     tell: Callable[[Tally], None] = lambda tally: None,
+    pause_s: float = 0.0,
 ) -> Tally:
     """Upload so many mutants, or as many as are begun in `longest_s`; `tell` is called with the
     tally after each TOLD_AFTER of them. A neighbour waits `pause_s` before it asks again."""
