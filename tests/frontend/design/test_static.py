@@ -22,7 +22,7 @@ from tests.tenants.making import make_adapter, make_key, make_version
 MAX_BYTES = 150_000
 """Of a page that nobody has been on before: its HTML and all that it loads."""
 LOADED = {
-    ".html": re.compile(r'(?:href|src)="(/static/[^"]+)"'),
+    ".html": re.compile(r'(?:href|src)="(/static/[^"#]+)"'),
     ".css": re.compile(r'url\("?([^")]+)"?\)'),
     ".js": re.compile(r'(?:from|import)\s*"(\.[^"]+)"'),
 }
