@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern, path, re_path
+from django.urls import URLPattern, path
 
 from tenants.hub import pulling, pushing
-from tenants.hub.replies import not_found
 
 MODEL = "api/models/<str:tenant>/<str:name>"
 
@@ -23,5 +22,4 @@ urlpatterns: list[URLPattern] = [
     path("objects/<str:signed>", pushing.put_object),
     path("<str:tenant>/<str:name>.git/info/lfs/objects/batch", pushing.batch),
     path("<str:tenant>/<str:name>/resolve/<str:revision>/<path:path>", pulling.resolve),
-    re_path(r"", not_found),
 ]

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from huggingface_hub import HfApi
+from pytest_django import Settings
 
 from tenants.models import Tenant
 from tests.adapters.conftest import base_model, gateway, no_jobs, object_storage, worker
@@ -76,7 +78,8 @@ def tenant(transactional_db: None) -> Tenant:
 
 
 @pytest.fixture
-def hub(tenant: Tenant) -> Iterator[Hub]:
+def hub(tenant: Tenant, settings: Settings) -> Iterator[Hub]:
+    Path(settings.STATIC_ROOT).mkdir(exist_ok=True)  # else its files are said to be missing
     from gateway.planes.control import application
 
     with in_thread(application) as url:
