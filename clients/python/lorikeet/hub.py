@@ -35,7 +35,7 @@ class Pin:
     @classmethod
     def parse(cls, text: str) -> Pin:
         """Raises Failure where it is not pinned: a branch means other files tomorrow."""
-        match = re.fullmatch(r"([\w.-]+/[\w.-]+)@([0-9a-f]{40})", text)
+        match = re.fullmatch(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)@([0-9a-f]{40})", text)
         if match is None:
             raise Failure(
                 f"{text!r} is not of the form owner/name@commit, with the 40 digits of a commit. "
