@@ -160,7 +160,6 @@ class Cutting:
                 server = socket.create_connection(("127.0.0.1", self._to))
                 for pair in ((client, server), (server, client)):
                     threading.Thread(target=self._pump, args=pair, daemon=True).start()
-                client = server = None
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         up = target.getpeername()[1] == self._to
