@@ -15,8 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.judging.facts import Life
-from tests.chaos.judging.verdict import DRAINED, KILLED, STOPPED
+from tests.chaos.judging.facts import DRAINED, KILLED, STOPPED, Life
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.05
@@ -134,41 +133,50 @@ class Actor:
 
     def kill(self) -> bool:
         """`kill -9`; whether it was there."""
-        if self.pid is None:
+        at = time.time()  # clients learn of it before we do
+        if not self._tell(signal.SIGKILL):
             return False
         life = self.lives[-1]
-        life.killed, life.ended = KILLED, time.time()  # clients learn of it before we do
-        os.kill(self.pid, signal.SIGKILL)
+        life.killed, life.ended = KILLED, at
         return True
 
     def hang(self, seconds: float) -> bool:
         """Stop it where it stands, for so long; whether it was there."""
-        if (pid := self.pid) is None:
+        pid = self.pid
+        if not self._tell(signal.SIGSTOP):
             return False
-        os.kill(pid, signal.SIGSTOP)
         asyncio.get_running_loop().call_later(seconds, self._go_on, pid)
         return True
 
-    def _go_on(self, pid: int) -> None:
+    def _go_on(self, pid: int | None) -> None:
         if self.pid == pid:  # else it was killed meanwhile
-            os.kill(pid, signal.SIGCONT)
+            self._tell(signal.SIGCONT)
 
     def drain(self) -> bool:
         """Ask it to stop, and start it again when it has; whether it was there, and ready: before,
         it knows no signal."""
-        if self.pid is None or not self.is_ready:
+        at = time.time()
+        if not self.is_ready or not self._tell(signal.SIGTERM):
             return False
         life = self.lives[-1]
-        life.killed, life.asked = DRAINED, time.time()
-        os.kill(self.pid, signal.SIGTERM)
+        life.killed, life.asked = DRAINED, at
+        return True
+
+    def _tell(self, number: signal.Signals) -> bool:
+        """Whether it was there to hear it."""
+        if self.pid is None:
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:  # it has ended, of which the loop is about to hear
+            return False
         return True
 
     async def stop(self) -> float:
         """Ask it to stop, and do not start it again; the seconds that it took."""
         began = time.monotonic()
         self._stopping.set()
-        if self._process is not None and self.pid is not None:
-            self._process.send_signal(self.program.stop_signal)
+        if self._process is not None and self._tell(self.program.stop_signal):
             try:
                 async with asyncio.timeout(STOP_S):
                     await self._process.wait()
