@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0032_rollout_notices'),
+        ('tenants', '0037_playground_of_members'),
     ]
 
     operations = [
