@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from inference.content import CONFIG, WEIGHTS
 from lorikeet.__main__ import main
@@ -60,7 +61,8 @@ def run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         monkeypatch.setattr(sys, "argv", ["lorikeet", *map(str, arguments)])
         monkeypatch.setenv("COLUMNS", "200")
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        # The console, in this process as well, would log to the same output.
+        with capture_logs(), pytest.raises(SystemExit) as ended:
             main()
         printed = capsys.readouterr()
         assert "Traceback" not in printed.err

@@ -287,6 +287,7 @@ def test_what_is_anothers_is_not_there(signed_in: Run, support: Adapter) -> None
 
 def test_keys_are_made_listed_and_revoked(signed_in: Run, hub: Hub) -> None:
     made = signed_in("keys", "create", "nightly", "--scope", "inference", "--model", "support")
+    assert made.code == 0, made.err
     secret = made.out.strip()
     key = ApiKey.objects.find(secret)
     assert key is not None and (key.scopes, key.allowed_models) == (["inference"], ["support"])
