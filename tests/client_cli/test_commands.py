@@ -34,7 +34,7 @@ pytestmark = [
 @pytest.fixture
 def signed_in(run: Run, hub: Hub, tenant: Tenant) -> Run:
     """With a key that may do all."""
-    key = make_key(tenant, "admin", "adapters:write", "usage:read")[1]
+    key = make_key(tenant, "admin", "adapters:write", "inference", "usage:read")[1]
     assert run("login", "--url", hub.url, "--key", key).code == 0
     return run
 
