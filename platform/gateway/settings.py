@@ -310,6 +310,7 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = environ.text("STATIC_ROOT", str(VAR / "static"))
+STATICFILES_FINDERS = ["gateway.storage.ServedFiles"]
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",

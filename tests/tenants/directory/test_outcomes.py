@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -151,6 +152,25 @@ async def test_figures_come_by_steps_of_time(registry: Registry, keys: Sequence[
     assert await database_sync_to_async(found)() == [
         (NOON, 2), (NOON + timedelta(minutes=2), 1), (NOON + timedelta(minutes=58), 1),
     ]  # fmt: skip
+
+
+async def test_gateways_that_write_at_once_wait_for_each_other_and_lose_nothing(
+    registry: Registry, keys: Sequence[ApiKey]
+) -> None:
+    gateways = [Outcomes() for _ in range(4)]
+    for _ in range(5):
+        for number, counted in enumerate(gateways):
+            order = list(range(8))[:: -1 if number % 2 else 1]
+            for adapter in order:
+                for key in keys:
+                    one = group(key, adapter=f"adapter-{adapter}", code=f"code-{adapter}")
+                    counted.note(one, Ended(ttft_s=0.1), None)
+        await asyncio.gather(*(written(registry, counted) for counted in gateways))
+        assert [counted.take() for counted in gateways] == [({}, [])] * 4
+    whole = await database_sync_to_async(
+        lambda: TotalHour.objects.filter(tenant=None).figures().get()
+    )()
+    assert whole["requests"] == 5 * 4 * 8 * 2 == whole["first_tokens4"]
 
 
 async def test_a_refused_request_is_kept_as_it_was_once(
