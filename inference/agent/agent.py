@@ -27,6 +27,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 from uuid import uuid4
+from zlib import crc32
 
 import msgspec
 import structlog
@@ -42,6 +43,7 @@ from inference.agent.keeping import KEPT_BYTES, Keeping
 from inference.agent.link import Link
 from inference.agent.outbox import too_long
 from inference.agent.progress import Progress
+from inference.agent.report_times import Report, ReportTimes
 from inference.agent.scheduler.queue import Queue, Request
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import Change, WarmPrefixes
@@ -52,6 +54,7 @@ from inference.link.wire import (
     GONE,
     LEFT,
     MOVED,
+    SUMS_SINCE,
     Done,
     EngineStats,
     Fault,
@@ -67,9 +70,9 @@ from inference.tracing import Attributes, Tracer
 
 log = structlog.get_logger(__name__)
 
-STATS_INTERVAL_S = 1.0
 TICK_S = 0.1
-"""How often shares are charged, usage is reported, and answers that don't stream show progress."""
+"""How often shares are charged, usage is reported, and answers that don't stream show progress; and
+how exactly reports of the engine's state are timed."""
 
 MAX_AWAITED = 64
 """Adapters that are told to have requests waiting for them."""
@@ -156,16 +159,13 @@ class Agent:
         hangs, or the journal cannot be written: what can't be billed isn't generated."""
         self._bootstrap = frozenset(gateways)
         self._follow([])
-        published_at = time.monotonic()
+        times = ReportTimes(self._engine.info.kv_tokens, time.monotonic())
         hung = asyncio.create_task(until_hung(self._engine, self._hung_after_s, self._is_busy))
         try:
             while self._engine.alive and not self._failed and not hung.done():
                 await asyncio.sleep(TICK_S)
                 self._tick()
-                if time.monotonic() - published_at >= STATS_INTERVAL_S:
-                    published_at = time.monotonic()
-                    self._publish()
-                    self._watch.look()
+                self._report(times)
             if not self._failed:
                 self._note_failure(HUNG if self._engine.alive else DIED)
                 await self._say_why()
@@ -277,8 +277,8 @@ class Agent:
             case wire.UsageAck(ids=ids, attempts=attempts):  # ids by gateways of version 1
                 self._billing.acknowledged([*attempts, *((id, 1) for id in ids)], link.url)
                 self._note_billed()
-            case wire.Served() | wire.Suspects():
-                self._heard_of_others(frame)
+            case wire.Served() | wire.Others() | wire.Suspects():
+                self._heard_of_others(frame, link)
             case wire.Pins(adapters=refs):
                 self._slots.pin([ref.digest for ref in refs])
                 self._spawn(self._residency.keep(refs, link.url))
@@ -301,12 +301,17 @@ class Agent:
         else:
             self._heard_cancel(frame, link)
 
-    def _heard_of_others(self, frame: wire.Served | wire.Suspects) -> None:
+    def _heard_of_others(
+        self, frame: wire.Served | wire.Others | wire.Suspects, link: Link
+    ) -> None:
         """What gateways pass on of other engines' agents."""
-        if isinstance(frame, wire.Served):
-            self._queue.heard(frame.engine_id, frame.run, frame.served)
-        else:
+        if isinstance(frame, wire.Suspects):
             self._failures.heard(frame.suspects)
+        elif isinstance(frame, wire.Others):
+            link.engines_seen = frame.engines
+            self._queue.heard_sum(frame.served)
+        elif link.version >= SUMS_SINCE or self._source() is None:  # else it is in the sums as well
+            self._queue.heard(frame.engine_id, frame.run, frame.served)
 
     def _welcomed(self, link: Link, frame: wire.Welcome) -> None:
         self.joined.set()
@@ -664,12 +669,38 @@ class Agent:
                 task.cancel()
                 del self._links[url]
 
-    def _publish(self) -> None:
+    def _report(self, times: ReportTimes) -> None:
         stats = self.stats()
+        match times.due(stats, time.monotonic()):
+            case Report.WHOLE:
+                self._publish()
+                self._watch.look()
+            case Report.LOAD:
+                for link, _ in self._links.values():
+                    if link.open and link.version >= SUMS_SINCE:
+                        link.post(wire.Stats(stats, self._run_id, between=True))
+
+    def _publish(self) -> None:
+        stats, gained, source = self.stats(), self._queue.gained(), self._source()
         for link, _ in self._links.values():
-            if link.open:
+            if not link.open:
+                continue
+            if link.version >= SUMS_SINCE:
+                asks = link is source
+                link.post(wire.Stats(stats, self._run_id, gained=gained, asks=asks))
+            else:
                 link.served_mark, served = self._queue.served_since(link.served_mark)
                 link.post(wire.Stats(stats, self._run_id, served))
+
+    def _source(self) -> Link | None:
+        """Who tells it what other engines served, and no other gateway, or it would count twice:
+        one that sees most of them; each engine begins with another one."""
+        links = [link for link, _ in self._links.values() if link.open]
+        able = [link for link in links if link.version >= SUMS_SINCE]
+        return max(able, key=lambda link: (link.engines_seen, self._rank(link)), default=None)
+
+    def _rank(self, link: Link) -> int:
+        return crc32(f"{self.id}\0{link.url}".encode())
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something in the background and keep hold of it until it ends."""

@@ -93,6 +93,8 @@ class Link:
         self.draining = False
         self.served_mark = 0
         """Up to where the gateway was told who was served (`Queue.served_since`)."""
+        self.engines_seen = 0
+        """How many engines of this base model the gateway says are connected to it."""
         self._owner, self._credential = owner, credential
         self._outbox = Outbox()
         self._waiting = asyncio.Event()
@@ -246,6 +248,6 @@ class Link:
             self._shell.session.close()
             self._shell = None
         self._outbox = Outbox()
-        self.served_mark = 0
+        self.served_mark = self.engines_seen = 0
         self._flushed.set()
         self._owner.dropped(self)

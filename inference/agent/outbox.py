@@ -13,7 +13,7 @@ reader must then have been given exactly what follows from the tokens that were 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TypeVar
 
 import msgspec
@@ -70,8 +70,7 @@ class Outbox:
     def put(self, frame: Frame) -> None:
         """Any other frame. It leaves after all deltas added before it."""
         if isinstance(frame, Stats):
-            served = self._stats.served | frame.served if self._stats else frame.served
-            self._stats = msgspec.structs.replace(frame, served=served)
+            self._stats = frame if self._stats is None else _merged(self._stats, frame)
         elif isinstance(frame, Error):
             self._error = frame
         else:
@@ -152,10 +151,26 @@ def _cut(text: str, chars: int) -> Iterator[str]:
     return (text[at : at + chars] for at in range(0, len(text), chars))
 
 
+def _merged(old: Stats, new: Stats) -> Stats:
+    """What both say."""
+    gained = dict(old.gained)
+    for name, more in new.gained.items():
+        gained[name] = gained.get(name, 0.0) + more
+    return msgspec.structs.replace(
+        new,
+        served=old.served | new.served,
+        gained=gained,
+        between=old.between and new.between,
+        asks=old.asks if new.asks is None else new.asks,
+    )
+
+
 def _parts(stats: Stats) -> Iterator[Stats]:
     """Frames that say together what this one does."""
-    for some in _batches(stats.served.items(), MAX_SERVED) or [[]]:
-        yield msgspec.structs.replace(stats, served=dict(some))
+    items = _batches(stats.served.items(), MAX_SERVED), _batches(stats.gained.items(), MAX_SERVED)
+    nobody: list[tuple[str, float]] = []
+    for served, gained in list(zip_longest(*items, fillvalue=nobody)) or [(nobody, nobody)]:
+        yield msgspec.structs.replace(stats, served=dict(served), gained=dict(gained))
 
 
 def _packed(values: Iterable[T], size: Callable[[T], int], most: int) -> Iterator[list[T]]:

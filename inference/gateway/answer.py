@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from inference.gateway.exchange import EVENT_STREAM, Exchange, Headers
 from inference.gateway.fleet.stream import Stream
@@ -15,20 +15,25 @@ CHUNKS_AT_ONCE = 256
 millisecond; who reads slowly may find thousands."""
 
 
+Framed = Callable[[], Framing]
+"""Makes the framing, once an engine has the request: it says which."""
+
+
 async def write_whole(
-    exchange: Exchange, stream: Stream, framing: Framing, headers: Headers = ()
+    exchange: Exchange, stream: Stream, framed: Framed, headers: Headers = ()
 ) -> None:
     """One JSON body, when the engine has ended."""
-    body = await whole(stream, framing, await stream.read())
+    body = await whole(stream, framed, await stream.read())
     await exchange.reply(200, body, headers)
 
 
-async def whole(stream: Stream, framing: Framing, news: Delta | Done) -> bytes:
+async def whole(stream: Stream, framed: Framed, news: Delta | Done) -> bytes:
     """The JSON body of an answer, of which this was read."""
     parts: list[str] = []
     while isinstance(news, Delta):
         parts.append(news.text)
         news = await stream.read()
+    framing = framed()
     if news.response is None:
         text, reason = "".join(parts), _finish_reason(news)
         return framing.whole(text, reason, news.usage, stream.limited)
@@ -36,15 +41,17 @@ async def whole(stream: Stream, framing: Framing, news: Delta | Done) -> bytes:
 
 
 async def write_stream(
-    exchange: Exchange, stream: Stream, framing: Framing, headers: Headers = ()
+    exchange: Exchange, stream: Stream, framed: Framed, headers: Headers = ()
 ) -> None:
     """Server-sent events. Headers go out with the first news, so that an early failure still gets
     its HTTP status."""
-    news = await stream.read()
+    news, framing = await stream.read(), framed()
     await exchange.begin(200, [*EVENT_STREAM, *headers])
     whole_chunks = isinstance(news, Delta) and bool(news.chunks)
     opening = b"" if whole_chunks else framing.opening()
     while isinstance(news, Delta):
+        if news.prompt_tokens:
+            framing.counted(news.prompt_tokens, news.cached_tokens)
         for events in _events(news, framing, opening):
             await exchange.write(events)
             if len(news.chunks) > CHUNKS_AT_ONCE:

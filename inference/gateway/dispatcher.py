@@ -20,7 +20,7 @@ from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.tick import Tick
 from inference.grants import Directory, Grant, Limiter, Price, Reservation, Target
-from inference.link.wire import BATCH, turn_of
+from inference.link.wire import BATCH, ModelInfo, turn_of
 from inference.operations.call import Call
 from inference.operations.estimate import Estimate
 from inference.tracing import Span, Tracer, timed
@@ -57,7 +57,7 @@ class Dispatcher:
     ) -> None:
         """`timeout_s` bounds one request from its arrival here to its last token; for `grace_s`
         engines keep answers whose gateway is gone; `tracer` makes spans of requests."""
-        self.records = Records(hub.measures, tracer)
+        self.records = Records(hub.measures, hub.outcomes, tracer)
         self._hub, self._directory, self._limiter = hub, directory, limiter
         self._prompts = PromptLengths()
         self.timeout_s, self._grace_s = timeout_s, grace_s
@@ -91,6 +91,10 @@ class Dispatcher:
         finally:
             stream.cancel(ClientDisconnected.code)
             self._learn(stream, body_bytes)
+
+    def engines(self) -> list[ModelInfo]:
+        """What each connected engine serves."""
+        return [engine.info for engine in self._hub.engines()]
 
     def running(self, key_id: int) -> Mapping[str, int]:
         """The requests of this API key that engines have and no gateway, with their turns; none for
@@ -176,6 +180,8 @@ class Dispatcher:
         lane = BATCH if call.flex else grant.lane
         if line is not None:
             lane, more = BATCH, more | line._asdict()
+        if not call.operation.uses_adapter:
+            target = replace(target, adapter=None)
         return Order(
             grant=grant,
             target=target,

@@ -40,6 +40,7 @@ from inference.link.wire import (
     Load,
     Loaded,
     Orphans,
+    Others,
     Pins,
     Served,
     Stats,
@@ -113,6 +114,7 @@ _MAY_SEND: dict[tuple[Side, State], frozenset[type[Frame]]] = {
             Adopt,
             Cancel,
             Served,
+            Others,
             Suspects,
             UsageAck,
             Pins,
@@ -192,9 +194,13 @@ class Session:
         """This end did nothing for so long: what the peer said meanwhile may lie there unread."""
         self._heard_at = min(now, self._heard_at + late_s)
 
+    def silent_s(self, now: float) -> float:
+        """For how long the peer has said nothing."""
+        return now - self._heard_at
+
     def lost(self, now: float) -> bool:
         """Whether the peer has been silent for too long."""
-        return self.state is not State.CLOSED and now - self._heard_at >= LOST_S
+        return self.state is not State.CLOSED and self.silent_s(now) >= LOST_S
 
     def close(self) -> None:
         """The connection ended, for whatever reason. Nothing may follow."""

@@ -20,7 +20,12 @@ from msgspec import inspect
 from inference.link import wire
 from inference.link.wire import Frame
 
-FRAMES: Mapping[type[Frame], int] = {wire.Suspects: 3, wire.Orphans: 5, wire.Adopt: 5}
+FRAMES: Mapping[type[Frame], int] = {
+    wire.Suspects: 3,
+    wire.Orphans: 5,
+    wire.Adopt: 5,
+    wire.Others: wire.SUMS_SINCE,
+}
 """The version that brought each frame; those not named are of version 1."""
 
 FIELDS: Mapping[type, Mapping[str, int]] = {
@@ -55,7 +60,16 @@ FIELDS: Mapping[type, Mapping[str, int]] = {
     wire.Resume: {"text": 5, "chunks": 5},
     wire.Done: {"attempt": 2},
     wire.Cancel: {"attempt": 2},
-    wire.Stats: {"loaded": 2, "evicted": 2, "warm": 4, "cold": 4, "anew": 4},
+    wire.Stats: {
+        "loaded": 2,
+        "evicted": 2,
+        "warm": 4,
+        "cold": 4,
+        "anew": 4,
+        "gained": 6,
+        "between": 6,
+        "asks": 6,
+    },
     wire.UsageAck: {"attempts": 2},
 }
 """The version that brought each appended field; those not named came with their struct."""

@@ -16,7 +16,7 @@ import msgspec
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 OLDEST_VERSION = 1
 
 HASH_BYTES = 8
@@ -35,6 +35,9 @@ LEFT = "left"
 finish reason by which the engine says that it does. An older engine ends the request."""
 MAX_KEPT_BYTES = 4 << 20
 """Of one answer: gateways and engines alike keep no more of it for other gateways."""
+SUMS_SINCE = 6
+"""The version from which on an engine hears from one gateway what all others served together
+(`Others`), instead of from each gateway what each of them did (`Served`)."""
 GONE = "gone"
 """The finish reason where a gateway comes for an answer that is not there (any longer)."""
 BATCH = "batch"
@@ -71,6 +74,11 @@ class AdapterRef(Value, frozen=True):
     ticket: str = ""
     """Lets the engine that got it fetch the files (`inference.gateway.fleet.dispatches`); empty
     elsewhere than on the way to an engine."""
+
+    @property
+    def own_name(self) -> str:
+        """The adapter's, without tenant and version."""
+        return self.name.rpartition("/")[2].partition("@")[0]
 
 
 class ModelInfo(Value, frozen=True):
@@ -578,11 +586,11 @@ class Cancel(Frame, tag="cancel", frozen=True):
 
 
 class Stats(Frame, tag="stats", frozen=True):
-    """Agent to gateway: once a second and on change of residency.
+    """Agent to gateway: once a second, on change of residency, and since SUMS_SINCE `between`.
 
     `served` holds, for each tenant whose figure changed since the last frame on this link, the
     service that it received from this engine since the agent's start (`run`): tokens over weight,
-    ever growing.
+    ever growing. Gateways of SUMS_SINCE hear `gained` instead.
     """
 
     stats: EngineStats
@@ -599,10 +607,27 @@ class Stats(Frame, tag="stats", frozen=True):
     """Of what it no longer holds."""
     anew: bool = False
     """Nothing that was said to be warm before still counts."""
+    gained: dict[str, float] = {}
+    """By how much each tenant's figure grew since the last frame, instead of `served`."""
+    between: bool = False
+    """Said between two reports, because the engine's load changed."""
+    asks: bool | None = None
+    """Whether it is this gateway that is to tell the engine what the others served (`Others`), or
+    only how many they are; None: neither."""
+
+
+class Others(Frame, tag="others", frozen=True):
+    """Gateway to agent, answers `Stats.asks`: how many engines of its base model are connected to
+    this gateway, itself included, and how much the others served since the last answer, by tenant
+    in tokens over weight: whom they served most, if there are many; the rest is told later."""
+
+    engines: int
+    served: dict[str, float] = {}
 
 
 class Served(Frame, tag="served", frozen=True):
-    """Gateway to agent: what another engine of the same base model said of its `served`.
+    """Gateway to agent: what another engine of the same base model said of its `served`. Who
+    asks for `Others` hears it only of engines that don't.
 
     Figures only grow within a `run`, so hearing them from two gateways changes nothing.
     """
@@ -692,6 +717,7 @@ AnyFrame = (
     | Cancel
     | Stats
     | Served
+    | Others
     | Suspects
     | UsageReport
     | UsageAck

@@ -11,7 +11,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0032_rollout_notices'),
+        ('tenants', '0039_lfs_objects'),
     ]
 
     operations = [

@@ -16,6 +16,13 @@ from tenants.models.fleet.rollouts import Rollout, RolloutState, RolloutTenant, 
 from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
+from tenants.models.outcomes import (
+    RefusedRequest,
+    RequestHour,
+    RequestMinute,
+    TotalHour,
+    TotalMinute,
+)
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import (
     EngineJournal,
@@ -55,6 +62,9 @@ __all__ = [
     "Price",
     "Purpose",
     "QuarantinedEntry",
+    "RefusedRequest",
+    "RequestHour",
+    "RequestMinute",
     "RevisionMinute",
     "Role",
     "Rollout",
@@ -67,6 +77,8 @@ __all__ = [
     "SupersededAttempt",
     "Tenant",
     "Tier",
+    "TotalHour",
+    "TotalMinute",
     "Trial",
     "Turn",
     "UploadSession",

@@ -34,6 +34,7 @@ from tenants.rollouts.driver import (
     Finish,
     Raise,
     RollBack,
+    Seen,
     Wait,
     decide,
 )
@@ -87,7 +88,7 @@ def drive(rollout: Rollout, engines: Mapping[str, int], now: datetime) -> Decisi
         _try(trials.untried(rollout.revision, [one.id for one in there.due]), rollout.revision)
     seen = progress.seen(rollout, there, dict(engines), now)
     decision = decide(progress.plan_of(rollout), seen)
-    _report(rollout, there, decision, now if seen.gone_s is not None else None)
+    _report(rollout, there, seen, decision, now)
     match decision:
         case RollBack(reason=reason):
             rollout.roll_back(reason)
@@ -105,9 +106,9 @@ def drive(rollout: Rollout, engines: Mapping[str, int], now: datetime) -> Decisi
     return decision
 
 
-def _report(rollout: Rollout, there: Places, decision: Decision, gone_at: datetime | None) -> None:
-    """Write what was seen, for people and for the next look."""
-    since = rollout.report.get("gone_since") or (gone_at and gone_at.isoformat())
+def _report(rollout: Rollout, there: Places, seen: Seen, decision: Decision, now: datetime) -> None:
+    """Write what was seen, for people, for metrics and for the next look."""
+    since = rollout.report.get("gone_since") or now.isoformat()
     rollout.report = {
         "waits_for": decision.for_ if isinstance(decision, Wait) else "",
         "tenants": there.tenants,
@@ -115,7 +116,9 @@ def _report(rollout: Rollout, there: Places, decision: Decision, gone_at: dateti
         "untried": there.untried,
         "behind": [one.slug for one in there.behind[:SHOWN]],
         "behind_count": len(there.behind),
-        "gone_since": since if gone_at else None,
+        "gone_since": None if seen.gone_s is None else since,
+        "old": progress.figures(seen.old),
+        "new": progress.figures(seen.new),
     }
     Rollout.objects.filter(pk=rollout.pk).update(report=rollout.report)
 

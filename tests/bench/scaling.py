@@ -1,13 +1,16 @@
 """The whole fleet in simulation: ten thousand tenants, a hundred thousand adapters.
 
-One after another: ordinary traffic; a few tenants that send far more than everybody else, who have
-a limit; the same without one; and 5 % of the engines die at once.
+One after another: clients that are there before the engines; ordinary traffic; a few tenants that
+send far more than everybody else, who have a limit; the same without one; and 5 % of the engines
+die at once.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
+import sys
+import time
 from collections.abc import Iterator
 from statistics import median
 
@@ -15,7 +18,7 @@ from tests.bench.machinery.report import Figure, Report, Row
 from tests.bench.machinery.scale import Scale
 from tests.bench.routing import LOADS_TARGET, SESSIONS, SKEW_TARGET, WARM_S
 from tests.bench.simulation.engine import PLACES
-from tests.bench.simulation.fleet import Figures, Fleet, endless
+from tests.bench.simulation.fleet import Figures, Fleet, endless, percentile
 from tests.bench.simulation.traces import Turn, Workload, blocks_after
 
 ENGINES, GATEWAYS, TENANTS, ADAPTERS = 512, 16, 10_000, 100_000
@@ -27,39 +30,63 @@ FLOOD_SESSIONS = 64
 TOKENS_PER_MINUTE = 5_000
 """Of each flood, for each engine: all ten together a fifteenth of what the fleet computes."""
 DEAD = 0.05
+COME_S = 20
+"""Within which engines come where there were none."""
+TOLD_EVERY_S = 10
 
 
 async def run(scale: Scale) -> Report:
-    """Simulate all four."""
+    """Simulate all five."""
     engines = scale.whole_engines
     tenants, adapters = TENANTS * engines // ENGINES, ADAPTERS * engines // ENGINES
+    waited = _from_nothing(engines, tenants, adapters)
     work = Workload(tenants, adapters)
     fleet = Fleet(engines, GATEWAYS)
     fleet.keep([endless(work.session) for _ in range(SESSIONS * engines)], WARM_S / 3)
-    fleet.run(WARM_S)
-    ordinary = _phase(fleet, PHASE_S)
+    _run(fleet, WARM_S, "warming")
+    ordinary = _phase(fleet, PHASE_S, "ordinary")
+    ordinary_rows = _ordinary_rows(ordinary, fleet)
     limited = _flooded(fleet, engines, TOKENS_PER_MINUTE * engines)
     unlimited = _flooded(fleet, engines, None)
-    fleet.run(fleet.now + PHASE_S)
+    _run(fleet, PHASE_S, "calming down")
     dying = list(fleet.engines)[: max(1, int(DEAD * engines))]
     fleet.kill(dying)
-    deaths = _phase(fleet, PHASE_S)
+    deaths = _phase(fleet, PHASE_S, "deaths")
     return Report(
         f"The whole fleet, simulated: {engines} engines, {GATEWAYS} gateways, {tenants:,} tenants, "
         f"{adapters:,} adapters",
         [
-            *_ordinary_rows(ordinary, fleet),
+            *ordinary_rows,
             *_flood_rows(limited, unlimited, ordinary),
             *_limit_rows(limited, TOKENS_PER_MINUTE * engines),
             *_death_rows(deaths, ordinary, len(dying)),
+            *_waited_rows(waited),
         ],
     )
 
 
-def _phase(fleet: Fleet, seconds: float) -> Figures:
+def _run(fleet: Fleet, seconds: float, what: str) -> None:
+    """Say now and then how far it is."""
+    began, until = time.monotonic(), fleet.now + seconds
+    while fleet.now < until:
+        fleet.run(min(until, fleet.now + TOLD_EVERY_S))
+        took_s = time.monotonic() - began
+        print(f"  {what}: {until - fleet.now:.0f} s to go, after {took_s:.0f} s", file=sys.stderr)
+
+
+def _phase(fleet: Fleet, seconds: float, what: str) -> Figures:
     fleet.count_from_now()
-    fleet.run(fleet.now + seconds)
+    _run(fleet, seconds, what)
     return fleet.counted()
+
+
+def _from_nothing(engines: int, tenants: int, adapters: int) -> Figures:
+    """Clients are there, and floods, and no engine yet: they come one after another."""
+    work = Workload(tenants, adapters)
+    fleet = Fleet(engines, GATEWAYS, engines_come_s=COME_S)
+    fleet.keep([endless(work.session) for _ in range(SESSIONS * engines)], COME_S / 4)
+    fleet.keep(_floods(fleet, engines, COME_S), COME_S / 4)
+    return _phase(fleet, 2 * COME_S, "from nothing")
 
 
 def _flooded(fleet: Fleet, engines: int, tokens_per_minute: int | None) -> Figures:
@@ -67,12 +94,13 @@ def _flooded(fleet: Fleet, engines: int, tokens_per_minute: int | None) -> Figur
     limits = {} if tokens_per_minute is None else dict.fromkeys(FLOODS, tokens_per_minute)
     fleet.limit(limits)
     ends_at = fleet.now + FLOOD_S
-    fleet.keep(
-        [_flood(fleet, FLOODS[at % len(FLOODS)], at, ends_at)
-         for at in range(FLOOD_SESSIONS * engines)],
-        spread_s=1,
-    )  # fmt: skip
-    return _phase(fleet, FLOOD_S)
+    fleet.keep(_floods(fleet, engines, ends_at), spread_s=1)
+    return _phase(fleet, FLOOD_S, "flood" if limits else "flood without limits")
+
+
+def _floods(fleet: Fleet, engines: int, ends_at: float) -> list[Iterator[Turn]]:
+    count = FLOOD_SESSIONS * engines
+    return [_flood(fleet, FLOODS[at % len(FLOODS)], at, ends_at) for at in range(count)]
 
 
 def _flood(fleet: Fleet, tenant: str, seed: int, ends_at: float) -> Iterator[Turn]:
@@ -134,6 +162,24 @@ def _death_rows(found: Figures, ordinary: Figures, dead: int) -> list[Row]:
         _row("deaths: hits over an infinite engine's", found.hit_ratio, "x"),
         _row("deaths: work, p99 over mean", found.skew, "x"),
         _row("deaths: adapter loads over the least", found.load_ratio, "x"),
+    ]
+
+
+def _waited_rows(found: Figures) -> list[Row]:
+    floods = [one for tenant in FLOODS for one in found.held_s[tenant]] or [0.0]
+    others = [one for tenant, all in found.held_s.items() if tenant not in FLOODS for one in all]
+    others = others or [0.0]
+    turned_away = sum(found.turned_away.values())
+    of_floods = sum(found.turned_away[tenant] for tenant in FLOODS)
+    return [
+        _row(f"engines come within {COME_S} s: held at the most", found.most_held, "requests"),
+        _row("engines come: held, p50", 1000 * percentile(others, 0.5), "ms"),
+        _row("engines come: held, p99", 1000 * percentile(others, 0.99), "ms"),
+        _row("engines come: floods held, p50", 1000 * percentile(floods, 0.5), "ms"),
+        _row("engines come: turned away of the floods", of_floods, "requests"),
+        _row("engines come: turned away of others", turned_away - of_floods, "requests"),
+        _row("engines come: TTFT p50 of others", found.ttft_ms(0.5, FLOODS), "ms"),
+        _row("engines come: TTFT p99 of others", found.ttft_ms(0.99, FLOODS), "ms"),
     ]
 
 

@@ -18,7 +18,7 @@ from tenants.limits import commands
 from tenants.limits.commands import end_of
 from tenants.limits.kinds import Period
 from tests.chaos.judging import ledger
-from tests.chaos.judging.verdict import Leftovers, Purse, Spent
+from tests.chaos.judging.facts import Leftovers, Purse, Spent
 
 PERIODS: dict[str, Period] = {"day": "day", "month": "month"}
 _LUA = Path(commands.__file__).parent / "lua" / "base.lua"

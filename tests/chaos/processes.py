@@ -15,8 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.judging.facts import Life
-from tests.chaos.judging.verdict import DRAINED, KILLED, STOPPED
+from tests.chaos.judging.facts import DRAINED, KILLED, STOPPED, Life
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.05

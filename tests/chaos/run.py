@@ -26,9 +26,9 @@ from tests.chaos.counters import Counters, billed  # noqa: E402
 from tests.chaos.customers import Customer  # noqa: E402
 from tests.chaos.judging import journals, ledger, logs, report  # noqa: E402
 from tests.chaos.judging.answers import receive  # noqa: E402
-from tests.chaos.judging.facts import Counts, Received, Seen, Twin  # noqa: E402
+from tests.chaos.judging.facts import Counts, Facts, Purse, Received, Seen, Twin, Unseen  # noqa: E402  # noqa: E402
 from tests.chaos.judging.recorder import Record  # noqa: E402
-from tests.chaos.judging.verdict import Facts, Purse, Unseen, judge  # noqa: E402
+from tests.chaos.judging.verdict import judge  # noqa: E402
 from tests.chaos.plan import (  # noqa: E402
     AGENTS,
     GATEWAYS,

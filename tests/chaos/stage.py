@@ -25,8 +25,7 @@ import demo
 from gateway.database import redis_command
 from gateway.local.postgres import DATA, Postgres, account_to_run, programs
 from gateway.start import SECRETS
-from tests.chaos.judging.facts import Kill, Life
-from tests.chaos.judging.verdict import DRAINED
+from tests.chaos.judging.facts import DRAINED, Kill, Life
 from tests.chaos.plan import AGENTS, GATEWAYS, Strike
 from tests.chaos.processes import ROOT, Actor, Program, running
 from tests.chaos.relay import Relay

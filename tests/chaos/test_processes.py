@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.chaos.judging.facts import Life
-from tests.chaos.judging.verdict import DRAINED, KILLED, STOPPED
+from tests.chaos.judging.facts import DRAINED, KILLED, STOPPED, Life
 from tests.chaos.processes import Actor, Failed, Program, running
 from tests.inference.rig import until
 

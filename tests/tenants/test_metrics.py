@@ -33,10 +33,10 @@ from tenants.directory.engines import KnownEngines
 from tenants.limits.failover import Failover
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.memory import MemoryStore
-from tenants.models import EngineJournal
+from tenants.models import EngineJournal, Rollout
 from tests.inference.played import benched
 from tests.inference.samples import MOVABLE
-from tests.tenants.making import NoBudgets
+from tests.tenants.making import NoBudgets, make_base, make_rollout
 
 TOKEN = "m" * 32
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
@@ -153,6 +153,7 @@ def measured() -> Measures:
 async def full(database: Database) -> AsyncIterator[httpx.AsyncClient]:
     """Of a gateway with one engine, that has measured something of each kind."""
     await sync_to_async(EngineJournal.objects.create)(journal="j1", engine_id="e1")
+    await sync_to_async(roll_out)()
     ledger, limits = Ledger(), StoreLimiter(Failover(MemoryStore()), NoBudgets(), "usd")
     async with benched(measures=measured()) as bench:
         await bench.join("e1", stats=wire.EngineStats(running=2, active=["a"], resident=["a", "b"]))
@@ -215,6 +216,44 @@ async def test_the_document_lists_every_metric_with_its_labels(full: httpx.Async
         for name, kind, labels in ROW.findall(table)
     }
     assert told == found
+
+
+async def test_rollouts_tell_how_far_they_are_and_how_they_ended(database: Database) -> None:
+    await sync_to_async(roll_out)()
+    async with client(database) as one:
+        answer = await one.get("/metrics", headers=AUTHORIZED)
+    for line in (
+        'weight{base_model="base"} 25.0',
+        'paused{base_model="base"} 1.0',
+        'overdue_seconds{base_model="base"} 0.0',
+        'untried_adapters{base_model="base"} 4.0',
+        'tenants{base_model="base",place="new"} 2.0',
+        'tenants{base_model="base",place="behind"} 1.0',
+        'tenants{base_model="base",place="present"} 7.0',
+        'error_percent{base_model="base",revision="new"} 1.5',
+        'error_percent{base_model="base",revision="present"} 0.5',
+        'ttft_p95_seconds{base_model="base",revision="present"} 0.32',
+    ):
+        assert f"lorikeet_rollout_{line}\n" in answer.text, line
+    assert 'ttft_p95_seconds{base_model="base",revision="new"}' not in answer.text, "too few"
+    for outcome, count in {"finished": 0, "aborted": 0, "rolled_back": 1}.items():
+        line = f'lorikeet_rollouts_total{{base_model="base",outcome="{outcome}"}} {count}.0\n'
+        assert line in answer.text
+
+
+def roll_out() -> None:
+    """One that is paused at 25 %, of a revision that was rolled back once."""
+    first = make_rollout(make_base())
+    first.roll_back("too slow")
+    rollout = Rollout.objects.start(first.revision)
+    rollout.set_weight(25)
+    rollout.pause()
+    sides = {
+        "old": {"error_percent": 0.5, "ttft_p95_s": 0.32},
+        "new": {"error_percent": 1.5, "ttft_p95_s": None},
+    }
+    report = {"tenants": 10, "moved": 2, "behind_count": 1, "untried": 4, **sides}
+    Rollout.objects.filter(pk=rollout.pk).update(report=report)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not here")

@@ -271,12 +271,19 @@ class Queue:
         """
         return self._totals.since(mark)
 
+    def gained(self) -> dict[str, float]:
+        """By how much the service of each tenant grew since the last call, as `served_since`."""
+        return self._totals.gained()
+
     def heard(self, engine_id: str, run: str, served: Mapping[str, float]) -> None:
         """Another engine of the same base model told this of its `served_since`.
 
         Hearing it again, late or from several gateways changes nothing.
         """
-        grown = self._remote.heard(engine_id, run, served)
+        self.heard_sum(self._remote.heard(engine_id, run, served))
+
+    def heard_sum(self, grown: Mapping[str, float]) -> None:
+        """All other engines of the same base model together `gained` this."""
         by_lane: tuple[dict[str, float], dict[str, float]] = ({}, {})
         for name, service in grown.items():
             by_lane[name.startswith(BATCH_SERVICE)][name.removeprefix(BATCH_SERVICE)] = service

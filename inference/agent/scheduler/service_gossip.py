@@ -1,9 +1,12 @@
 """Service counted over several engines: what this one gave, and what others say that they gave.
 
-Each agent tells every gateway the cumulative service of the tenants whose figure changed, the
-gateways pass it on to the other agents of the same base model, and there each increase counts
-once, however many gateways brought it: figures only grow within a run, so the highest one heard
-is the truth so far.
+Each agent tells every gateway by how much the service of each tenant grew, and one gateway tells it
+what all others gave together (`inference.gateway.fleet.service`).
+
+Gateways of protocol versions before SUMS_SINCE are told cumulative figures of the tenants that
+changed. They pass them on to the other agents of the same base model, and there each increase
+counts once, however many gateways brought it: figures only grow within a run, so the highest one
+heard is the truth so far.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ class ServiceTotals:
         self._version = 0
         self._figures: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """Figure and version of its last change, the last changed last."""
+        self._gained: dict[str, float] = {}
 
     def add(self, name: str, service: float) -> None:
         """So much more was given."""
@@ -42,8 +46,14 @@ class ServiceTotals:
         figure, _ = self._figures.get(name, (0.0, 0))
         self._figures[name] = figure + service, self._version
         self._figures.move_to_end(name)
+        self._gained[name] = self._gained.get(name, 0.0) + service
         if len(self._figures) > self._max_names:
             self._figures.popitem(last=False)
+
+    def gained(self) -> dict[str, float]:
+        """By how much each figure grew since the last call."""
+        gained, self._gained = self._gained, {}
+        return gained
 
     def since(self, mark: int) -> tuple[int, dict[str, float]]:
         """The mark of now, and the figures that changed after `mark`; 0 is the start.

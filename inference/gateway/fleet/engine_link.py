@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from inference.errors import EngineLost, InferenceError, ProtocolViolation
 from inference.gateway.fleet.leg import Leg
+from inference.gateway.fleet.service import Listener
 from inference.gateway.measuring.measures import Measures, OnEngine
 from inference.gateway.routing.engine_state import EngineState
 from inference.grants import EngineCredential
@@ -24,6 +25,10 @@ ENGINE_ID = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 
 MAX_OUTBOX_FRAMES = 4096
 """Frames waiting for one engine's socket. An engine that far behind takes no more requests."""
+
+SILENT_S = 2.0
+"""An engine says how it is once a second. One that has not done so twice may be stopped, or cut
+off: it is lost after LOST_S, and until then others are preferred."""
 
 
 class Owner(Protocol):
@@ -81,6 +86,8 @@ class EngineLink:
         self.engine: EngineState
         self.measured: OnEngine
         """Of requests on this engine."""
+        self.listener: Listener
+        """What it was told of other engines' service; the hub's."""
         self.credential = credential
         self.connected_at = datetime.now(UTC)
         self.unbegun = 0
@@ -104,6 +111,10 @@ class EngineLink:
     def full(self) -> bool:
         """Whether the engine is too far behind with reading what it is sent."""
         return self._outbox.qsize() >= MAX_OUTBOX_FRAMES
+
+    def is_silent(self, now: float) -> bool:
+        """Whether the engine has said nothing for longer than one that lives does."""
+        return self._session.silent_s(now) >= SILENT_S
 
     async def run(self) -> None:
         """Serve the link until it ends, for whatever reason of the peer's."""

@@ -11,7 +11,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,10 +32,13 @@ from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.journey import Outcome, Why
 from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.orphans import Found, Orphans
-from inference.gateway.fleet.requests import KEPT_BYTES, Requests, choose_link
+from inference.gateway.fleet.placing import choose_link
+from inference.gateway.fleet.requests import KEPT_BYTES, Requests
+from inference.gateway.fleet.service import FleetService
 from inference.gateway.fleet.stream import Stream
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
+from inference.gateway.measuring.outcomes import Outcomes
 from inference.gateway.measuring.traffic import Counted
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.pools import Pool, Revisions
@@ -87,7 +90,8 @@ class Hub:
     ) -> None:
         """`gateway_id` is the base URL under which engines reach this process; `holding` says what
         may wait for an engine here, nothing if None. So many bytes of bodies are kept at most, for
-        their requests to move to other engines. What these tenants ask is not counted as traffic.
+        their requests to move to other engines. What these tenants ask is counted neither as
+        traffic nor among the outcomes of requests.
         """
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
@@ -100,9 +104,12 @@ class Hub:
         """By engine, the newest of its links; the others get nothing new."""
         self._open: dict[EngineLink, None] = {}
         """All links: several URLs that an agent dials, a load balancer's too, may lead here."""
+        self._service: defaultdict[str, FleetService] = defaultdict(FleetService)
+        """By base model."""
         self._suspects = Suspects()
         self.measures = measures or Measures()
         """What is measured of its requests."""
+        self.outcomes = Outcomes(uncounted)
         self.orphans = Orphans(dispatches)
         self.closed = asyncio.Event()
         """Set when nothing new is taken any more."""
@@ -229,6 +236,7 @@ class Hub:
         engine = link.engine
         self._links[engine.id] = link
         self._open[link] = None
+        link.listener = self._service[engine.info.name].join(engine.id)
         log.info(
             "engine_joined",
             engine=engine.id,
@@ -251,6 +259,7 @@ class Hub:
         del self._open[link]
         self.orphans.left(link)
         engine = link.engine
+        self._service[engine.info.name].leave(link.listener)
         if self._links.get(engine.id) is link:
             del self._links[engine.id]
             self._links |= {one.engine.id: one for one in self._open if one.engine.id == engine.id}
@@ -268,8 +277,7 @@ class Hub:
 
     def set_pools(self, pools: Mapping[str, Pool]) -> None:
         """Which revisions serve, by base model."""
-        self._requests.pools = pools
-        self._requests.look_soon()
+        self._requests.set_pools(pools)
 
     async def renew(self, tenant_id: int | None, directory: Directory) -> None:
         """What is known of this tenant's adapters has changed, or of everybody's: requests that
@@ -316,7 +324,11 @@ class Hub:
         self._requests.look_soon()
         if time.monotonic() - self._noted_at.get(source.engine.pool, 0.0) >= NOTE_POOL_EVERY_S:
             self._note_pool(source)
-        if frame.served:
+        service = self._service[source.engine.info.name]
+        service.heard(source.listener, frame.gained, time.monotonic())
+        if frame.asks is not None and (others := service.answer(source.listener, asks=frame.asks)):
+            source.post(others)
+        if frame.served:  # of an engine that does not ask
             served = wire.Served(source.engine.id, frame.run, frame.served)
             for id, link in self._links.items():
                 if id != source.engine.id and link.engine.info.name == source.engine.info.name:
@@ -443,7 +455,8 @@ class Hub:
         """
         try:
             tiers = (frozenset([revision]),) if revision else None
-            link = choose_link(self._links, Needs(base_model, adapter, tiers=tiers))
+            needs = Needs(base_model, adapter, tiers=tiers)
+            link = choose_link(self._links, needs, now=time.monotonic())
         except Overloaded:
             self._requests.note_unmet(base_model)
             raise

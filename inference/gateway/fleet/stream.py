@@ -40,6 +40,7 @@ from inference.link.wire import (
 from inference.operations.estimate import EXTENSION_TOKENS
 
 if TYPE_CHECKING:
+    from inference.gateway.fleet.engine_link import EngineLink
     from inference.gateway.fleet.journey import Journey
 
 LOW_TOKENS = 128
@@ -89,6 +90,7 @@ class Stream:
         """The highest so far."""
         self.engine = ""
         """The id of the engine that was given it last."""
+        self.revision = ""
         self.measured: OnEngine | None = None
         """Of that engine."""
         self.held_since: float | None = None
@@ -97,6 +99,8 @@ class Stream:
         self.trace = order.trace
         """Its span, if it is traced."""
         self.done: Done | None = None
+        self.total_s: float | None = None
+        """When it was done."""
         self.limited: InferenceError | None = None
         """The limit that ended it before its time."""
         self.ended_as_seen = False
@@ -189,6 +193,11 @@ class Stream:
             self._carrier.forgot(self)
             self.delivered.forget()
 
+    def given_to(self, link: EngineLink) -> None:
+        """This engine has it from now on."""
+        self.engine, self.measured = link.engine.id, link.measured
+        self.revision = link.engine.info.revision
+
     def waits(self, wait: Wait) -> None:
         """What it waits for: an engine said so, or it waits for an engine."""
         if self._watch is not None and (self.leg is None or not self.leg.has_begun):
@@ -217,6 +226,7 @@ class Stream:
             done = msgspec.structs.replace(done, finish_reason="length", fault=None)
         self.stay()
         self.done, self.leg = done, None
+        self.total_s = self.elapsed_s
         self._wake()
         self._carrier.settled(self)
         for tell in self._on_settled:

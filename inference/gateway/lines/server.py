@@ -43,6 +43,7 @@ from inference.grants import Directory, Grant
 from inference.link.wire import MAX_FRAME_BYTES
 from inference.operations.call import Call
 from inference.operations.openai import error_body
+from inference.operations.operation import Framing
 from inference.operations.registry import OPERATIONS
 from inference.operations.shape import Shape
 
@@ -189,8 +190,11 @@ class Lines:
             begun()
             line.link.tell_begun(line)
             self._go_on(line.base_model)
-            framing = call.operation.framing(call, line.id, int(time.time()))
-            body = await answer.whole(stream, framing, news)
+
+            def framed() -> Framing:
+                return call.operation.framing(call, line.id, int(time.time()), stream.revision)
+
+            body = await answer.whole(stream, framed, news)
         return Answer(batch.batch, ask.number, 200, body, sent=True)
 
 

@@ -22,9 +22,10 @@ gateways, unless that is much dearer. Where one adapter of a tenant has so large
 traffic that it fills a good part of an engine, or several (`popularity`), it has that many homes,
 on which its load costs nothing: it gets there before the first of them is full.
 
-Among equals the less loaded of two random ones goes first, for figures are up to a second old, and
-the single best of them would get everything until the next report. For the same reason what a
-gateway dispatches counts at once, for warm, loaded and waiting.
+Among equals the less loaded of two random ones goes first, and of many that hold something a few
+random ones are looked at: figures are as old as an engine's last report, other gateways choose by
+the same ones, and the single best engine would get everything until the next report. For the same
+reason what a gateway dispatches counts at once, for warm, loaded and waiting.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ there is pushed out; with more, loads and hits suffer."""
 HOMES_AT_ONCE = 2
 """Homes that are looked at, of several, by chance: else all gateways choose the same one until its
 next report."""
-MAX_HOLDERS = 16
-"""Engines that are looked at of those that hold its beginning, or its adapter."""
+MAX_HOLDERS = 4
+"""Engines that are looked at of those that hold its beginning, or its adapter. With more, gateways
+meet on the same ones."""
 
 RETRY_AFTER_S = 15.0
 """An engine that was lost is back within its start-up time, about this long on a small machine."""

@@ -156,9 +156,9 @@ class EngineState:
     def note(self, frame: Stats) -> None:
         """The engine said how it is, and what of its adapters changed; by version 1 all of them."""
         self.stats = frame.stats
-        self._reports += 1
+        self._reports += not frame.between
         self._recent.clear()
-        self.warmth.hear(frame.warm, frame.cold, anew=frame.anew)
+        self.warmth.hear(frame.warm, frame.cold, anew=frame.anew, between=frame.between)
         if self.version == 1:
             self.resident = dict.fromkeys(frame.stats.resident)
         else:

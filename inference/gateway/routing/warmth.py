@@ -77,10 +77,10 @@ class Warmth:
         while len(self._guessed) > MAX_GUESSED or self._guessed_tokens > self._capacity_tokens:
             self._forget(next(iter(self._guessed)))
 
-    def hear(self, warm: bytes, cold: bytes, *, anew: bool) -> None:
+    def hear(self, warm: bytes, cold: bytes, *, anew: bool, between: bool = False) -> None:
         """The engine reports (`wire.Stats`): these became warm and those cold, since the last time
         or, `anew`, since it began."""
-        self._reports += 1
+        self._reports += not between
         if anew:
             self.known = set(self._guessed)
         for hash in numbers_of(cold[:MAX_HEARD_BYTES]):

@@ -31,6 +31,7 @@ from tenants.adapters.uploads.room import Room  # noqa: E402
 from tenants.directory.auth import PostgresDirectory  # noqa: E402
 from tenants.directory.reader import Reader  # noqa: E402
 from tenants.files.intake import FileIntake  # noqa: E402
+from tenants.hub.bodies import BODIES, Bodies  # noqa: E402
 
 log = structlog.get_logger(__name__)
 
@@ -78,6 +79,7 @@ _routes = ProtocolTypeRouter(
             [
                 _route(r"^v1/", FileIntake(django_app, directory)),
                 _route(r"^(healthz|health|readyz)$", Health({"database": _database_answers})),
+                _route(f"^{BODIES.pattern[1:]}$", Bodies(django_app)),
                 _route(r"", BodyGuard(Room(Intake(_pages)), directory)),
             ]
         ),

@@ -31,6 +31,7 @@ from tenants.billing.ledger import Ledger
 from tenants.limits.kinds import KINDS
 from tenants.limits.limiter import StoreLimiter
 from tenants.limits.refusals import SCOPES
+from tenants.rollouts.figures import Ended, UnderWay
 
 Families = Iterator[Metric]
 
@@ -209,6 +210,11 @@ def hub(hub: Hub) -> Families:
         "Ended requests that engines reported and no gateway dispatched to them.",
         value=hub.quarantined,
     )
+    yield CounterMetricFamily(
+        "lorikeet_outcomes_dropped",
+        "Requests that the console's history lacks: the database was away for too long.",
+        value=hub.outcomes.dropped,
+    )
 
 
 def ledger(ledger: Ledger) -> Families:
@@ -272,6 +278,61 @@ def drift(found: Sequence[Drift]) -> Families:
             labels = [one.journal.engine_id, one.journal.journal]
             family.add_metric(labels, getattr(one, attribute))
         yield family
+
+
+ROLLOUT_GAUGES: Mapping[str, tuple[str, Callable[[UnderWay], float]]] = {
+    "weight": (
+        "Share of tenants that may be on the new revision, in percent.", lambda one: one.weight
+    ),
+    "paused": ("1 while an operator has paused it.", lambda one: one.paused),
+    "overdue_seconds": (
+        "For how much longer it stays at its weight than planned.", lambda one: one.overdue_s
+    ),
+    "untried_adapters": (
+        "Live adapters that are to be tried on the new revision next.",
+        lambda one: one.report.get("untried", 0),
+    ),
+}  # fmt: skip
+ROLLOUT_SIDES: Mapping[str, tuple[str, str]] = {
+    "error_percent": ("Requests that failed lately, in percent.", "error_percent"),
+    "ttft_p95_seconds": ("Of the times to first tokens lately.", "ttft_p95_s"),
+}
+"""What guards compare, with the figure of `tenants.rollouts.progress`."""
+
+
+def rollouts(open: Sequence[UnderWay], ended: Sequence[Ended]) -> Families:
+    """How far rollouts are, what their guards see, and how they ended."""
+    for name, (text, value) in ROLLOUT_GAUGES.items():
+        family = GaugeMetricFamily(f"lorikeet_rollout_{name}", text, labels=["base_model"])
+        for one in open:
+            family.add_metric([one.base_model], value(one))
+        yield family
+    tenants = GaugeMetricFamily(
+        "lorikeet_rollout_tenants",
+        "Tenants on the `new` revision, on the `present` ones, and those there that stay `behind`, "
+        "as an adapter failed on the new one.",
+        labels=["base_model", "place"],
+    )
+    for one in open:
+        for place, count in one.tenants():
+            tenants.add_metric([one.base_model, place], count)
+    yield tenants
+    for name, (text, figure) in ROLLOUT_SIDES.items():
+        labels = ["base_model", "revision"]
+        family = GaugeMetricFamily(f"lorikeet_rollout_{name}", text, labels=labels)
+        for one in open:
+            for side, seen in one.guarded(figure):
+                family.add_metric([one.base_model, side], seen)
+        yield family
+    counts = {
+        (one.base_model, outcome): count for one in ended for outcome, count in one.outcomes()
+    }
+    yield _counters(
+        "lorikeet_rollouts",
+        "Rollouts that ended: `finished`, `aborted`, or `rolled_back` by a guard.",
+        ["base_model", "outcome"],
+        counts,
+    )
 
 
 def disk(free_bytes: int, total_bytes: int) -> Families:

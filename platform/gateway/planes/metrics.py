@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -27,6 +28,10 @@ from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
 from tenants.limits.limiter import StoreLimiter
+from tenants.rollouts import figures as rollouts
+from tenants.rollouts.figures import Ended, UnderWay
+
+R = TypeVar("R")
 
 
 class Metrics:
@@ -77,6 +82,9 @@ class Metrics:
             *families.ledger(self._ledger),
             *families.limits(self._limiter),
             *families.drift(await self._drift()),
+            *families.rollouts(
+                await self._rows(UnderWay, rollouts.OPEN), await self._rows(Ended, rollouts.ENDED)
+            ),
             *await self._disk(),
         ]
 
@@ -89,13 +97,15 @@ class Metrics:
         return families.pools(figures)
 
     async def _drift(self) -> list[Drift]:
-        """Nothing while the database is away."""
         now = datetime.now(UTC)
+        return [Drift.of(one, now) for one in await self._rows(Journal, JOURNALS, [now - LATELY])]
+
+    async def _rows(self, kind: type[R], query: str, values: Sequence[Any] = ()) -> list[R]:
+        """Nothing while the database is away."""
         try:
-            journals = await self._database.rows(Journal, JOURNALS, [now - LATELY])
+            return await self._database.rows(kind, query, values)
         except Unavailable:
             return []
-        return [Drift.of(journal, now) for journal in journals]
 
     async def _disk(self) -> Iterator[Metric]:
         usage = await asyncio.to_thread(shutil.disk_usage, self._folder)

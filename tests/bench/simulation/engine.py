@@ -11,12 +11,15 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from inference.agent.engines.cache_news import Removed, Stored
 from inference.agent.outbox import residency_change
+from inference.agent.report_times import Report, ReportTimes
 from inference.agent.scheduler.queue import Queue, Request
 from inference.agent.scheduler.slots import Slots
 from inference.agent.warm_prefixes import WarmPrefixes
-from inference.link.wire import EngineStats, ModelInfo, Prefix, Stats
+from inference.link.wire import EngineStats, ModelInfo, Others, Prefix, Stats
 from inference.operations.beginnings import FAR_STRIDE, MAX_MARKS, NEAR_CHARS, STRIDE
 from tests.bench.simulation.traces import BLOCK_TOKENS, Turn
 
@@ -51,6 +54,7 @@ class Job:
     cached_tokens: int = 0
     could_be_cached: int = 0
     """On one infinite engine."""
+    held_at: float = 0.0
     lost_at: float = 0.0
     resumed_at: float = 0.0
     """When its last engine died, and its first token of another."""
@@ -78,7 +82,7 @@ def _prefix(blocks: list[int]) -> Prefix:
 
 @dataclass(eq=False)
 class Engine:
-    """One engine; `report` is what its agent tells all gateways."""
+    """One engine; `report` is what its agent tells all gateways, asked now and then."""
 
     id: str
     at: Callable[[float, At], None]
@@ -108,6 +112,7 @@ class Engine:
             max_queued_per_tenant=10**6, reserved=8,
         )  # fmt: skip
         self._warm = WarmPrefixes()
+        self._times = ReportTimes(self.kv_tokens, 0.0)
 
     @property
     def held_tokens(self) -> int:
@@ -130,11 +135,26 @@ class Engine:
         )
         self._admit(now)
 
-    def report(self) -> Stats:
-        """What changed since the last one."""
+    def report(self, now: float) -> Stats | None:
+        """What changed since the last one; None where there is nothing to say now."""
+        stats = self._stats()
+        if (due := self._times.due(stats, now)) is None:
+            return None
         resident = self._slots.resident
         loaded, evicted = residency_change(self._told, resident)
         self._told = resident
+        told = Stats(stats, loaded=loaded, evicted=evicted)
+        if due is Report.WHOLE:
+            told = replace(told, gained=self._queue.gained(), asks=True)
+        else:
+            told = replace(told, between=True)
+        change = self._warm.since(self._mark)
+        self._mark = change.mark
+        if not self.tells:
+            return told
+        return replace(told, warm=change.warm, cold=change.cold, anew=change.anew)
+
+    def _stats(self) -> EngineStats:
         waiting = list(self._waiting.values())
         held = sum(
             job.held_tokens
@@ -145,21 +165,19 @@ class Engine:
             job.prompt_tokens - self._warm.held_tokens(job.prefix, job.prompt_tokens)
             for job in waiting
         )
-        stats = EngineStats(
+        return EngineStats(
             running=len(self.busy) - len(waiting),
             queued=len(waiting),
             kv_usage=min(1.0, held / self.kv_tokens),
             queued_tokens=queued,
             active=list(self._slots.in_use),
             awaited=list({job.turn.adapter.name: None for job in waiting if job.turn.adapter}),
-            spare=PLACES - len(resident),
+            spare=PLACES - len(self._slots.resident),
         )
-        change = self._warm.since(self._mark)
-        self._mark = change.mark
-        if not self.tells:
-            return Stats(stats, loaded=loaded, evicted=evicted)
-        return Stats(stats, loaded=loaded, evicted=evicted, warm=change.warm, cold=change.cold,
-                     anew=change.anew)  # fmt: skip
+
+    def hear(self, others: Others) -> None:
+        """What other engines served."""
+        self._queue.heard_sum(others.served)
 
     def die(self) -> list[Job]:
         """Its requests, which end nowhere."""

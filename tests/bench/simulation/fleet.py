@@ -1,9 +1,9 @@
 """Gateways, engines and clients in virtual time, and what came of it.
 
-Each gateway has its own view of every engine (`EngineState`), as in the product, and is told by
-each engine once a second; what it decides is `routing.choose`. Beside the fleet runs one infinite
-engine, which is given every request in the same order: what it would have found in its cache and
-which adapters it would have had to load, with all places of the fleet.
+Each gateway has its own view of every engine (`EngineState`), as in the product, and hears of each
+when agents tell; what it decides is `routing.choose`. Beside the fleet runs one infinite engine,
+which is given every request in the same order: what it would have found in its cache and which
+adapters it would have had to load, with all places of the fleet.
 """
 
 from __future__ import annotations
@@ -11,29 +11,26 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
 
-from inference.gateway.routing.choice import choose
+from inference.agent.report_times import SOONER_S
+from inference.errors import NoEngine
+from inference.gateway.fleet.service import FleetService
 from inference.gateway.routing.engine_state import EngineState, Needs
-from inference.gateway.routing.popularity import Popularity
-from inference.link.wire import PROTOCOL_VERSION, EngineStats, Submit
 from tenants.limits.commands import Charge, Rate, Refused, Scope, Settle
 from tenants.limits.state import LimitState
 from tests.bench.simulation.engine import KV_TOKENS, MODEL, PLACES, Engine, Job
+from tests.bench.simulation.gateway import HOLDING, Gateway, Router, retry_after_s
 from tests.bench.simulation.traces import BLOCK_TOKENS, Turn
 
-REPORT_S = 1.0
+SAMPLE_S = 1.0
 DETECT_S = 0.5
 """Until an engine's death is known and its requests are sent on."""
-
-Router = Callable[[list[EngineState], Needs, random.Random], EngineState]
-"""As `routing.cheapest`."""
 
 
 def by_chance(able: list[EngineState], needs: Needs, rng: random.Random) -> EngineState:
@@ -103,6 +100,12 @@ class Figures:
     gaps_s: list[float] = field(default_factory=list)
     """From an engine's death to the first token of elsewhere."""
     refused: int = 0
+    held_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """How long requests were held for want of an engine, by tenant."""
+    most_held: int = 0
+    """At a time, at all gateways."""
+    turned_away: Counter[str] = field(default_factory=Counter)
+    """Requests that could not be held, or not for long enough, by tenant; they come again."""
     let_through: Counter[str] = field(default_factory=Counter)
     """Tokens of each tenant that has a limit."""
 
@@ -185,39 +188,35 @@ class Fleet:
         router: Router | None = None,
         tells: bool = True,
         kv_tokens: int = KV_TOKENS,
+        engines_come_s: float = 0.0,
         seed: int = 1,
     ) -> None:
         """`router` chooses in the product's place; engines that don't tell say nothing of their
-        prefix caches, which hold `kv_tokens`."""
-        info = msgspec.structs.replace(MODEL, kv_tokens=kv_tokens)
+        prefix caches, which hold `kv_tokens`; they come one after another within
+        `engines_come_s`."""
         self.now = 0.0
         self.figures = Figures()
-        self._router, self._rng = router, random.Random(seed)
+        self._rng = random.Random(seed)
         self._limits: Mapping[str, int] = {}
         self._limit_state = LimitState()
         self._counting = False
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._order, self._ids = itertools.count(), itertools.count()
+        self._info = msgspec.structs.replace(MODEL, kv_tokens=kv_tokens)
+        self._tells = tells
         self.engines = {f"e{i}": Engine(f"e{i}", self.at, tells, kv_tokens) for i in range(engines)}
-        self._views = [
-            {
-                id: EngineState(
-                    id,
-                    info,
-                    EngineStats(spare=PLACES),
-                    version=PROTOCOL_VERSION,
-                    warm=b"" if tells else None,
-                )
-                for id in self.engines
-            }
-            for _ in range(gateways)
-        ]
-        self._popularity = [Popularity() for _ in range(gateways)]
+        self.gateways = [Gateway(self._rng, router) for _ in range(gateways)]
+        self._service = FleetService()
+        """Of the gateway that an engine asks: each of them hears the same."""
+        self._listeners = {id: self._service.join(id) for id in self.engines}
         self._infinite = Infinite(engines * PLACES)
         self._before: dict[str, tuple[int, int]] = {}
-        for engine in self.engines.values():
-            self.at(self._rng.random() * REPORT_S, partial(self._report, engine))
-        self.at(REPORT_S, self._sample)
+        for number, engine in enumerate(self.engines.values()):
+            if engines_come_s:
+                self.at(engines_come_s * (1 + number) / engines, partial(self._join, engine))
+            else:
+                self._join(engine, 0.0)
+        self.at(SAMPLE_S, self._sample)
 
     def at(self, when: float, call: Callable[[float], None]) -> None:
         """Call it then, with that."""
@@ -233,6 +232,8 @@ class Fleet:
     def count_from_now(self) -> None:
         """What was before does not count: caches had to fill."""
         self.figures, self._counting = Figures(), True
+        for gateway in self.gateways:
+            gateway.decision_s.clear()
         self._before = {id: (one.worked_tokens, one.loads) for id, one in self.engines.items()}
         self._infinite.loads = 0
 
@@ -245,6 +246,8 @@ class Fleet:
             if engine.alive:
                 self.figures.worked.append(engine.worked_tokens - worked)
         self.figures.least_loads = self._infinite.loads
+        for gateway in self.gateways:
+            self.figures.decision_s += gateway.decision_s
         return self.figures
 
     def keep(self, sessions: Iterable[Iterator[Turn]], spread_s: float) -> None:
@@ -264,7 +267,7 @@ class Fleet:
     @property
     def known_beginnings(self) -> int:
         """That the first gateway holds."""
-        return sum(len(view.warmth.known) for view in self._views[0].values())
+        return sum(len(view.warmth.known) for view in self.gateways[0].views.values())
 
     def kill(self, ids: Iterable[str]) -> None:
         """These engines die; what ran on them begins anew elsewhere, as soon as that is known."""
@@ -272,8 +275,9 @@ class Fleet:
             self.at(self.now + DETECT_S, partial(self._bury, id, self.engines[id].die()))
 
     def _bury(self, id: str, lost: list[Job], now: float) -> None:
-        for views in self._views:
-            del views[id]
+        for gateway in self.gateways:
+            gateway.leave(id)
+        self._service.leave(self._listeners[id])
         for job in lost:
             self.figures.moves += 1
             self.figures.moved_again += job.lost_at > 0
@@ -308,29 +312,41 @@ class Fleet:
         return None
 
     def _dispatch(self, job: Job, now: float) -> None:
-        gateway, turn = self._rng.randrange(len(self._views)), job.turn
-        views, popularity = self._views[gateway], self._popularity[gateway]
-        needs = Needs("base", turn.adapter, tenant=turn.tenant, prompt_tokens=job.prompt_tokens,
-                      prefix=job.prefix)  # fmt: skip
-        engines = list(views.values())
-        began = time.thread_time()
-        if self._router is None:
-            view = views[choose(engines, popularity.weighed(needs), self._rng)]
-        else:
-            view = self._router(engines, needs, self._rng)
-        self.figures.decision_s.append(time.thread_time() - began)
-        popularity.note(needs)
-        view.took(
-            Submit(job.id, "chat", b"", "m", turn.tenant, "salt", turn.adapter, choices=1,
-                   prompt_tokens=job.prompt_tokens, wanted_tokens=turn.output_tokens,
-                   prefix=job.prefix)
-        )  # fmt: skip
+        gateway = self._rng.choice(self.gateways)
+        try:
+            view = gateway.place(job, now)
+        except NoEngine as refusal:
+            return self._turn_away(job, retry_after_s(refusal), now)
+        if view is not None:
+            return self._start(gateway, job, view, now)
+        job.held_at = now
+        self.figures.most_held = max(self.figures.most_held, sum(g.held for g in self.gateways))
+        self.at(now + HOLDING.seconds, partial(self._waited, gateway, job))
+
+    def _waited(self, gateway: Gateway, job: Job, now: float) -> None:
+        if gateway.give_up(job):
+            self._turn_away(job, HOLDING.retry_after_s, now)
+
+    def _turn_away(self, job: Job, retry_s: float, now: float) -> None:
+        self.figures.turned_away[job.turn.tenant] += 1
+        self.at(now + retry_s, partial(self._dispatch, job))
+
+    def _take_up(self, gateway: Gateway, now: float) -> None:
+        for job, view in gateway.take_up(now):
+            self.figures.held_s[job.turn.tenant].append(now - job.held_at)
+            self._start(gateway, job, view, now)
+
+    def _start(self, gateway: Gateway, job: Job, view: EngineState, now: float) -> None:
         engine = self.engines[view.id]
         if engine.alive:
-            engine.submit(job, lambda now: view.began((job.id, 1)),
+            engine.submit(job, partial(self._began, gateway, job, view),
                           partial(self._ended, job, view), now)  # fmt: skip
         else:  # it died, and this gateway does not know
             self.at(now + DETECT_S, partial(self._dispatch, job))
+
+    def _began(self, gateway: Gateway, job: Job, view: EngineState, now: float) -> None:
+        if gateway.began(job, view):
+            self._take_up(gateway, now)
 
     def _ended(self, job: Job, view: EngineState, now: float) -> None:
         view.ended((job.id, 1))
@@ -345,19 +361,30 @@ class Fleet:
             self.figures.add(job)
         job.done(now)
 
+    def _join(self, engine: Engine, now: float) -> None:
+        for gateway in self.gateways:
+            gateway.join(engine.id, self._info, tells=self._tells)
+            self._take_up(gateway, now)
+        self.at(now + self._rng.random() * SOONER_S, partial(self._report, engine))
+
     def _report(self, engine: Engine, now: float) -> None:
         if not engine.alive:
             return
-        frame = engine.report()
-        for views in self._views:
-            views[engine.id].note(frame)
-        self.at(now + REPORT_S, partial(self._report, engine))
+        if (frame := engine.report(now)) is not None:
+            for gateway in self.gateways:
+                gateway.hear(engine.id, frame)
+            if frame.asks:
+                listener = self._listeners[engine.id]
+                self._service.heard(listener, frame.gained, now)
+                if others := self._service.answer(listener, asks=True):
+                    engine.hear(others)
+        self.at(now + SOONER_S, partial(self._report, engine))
 
     def _sample(self, now: float) -> None:
         if self._counting:
             alive = [one for one in self.engines.values() if one.alive]
             self.figures.held.append([one.held_tokens for one in alive])
-        self.at(now + REPORT_S, self._sample)
+        self.at(now + SAMPLE_S, self._sample)
 
 
 def endless(session: Callable[[], Iterator[Turn]]) -> Iterator[Turn]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tests.chaos.plan import Strike
+
 
 class Counts(NamedTuple):
     """Tokens of one request, or sums of them."""
@@ -196,6 +198,10 @@ class Received:
         return self.error or "connection lost"
 
 
+KILLED, STOPPED, DRAINED = "kill -9", "stop", "drain"
+"""How a process may be ended."""
+
+
 @dataclass(slots=True)
 class Life:
     """One process from its start to its end; unix times in seconds, `None`: never.
@@ -251,3 +257,98 @@ class Twin:
     id: str
     text: str
     undisturbed: str
+
+
+class Spent(NamedTuple):
+    """Tokens, and their cost in micro-units of the currency."""
+
+    tokens: int
+    cost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Purse:
+    """A budget in Redis when it was just held against the ledger: what it says was spent, what was
+    billed, and what had been billed before the request that made Redis ask.
+
+    Of that request Redis may forget, for a minute, what was not in the ledger yet.
+    """
+
+    name: str
+    spent: Spent
+    billed: Spent
+    billed_before: Spent
+
+    @property
+    def agrees(self) -> bool:
+        bounds = zip(self.billed_before, self.spent, self.billed, strict=True)
+        return all(least <= spent <= most for least, spent, most in bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """How many steps of a request an agent may die with before they are in its journal: of one
+    that streams, and of one of which the agent tells nobody before its end."""
+
+    streamed: int
+    whole: int
+
+
+@dataclass(slots=True)
+class Leftovers:
+    """What was still held when nothing ran any more and every lease had expired."""
+
+    reservations: list[str] = field(default_factory=list)
+    streams: dict[str, int] = field(default_factory=dict)
+    """Concurrency that is taken, by scope."""
+    reserved: dict[str, int] = field(default_factory=dict)
+    """Of budgets, by name."""
+    engines: dict[str, int] = field(default_factory=dict)
+    """Requests that run or wait on an engine."""
+    drains_s: dict[str, float] = field(default_factory=dict)
+    """How long each process took to stop; one that waits for a leaked stream says so in its log."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """All that is known of a run."""
+
+    events: list[Event] = field(default_factory=list)
+    rollups: dict[Group, Sums] = field(default_factory=dict)
+    months: dict[Group, Sums] = field(default_factory=dict)
+    journal_sums: dict[str, JournalSums] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    """All that was ever closed in a journal; one may be said by several files."""
+    superseded: list[Entry] = field(default_factory=list)
+    """By the ledger, attempts of which a higher one is billed."""
+    journal_ends: list[JournalEnd] = field(default_factory=list)
+    seen: list[Seen] = field(default_factory=list)
+    received: list[Received] = field(default_factory=list)
+    lives: list[Life] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
+    planned: list[Strike] = field(default_factory=list)
+    prices: dict[tuple[int, str], tuple[int, int, int]] = field(default_factory=dict)
+    """In force, by tenant and adapter."""
+    requests_per_minute: dict[int, int] = field(default_factory=dict)
+    """The limits, by tenant."""
+    degraded: list[tuple[float, float]] = field(default_factory=list)
+    """When a gateway counted without Redis, or not at all; unix times in seconds."""
+    unkept: dict[str, list[float]] = field(default_factory=dict)
+    """When each gateway could not keep, or find, the answer of an idempotency key."""
+    purses: list[Purse] = field(default_factory=list)
+    """As they came through the run, when the ledger had been looked at once more."""
+    reseeded: list[Purse] = field(default_factory=list)
+    """After Redis had lost them and they were read from the ledger again."""
+    budgets: int = 0
+    """How many there are."""
+    leftovers: Leftovers = field(default_factory=Leftovers)
+    moved: list[Moved] = field(default_factory=list)
+    adopted: list[Adopted] = field(default_factory=list)
+    only_gateways: bool = False
+    """Nothing else died."""
+    stayed: set[str] = field(default_factory=set)
+    """Ids of requests that had moved as often as one may."""
+    twins: list[Twin] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
+    """Lines of logs with an event of `logs.CRASHES`."""
+    unseen: Unseen = Unseen(streamed=1, whole=1)

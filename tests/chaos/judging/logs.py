@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.judging.facts import Adopted, Life, Moved
-from tests.chaos.judging.verdict import CRASHES
 
+CRASHES = {
+    "request_crashed",
+    "job_crashed",
+    "journal_failed",
+    "usage_not_billable",
+    "usage_quarantined",
+    "ledger_callback_failed",
+    "drain_cut_short",
+}
+"""Log events that must not be, whatever is killed."""
 MOST_MOVES = 2
 """Of one request."""
 

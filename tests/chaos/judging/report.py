@@ -8,8 +8,8 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from tests.chaos.judging.facts import Life, Received
-from tests.chaos.judging.verdict import Check, Facts
+from tests.chaos.judging.check import Check
+from tests.chaos.judging.facts import Facts, Life, Received
 
 WITHOUT_DEATH = {
     "backend": "one backend of {}",

@@ -8,55 +8,55 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.judging.bills import (
+    CUT,
+    clients_are_billed_enough,
+    cut_requests,
+    each_id_once,
+    ledger_is_journals,
+    ledger_is_recorder,
+    recorder_is_sound,
+    regenerated_is_not_billed,
+)
 from tests.chaos.judging.facts import (
+    DRAINED,
+    KILLED,
+    STOPPED,
     Adopted,
     Counts,
     Entry,
     Event,
+    Facts,
     Group,
     JournalEnd,
     JournalSums,
     Kill,
     Life,
     Moved,
+    Purse,
     Received,
     Seen,
+    Spent,
     Sums,
     Twin,
-)
-from tests.chaos.judging.verdict import (
-    CUT,
-    DRAINED,
-    KILLED,
-    STOPPED,
-    Facts,
-    Purse,
-    Spent,
     Unseen,
+)
+from tests.chaos.judging.limits import budgets_are_the_ledgers, limits_held, nothing_leaked
+from tests.chaos.judging.outcomes import (
     answers_equal_their_twins,
-    budgets_are_the_ledgers,
-    clients_are_billed_enough,
-    costs_are_right,
-    cut_requests,
-    each_id_once,
     engines_failed_nobody,
     everybody_was_answered,
     gateways_failed_nobody,
+    one_bill_per_idempotency_key,
+)
+from tests.chaos.judging.sums import (
+    costs_are_right,
     journal_sums_are_events,
     journals_are_read_whole,
-    judge,
-    ledger_is_journals,
-    ledger_is_recorder,
-    limits_held,
     months_are_rollups,
-    nothing_leaked,
-    one_bill_per_idempotency_key,
-    only_the_killed_died,
-    recorder_is_sound,
-    regenerated_is_not_billed,
     rollups_are_events,
-    there_was_a_storm,
 )
+from tests.chaos.judging.verdict import judge, only_the_killed_died, there_was_a_storm
 from tests.chaos.plan import Strike
 
 PRICES = (2, 1, 6)

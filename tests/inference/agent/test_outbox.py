@@ -181,6 +181,17 @@ def test_the_service_of_many_tenants_leaves_in_several_frames() -> None:
     assert together == served
 
 
+def test_what_was_gained_meanwhile_is_told_in_sum() -> None:
+    outbox = Outbox()
+    outbox.put(Stats(EngineStats(), gained={"acme": 1.0, "globex": 2.0}, asks=False))
+    outbox.put(Stats(EngineStats(running=1), gained={"acme": 3.0}, asks=True))
+    together = Stats(EngineStats(running=1), gained={"acme": 4.0, "globex": 2.0}, asks=True)
+    assert outbox.take() == [together]
+    outbox.put(Stats(EngineStats(), gained={f"tenant-{i}": 1.0 for i in range(MAX_SERVED + 1)}))
+    parts = outbox.take()
+    assert [len(part.gained) for part in parts if isinstance(part, Stats)] == [MAX_SERVED, 1]
+
+
 def test_an_error_is_the_last_word() -> None:
     outbox, error = Outbox(), Error(Fault.of(EngineFailed()))
     outbox.put(error)

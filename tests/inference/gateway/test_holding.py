@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from inference.errors import ApiKeyRevoked, NoEngine
-from inference.gateway.fleet import requests
+from inference.gateway.fleet import placing
 from inference.gateway.fleet.engine_link import MAX_OUTBOX_FRAMES
 from inference.gateway.fleet.held import Holding
 from inference.link import wire
@@ -69,7 +69,7 @@ async def test_who_waits_for_what_no_engine_can_do_holds_up_nobody_else(bench: B
 async def test_an_engine_takes_up_no_more_than_it_begins(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "TAKEN_UP", 4)
+    monkeypatch.setattr(placing, "TAKEN_UP", 4)
     for i in range(10):
         bench.submit(f"r{i}")
     engine = await bench.join()
@@ -87,7 +87,7 @@ async def test_an_engine_takes_up_no_more_than_it_begins(
 async def test_at_the_end_of_its_time_any_engine_will_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(requests, "TAKEN_UP", 1)
+    monkeypatch.setattr(placing, "TAKEN_UP", 1)
     async with benched(holding=Holding(0.02)) as bench:
         engine = await bench.join()
         bench.submit("r0")
@@ -103,7 +103,7 @@ async def test_at_the_end_of_its_time_any_engine_will_do(
 async def test_what_could_start_at_the_end_of_its_time_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(requests, "TAKEN_UP", 1)
+    monkeypatch.setattr(placing, "TAKEN_UP", 1)
     async with benched(holding=Holding(0.02)) as bench:
         bench.submit("r0")
         bench.submit("r1")
@@ -140,7 +140,7 @@ async def test_beyond_the_bounds_it_is_refused_and_says_when_to_come_again() -> 
 async def test_what_is_not_held_any_more_goes_to_an_engine_that_takes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(requests, "TAKEN_UP", 1)
+    monkeypatch.setattr(placing, "TAKEN_UP", 1)
     async with benched(holding=Holding(60.0, requests=8)) as bench:
         for i in range(2):
             bench.submit(f"r{i}")

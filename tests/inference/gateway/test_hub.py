@@ -20,9 +20,11 @@ from inference.errors import (
     Overloaded,
 )
 from inference.gateway.fleet import hub
-from inference.gateway.fleet.engine_link import MAX_OUTBOX_FRAMES
+from inference.gateway.fleet.engine_link import MAX_OUTBOX_FRAMES, SILENT_S
 from inference.gateway.fleet.order import Order
+from inference.gateway.fleet.placing import choose_link
 from inference.gateway.fleet.stream import Stream
+from inference.gateway.routing.engine_state import Needs
 from inference.grants import Ask, Price, Reservation
 from inference.link import wire
 from inference.link.wire import (
@@ -640,3 +642,37 @@ async def test_a_request_that_cannot_be_started_takes_no_other_with_it(bench: Be
     assert (await engine.asked()).id == "r1"
     engine.say(Done("r1", Usage(1, 0, 1), "stop", attempt=1))
     assert isinstance(await stream.read(), Done)
+
+
+async def test_an_engine_that_asks_hears_what_the_others_served(bench: Bench) -> None:
+    first, second = await bench.join("first"), await bench.join("second")
+    first.say(wire.Stats(EngineStats(), asks=True))
+    assert await first.hear() == wire.Others(2)
+    second.say(wire.Stats(EngineStats(), gained={"acme": 12.5}, asks=False))
+    assert await second.hear() == wire.Others(2)
+    service = bench.hub._service["base"]
+    service._close(0.0)
+    first.say(wire.Stats(EngineStats(), gained={"acme": 1.0}, asks=True))
+    assert await first.hear() == wire.Others(2, {"acme": 12.5})
+    second.hang_up()
+    await bench.end()
+    first.say(wire.Stats(EngineStats(), asks=True))
+    assert await first.hear() == wire.Others(1)
+
+
+async def test_an_engine_that_is_silent_gets_what_no_other_one_can_take(bench: Bench) -> None:
+    """It may be stopped; only after `LOST_S` that is certain."""
+    await bench.join("a")
+    await bench.join("b")
+    links = bench.hub._links
+    heard_at = {id: -link._session.silent_s(0.0) for id, link in links.items()}
+    assert heard_at["a"] < heard_at["b"]
+    needs = Needs("base")
+    both_speak, a_is_silent = (heard_at[id] + SILENT_S - 1e-9 for id in "ab")
+    assert choose_link(links, needs, now=both_speak).engine.id == "a"
+    assert choose_link(links, needs, now=a_is_silent).engine.id == "b"
+    assert choose_link(links, needs, now=a_is_silent + 60).engine.id == "a", "both are"
+    only = choose_link(links, needs, lambda link: link.engine.id == "a", now=a_is_silent)
+    assert only.engine.id == "a"
+    with pytest.raises(NoEngine):
+        choose_link(links, Needs("another"), now=a_is_silent)

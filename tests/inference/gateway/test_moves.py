@@ -19,7 +19,7 @@ from inference.errors import (
     Overloaded,
     RequestQuarantined,
 )
-from inference.gateway.fleet import requests
+from inference.gateway.fleet import placing, settling, unplaced
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.journey import Outcome, Why
 from inference.gateway.fleet.stream import Stream
@@ -264,7 +264,7 @@ async def test_a_request_that_no_engine_of_a_rollout_begins_has_not_moved(bench:
 async def test_what_was_on_two_engines_when_they_died_is_not_tried_on_a_third(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "RETURNS_S", 0.3)  # until both were heard of
+    monkeypatch.setattr(unplaced, "RETURNS_S", 0.3)  # until both were heard of
     first, second, third = await engines(bench, "a", "b", "c")
     stream = await begun(bench, first)
     first.hang_up()
@@ -282,7 +282,7 @@ async def test_what_was_on_two_engines_when_they_died_is_not_tried_on_a_third(
 async def test_an_engine_whose_link_was_cut_and_that_comes_back_did_not_die(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "RETURNS_S", 0.01)
+    monkeypatch.setattr(unplaced, "RETURNS_S", 0.01)
     first, second, third = await engines(bench, "a", "b", "c")
     stream = await begun(bench, first)
     first.hang_up()
@@ -297,7 +297,7 @@ async def test_an_engine_whose_link_was_cut_and_that_comes_back_did_not_die(
 async def test_what_engines_did_not_die_of_waits_for_another_one(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "RETURNS_S", 0.01)
+    monkeypatch.setattr(unplaced, "RETURNS_S", 0.01)
     first, second = await engines(bench, "a", "b")
     stream = await begun(bench, first)
     first.hang_up()
@@ -329,7 +329,7 @@ async def test_what_engines_may_have_died_of_waits_until_that_is_known(bench: Be
 async def test_only_so_many_settled_requests_are_remembered(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "MAX_UNBILLED", 1)
+    monkeypatch.setattr(settling, "MAX_UNBILLED", 1)
     (engine,) = await engines(bench, "a")
     for id in ("r1", "r2"):
         bench.submit(id)
@@ -588,7 +588,7 @@ async def test_what_an_engine_that_ends_does_not_take_waits_for_another(bench: B
 async def test_a_herd_that_moves_is_taken_up_as_it_is_begun(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(requests, "TAKEN_UP", 4)
+    monkeypatch.setattr(placing, "TAKEN_UP", 4)
     (first,) = await engines(bench, "a")
     streams = [bench.submit(f"r{i}") for i in range(10)]
     first.say(wire.Step([Delta(f"r{i}", "x", 1, ids={0: [i]}) for i in range(10)]))

@@ -17,7 +17,7 @@ from inference.errors import (
     Overloaded,
     RequestQuarantined,
 )
-from inference.gateway.fleet import requests
+from inference.gateway.fleet import unplaced
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.stream import Stream
 from inference.link import wire
@@ -197,5 +197,5 @@ def test_nobody_loses_or_doubles_a_token_and_nothing_leaks(ops: list[tuple[str, 
             world.judge()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests, "RETURNS_S", 0.0)
+        patch.setattr(unplaced, "RETURNS_S", 0.0)
         asyncio.run(run())

@@ -113,8 +113,8 @@ def test_an_engine_whose_cache_has_no_room_is_passed_over() -> None:
 
 def test_of_many_that_hold_its_beginning_those_that_hold_more_count() -> None:
     engines = [engine(f"e{at}", 1) for at in range(3 * MAX_HOLDERS)]
-    engines[40] = engine("e40", 1, 2, 3, 4)
-    assert choose(engines, replace(needs(), prefix=PROMPT)) == "e40"
+    engines[MAX_HOLDERS] = engine("more", 1, 2, 3, 4)
+    assert choose(engines, replace(needs(), prefix=PROMPT)) == "more"
 
 
 def test_among_many_that_hold_it_all_chance_decides() -> None:

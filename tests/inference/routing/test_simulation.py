@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.simulation.fleet import Figures, Fleet, Router, by_chance, endless, least_loaded
+from tests.bench.simulation.fleet import Figures, Fleet, by_chance, endless, least_loaded
+from tests.bench.simulation.gateway import Router
 from tests.bench.simulation.traces import Workload, recorded
 
 pytestmark = pytest.mark.pure

@@ -26,6 +26,17 @@ def test_each_reader_hears_of_every_change_once() -> None:
     assert served.since(0)[1] == {"acme": 12.5, "globex": 5}, "another reader"
 
 
+def test_what_was_gained_is_told_once() -> None:
+    served = ServiceTotals()
+    served.add("acme", 10)
+    served.add("acme", 5)
+    served.add("globex", 1)
+    assert served.gained() == {"acme": 15, "globex": 1}
+    served.add("acme", 2)
+    assert served.gained() == {"acme": 2}
+    assert served.gained() == {}
+
+
 def test_a_tally_keeps_what_changed_last() -> None:
     served = ServiceTotals(max_names=2)
     for name in ("a", "b", "a", "c"):

@@ -236,6 +236,9 @@ def test_too_many_errors_bring_everybody_back(pool: Pool, rollout: Rollout) -> N
     look()
     assert now_of(rollout) == ("rolled back", 50)
     assert "15.0 % of 20 requests failed" in rollout.reason
+    rollout.refresh_from_db()
+    sides = [rollout.report[side]["error_percent"] for side in ("old", "new")]
+    assert sides == [0, 15], "metrics read it there"
     pool.new.refresh_from_db()
     assert pool.new.standing == Standing.WITHDRAWN
 

@@ -1,0 +1,227 @@
+"""Which engine an attempt of a request runs on, and what that engine is told of it.
+
+Each engine has TAKEN_UP of this gateway's requests without a first token at most, of those that
+waited. That slows nobody down: an engine that has more fills its own queue.
+
+An attempt that goes on where the reader is needs an engine of the same revision. What can't move,
+and so ends with its engine: what an engine of a protocol before MOVES_SINCE has begun to answer, or
+one that does not say of which revision it is; what was ended anyway; and requests whose bodies are
+beyond their tenant's share of `kept_bytes`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+
+from inference.errors import GenerationTimeout, InferenceError, NoEngine, Overloaded
+from inference.gateway.fleet.dispatches import Bounds, Dispatches
+from inference.gateway.fleet.engine_link import EngineLink
+from inference.gateway.fleet.journey import MAX_MOVES, Outcome, Why
+from inference.gateway.fleet.leg import Leg, LegOwner
+from inference.gateway.fleet.order import Order
+from inference.gateway.fleet.orphans import Found
+from inference.gateway.fleet.shares import Shares
+from inference.gateway.fleet.stream import Stream
+from inference.gateway.routing.choice import choose, tier_of
+from inference.gateway.routing.engine_state import Needs
+from inference.gateway.routing.pools import Pool
+from inference.gateway.routing.popularity import Popularity
+from inference.link.wire import ADOPTS_SINCE, MOVES_SINCE, Adopt, Orphan, Resume
+
+TAKEN_UP = 64
+"""Several gateways may do so at a time, and an agent's queue holds 1,024."""
+
+Moves = Counter[tuple[Why, Outcome]]
+"""How often requests went from an engine to another, why, and what became of it."""
+
+
+class Placing:
+    """Starts attempts of requests."""
+
+    def __init__(
+        self,
+        owner: LegOwner,
+        links: Mapping[str, EngineLink],
+        dispatches: Dispatches,
+        moves: Moves,
+        *,
+        kept_bytes: int,
+    ) -> None:
+        """`owner` hears how attempts went; `links` are those that may get work, by engine;
+        `kept_bytes` of bodies are kept at most, so that their requests can move."""
+        self.pools: Mapping[str, Pool] = {}
+        """By base model; what is not here may run on any engine."""
+        self._owner, self._links, self._dispatches = owner, links, dispatches
+        self._moves = moves
+        self._kept = Shares(kept_bytes)
+        """Bytes of bodies, by tenant."""
+        self._popularity = Popularity()
+
+    def kind(self, order: Order) -> Hashable:
+        """Requests of one kind can run on the same engines."""
+        needs = self._needs(order)
+        adapter = needs.adapter
+        shape = None if adapter is None else (adapter.rank, adapter.modules)
+        tried = None if adapter is None or needs.tiers is None else adapter.name
+        return needs.base_model, needs.operation, shape, needs.tiers, tried
+
+    def place(self, stream: Stream, *, paced: bool = False) -> InferenceError | None:
+        """Start its next attempt; why that can't be now. With `paced`, only on an engine that has
+        begun most of what it has."""
+        order = stream.order
+        assert order is not None, "it waits, so it can go to an engine"
+        left_s = order.timeout_s - stream.elapsed_s
+        if left_s <= 0:
+            return GenerationTimeout()
+        resume = stream.delivered.resume(stream.ttft_s, stream.elapsed_s)
+        version = 1 if not stream.attempt else 2 if resume is None else MOVES_SINCE
+        journey = stream.journey
+
+        def may_take(link: EngineLink) -> bool:
+            if paced and link.unbegun >= TAKEN_UP:
+                return False
+            if journey is None:
+                return True
+            alike = resume is None or link.engine.pool == journey.pool
+            return alike and link not in journey.avoided
+
+        try:
+            any_may = journey is None and not paced
+            # What is resumed goes on where it was, whatever became of that revision since.
+            needs = self._needs(order, version) if resume is None else order.needs(version)
+            needs = self._popularity.weighed(needs)
+            wanted = None if any_may else may_take
+            link = choose_link(self._links, needs, wanted, now=time.monotonic())
+        except Overloaded as refusal:
+            return refusal
+        self._start(stream, order, link, left_s, resume)
+        self._popularity.note(needs)
+        return None
+
+    def adopt(self, stream: Stream, order: Order, found: Found, attempt: int) -> None:
+        """Go on with what an engine has and no gateway, as this attempt. It can't move without a
+        body."""
+        link, orphan = found.link, found.orphan
+        stream.attempt = attempt
+        stream.may_have_cost = True
+        self._keep(stream, order)
+        dispatch = orphan.account.dispatch
+        assert dispatch is not None, "what is not signed is not known as an orphan"
+        most = Bounds(dispatch.prompt_tokens, dispatch.output_tokens)
+        stream.delivered.begin(most, exact=self._is_exact(stream, order, link))
+        stream.leg = Leg(self._owner, stream, link, stream.attempt, most, keeps=True)
+        stream.given_to(link)
+        self._trace(stream, stream.leg)
+        link.adopt(stream.leg, self._adoption(stream, order, link, orphan, most))
+        if not order.body or stream.kept < len(order.body):
+            stream.stay()
+
+    def forget(self, stream: Stream) -> None:
+        """Its body is not kept any longer."""
+        self._kept.give_back(stream.grant.tenant, stream.kept)
+
+    def _needs(self, order: Order, version: int = 1) -> Needs:
+        return order.needs(version, self.pools.get(order.target.base_model))
+
+    def _start(
+        self, stream: Stream, order: Order, link: EngineLink, left_s: float, resume: Resume | None
+    ) -> None:
+        self._keep(stream, order)
+        journey, exact = stream.journey, self._is_exact(stream, order, link)
+        most = order.most(link.engine.info.max_model_len)
+        stream.delivered.begin(most, exact=exact)
+        stream.attempt += 1
+        keeps = stream.delivered.keeps
+        can_keep = keeps and link.engine.version >= ADOPTS_SINCE
+        stream.leg = Leg(self._owner, stream, link, stream.attempt, most, keeps=can_keep)
+        stream.given_to(link)
+        frame = order.frame(
+            self._dispatches,
+            link.credential.id,
+            most,
+            attempt=stream.attempt,
+            timeout_s=left_s,
+            ids=exact,
+            resume=resume,
+            trace=self._trace(stream, stream.leg),
+            keeps=keeps,
+        )
+        link.submit(stream.leg, frame)
+        if stream.kept < len(order.body):
+            stream.stay()
+        if journey is not None:
+            outcome = Outcome.BEGUN_ANEW if resume is None else Outcome.RESUMED
+            self._moves[journey.why, outcome] += 1
+
+    @staticmethod
+    def _trace(stream: Stream, leg: Leg) -> str:
+        """Begin the span of this attempt; what names it to its engine."""
+        if stream.trace is None:
+            return ""
+        leg.span = stream.trace.begin("attempt", time.monotonic())
+        return leg.span.traceparent
+
+    def _keep(self, stream: Stream, order: Order) -> None:
+        """Keep its body, if there is room."""
+        tenant, size = stream.grant.tenant, len(order.body)
+        if not stream.kept and self._kept.has_room(tenant, size):
+            self._kept.take(tenant, size)
+            stream.kept = size
+
+    @staticmethod
+    def _is_exact(stream: Stream, order: Order, link: EngineLink) -> bool:
+        """Whether another engine may have it after this one, which so has to tell token ids."""
+        engine, journey = link.engine, stream.journey
+        return (
+            stream.kept == len(order.body)
+            and engine.version >= MOVES_SINCE
+            and bool(engine.info.revision)
+            and (journey is None or journey.moves < MAX_MOVES)
+        )
+
+    def _adoption(
+        self, stream: Stream, order: Order, link: EngineLink, orphan: Orphan, most: Bounds
+    ) -> Adopt:
+        account = self._dispatches.signed(
+            orphan.account,
+            (orphan.id, stream.attempt),
+            orphan.model,
+            credential=link.credential.id,
+            most=most,
+        )
+        watched = order.watch is not None
+        return Adopt(orphan.id, stream.attempt, orphan.attempt, account, watched)
+
+
+def choose_link(
+    links: Mapping[str, EngineLink],
+    needs: Needs,
+    may_take: Callable[[EngineLink], bool] | None = None,
+    *,
+    now: float,
+) -> EngineLink:
+    """The link of the engine that should get a request, of those that may take it: one that is
+    silent only where no other one can. `now` is of the monotonic clock.
+
+    Raises:
+        NoEngine, Overloaded: none can take it.
+    """
+    if needs.tiers is not None:
+        tier = tier_of([link.engine for link in links.values()], needs)
+        links = {id: link for id, link in links.items() if link.engine.pool in tier}
+    ready = [link for link in links.values() if not link.full]
+    able = ready if may_take is None else list(filter(may_take, ready))
+    speaking = [link.engine for link in able if not link.is_silent(now)]
+    try:
+        with suppress(NoEngine):
+            return links[choose(speaking, needs)]
+        return links[choose([link.engine for link in able], needs)]
+    except NoEngine:
+        if len(ready) < len(links):
+            raise Overloaded(
+                "The engines are behind with reading requests.", retry_after_s=1
+            ) from None
+        raise

@@ -1,0 +1,236 @@
+"""Requests that no engine has now: held for their first one, or moving from one to another.
+
+Rules
+    1. What is held is taken up in fair order (`held`) as engines can (`placing`). When its time is
+       over, or no more are held, any engine will do that takes it.
+    2. What moves goes before everybody who is held, in the order in which engines were lost, and
+       may wait as long for its engine.
+    3. Where two engines may have died of a request it waits until those that live have come back
+       (`journey`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+
+from inference.errors import InferenceError, NoEngine, RequestQuarantined
+from inference.gateway.fleet.engine_link import EngineLink
+from inference.gateway.fleet.held import Held, Holding, Request
+from inference.gateway.fleet.journey import RETURNS_S, Journey, Outcome, Why
+from inference.gateway.fleet.leg import Leg
+from inference.gateway.fleet.order import Order
+from inference.gateway.fleet.placing import Moves, Placing
+from inference.gateway.fleet.stream import Stream
+from inference.gateway.measuring.measures import Measures
+from inference.link.wire import Done, Wait
+
+
+class Unplaced:
+    """Those of one gateway, on its event loop."""
+
+    def __init__(
+        self,
+        placing: Placing,
+        links: Mapping[str, EngineLink],
+        streams: Mapping[str, Stream],
+        holding: Holding,
+        *,
+        measures: Measures,
+        moves: Moves,
+        refused: Callable[[str], None],
+    ) -> None:
+        """`streams` are all of the gateway, by id; `refused` is told of which base model one was
+        refused for want of an engine."""
+        self._placing, self._links, self._streams = placing, links, streams
+        self._holding, self._held = holding, Held(holding)
+        self._measures, self._moves, self._refused = measures, moves, refused
+        self._moving: dict[str, Stream] = {}
+        """In the order in which they lost their engines."""
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._looking = False
+
+    @property
+    def by_base_model(self) -> dict[str, int]:
+        """How many there are."""
+        moving = Counter(stream.target.base_model for stream in self._moving.values())
+        return dict(moving + Counter(self._held.by_base_model))
+
+    def waits(self, order: Order) -> bool:
+        """Whether any request is held that could run on the same engines: this one comes after
+        it."""
+        return bool(self._held) and self._held.waits(self._placing.kind(order))
+
+    def hold(self, stream: Stream, order: Order, refusal: InferenceError | None) -> None:
+        """Let it wait for an engine; without a refusal it waits for those who came before it.
+
+        Raises:
+            NoEngine, Overloaded: it can't wait either.
+        """
+        base_model = order.target.base_model
+        if refusal is not None and not self._holding.seconds:
+            self._refused(base_model)
+            raise refusal
+        request = Request(
+            id=stream.id,
+            tenant=order.grant.tenant,
+            base_model=base_model,
+            kind=self._placing.kind(order),
+            size=len(order.body),
+            tokens=order.tokens,
+            weight=order.grant.weight,
+            lane=order.lane,
+        )
+        try:
+            self._held.add(request, time.monotonic())
+        except NoEngine:
+            if refusal is not None or self._placing.place(stream) is not None:
+                self._refused(base_model)
+                raise
+            return
+        stream.held_since = time.monotonic()
+        self._wait(stream, self._holding.seconds)
+        stream.waits(Wait(stream.id, "held"))
+        self.look_soon()
+
+    def move(self, leg: Leg, why: Why, done: Done | None = None) -> None:
+        """Its engine does not bring it to its end: find another, or let it wait for one."""
+        stream = leg.stream
+        stream.leg = None
+        journey = stream.journey = stream.journey or Journey()
+        journey.leave(leg, why, done, time.monotonic())
+        stream.waits(Wait(stream.id, "moving", 0, stream.attempt))
+        self._moving[stream.id] = stream
+        if journey.in_doubt:
+            self._wait(stream, min(RETURNS_S, self._holding.seconds))
+        elif (refusal := self._placing.place(stream, paced=True)) is None:
+            self._leave(stream)
+        elif self._holding.seconds and why is not Why.REFUSED:
+            self._wait(stream, self._holding.seconds)
+        else:
+            del self._moving[stream.id]
+            if why is not Why.REFUSED:  # else it has gone nowhere
+                self._note(stream, Outcome.NO_ENGINE)
+            if done is None or done.fault is None:
+                self._end(stream, journey.error or refusal)
+            else:
+                stream.settle(done)
+
+    def look_soon(self) -> None:
+        """An engine came, or may take more than before: see who waits for one."""
+        if (self._moving or self._held) and not self._looking:
+            self._looking = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def stopped(self, stream: Stream) -> None:
+        """It is to end."""
+        self._held.withdraw(stream.id)
+        if self._moving.pop(stream.id, None) is not None:
+            self._note(stream, Outcome.STOPPED)
+        self._end(stream, None)
+
+    def end_held(self, error: InferenceError) -> None:
+        """Hold nothing any longer; what moves goes on."""
+        for stream in list(self._streams.values()):
+            if self._held.withdraw(stream.id):
+                self._end(stream, error)
+
+    def _wait(self, stream: Stream, seconds: float) -> None:
+        """It waits so long at most."""
+        assert stream.order is not None
+        seconds = max(0.0, min(seconds, stream.order.timeout_s - stream.elapsed_s))
+        loop = asyncio.get_running_loop()
+        self._timers[stream.id] = loop.call_later(seconds, self._waited, stream)
+
+    def _waited(self, stream: Stream) -> None:
+        """Its time is over: now or never."""
+        del self._timers[stream.id]
+        journey = stream.journey
+        if journey is not None and journey.in_doubt:
+            return self._judge(stream, journey)
+        if (refusal := self._placing.place(stream)) is None:
+            self._leave(stream)
+            return
+        self._held.withdraw(stream.id)
+        if self._moving.pop(stream.id, None) is not None:
+            self._note(stream, Outcome.NO_ENGINE)
+        self._end(stream, (journey and journey.error) or refusal)
+
+    def _leave(self, stream: Stream) -> None:
+        """It has an engine now."""
+        if self._moving.pop(stream.id, None) is None:
+            self._held.start(stream.id)
+            self._note_held(stream)
+        if (timer := self._timers.pop(stream.id, None)) is not None:
+            timer.cancel()
+
+    def _end(self, stream: Stream, error: InferenceError | None) -> None:
+        """It ends while no engine has it."""
+        if (timer := self._timers.pop(stream.id, None)) is not None:
+            timer.cancel()
+        self._note_held(stream)
+        stream.settle_as_seen(None if error else "cancelled", error)
+
+    def _note_held(self, stream: Stream) -> None:
+        """It is not held any longer, if it was."""
+        since, stream.held_since = stream.held_since, None
+        if since is None:
+            return
+        now = time.monotonic()
+        stream.held_s = now - since
+        self._measures.held(stream.target.base_model, stream.held_s)
+        if stream.trace is not None:
+            stream.trace.note("hold", since, now)
+
+    def _look(self) -> None:
+        """Give engines what waits for them, as far as they take it."""
+        self._looking = False
+        aside: set[Hashable] = set()
+        for stream in list(self._moving.values()):
+            journey = stream.journey
+            assert journey is not None and stream.order is not None
+            if journey.in_doubt:
+                continue
+            kind = self._placing.kind(stream.order)
+            route = kind, journey.pool, frozenset(journey.avoided)
+            if route in aside:
+                continue
+            if self._placing.place(stream, paced=True) is None:
+                self._leave(stream)
+            else:
+                aside.add(route)
+        for base_model in self._held.by_base_model:
+            self._take_up(base_model)
+
+    def _take_up(self, base_model: str) -> None:
+        aside: set[Hashable] = set()
+        now = time.monotonic()
+        while (request := self._held.first(base_model, aside, now)) is not None:
+            stream = self._streams[request.id]
+            if self._placing.place(stream, paced=True) is None:
+                self._leave(stream)
+            else:
+                aside.add(request.kind)
+
+    def _judge(self, stream: Stream, journey: Journey) -> None:
+        """Of the engines that it was on, those that live have come back by now (`journey`)."""
+        journey.in_doubt = False
+        if journey.died_twice(link.engine.life for link in self._links.values()):
+            del self._moving[stream.id]
+            self._note(stream, Outcome.QUARANTINED)
+            self._end(
+                stream,
+                RequestQuarantined(
+                    "Two engines were lost while they ran this request, so no other one tries it."
+                ),
+            )
+        elif self._placing.place(stream, paced=True) is None:
+            self._leave(stream)
+        else:
+            self._wait(stream, self._holding.seconds)
+
+    def _note(self, stream: Stream, outcome: Outcome) -> None:
+        assert stream.journey is not None
+        self._moves[stream.journey.why, outcome] += 1

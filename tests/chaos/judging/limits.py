@@ -1,0 +1,102 @@
+"""What limits let pass, and what they still held when nothing ran any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tests.chaos.judging.check import Check
+from tests.chaos.judging.facts import Facts
+
+WINDOW_S = 60.0
+
+
+def nothing_leaked(facts: Facts) -> Check:
+    """No reservation, lease or stream outlives its request."""
+    check = Check("no leaked reservation, lease or stream")
+    left = facts.leftovers
+    check.faults += [f"the reservation {id} is still held" for id in left.reservations]
+    for what, held in (
+        ("concurrent streams of", left.streams),
+        ("tokens or costs reserved in", left.reserved),
+        ("requests on", left.engines),
+    ):
+        check.faults += [f"{count} {what} {name}" for name, count in held.items() if count]
+    slowest = max(left.drains_s.values(), default=0.0)
+    check.figures = f"the slowest process stopped after {slowest:.1f} s"
+    return check
+
+
+def limits_held(facts: Facts) -> Check:
+    """No minute has more requests than the limit, as long as Redis counted all that minute.
+
+    A Redis that is killed forgets its windows, and while a gateway counts without Redis, that
+    does not know of its requests; what lies between such times is looked at piece by piece.
+    """
+    check = Check("requests per minute within the limits")
+    pieces, busiest = list(_counted(facts)), [0.0]
+    for tenant_id, limit in facts.requests_per_minute.items():
+        passed = sorted(
+            (event.made_at, event.entry.started_at)
+            for event in facts.events
+            if event.group.tenant_id == tenant_id
+        )
+        for first, last in pieces:
+            most = _busiest(passed, first, last)
+            busiest.append(most / limit)
+            if most > limit:
+                check.faults.append(
+                    f"tenant {tenant_id}: {most} requests in a minute between {first} and {last}, "
+                    f"when Redis counted them; the limit is {limit}"
+                )
+    longest = max((last - first for first, last in pieces), default=0.0)
+    check.figures = (
+        f"at most {max(busiest):.0%} of a limit in {len(pieces)} pieces of time between Redis's "
+        f"deaths, {longest:.0f} s the longest"
+    )
+    return check
+
+
+def _counted(facts: Facts) -> Iterator[tuple[float, float]]:
+    """The times in which one and the same Redis counted all requests."""
+    end = max((event.entry.started_at for event in facts.events), default=0.0) + 1
+    for life in facts.lives:
+        if life.kind != "redis":
+            continue
+        begin = life.began
+        for since, until in sorted(facts.degraded):
+            if until > begin and since < (life.ended or end):
+                if since > begin:
+                    yield begin, since
+                begin = until
+        if begin < (last := min(end, life.ended or end)):
+            yield begin, last
+
+
+def _busiest(passed: Sequence[tuple[float, float]], first: float, last: float) -> int:
+    """The most requests that surely passed within one minute between the two moments.
+
+    Each is two moments between which it passed; they are sorted.
+    """
+    inside = [(after, before) for after, before in passed if first <= after and before < last]
+    return max(
+        (
+            sum(before - begin <= WINDOW_S for _, before in inside[number:])
+            for number, (begin, _) in enumerate(inside)
+        ),
+        default=0,
+    )
+
+
+def budgets_are_the_ledgers(facts: Facts) -> Check:
+    """Redis ends at the ledger's figures, with what it remembers and after it has forgotten all."""
+    check = Check("budgets in Redis = ledger")
+    for purses in (facts.purses, facts.reseeded):
+        if len(purses) != facts.budgets:
+            check.faults.append(f"{len(purses)} of {facts.budgets} budgets are in Redis")
+    for purse in (*facts.purses, *facts.reseeded):
+        if not purse.agrees:
+            check.faults.append(f"{purse.name}: {purse}")
+    check.figures = (
+        f"{len(facts.purses)} budgets after the storm, {len(facts.reseeded)} after Redis forgot"
+    )
+    return check

@@ -1,0 +1,33 @@
+"""When gateways are told how an engine is."""
+
+from __future__ import annotations
+
+import pytest
+
+from inference.agent.report_times import NEWS_TOKENS, REPORT_S, SOONER_S, Report, ReportTimes
+from inference.link.wire import EngineStats
+
+pytestmark = pytest.mark.pure
+
+KV_TOKENS = 1 << 18
+IDLE = EngineStats()
+LOADED = EngineStats(queued_tokens=NEWS_TOKENS)
+
+
+def test_once_a_second_whatever_happens() -> None:
+    times = ReportTimes(KV_TOKENS, 10.0)
+    assert times.due(IDLE, 10.0 + REPORT_S / 2) is None
+    assert times.due(IDLE, 10.0 + REPORT_S) is Report.WHOLE
+    assert times.due(IDLE, 10.0 + 1.5 * REPORT_S) is None
+    assert times.due(LOADED, 10.0 + 2 * REPORT_S) is Report.WHOLE
+
+
+def test_sooner_where_the_load_changed() -> None:
+    times = ReportTimes(KV_TOKENS, 0.0)
+    assert times.due(LOADED, SOONER_S / 2) is None, "too soon"
+    assert times.due(LOADED, SOONER_S) is Report.LOAD
+    assert times.due(LOADED, 2 * SOONER_S) is None, "nothing is new"
+    moved = EngineStats(kv_usage=NEWS_TOKENS / KV_TOKENS)
+    assert times.due(moved, 3 * SOONER_S) is None, "its prompt is computed: it is as loaded"
+    assert times.due(IDLE, 4 * SOONER_S) is Report.LOAD
+    assert times.due(IDLE, REPORT_S) is Report.WHOLE, "which is not put off by others"
