@@ -98,8 +98,6 @@ class Target:
     """The adapter's, where it has any."""
     price: Price = Price()
     """As of the moment of the question: what is reserved, and billed."""
-    batch_price: Price = Price()
-    """The same, of lines of batches."""
     max_model_len: int = 0
     """Longest prompt and answer together, in tokens; 0 where it is not known."""
     created: int = 0
@@ -111,6 +109,8 @@ class Target:
     """Those on which all live adapters of the tenant passed; None: it has none, or nobody says."""
     defaults: bytes = b""
     """Fields for bodies that lack them: JSON without the braces, with a comma at its end."""
+    batch_price: Price | None = None
+    """Of lines of batches; None: they have no other price."""
 
 
 OUR_MODELS = "lorikeet"

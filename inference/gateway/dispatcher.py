@@ -250,7 +250,9 @@ class Dispatcher:
     async def _target(self, grant: Grant, call: Call, line: Line | None) -> Target:
         """What the call's model means, at the price that holds for it."""
         target = await self._directory.resolve(grant, call.model)
-        return target if line is None else replace(target, price=target.batch_price)
+        if line is None or target.batch_price is None:
+            return target
+        return replace(target, price=target.batch_price)
 
     def _learn(self, stream: Stream, body_bytes: int) -> None:
         """A body of this size had so many prompt tokens, if the engine has said."""

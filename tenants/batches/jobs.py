@@ -82,7 +82,9 @@ def _read(batch: Batch) -> dict[str, Any]:
         return _refused("file_missing", "The file is gone.")
 
 
-def _refused(code: str, message: str, line: int | None = None, param: str | None = None) -> Any:
+def _refused(
+    code: str, message: str, line: int | None = None, param: str | None = None
+) -> dict[str, Any]:
     told = {"code": code, "message": short(message), "param": param, "line": line}
     return {"requests": 0, "models": {}, "errors": [told]}
 

@@ -178,8 +178,7 @@ class Running:
         """
         for gateway in self._gateways.open:
             self.joined(gateway)
-        path = disk.path(self.lease.file_id)
-        with closing(await self._runner.in_thread(partial(path.open, "rb"))) as file:
+        with closing(await self._runner.in_thread(self._open)) as file:
             unread = lines(file, MAX_BYTES)
             while not self._over:
                 await self._send(file, unread)
@@ -191,6 +190,9 @@ class Running:
         ending = self._ending or Status.COMPLETED
         finish = partial(leases.finish, self.lease, ending, self._error)
         await self._runner.in_thread(finish)
+
+    def _open(self) -> IO[bytes]:
+        return disk.path(self.lease.file_id).open("rb")
 
     # --- what is heard ---------------------------------------------------------------------------
 

@@ -184,6 +184,14 @@ def price_at(now: float, *lists: Prices) -> Price:
     return Price()
 
 
+def batch_price_at(now: float, *rows: BaseRow | VersionRow) -> Price | None:
+    """The price of lines of batches at this unix time; None where the standard one holds. What one
+    row says of either goes before all that the next one says."""
+    if not any(row.batch_prices for row in rows):
+        return None
+    return price_at(now, *(prices for row in rows for prices in (row.batch_prices, row.prices)))
+
+
 def resolve(
     grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
 ) -> Target:
@@ -199,12 +207,11 @@ def resolve(
     if name in bases:
         base = bases[name]
         price = price_at(now, base.prices)
-        batch_price = price_at(now, base.batch_prices, base.prices)
         return Target(
             name,
             name,
             price=price,
-            batch_price=batch_price,
+            batch_price=batch_price_at(now, base),
             max_model_len=base.max_model_len,
             created=base.created,
             ready=own.ready(name),
@@ -221,7 +228,7 @@ def resolve(
         adapter_id=row.adapter_id,
         limits=own.limits(row),
         price=price_at(now, row.prices, base.prices),
-        batch_price=price_at(now, row.batch_prices, row.prices, base.batch_prices, base.prices),
+        batch_price=batch_price_at(now, row, base),
         max_model_len=base.max_model_len,
         created=row.created,
         tried=None if row.tried is None else frozenset(row.tried),

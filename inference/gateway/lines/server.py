@@ -42,7 +42,7 @@ from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
 from inference.grants import Directory, Grant
 from inference.link.wire import MAX_FRAME_BYTES
 from inference.operations.call import Call
-from inference.operations.openai import error_body
+from inference.operations.error_shapes import OPENAI
 from inference.operations.operation import Framing
 from inference.operations.registry import OPERATIONS
 from inference.operations.shape import Shape
@@ -245,7 +245,7 @@ def answer_of(ask: Ask, error: InferenceError, *, sent: bool) -> Answer:
         ask.batch,
         ask.number,
         error.http_status,
-        error_body(error),
+        OPENAI.body(error),
         again_s=_again_s(error),
         sent=sent,
         code=error.code,

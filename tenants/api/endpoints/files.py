@@ -77,7 +77,7 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     file = StoredFile(
         tenant=key.tenant,
         purpose=purpose,
-        filename=upload.name,
+        filename=upload.name or "file",
         size_bytes=upload.size or 0,
         expires_at=keeping.expiry(_kept_s(fields)),
     )
