@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db import connection, transaction
 from django.utils import timezone
@@ -107,8 +107,8 @@ def renew(lease: Lease, results: Sequence[Result] = ()) -> Status:
     with transaction.atomic(), connection.cursor() as cursor:
         stored: list[int] = []
         if results:
-            numbers, statuses, bodies = ([*column] for column in zip(*results, strict=True))
-            cursor.execute(STORE, [lease.id, numbers, statuses, bodies])
+            columns: list[Any] = [[*column] for column in zip(*results, strict=True)]
+            cursor.execute(STORE, [lease.id, *columns])
             stored = [status for (status,) in cursor.fetchall()]
         completed = sum(status == 200 for status in stored)
         told = [completed, len(stored) - completed, lease.id, lease.run, _RUNNING]
