@@ -26,7 +26,7 @@ CASES = {
     "openai_chat.json": openai_chat.OPENAI_CHAT_TESTS,
     "anthropic.json": anthropic.ANTHROPIC_TESTS,
 }
-SEES = {"chat-image-input", "anth-image-input"}
+SEES = {"anth-image-input", "chat-image-input"}
 """What needs a model that sees pictures."""
 OF_NAMES = {"chat-reasoning-summary", "anth-thinking-display"}
 """What the suite asks of models alone whose names it knows."""
@@ -79,7 +79,7 @@ def test_a_case_of_the_suite_passes(stack: Stack, spec: str, case: Any) -> None:
     assert result.status.value == "passed"
 
 
-@pytest.mark.parametrize("case", SEES)
+@pytest.mark.parametrize("case", sorted(SEES))
 def test_a_picture_is_refused_clearly(stack: Stack, case: str) -> None:
     (found,) = [one for cases in CASES.values() for one in cases if one.id == case]
     body = found.build_request(config_of(stack))
