@@ -107,8 +107,8 @@ def renew(lease: Lease, results: Sequence[Result] = ()) -> Status:
     with transaction.atomic(), connection.cursor() as cursor:
         stored: list[int] = []
         if results:
-            columns: list[Any] = [[*column] for column in zip(*results, strict=True)]
-            cursor.execute(STORE, [lease.id, *columns])
+            values: list[Any] = [lease.id, *([*column] for column in zip(*results, strict=True))]
+            cursor.execute(STORE, values)
             stored = [status for (status,) in cursor.fetchall()]
         completed = sum(status == 200 for status in stored)
         told = [completed, len(stored) - completed, lease.id, lease.run, _RUNNING]

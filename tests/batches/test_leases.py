@@ -49,7 +49,7 @@ def test_a_batch_is_had_by_one_until_its_lease_is_over(key: ApiKey) -> None:
     assert leases.renew(first, [Result(3, 200, b"{}")]) is Status.IN_PROGRESS
     lapse(batch)
     second = leases.claim()
-    assert second is not None and (second.run, second.done) == (2, {3})
+    assert second is not None and (second.run, [*second.done]) == (2, [3])
 
 
 def test_who_has_lost_it_writes_nothing(key: ApiKey) -> None:

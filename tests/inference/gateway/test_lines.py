@@ -18,9 +18,10 @@ from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw, encode, to_worker
 from inference.gateway.lines.seals import line_id, seal
 from inference.gateway.lines.server import Lines
+from inference.gateway.lines.turns import AHEAD
 from inference.grants import Grant
 from inference.link.wire import first_attempt
-from tests.inference.rig import STALLED, WORKER_TOKEN, Keys, Rig, chat, rig
+from tests.inference.rig import STALLED, WORKER_TOKEN, Keys, Rig, chat, rig, until
 from tests.inference.samples import MODEL
 
 SECRET = "s" * 40
@@ -59,8 +60,9 @@ class Worker:
     def hang_up(self) -> None:
         self.said.put_nowait({"type": "websocket.disconnect"})
 
-    def open(self, batch: str = "batch_1", key_id: int = 4, **changed: Any) -> None:
-        opening = Open(batch, key_id, CREATED_AT, "chat", "")
+    def open(self, **changed: Any) -> None:
+        """As the console has sealed it, then changed."""
+        opening = Open("batch_1", 4, CREATED_AT, "chat", "")
         opening = msgspec.structs.replace(opening, seal=seal(SECRET, opening))
         self.say(msgspec.structs.replace(opening, **changed))
 
@@ -105,10 +107,10 @@ async def one(tmp_path: Path) -> AsyncIterator[Rig]:
 async def lines_of(one: Rig) -> AsyncIterator[Lines]:
     keys = KnownKeys(one.gateway.keys)
     hub = one.gateway.hub
-    dispatcher = Dispatcher(hub, keys, one.gateway.limits, timeout_s=300.0)  # type: ignore[arg-type]
+    dispatcher = Dispatcher(hub, keys, one.gateway.limits, timeout_s=300.0)
     yield Lines(
         dispatcher,
-        keys,  # type: ignore[arg-type]
+        keys,
         hub,
         token=WORKER_TOKEN,
         secret=SECRET,
@@ -153,29 +155,21 @@ async def test_a_line_that_is_asked_for_again_is_billed_once(one: Rig) -> None:
     engine = one.engine
     assert isinstance(engine, SyntheticEngine)
     async with lines_of(one) as lines:
-        engine.behaviour = STALLED
+        engine.behaviour = Behaviour(stall_after_tokens=2)
         async with connected(lines) as worker:
             worker.open()
             worker.ask(1)
-            await until_running(one)
+            assert await worker.began(1) == {1}
         await one.gateway.ledger.settled(1)  # its socket is lost: it ends there
         engine.behaviour = Behaviour()
         async with connected(lines) as worker:
             worker.open()
             worker.ask(1, turn=2048)
             assert (await worker.answer(1)).status == 200
-        while True:
-            (entry,) = await one.gateway.ledger.settled(1)
-            if entry.attempt == first_attempt(2048):
-                break
-            await asyncio.sleep(0)
+        entries = one.gateway.ledger.entries
+        await until(lambda: [one.attempt for one in entries.values()] == [first_attempt(2048)])
+    (entry,) = entries.values()
     assert entry.finish_reason == "stop" and not one.gateway.limits.open
-
-
-async def until_running(one: Rig) -> None:
-    async with asyncio.timeout(HANGS_S):
-        while not one.gateway.hub.in_flight:  # noqa: ASYNC110 - a running system has no event for it
-            await asyncio.sleep(0)
 
 
 async def test_lines_wait_here_and_not_in_front_of_engines(one: Rig) -> None:
@@ -186,17 +180,15 @@ async def test_lines_wait_here_and_not_in_front_of_engines(one: Rig) -> None:
         worker.open()
         for number in range(1, 61):
             worker.ask(number)
-        async with asyncio.timeout(HANGS_S):
-            while len(lines.live) < 60:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        assert one.gateway.hub.in_flight == 16
-        worker.say(Withdraw("batch_1"))
-        given_back = [await worker.answer(number) for number in range(17, 61)]
-        assert {(answer.again_s, answer.sent) for answer in given_back} == {(0.0, False)}
-        assert len(lines.live) == 16
-    async with asyncio.timeout(HANGS_S):
-        while lines.live:  # noqa: ASYNC110
+        await until(lambda: len(lines.live) == 60 and one.gateway.hub.in_flight >= AHEAD)
+        for _ in range(10):
             await asyncio.sleep(0)
+        assert one.gateway.hub.in_flight == AHEAD
+        worker.say(Withdraw("batch_1"))
+        given_back = [await worker.answer(number) for number in range(AHEAD + 1, 61)]
+        assert {(answer.again_s, answer.sent) for answer in given_back} == {(0.0, False)}
+        assert len(lines.live) == AHEAD
+    await until(lambda: not lines.live)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +213,7 @@ async def test_what_can_not_be_answered_has_failed(
 
 
 async def test_a_line_that_meets_a_limit_is_to_be_asked_for_again(one: Rig) -> None:
+    one.gateway.limits.full = True
     one.gateway.limits.refusal = RateLimitExceeded("later", retry_after_s=7.0)
     async with lines_of(one) as lines, connected(lines) as worker:
         worker.open()
@@ -239,7 +232,7 @@ async def test_a_key_that_ends_ends_its_lines(one: Rig) -> None:
     async with lines_of(one) as lines, connected(lines) as worker:
         worker.open()
         worker.ask(1)
-        await until_running(one)
+        await until(lambda: one.gateway.hub.in_flight)
         one.gateway.keys.revoked.add("acme")
         one.gateway.keys.revoke(4, ApiKeyRevoked())
         assert (await worker.answer(1)).code == "api_key_revoked"
