@@ -143,7 +143,7 @@ FILE_UPLOAD_HANDLERS = ["tenants.adapters.uploads.receiving.BoundedUploadHandler
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 # --- Files and batches ---------------------------------------------------------------------------
-FILES_DIR = environ.text("FILES_DIR", str(VAR / "files"))
+FILES_DIR = environ.text("FILES_DIR", os.path.join(FILE_UPLOAD_TEMP_DIR, "files"))
 """Where consoles and workers keep tenants' files; on one file system with UPLOAD_DIR."""
 os.makedirs(FILES_DIR, mode=0o700, exist_ok=True)
 MAX_FILE_BYTES = environ.size("MAX_FILE_BYTES", 512 << 20)

@@ -111,7 +111,7 @@ def renew(lease: Lease, results: Sequence[Result] = ()) -> Status:
             cursor.execute(STORE, values)
             stored = [status for (status,) in cursor.fetchall()]
         completed = sum(status == 200 for status in stored)
-        told = [completed, len(stored) - completed, lease.id, lease.run, _RUNNING]
+        told: list[Any] = [completed, len(stored) - completed, lease.id, lease.run, _RUNNING]
         cursor.execute(RENEW, told)
         row = cursor.fetchone()
         if row is None:

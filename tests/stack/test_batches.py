@@ -73,7 +73,8 @@ def answers(client: openai.OpenAI, file_id: str | None) -> dict[str, Any]:
 
 def bills(stack: Stack, batch: Batch) -> dict[str, int]:
     """How often each line of the batch stands in the ledger, by its request id."""
-    with psycopg.connect(stack.database_url) as connection:
+    url = stack.children("console")[0].environ()["DATABASE_URL"]  # workers are killed here
+    with psycopg.connect(url) as connection:
         rows = connection.execute(
             "SELECT id, count(*) FROM tenants_usageevent WHERE started_at ="
             " (SELECT created_at FROM tenants_batch WHERE id = %s) GROUP BY id",
