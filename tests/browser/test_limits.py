@@ -72,7 +72,7 @@ def test_nobody_lifts_a_limit_above_the_ceiling(
     street.witness.allow("422 ")
     edit(owner, "Edit limits", "Tokens per day", "5001")
     dialog = owner.get_by_role("dialog", name="Edit limits")
-    expect(dialog.get_by_role("alert")).to_have_text("5 001 is above the ceiling of 5 000.")
+    expect(dialog.get_by_role("alert")).to_have_text("5,001 is above the ceiling of 5,000.")
     dialog.get_by_label("Tokens per day").fill("400")
     follow(owner, dialog.get_by_role("button", name="Save"))
     cells = line(owner, "Tokens per day").get_by_role("cell")

@@ -9,7 +9,7 @@ from secrets import token_hex
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.people import Customer, Street, follow
+from tests.browser.people import Customer, Street, follow, open_account
 from tests.browser.sweep import Sweep
 from tests.frontend.identity_provider import IdentityProvider
 
@@ -69,7 +69,7 @@ def test_who_was_invited_joins_and_later_lands_where_the_sign_in_began(
     sign_on(page)
     expect(page.get_by_role("heading", name="Usage and cost")).to_be_visible()
     expect(page).to_have_url(re.compile(f"{customer.page('usage')}$"))
-    follow(page, page.get_by_role("link", name=name))
+    open_account(page)
     follow(page, page.get_by_role("link", name="Single sign-on"))
     follow(page, page.get_by_role("button", name="Disconnect"))
     expect(page.get_by_role("alert")).to_contain_text("your only way in")
