@@ -25,6 +25,7 @@ PATHS = {
 """An address of each route; a new route has to be told here."""
 SOCKETS = {
     r"^ws/engine$": "/ws/engine",
+    r"^ws/lines$": "/ws/lines",
     r"^ws/live$": "/ws/live",
     r"^ws/playground/(?P<slug>[a-z0-9-]+)$": "/ws/playground/acme",
     r"": "/ws/no-such",
