@@ -77,4 +77,4 @@ def test_nobody_lifts_a_limit_above_the_ceiling(
     follow(owner, dialog.get_by_role("button", name="Save"))
     cells = line(owner, "Tokens per day").get_by_role("cell")
     expect(cells.nth(2)).to_have_text("400")
-    expect(cells.last).to_have_text("5 000")
+    expect(cells.last).to_have_text("5,000")

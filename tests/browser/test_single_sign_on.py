@@ -70,6 +70,7 @@ def test_who_was_invited_joins_and_later_lands_where_the_sign_in_began(
     expect(page.get_by_role("heading", name="Usage and cost")).to_be_visible()
     expect(page).to_have_url(re.compile(f"{customer.page('usage')}$"))
     open_account(page)
+    follow(page, page.get_by_role("link", name="Second factor"))
     follow(page, page.get_by_role("link", name="Single sign-on"))
     follow(page, page.get_by_role("button", name="Disconnect"))
     expect(page.get_by_role("alert")).to_contain_text("your only way in")
