@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db import connection, transaction
 from django.utils import timezone
 
 from inference.gateway.lines.frames import Open
+from inference.link.wire import Usage
 from tenants.batches import jobs
 from tenants.batches.states import RUNNING, Status
+from tenants.batches.writing import OK
 from tenants.models import Batch, BatchLine
+from tenants.models.usage import TOKENS
 
 LEASE_S = 15
 TENANT_AT_ONCE = 4
@@ -41,14 +44,16 @@ RETURNING id
 """
 RENEW = f"""
 UPDATE tenants_batch SET leased_until = now() + interval '{LEASE_S} seconds',
-    completed = completed + %s, failed = failed + %s
+    completed = completed + %s, failed = failed + %s,
+    prompt_tokens = prompt_tokens + %s, cached_tokens = cached_tokens + %s,
+    completion_tokens = completion_tokens + %s, reasoning_tokens = reasoning_tokens + %s
 WHERE id = %s AND run = %s AND status = ANY(%s)
 RETURNING status
 """
 STORE = """
 INSERT INTO tenants_batchline (batch_id, number, status_code, body)
 SELECT %s, * FROM unnest(%s::int[], %s::int2[], %s::bytea[])
-ON CONFLICT DO NOTHING RETURNING status_code
+ON CONFLICT DO NOTHING RETURNING number
 """
 
 
@@ -57,11 +62,12 @@ class Lost(Exception):
 
 
 class Result(NamedTuple):
-    """The answer to a line."""
+    """The answer to a line, and what is billed of it."""
 
     number: int
     status: int
     body: bytes
+    usage: Usage = Usage()
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,16 @@ def renew(lease: Lease, results: Sequence[Result] = ()) -> Status:
         Lost: nothing was written.
     """
     with transaction.atomic(), connection.cursor() as cursor:
-        stored: list[int] = []
+        stored: list[Result] = []
         if results:
-            values: list[Any] = [lease.id, *([*column] for column in zip(*results, strict=True))]
-            cursor.execute(STORE, values)
-            stored = [status for (status,) in cursor.fetchall()]
-        completed = sum(status == 200 for status in stored)
-        told: list[Any] = [completed, len(stored) - completed, lease.id, lease.run, _RUNNING]
-        cursor.execute(RENEW, told)
+            numbers, statuses, bodies, _ = ([*column] for column in zip(*results, strict=True))
+            cursor.execute(STORE, [lease.id, numbers, statuses, bodies])
+            new = {number for (number,) in cursor.fetchall()}
+            stored = [one for one in results if one.number in new]
+        completed = sum(one.status == OK for one in stored)
+        counts = [completed, len(stored) - completed]
+        tokens = [sum(getattr(one.usage, kind) for one in stored) for kind in TOKENS]
+        cursor.execute(RENEW, [*counts, *tokens, lease.id, lease.run, _RUNNING])
         row = cursor.fetchone()
         if row is None:
             raise Lost(lease.id)

@@ -212,7 +212,7 @@ class Running:
     def answered(self, gateway: str, answer: Answer) -> None:
         verdict = self._window.answered(gateway, answer, time.monotonic())
         if verdict is Verdict.DONE:
-            self._results.append(Result(answer.number, answer.status, answer.body))
+            self._results.append(Result(answer.number, answer.status, answer.body, answer.usage))
         elif verdict is Verdict.KEY_ENDED:
             self._end(Status.CANCELLED, f"Its API key can't be used any more: `{answer.code}`.")
         self._news.set()

@@ -85,10 +85,9 @@ def _row(batch: Batch, output: Output, size_bytes: int) -> StoredFile:
 def _write(batch: Batch, answers: Output, failures: Output) -> None:
     rows = iter(batch.lines.order_by("number").iterator(chunk_size=AT_ONCE))
     row = next(rows, None)
-    created_at = batch.created_at.timestamp()
     with disk.path(batch.input_file_id).open("rb") as file:
         for line in lines(file, batch.input_file.size_bytes):
-            request, id = request_of(line.text), line_id(batch.pk, line.number, created_at)
+            request, id = request_of(line.text), line_id(batch.pk, line.number)
             if row is None or row.number != line.number:
                 failures.write(_unanswered(request, id, Status(batch.ending)))
                 continue

@@ -36,7 +36,16 @@ LIMITS = """,
 """
 OF_TENANTS = "FROM tenants_apikey k JOIN tenants_tenant t ON t.id = k.tenant_id\n"
 KEY_BY_PREFIX = KEY + LIMITS.format(limited="k.id") + OF_TENANTS + "WHERE k.prefix = %s"
-KEY_BY_ID = KEY + LIMITS.format(limited="k.id") + OF_TENANTS + "WHERE k.id = %s"
+# The latest of those that it was rotated into, itself if it was not.
+SUCCESSOR = (
+    KEY
+    + LIMITS.format(limited="k.id")
+    + OF_TENANTS
+    + """WHERE k.id = (
+    SELECT max(later.id) FROM tenants_apikey later, tenants_apikey this WHERE this.id = %s
+    AND later.tenant_id = this.tenant_id AND later.id >= this.id
+    AND coalesce(later.origin_id, later.id) = coalesce(this.origin_id, this.id))"""
+)
 # Members' keys for the playground have the limits of the tenant's one, all together.
 PLAYGROUND_KEY = (
     KEY
@@ -196,9 +205,9 @@ class Reader(Database):
         rows = await self.rows(KeyRow, KEY_BY_PREFIX, [prefix])
         return rows[0] if rows else None
 
-    async def key_of_id(self, id: int) -> KeyRow | None:
-        """The key with this id."""
-        rows = await self.rows(KeyRow, KEY_BY_ID, [id])
+    async def successor(self, id: int) -> KeyRow | None:
+        """The key with this id, or the latest one that it was rotated into."""
+        rows = await self.rows(KeyRow, SUCCESSOR, [id])
         return rows[0] if rows else None
 
     async def playground_key(self, tenant_id: int, user_id: int) -> KeyRow | None:

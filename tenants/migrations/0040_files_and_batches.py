@@ -3,7 +3,7 @@
 import django.db.models.deletion
 import django.db.models.expressions
 import django.utils.timezone
-import tenants.models.batches
+import inference.gateway.lines.seals
 import tenants.models.files
 from django.db import migrations, models
 
@@ -18,18 +18,23 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name='Batch',
             fields=[
-                ('id', models.CharField(default=tenants.models.batches.new_batch_id, editable=False, max_length=32, primary_key=True, serialize=False)),
+                ('id', models.CharField(default=inference.gateway.lines.seals.new_batch_id, editable=False, max_length=32, primary_key=True, serialize=False)),
                 ('operation', models.CharField(max_length=32)),
                 ('endpoint', models.CharField(max_length=64)),
                 ('metadata', models.JSONField(null=True)),
                 ('output_seconds', models.PositiveIntegerField(null=True)),
                 ('seal', models.CharField(max_length=64)),
+                ('idempotency_key', models.CharField(default='', max_length=255)),
                 ('status', models.CharField(choices=[('validating', 'validating'), ('failed', 'failed'), ('in_progress', 'in_progress'), ('finalizing', 'finalizing'), ('completed', 'completed'), ('expired', 'expired'), ('cancelling', 'cancelling'), ('cancelled', 'cancelled')], default='validating', max_length=16)),
                 ('ending', models.CharField(choices=[('validating', 'validating'), ('failed', 'failed'), ('in_progress', 'in_progress'), ('finalizing', 'finalizing'), ('completed', 'completed'), ('expired', 'expired'), ('cancelling', 'cancelling'), ('cancelled', 'cancelled')], default='completed', max_length=16)),
                 ('errors', models.JSONField(default=list)),
                 ('total', models.PositiveIntegerField(default=0)),
                 ('completed', models.PositiveIntegerField(default=0)),
                 ('failed', models.PositiveIntegerField(default=0)),
+                ('prompt_tokens', models.BigIntegerField(default=0)),
+                ('cached_tokens', models.BigIntegerField(default=0)),
+                ('completion_tokens', models.BigIntegerField(default=0)),
+                ('reasoning_tokens', models.BigIntegerField(default=0)),
                 ('run', models.PositiveIntegerField(default=0)),
                 ('leased_until', models.DateTimeField(null=True)),
                 ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
@@ -102,7 +107,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='batch',
-            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('status__in', [tenants.batches.states.Status['CANCELLED'], 'completed', tenants.batches.states.Status['EXPIRED'], tenants.batches.states.Status['FAILED']])), models.Q(models.Q(('status__in', [tenants.batches.states.Status['CANCELLED'], 'completed', tenants.batches.states.Status['EXPIRED'], tenants.batches.states.Status['FAILED']]), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='batch_ended_at_its_end'),
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('ended_at__isnull', False), ('status__in', ['cancelled', 'completed', 'expired', 'failed'])), models.Q(models.Q(('status__in', ['cancelled', 'completed', 'expired', 'failed']), _negated=True), ('ended_at__isnull', True)), _connector='OR'), name='batch_ended_at_its_end'),
+        ),
+        migrations.AddConstraint(
+            model_name='batch',
+            constraint=models.UniqueConstraint(condition=models.Q(('idempotency_key', ''), _negated=True), fields=('key', 'idempotency_key'), name='batch_made_once'),
         ),
         migrations.AddConstraint(
             model_name='batch',

@@ -2,13 +2,12 @@
 
 A batch goes on by compare-and-set from state to state (`tenants.batches.states`), and its lines are
 run by whichever worker leases it: `run` counts the leases, and who has not the last one can write
-nothing of it (`tenants.batches.claims`). A line that was answered has a row until the batch has its
+nothing of it (`tenants.batches.leases`). A line that was answered has a row until the batch has its
 files.
 """
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 from django.db import models
@@ -17,6 +16,7 @@ from django.utils import timezone
 
 from inference.errors import BatchEnded
 from inference.gateway.lines.frames import Open
+from inference.gateway.lines.seals import new_batch_id
 from tenants.batches.states import ENDED, Status, before
 from tenants.models.accounts import Tenant
 from tenants.models.files import StoredFile
@@ -30,10 +30,7 @@ TIMES = {
 }
 """When each state began."""
 STATUSES = [(status.value, status.value) for status in Status]
-
-
-def new_batch_id() -> str:
-    return f"batch_{secrets.token_hex(12)}"
+_ENDED = sorted(status.value for status in ENDED)
 
 
 class BatchQuerySet(models.QuerySet["Batch"]):
@@ -44,8 +41,10 @@ class BatchQuerySet(models.QuerySet["Batch"]):
 class Batch(models.Model):
     """Requests of the key that made it; `seal` proves to gateways that it did (`seals`).
 
-    `total`, `completed` and `failed` count lines. `ending` is the state that comes after
-    `finalizing`. `errors` say what was wrong with the file, or why it ended before its time.
+    `total`, `completed` and `failed` count lines, the tokens are those of lines that have answers;
+    what is billed says the ledger, where a line has its `seals.line_id`. `ending` is the state that
+    comes after `finalizing`. `errors` say what was wrong with the file, or why it ended before its
+    time.
     """
 
     id = models.CharField(primary_key=True, max_length=32, default=new_batch_id, editable=False)
@@ -67,12 +66,18 @@ class Batch(models.Model):
     output_seconds = models.PositiveIntegerField(null=True)
     """For how long its output is kept; null: until somebody deletes it."""
     seal = models.CharField(max_length=64)
+    idempotency_key = models.CharField(max_length=255, default="")
+    """Of the request that made it; empty where it had none."""
     status = models.CharField(max_length=16, choices=STATUSES, default=Status.VALIDATING)
     ending = models.CharField(max_length=16, choices=STATUSES, default=Status.COMPLETED)
     errors = models.JSONField(default=list)
     total = models.PositiveIntegerField(default=0)
     completed = models.PositiveIntegerField(default=0)
     failed = models.PositiveIntegerField(default=0)
+    prompt_tokens = models.BigIntegerField(default=0)
+    cached_tokens = models.BigIntegerField(default=0)
+    completion_tokens = models.BigIntegerField(default=0)
+    reasoning_tokens = models.BigIntegerField(default=0)
     run = models.PositiveIntegerField(default=0)
     leased_until = models.DateTimeField(null=True)
     created_at = models.DateTimeField(default=timezone.now)
@@ -97,9 +102,14 @@ class Batch(models.Model):
         ]
         constraints = [
             models.CheckConstraint(
-                condition=Q(status__in=sorted(ENDED), ended_at__isnull=False)
-                | (~Q(status__in=sorted(ENDED)) & Q(ended_at__isnull=True)),
+                condition=Q(status__in=_ENDED, ended_at__isnull=False)
+                | (~Q(status__in=_ENDED) & Q(ended_at__isnull=True)),
                 name="batch_ended_at_its_end",
+            ),
+            models.UniqueConstraint(
+                fields=["key", "idempotency_key"],
+                condition=~Q(idempotency_key=""),
+                name="batch_made_once",
             ),
             models.CheckConstraint(
                 condition=Q(completed__lte=models.F("total") - models.F("failed")),
@@ -109,6 +119,11 @@ class Batch(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    def asks_as(self, other: Batch) -> bool:
+        """Whether both ask for the same."""
+        asked = ("input_file_id", "operation", "metadata", "output_seconds")
+        return all(getattr(self, field) == getattr(other, field) for field in asked)
 
     def opening(self) -> Open:
         """What gateways are told of it."""

@@ -50,7 +50,8 @@ async def asked(method: str, path: str, secret: str, **options: Any) -> httpx.Re
     """A console's answer to a key's holder."""
     async with PostgresDirectory() as directory:
         transport = httpx.ASGITransport(FileIntake(get_asgi_application(), directory))  # type: ignore[arg-type]
-        headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+        headers = options.pop("headers", {})
+        headers |= {"Authorization": f"Bearer {secret}"} if secret else {}
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.request(method, f"/v1/{path}", headers=headers, **options)
 

@@ -9,6 +9,7 @@ import pytest
 from django.utils import timezone
 from procrastinate.contrib.django.models import ProcrastinateJob
 
+from inference.link.wire import Usage
 from tenants.batches import leases
 from tenants.batches.leases import Lost, Result
 from tenants.batches.states import Status
@@ -71,6 +72,18 @@ def test_who_has_lost_it_writes_nothing(key: ApiKey) -> None:
     assert leases.claim() is None, "it is not the first one's to give back"
     leases.release(second)
     assert leases.claim() is not None
+
+
+def test_tokens_count_with_the_answers(key: ApiKey) -> None:
+    batch = make_batch(key)
+    lease = leases.claim()
+    assert lease is not None
+    one, two = Usage(10, 4, 5, 1), Usage(20, 0, 7)
+    leases.renew(lease, [Result(1, 200, b"{}", one)])
+    leases.renew(lease, [Result(1, 200, b"{}", one), Result(2, 502, b"{}", two)])
+    batch.refresh_from_db()
+    assert (batch.prompt_tokens, batch.cached_tokens) == (30, 4)
+    assert (batch.completion_tokens, batch.reasoning_tokens) == (12, 1)
 
 
 def test_which_batches_run(key: ApiKey) -> None:

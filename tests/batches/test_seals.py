@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from inference.gateway.fleet.hub import new_id
 from inference.gateway.lines.frames import Open
-from inference.gateway.lines.seals import holds, line_id, seal
+from inference.gateway.lines.seals import holds, line_id, new_batch_id, seal
 
 pytestmark = pytest.mark.pure
 
@@ -24,9 +25,11 @@ def test_a_seal_is_of_one_batch_of_one_key_alone() -> None:
     assert not holds("secret", BATCH, "") and not holds("secret", BATCH, "\N{SNOWMAN}")
 
 
-def test_a_lines_id_is_always_the_same_and_begins_with_the_batchs_time() -> None:
-    ids = {line_id("batch_1", number, 1795370511.25) for number in range(1, 100)}
-    assert len(ids) == 99 and {len(id) for id in ids} == {32}
-    assert {id[:12] for id in ids} == {f"{1795370511250:012x}"}
-    assert line_id("batch_1", 1, 1795370511.25) in ids
-    assert line_id("batch_2", 1, 1795370511.25) not in ids
+def test_a_lines_id_is_that_of_its_batch_and_its_number() -> None:
+    one, other = new_batch_id(), new_batch_id()
+    ids = [line_id(batch, number) for batch in (one, other) for number in (1, 2, 50_000)]
+    assert len({*ids}) == 6 and {len(id) for id in ids} == {len(new_id())}
+    assert {f"batch_{id[:24]}" for id in ids} == {one, other}
+    assert [int(id[24:], 16) for id in ids[:3]] == [1, 2, 50_000]
+    before = new_id()
+    assert before[:12] <= new_batch_id()[6:18] <= new_id()[:12], "ids sort by time"

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import msgspec
 
+from inference.link.wire import Usage
+
 MAX_UNBEGUN = 64
 """Lines of one batch at one gateway, with which no engine has begun."""
-MAX_UNBEGUN_BYTES = 16 << 20
+MAX_UNBEGUN_BYTES = 4 << 20
 """Of their bodies, unless there is but one."""
 TURNS_OF_A_RUN = 1024
 """More than a line is sent to engines by one worker that has its batch."""
@@ -51,7 +53,7 @@ class Withdraw(Message, tag="withdraw", frozen=True):
 class Answer(msgspec.Struct, array_like=True, frozen=True):
     """What became of a line: a status of HTTP and a body, or that it is to be asked for `again_s`
     seconds later. `sent`: an engine had it, so the next time must be of a higher turn; `code` is
-    the error's."""
+    the error's, `usage` what is billed."""
 
     batch: str
     number: int
@@ -60,6 +62,7 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
     again_s: float | None = None
     sent: bool = False
     code: str = ""
+    usage: Usage = Usage()
 
 
 class News(Message, tag="news", frozen=True):

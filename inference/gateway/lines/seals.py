@@ -1,4 +1,4 @@
-"""Proof that the holder of a key made a batch.
+"""What names a batch and its lines, and the proof that the holder of a key made it.
 
 A console seals a batch when its key's holder makes it, with a secret that workers don't have;
 gateways run a line only of a batch whose seal is right. So a worker, which reads what strangers
@@ -7,9 +7,12 @@ upload, can ask for nothing in the name of a key that has made no batch.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
+import secrets
+import time
 from typing import Protocol
+
+PREFIX = "batch_"
 
 
 class Batch(Protocol):
@@ -37,8 +40,11 @@ def holds(secret: str, batch: Batch, given: str) -> bool:
     return hmac.compare_digest(given.encode(), seal(secret, batch).encode())
 
 
-def line_id(batch_id: str, number: int, created_at: float) -> str:
-    """The request id of a line, from 1: the same whenever and wherever it is run. As any request's
-    it begins with a time, that of the batch (`hub.new_id`)."""
-    digest = hashlib.sha256(f"{batch_id} {number}".encode()).hexdigest()
-    return f"{int(created_at * 1000):012x}{digest[:20]}"
+def new_batch_id() -> str:
+    """As a request's (`hub.new_id`) it begins with the time, and ends with 48 random bits."""
+    return f"{PREFIX}{time.time_ns() // 1_000_000:012x}{secrets.token_hex(6)}"
+
+
+def line_id(batch_id: str, number: int) -> str:
+    """The request id of a line, from 1: the same whenever and wherever it is run."""
+    return f"{batch_id.removeprefix(PREFIX)}{number:08x}"

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from inference.errors import (
+    ApiKeyRevoked,
     GenerationTimeout,
     InferenceError,
     InsufficientQuota,
@@ -40,7 +41,7 @@ from inference.gateway.measuring.records import Asked
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
 from inference.grants import Directory, Grant
-from inference.link.wire import MAX_FRAME_BYTES
+from inference.link.wire import MAX_FRAME_BYTES, Usage
 from inference.operations.call import Call
 from inference.operations.error_shapes import OPENAI
 from inference.operations.operation import Framing
@@ -64,10 +65,11 @@ class Keys(Directory, Protocol):
     """A directory that also knows keys by their rows."""
 
     async def grant_of(self, key_id: int) -> Grant:
-        """The grant of this key, whose holder has asked for something.
+        """The grant of this key, whose holder has asked for something, or of the key that it was
+        rotated into.
 
         Raises:
-            InvalidApiKey: it is revoked or expired, or its tenant is suspended.
+            InvalidApiKey: that is revoked or expired, or its tenant is suspended.
             Unavailable: as `authenticate`.
         """
         ...
@@ -162,12 +164,12 @@ class Lines:
         try:
             said = await self._generate(running, begun)
         except InferenceError as error:
-            running.error = error
-            said = answer_of(line.ask, error, sent=running.sent)
+            if isinstance(error, ApiKeyRevoked) and await self._goes_on(line):
+                error = Overloaded("The key was rotated.", retry_after_s=SOON_S)
+            said = running.failed(error)
         except Exception:
             log.exception("line_crashed", request_id=line.id)
-            running.error = InferenceError()
-            said = answer_of(line.ask, running.error, sent=running.sent)
+            said = running.failed(InferenceError())
         finally:
             begun()
             if running.stream is None:
@@ -195,7 +197,15 @@ class Lines:
                 return call.operation.framing(call, line.id, int(time.time()), stream.revision)
 
             body = await answer.whole(stream, framed, news)
-        return Answer(batch.batch, ask.number, 200, body, sent=True)
+        return Answer(batch.batch, ask.number, 200, body, sent=True, usage=running.usage)
+
+    async def _goes_on(self, line: Waiting) -> bool:
+        """Whether the key that has just ended was rotated into another one."""
+        try:
+            await self.keys.grant_of(line.batch.key_id)
+        except InferenceError:
+            return False
+        return True
 
 
 class Once:
@@ -224,6 +234,17 @@ class Running:
         """Whether an engine was given it."""
         return self.stream is not None and bool(self.stream.engine)
 
+    @property
+    def usage(self) -> Usage:
+        """What is billed of it, as far as that is known."""
+        done = None if self.stream is None else self.stream.done
+        return Usage() if done is None else done.usage
+
+    def failed(self, error: InferenceError) -> Answer:
+        """It has ended with this: what the worker is told."""
+        self.error = error
+        return answer_of(self.line.ask, error, sent=self.sent, usage=self.usage)
+
     def asked(self, status: int) -> Asked:
         """What is told of it once it is over."""
         line = self.line
@@ -239,7 +260,9 @@ class Running:
         )
 
 
-def answer_of(ask: Ask, error: InferenceError, *, sent: bool) -> Answer:
+def answer_of(
+    ask: Ask, error: InferenceError, *, sent: bool = False, usage: Usage | None = None
+) -> Answer:
     """What a worker is told of a line that failed."""
     return Answer(
         ask.batch,
@@ -249,6 +272,7 @@ def answer_of(ask: Ask, error: InferenceError, *, sent: bool) -> Answer:
         again_s=_again_s(error),
         sent=sent,
         code=error.code,
+        usage=usage or Usage(),
     )
 
 
@@ -351,7 +375,7 @@ class Link:
         """Have a line wait for its turn, or say at once that it can't."""
         if (batch := self._batches.get(ask.batch)) is None:
             raise InvalidRequest("A line belongs to a batch that was opened before.")
-        id = line_id(batch.batch, ask.number, batch.created_at)
+        id = line_id(batch.batch, ask.number)
         if id in self._lines.live:  # an engine is still to say the last word on the turn before
             return self.tell(Answer(ask.batch, ask.number, 503, again_s=SOON_S))
         try:
@@ -359,7 +383,7 @@ class Link:
             grant = await self._lines.keys.grant_of(batch.key_id)
             target = await self._lines.keys.resolve(grant, call.model)
         except InferenceError as error:
-            return self.tell(answer_of(ask, error, sent=False))
+            return self.tell(answer_of(ask, error))
         waiting = Waiting(self, batch, ask, id, call, target.base_model, time.monotonic())
         self._lines.add(waiting, grant.tenant)
         return None

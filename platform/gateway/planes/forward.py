@@ -30,7 +30,7 @@ MAX_BODIES = 4
 ANSWER_S = 30.0
 ASKED = {b"authorization", b"accept", b"accept-encoding", b"user-agent"}
 """Headers that the console is told."""
-OF_BODIES = {b"content-type", b"content-length"}
+OF_BODIES = {b"content-type", b"content-length", b"idempotency-key"}
 """And of a body."""
 ANSWERED = {"content-type", "content-encoding", "content-length", "x-request-id", "link",
             "www-authenticate", "cache-control", "vary", "allow", "retry-after",

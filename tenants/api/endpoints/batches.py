@@ -15,7 +15,13 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
 
-from inference.errors import InvalidRequest, NotFound, RateLimitExceeded
+from inference.errors import (
+    IdempotencyKeyReused,
+    InvalidRequest,
+    NotFound,
+    RateLimitExceeded,
+)
+from inference.gateway.idempotency import name_of
 from inference.gateway.lines.seals import seal
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
@@ -25,7 +31,7 @@ from tenants.api.openai import listing
 from tenants.api.openai.views import Query, keyed_by_method
 from tenants.batches import jobs
 from tenants.batches.states import Status
-from tenants.models import ApiKey, Batch, Purpose
+from tenants.models import ApiKey, Batch, Purpose, Tenant
 
 MAX_PAGE = 100
 WINDOW = timedelta(hours=24)
@@ -76,6 +82,13 @@ def shown(batch: Batch) -> dict[str, Any]:
             "completed": batch.completed,
             "failed": batch.failed,
         },
+        "usage": {
+            "input_tokens": batch.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": batch.cached_tokens},
+            "output_tokens": batch.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": batch.reasoning_tokens},
+            "total_tokens": batch.prompt_tokens + batch.completion_tokens,
+        },
         "metadata": batch.metadata,
     }
 
@@ -103,6 +116,8 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     batch = Batch(
         tenant=key.tenant,
         key=key,
+        input_file_id=wanted.input_file_id.replace("\0", ""),
+        idempotency_key=_idempotency_key(request),
         operation=operation.name,
         endpoint=operation.path,
         metadata=wanted.metadata,
@@ -112,14 +127,34 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     )
     batch.seal = seal(settings.INTERNAL_TOKEN, batch.opening())
     with transaction.atomic():
-        _admit(batch, wanted.input_file_id)
+        tenant = quota.locked(key.tenant_id)  # the next one finds and counts this one
+        if (before := _made_before(batch)) is not None:
+            return shown(before)
+        _admit(batch, tenant)
         jobs.read_later(batch)
     return shown(batch)
 
 
-def _admit(batch: Batch, file_id: str) -> None:
-    """Save a new batch of this file, inside a transaction."""
-    tenant = quota.locked(batch.tenant_id)  # the next one counts this one
+def _idempotency_key(request: HttpRequest) -> str:
+    header = request.headers.get("idempotency-key")
+    return "" if header is None else name_of(header.encode("latin-1"))
+
+
+def _made_before(batch: Batch) -> Batch | None:
+    """The batch that was made under the same idempotency key.
+
+    Raises:
+        IdempotencyKeyReused: it is another one.
+    """
+    name = batch.idempotency_key
+    before = Batch.objects.filter(key=batch.key, idempotency_key=name).first() if name else None
+    if before is not None and not before.asks_as(batch):
+        raise IdempotencyKeyReused("This Idempotency-Key was sent with another body before.")
+    return before
+
+
+def _admit(batch: Batch, tenant: Tenant) -> None:
+    """Save a new batch, inside a transaction."""
     under_way = tenant.batches.unfinished().count()
     if under_way >= settings.TENANT_BATCHES:
         raise RateLimitExceeded(
@@ -128,14 +163,14 @@ def _admit(batch: Batch, file_id: str) -> None:
             retry_after_s=60,
         )
     # Locked, so that nobody deletes it meanwhile (`keeping.delete`).
-    file = tenant.files.current().select_for_update().filter(pk=file_id.replace("\0", "")).first()
+    file = tenant.files.current().select_for_update().filter(pk=batch.input_file_id).first()
     if file is None:
-        raise InvalidRequest(f"No such file: {file_id[:64]}.", param="input_file_id")
+        told = f"No such file: {batch.input_file_id[:64]}."
+        raise InvalidRequest(told, param="input_file_id")
     if file.purpose != Purpose.BATCH:
         raise InvalidRequest(
             f"The file's purpose is `{file.purpose}`, but must be `batch`.", param="input_file_id"
         )
-    batch.input_file = file
     batch.save(force_insert=True)
 
 

@@ -41,6 +41,12 @@ ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """What an address under `/v1` may answer to a GET."""
 CHANGING = ASKING | {408, 409, 413, 415, 429}
 """And to what changes files and batches."""
+IDEMPOTENCY_KEY: Object = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "A retry with the same key and body is answered alike and billed once.",
+}
 GENERATING = ASKING | {408, 409, 413, 415, 422, 429, 502, 504}
 AT_THE_EDGE = {414, 431}
 """Refused before it is known what is asked for: always in OpenAI's shape."""
@@ -151,7 +157,7 @@ def _of_batches() -> Iterator[tuple[str, str, Object]]:
     id = _within("id")
     listed = _asking("batches_list", shapes.Batches, _pages(batches.MAX_PAGE))
     yield "/v1/batches", "get", listed
-    made = _changing("batches_create", shapes.Batch)
+    made = _changing("batches_create", shapes.Batch, [IDEMPOTENCY_KEY])
     body = {"required": True, "content": _json(shapes.BatchRequest)}
     yield "/v1/batches", "post", made | {"requestBody": body}
     yield "/v1/batches/{id}", "get", _asking("batches_retrieve", shapes.Batch, [id])
@@ -213,15 +219,9 @@ def _posting(operation: Operation) -> Object:
         described["content"]["text/event-stream"] = {
             "schema": {"type": "string", "description": "Chunks, where `stream` is true."}
         }
-    key = {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "schema": WORD,
-        "description": "A retry with the same key and body is answered alike and billed once.",
-    }
     return {
         "operationId": operation.name,
-        "parameters": [key],
+        "parameters": [IDEMPOTENCY_KEY],
         "security": [{"apiKey": []}],
         "requestBody": {"required": True, "content": _json(request)},
         "responses": {"200": described, **_errors(GENERATING, operation.errors)},

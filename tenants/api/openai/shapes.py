@@ -524,6 +524,24 @@ class RequestCounts(Shape):
     failed: int
 
 
+class InputDetails(Shape):
+    cached_tokens: int
+
+
+class OutputDetails(Shape):
+    reasoning_tokens: int
+
+
+class BatchUsage(Shape):
+    """Of lines that have answers."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
 class Batch(Shape):
     id: str
     object: Literal["batch"]
@@ -547,6 +565,7 @@ class Batch(Shape):
     cancelling_at: int | None
     cancelled_at: int | None
     request_counts: RequestCounts
+    usage: BatchUsage
     metadata: dict[str, str] | None
 
 

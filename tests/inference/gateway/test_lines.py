@@ -34,12 +34,13 @@ class KnownKeys:
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
+        self.tenants = {4: "acme", 6: "globex"}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._keys, name)
 
     async def grant_of(self, key_id: int) -> Grant:
-        return await self._keys.authenticate({4: "acme", 6: "globex"}.get(key_id, "nobody"))
+        return await self._keys.authenticate(self.tenants.get(key_id, "nobody"))
 
 
 class Worker:
@@ -144,7 +145,8 @@ async def test_a_line_is_answered_in_its_lane_and_billed_by_its_id(one: Rig) -> 
         body = json.loads(answers[1].body)
         assert body["choices"][0]["message"]["content"] == f"{MODEL.name}: Bye"
         entries = await one.gateway.ledger.settled(2)
-    ids = {line_id("batch_1", number, CREATED_AT) for number in (1, 2)}
+        assert {answer.usage for answer in answers} == {entry.usage for entry in entries}
+    ids = {line_id("batch_1", number) for number in (1, 2)}
     assert {entry.id for entry in entries} == ids
     assert {entry.attempt for entry in entries} == {first_attempt(1024)}
     assert {entry.account.started_at for entry in entries} == {CREATED_AT}
@@ -238,6 +240,21 @@ async def test_a_key_that_ends_ends_its_lines(one: Rig) -> None:
         assert (await worker.answer(1)).code == "api_key_revoked"
         worker.ask(2)
         assert (await worker.answer(2)).code == "invalid_api_key"
+
+
+async def test_a_line_of_a_key_that_is_rotated_is_to_be_asked_for_again(one: Rig) -> None:
+    engine = one.engine
+    assert isinstance(engine, SyntheticEngine)
+    engine.behaviour = STALLED
+    async with lines_of(one) as lines, connected(lines) as worker:
+        worker.open()
+        worker.ask(1)
+        await until(lambda: one.gateway.hub.in_flight)
+        assert isinstance(lines.keys, KnownKeys)
+        lines.keys.tenants[4] = "globex"  # as if it were the same tenant's
+        one.gateway.keys.revoke(4, ApiKeyRevoked())
+        answer = await worker.answer(1)
+        assert answer.again_s is not None and answer.sent
 
 
 @pytest.mark.parametrize(
