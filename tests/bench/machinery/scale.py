@@ -32,6 +32,8 @@ class Scale:
     page_tenants: int = 1_000
     page_adapters: int = 10_000
     page_rounds: int = 3
+    batch_rounds: int = 2
+    batch_lines: int = 50_000
     plane_rounds: int = 5
     plane_streams: int = 64
     fleets: tuple[tuple[int, int], ...] = tuple(product((4, 64, 512), (1, 3, 16)))
@@ -59,6 +61,8 @@ QUICK: dict[str, Any] = {
     "page_tenants": 100,
     "page_adapters": 1_000,
     "page_rounds": 1,
+    "batch_rounds": 1,
+    "batch_lines": 10_000,
     "plane_rounds": 2,
     "plane_streams": 32,
     "fleets": ((4, 3), (64, 3)),
