@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +80,7 @@ class _Batcher:
             if (id := batch[f"{role}_file_id"]) is not None:
                 content = (await self._ask("GET", f"/v1/files/{id}/content")).content
                 got.lines += [_line_got(json.loads(line)) for line in content.splitlines()]
-        got.status, got.ended = batch["status"], time.time()
+        got.status = batch["status"]
 
     def _line(self, id: str) -> dict[str, Any]:
         luck = self._luck

@@ -10,7 +10,5 @@ if __name__ == "__main__":
     from django.core.management import call_command
     from procrastinate.contrib.django import app
 
-    from tenants.isolation import check_isolation
-
-    app.periodic_registry.periodic_tasks.pop((check_isolation.name, ""))
+    app.periodic_registry.periodic_tasks.pop(("check_isolation", ""))
     call_command("worker")
