@@ -120,6 +120,20 @@ class Batch(models.Model):
     def __str__(self) -> str:
         return self.id
 
+    @property
+    def done(self) -> int:
+        """Lines that have answers."""
+        return self.completed + self.failed
+
+    @property
+    def share(self) -> float:
+        """Of its lines that have answers."""
+        return self.done / self.total if self.total else 0.0
+
+    @property
+    def status_words(self) -> str:
+        return self.status.replace("_", " ")
+
     def asks_as(self, other: Batch) -> bool:
         """Whether both ask for the same."""
         asked = ("input_file_id", "operation", "metadata", "output_seconds")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -14,28 +13,12 @@ from tenants.batches import leases
 from tenants.batches.leases import Lost, Result
 from tenants.batches.states import Status
 from tenants.models import ApiKey, Batch, Tenant
-from tests.tenants.making import make_key, make_tenant
+from tests.tenants.making import make_batch, make_key, make_tenant
 
 
 @pytest.fixture
 def key(tenant: Tenant) -> ApiKey:
     return make_key(tenant)[0]
-
-
-def make_batch(key: ApiKey, **fields: Any) -> Batch:
-    given: dict[str, Any] = {
-        "status": Status.IN_PROGRESS,
-        "total": 10,
-        "expires_at": timezone.now() + timedelta(hours=1),
-    }
-    return Batch.objects.create(
-        tenant=key.tenant,
-        key=key,
-        input_file_id="file-" + "0" * 24,
-        operation="chat",
-        endpoint="/v1/chat/completions",
-        **(given | fields),
-    )
 
 
 def lapse(batch: Batch) -> None:

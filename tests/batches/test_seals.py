@@ -7,7 +7,14 @@ import pytest
 
 from inference.gateway.fleet.hub import new_id
 from inference.gateway.lines.frames import Open
-from inference.gateway.lines.seals import holds, line_id, new_batch_id, seal
+from inference.gateway.lines.seals import (
+    batch_of,
+    holds,
+    line_id,
+    new_batch_id,
+    number_of,
+    seal,
+)
 
 pytestmark = pytest.mark.pure
 
@@ -29,7 +36,7 @@ def test_a_lines_id_is_that_of_its_batch_and_its_number() -> None:
     one, other = new_batch_id(), new_batch_id()
     ids = [line_id(batch, number) for batch in (one, other) for number in (1, 2, 50_000)]
     assert len({*ids}) == 6 and {len(id) for id in ids} == {len(new_id())}
-    assert {f"batch_{id[:24]}" for id in ids} == {one, other}
-    assert [int(id[24:], 16) for id in ids[:3]] == [1, 2, 50_000]
+    assert {*map(batch_of, ids)} == {one, other}
+    assert [*map(number_of, ids[:3])] == [1, 2, 50_000]
     before = new_id()
     assert before[:12] <= new_batch_id()[6:18] <= new_id()[:12], "ids sort by time"

@@ -13,6 +13,7 @@ import time
 from typing import Protocol
 
 PREFIX = "batch_"
+NUMBER_DIGITS = 8
 
 
 class Batch(Protocol):
@@ -47,4 +48,14 @@ def new_batch_id() -> str:
 
 def line_id(batch_id: str, number: int) -> str:
     """The request id of a line, from 1: the same whenever and wherever it is run."""
-    return f"{batch_id.removeprefix(PREFIX)}{number:08x}"
+    return f"{batch_id.removeprefix(PREFIX)}{number:0{NUMBER_DIGITS}x}"
+
+
+def batch_of(line_id: str) -> str:
+    """The batch of the line with this request id; that of no line is no batch's."""
+    return f"{PREFIX}{line_id[:-NUMBER_DIGITS]}"
+
+
+def number_of(line_id: str) -> int:
+    """Its number in the batch."""
+    return int(line_id[-NUMBER_DIGITS:], 16)

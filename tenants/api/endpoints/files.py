@@ -6,9 +6,6 @@ a file until something is done with it.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import closing
 from typing import Any
 
 from django.core.exceptions import BadRequest
@@ -21,12 +18,12 @@ from inference.errors import InvalidRequest, NotFound
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, keyed, keyed_by_method
 from tenants.files import disk, keeping
+from tenants.files.content import answer_with
 from tenants.models import ApiKey, Purpose, StoredFile
 from tenants.permissions import TABLE, Permission
 
 USERS = TABLE[Permission.USE_FILES][1]
 MAX_PAGE = 10_000
-CHUNK_BYTES = 256 << 10
 PURPOSES = [one.value for one in Purpose if one is not Purpose.BATCH_OUTPUT]
 LEAST_S, MOST_S = 3600, 30 * 86_400
 """For how long a file may be kept that is to expire, as with OpenAI."""
@@ -148,14 +145,4 @@ file = keyed_by_method(USERS, GET=_retrieve, DELETE=_delete)
 @keyed(USERS)
 def content(request: HttpRequest, key: ApiKey, id: str) -> StreamingHttpResponse:
     """`GET /v1/files/{id}/content`."""
-    kept = found(key, id)
-    headers = {"Content-Length": str(kept.size_bytes), "X-Content-Type-Options": "nosniff"}
-    return StreamingHttpResponse(
-        _chunks(kept.pk), content_type="application/octet-stream", headers=headers
-    )
-
-
-async def _chunks(id: str) -> AsyncIterator[bytes]:
-    with closing(await asyncio.to_thread(disk.path(id).open, "rb")) as file:
-        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
-            yield chunk
+    return answer_with(found(key, id))
