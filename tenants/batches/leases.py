@@ -33,10 +33,11 @@ WHERE id = (
     SELECT id FROM tenants_batch AS one
     CROSS JOIN LATERAL (
         SELECT count(*) AS running FROM tenants_batch AS other
-        WHERE other.tenant_id = one.tenant_id AND other.status = ANY(%s)
-          AND other.leased_until > now()
+        WHERE other.tenant_id = one.tenant_id AND other.ended_at IS NULL
+          AND other.status = ANY(%s) AND other.leased_until > now()
     ) AS of_tenant
-    WHERE one.status = ANY(%s) AND (one.leased_until IS NULL OR one.leased_until <= now())
+    WHERE one.ended_at IS NULL AND one.status = ANY(%s)
+      AND (one.leased_until IS NULL OR one.leased_until <= now())
       AND of_tenant.running < {TENANT_AT_ONCE}
     ORDER BY of_tenant.running, one.created_at
     FOR UPDATE OF one SKIP LOCKED LIMIT 1)

@@ -103,7 +103,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='batch',
-            index=models.Index(condition=models.Q(('status__in', ['in_progress', 'cancelling'])), fields=['leased_until'], name='batches_to_run'),
+            index=models.Index(condition=models.Q(('ended_at', None)), fields=['leased_until'], name='batches_to_run'),
         ),
         migrations.AddConstraint(
             model_name='batch',

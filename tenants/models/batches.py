@@ -97,7 +97,7 @@ class Batch(models.Model):
             models.Index(
                 fields=["leased_until"],
                 name="batches_to_run",
-                condition=Q(status__in=["in_progress", "cancelling"]),
+                condition=Q(ended_at=None),
             ),
         ]
         constraints = [
