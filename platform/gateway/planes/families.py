@@ -208,7 +208,7 @@ def hub(hub: Hub) -> Families:
     yield CounterMetricFamily(
         "lorikeet_ledger_quarantined",
         "Ended requests that engines reported and no gateway dispatched to them.",
-        value=hub.quarantined,
+        value=hub.intake.quarantined,
     )
 
 
