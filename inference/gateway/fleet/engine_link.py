@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from inference.errors import EngineLost, InferenceError, ProtocolViolation
-from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.service import Listener
 from inference.gateway.measuring.measures import Measures, OnEngine
+from inference.gateway.requests.leg import Leg
 from inference.gateway.routing.engine_state import EngineState
 from inference.grants import EngineCredential
 from inference.link import wire

@@ -26,19 +26,19 @@ from inference.errors import (
 from inference.gateway.fleet.demand import Demand, seen
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.intake import Intake
-from inference.gateway.fleet.journey import Outcome, Why
-from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.orphans import Found, Orphans
 from inference.gateway.fleet.pins import Pins
-from inference.gateway.fleet.placing import choose_link
-from inference.gateway.fleet.requests import KEPT_BYTES, Requests
 from inference.gateway.fleet.service import FleetService
-from inference.gateway.fleet.stream import Stream
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.traffic import Counted
+from inference.gateway.requests.held import Holding
+from inference.gateway.requests.journey import Outcome, Why
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.placing import choose_link
+from inference.gateway.requests.requests import KEPT_BYTES, Requests
+from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.pools import Pool, Revisions
 from inference.grants import Directory, EngineCredential, Engines, Limiter, Recorder

@@ -16,8 +16,8 @@ import msgspec
 import structlog
 
 from inference.errors import InferenceError
-from inference.gateway.fleet.stream import Stream
 from inference.gateway.measuring.measures import Measures, code_of, outcome_of
+from inference.gateway.requests.stream import Stream
 from inference.grants import Grant
 from inference.link.wire import Done, Usage
 from inference.operations.call import Call

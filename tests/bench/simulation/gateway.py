@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from inference.errors import NoEngine
-from inference.gateway.fleet.held import Held, Holding, Request
-from inference.gateway.fleet.placing import TAKEN_UP
+from inference.gateway.requests.held import Held, Holding, Request
+from inference.gateway.requests.placing import TAKEN_UP
 from inference.gateway.routing.choice import choose
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.popularity import Popularity

@@ -13,8 +13,8 @@ import pytest
 
 from inference.errors import EngineLost, NoEngine
 from inference.gateway.fleet.intake import MAX_ENTRIES
-from inference.gateway.fleet.order import Order
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.stream import Stream
 from inference.grants import Ask, EngineCredential, Reservation, Target
 from inference.link import wire
 from inference.link.wire import Done, LedgerEntry, Usage, UsageAck, UsageReport
