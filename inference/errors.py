@@ -85,6 +85,9 @@ class InvalidApiKey(RequestError):
 
     code = "invalid_api_key"
     http_status = 401
+    tenant_id: int = 0
+    key_id: int = 0
+    """The key that begins like the one that was shown, and its tenant; 0 where there is none."""
 
 
 class ApiKeyRevoked(InvalidApiKey):

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import procrastinate
+from django.conf import settings
 from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
 from procrastinate.contrib.django import app as django_app
 
 from tenants.answers import KEPT_TIME
-from tenants.models import IdempotentAnswer, Invitation
+from tenants.models import (
+    IdempotentAnswer,
+    Invitation,
+    RefusedRequest,
+    RequestHour,
+    RequestMinute,
+    TotalHour,
+    TotalMinute,
+)
 
 app: procrastinate.App = django_app
+
+MINUTES_KEPT = timedelta(days=2)
+"""Figures by the minute are for what happens now: two hours are looked at."""
 
 
 @app.periodic(cron="23 * * * *")
@@ -23,6 +37,7 @@ def keep_house(timestamp: int) -> None:
     forget_tickets()
     forget_sessions()
     forget_invitations()
+    forget_requests()
 
 
 def make_partitions() -> None:
@@ -56,3 +71,15 @@ def forget_sessions() -> None:
 def forget_invitations() -> None:
     """Those that ended a while ago, with the names that were noted on them."""
     Invitation.objects.long_over().delete()
+
+
+def forget_requests() -> None:
+    """Figures of requests and refused requests that are older than the settings have it."""
+    now = timezone.now()
+    hours = now - timedelta(days=settings.HISTORY_DAYS)
+    for minutely in (RequestMinute, TotalMinute):
+        minutely.objects.filter(at__lt=now - MINUTES_KEPT).delete()
+    for hourly in (RequestHour, TotalHour):
+        hourly.objects.filter(at__lt=hours).delete()
+    refused = now - timedelta(days=settings.REFUSED_REQUESTS_DAYS)
+    RefusedRequest.objects.filter(started_at__lt=refused).delete()

@@ -23,6 +23,8 @@ MINUTE_S = 60.0
 DAY_S = 86_400.0
 LIMITS_S = 2.0
 ROLLOUTS_S = 3.0
+HEALTH_S = 5.0
+"""Gateways write what became of requests every two seconds."""
 
 
 class Signals:
@@ -34,6 +36,8 @@ class Signals:
         """Number of changes by tenant id; 0 counts changes that affect all tenants."""
         self._used_at: dict[int, float] = {}
         """Unix time at which a request of a tenant last began or ended; 0 is for all tenants."""
+        self._last_at = 0.0
+        """The same of any tenant."""
         self._served: set[int] = set()
         """Ids of tenants that have had a request answered."""
 
@@ -45,16 +49,16 @@ class Signals:
 
     def began(self, tenant_id: int, now: float) -> None:
         """Some gateway counted a request against this tenant's limits."""
-        self._used_at[tenant_id] = now
+        self._used_at[tenant_id] = self._last_at = now
 
     def ended(self, tenant_id: int, now: float) -> None:
-        """A request of this tenant was written to the ledger."""
-        self._used_at[tenant_id] = now
+        """A request of this tenant was written to the ledger, or was refused."""
+        self._used_at[tenant_id] = self._last_at = now
         self._served.add(tenant_id)
 
     def missed(self, now: float) -> None:
         """Batches of other gateways were lost: requests of any tenant may have begun or ended."""
-        self._used_at[0] = now
+        self._used_at[0] = self._last_at = now
         self.changed(None)
 
     # --- What is different -----------------------------------------------------------------------
@@ -88,6 +92,16 @@ class Signals:
         """Differs every few seconds: no gateway knows what a worker sees."""
         return dict.fromkeys(keys, now // ROLLOUTS_S)
 
+    def health(self, keys: Sequence[Key], now: float) -> Values:
+        """When requests last came or ended, and the current minute, with which the period moves."""
+        minute = now // 60
+        return {key: (self._last_of(key), minute) for key in keys}
+
+    def _last_of(self, key: Key) -> float:
+        if not key.tenant_id:
+            return self._last_at
+        return max(self._used_at.get(one, 0.0) for one in (0, key.tenant_id))
+
     def adapters(self, keys: Sequence[Key], now: float) -> Values:
         """A tenant's adapters and versions, and which of them are loaded on engines."""
         held = self._held()
@@ -110,7 +124,7 @@ class Signals:
 
     def _use_of(self, key: Key, now: float) -> float:
         """A value that differs on every call while usage is still falling."""
-        used_at = max(self._used_at.get(one, 0.0) for one in (0, key.tenant_id))
+        used_at = self._last_of(key)
         return now if now - used_at <= MINUTE_S + LIMITS_S else used_at
 
     def _held(self) -> Mapping[str, list[tuple[str, str]]]:

@@ -1,4 +1,4 @@
-"""The live tail of requests: from what the ledger has written to what pages are told has ended.
+"""The live tail of requests: from what was written of them to what pages are told has ended.
 
 Gateways announce a limited number of requests per API key at a time and only count the rest. A page
 fetches the rows of the announced requests that it may see (`frontend.views.live`).
@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from inference.gateway.measuring.outcomes import Refusal
 from inference.link.wire import LedgerEntry
 
 MOST = 50
@@ -36,14 +37,22 @@ class Ended(msgspec.Struct, array_like=True):
 
 def by_key(lines: Iterable[Line]) -> Iterator[Ended]:
     """Group written ledger lines by API key."""
+    found = ((line.entry.account, line.entry.id) for line in lines)
+    return _grouped((at.tenant_id, at.key_id, mark(id, at.started_at)) for at, id in found)
+
+
+def refused_by_key(refusals: Iterable[Refusal]) -> Iterator[Ended]:
+    """Group requests that ended in an error by API key."""
+    return _grouped((one.tenant_id, one.key_id, mark(one.id, one.started_at)) for one in refusals)
+
+
+def _grouped(marks: Iterable[tuple[int, int, str]]) -> Iterator[Ended]:
     ended: dict[tuple[int, int], list[str]] = {}
-    for line in lines:
-        account = line.entry.account
-        of_key = ended.setdefault((account.tenant_id, account.key_id), [])
-        of_key.append(mark(line.entry.id, account.started_at))
-    for (tenant_id, key_id), marks in ended.items():
-        more = max(0, len(marks) - MOST)
-        yield Ended(tenant_id, key_id, marks[more:], more)
+    for tenant_id, key_id, one in marks:
+        ended.setdefault((tenant_id, key_id), []).append(one)
+    for (tenant_id, key_id), of_key in ended.items():
+        more = max(0, len(of_key) - MOST)
+        yield Ended(tenant_id, key_id, of_key[more:], more)
 
 
 def listener(publish: Callable[[Ended], None]) -> Callable[[Sequence[Line]], None]:
@@ -57,7 +66,7 @@ def listener(publish: Callable[[Ended], None]) -> Callable[[Sequence[Line]], Non
 
 
 def mark(id: str, started_at: float) -> str:
-    """A request's position in the console's list, as in its URLs: see `requests.mark_of`."""
+    """A request's position in the console's list, as in its URLs: see `tenants.listing`."""
     return f"{round(started_at * 1_000_000)}-{id}"
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from frontend.live.feeds import Key
-from frontend.live.signals import LIMITS_S, ROLLOUTS_S, Signals, Values
+from frontend.live.signals import HEALTH_S, LIMITS_S, ROLLOUTS_S, Signals, Values
 from frontend.tickets import WHOLE, Ticket
 from inference.gateway.fleet.history import STEP_S
 
@@ -43,7 +43,9 @@ _ALL: Sequence[Topic] = (
     Topic("steps", "READ_TENANT", Signals.steps, every_s=2.0),
     #   notices of the tenant, its requests of the last minute on any gateway, the day
     Topic("limits", "READ_LIMITS", Signals.limits, every_s=LIMITS_S),
-    #   requests written to the ledger by any gateway
+    #   requests of the tenant, or of all, that ended on any gateway; the minute
+    Topic("health", "READ_OWN_USAGE", Signals.health, whole=True, every_s=HEALTH_S),
+    #   requests written to the ledger, or refused, by any gateway
     Topic("requests", "READ_OWN_USAGE", None, whole=True),
     #   everything that engines report
     Topic("fleet", None, Signals.fleet, whole=True),

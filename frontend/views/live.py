@@ -20,15 +20,17 @@ from frontend.live.tail import MOST
 from frontend.live.topics import TOPICS
 from frontend.pages import operator_page, tenant_page
 from frontend.views import engines as engines_page
+from frontend.views import health as health_strip
 from frontend.views import limits as limits_page
 from frontend.views import overview as overview_page
 from frontend.views.operate import engines as fleet_page
 from frontend.views.operate import overview as installation_page
 from frontend.views.operate import requests as all_requests
 from frontend.views.operate import rollouts as rollouts_page
-from frontend.views.requests.requests import RequestFilter, form_of, mark_of, rows_of
+from frontend.views.requests.requests import RequestFilter, form_of, rows_of
+from tenants.listing import Where, mark_of
 from tenants.models import Tenant
-from tenants.models.usage import UsageEventQuerySet
+from tenants.models.listed import Mark
 from tenants.permissions import Caller, Permission
 
 Shown = tuple[str, Mapping[str, Any]]
@@ -40,7 +42,7 @@ def engines(request: HttpRequest, caller: Caller) -> Shown:
 
 
 def steps(request: HttpRequest, caller: Caller) -> Shown:
-    found = overview_page.steps(overview_page.progress(caller.tenant))
+    found = overview_page.steps(overview_page.progress(caller.tenant), caller)
     return "overview_steps.html", {"steps": found, "slug": caller.tenant.slug}
 
 
@@ -50,6 +52,14 @@ def limits(request: HttpRequest, caller: Caller) -> Shown:
     if scope is None:
         raise Http404
     return "limits_table.html", limits_page.state(scope)
+
+
+def health(request: HttpRequest, caller: Caller) -> Shown:
+    return "components/health.html", health_strip.of_tenant(caller, health_strip.chosen(request))
+
+
+def health_of_all(request: HttpRequest) -> Shown:
+    return "components/health.html", health_strip.of_all(health_strip.chosen(request))
 
 
 def fleet(request: HttpRequest) -> Shown:
@@ -77,29 +87,31 @@ def rollouts(request: HttpRequest) -> Shown:
 
 def requests(request: HttpRequest, caller: Caller) -> HttpResponseBase:
     """Rows of a tenant's requests that the caller may see."""
-    return _rows(request, form_of(request, caller), caller.events(), caller.tenant)
+    return _rows(request, form_of(request, caller), Where.of(caller), caller.tenant)
 
 
 def everybodys_requests(request: HttpRequest) -> HttpResponseBase:
     """As `requests`, for the whole installation or the tenant that the filter names."""
     form = all_requests.InstallationFilter(request.GET)
     whose = form.cleaned_data["tenant"] if form.is_valid() else None
-    return _rows(request, form, all_requests.events_of(whose), None)
+    return _rows(request, form, Where.of_tenant(whose), None)
 
 
 def _rows(
-    request: HttpRequest, form: RequestFilter, events: UsageEventQuerySet, tenant: Tenant | None
+    request: HttpRequest, form: RequestFilter, where: Where, tenant: Tenant | None
 ) -> HttpResponseBase:
     """The requests with the marks in `ended` that match the filter, oldest first."""
     ended = request.GET.getlist("ended")
     marks = [mark for mark in map(mark_of, ended) if mark is not None]
     if not form.is_valid() or len(ended) > MOST or len(marks) < len(ended):
         return HttpResponseBadRequest()
-    return JsonResponse({"rows": list(_rendered(form.narrow(events.marked(marks)), tenant))})
+    return JsonResponse({"rows": list(_rendered(form, where, marks, tenant))})
 
 
-def _rendered(events: UsageEventQuerySet, tenant: Tenant | None) -> Iterator[dict[str, str]]:
-    for row in reversed(rows_of(events.newest(), tenant)):
+def _rendered(
+    form: RequestFilter, where: Where, marks: Sequence[Mark], tenant: Tenant | None
+) -> Iterator[dict[str, str]]:
+    for row in reversed(rows_of(where.marked(marks, form.filter), tenant)):
         context = {"row": row, "all_tenants": tenant is None}
         yield {"id": row.event.id, "html": render_to_string("requests_row.html", context)}
 
@@ -132,6 +144,7 @@ OF_TENANT: Sequence[URLPattern] = [
     _of_tenant("engines", _part(engines)),
     _of_tenant("steps", _part(steps)),
     _of_tenant("limits", _part(limits)),
+    _of_tenant("health", _part(health)),
     _of_tenant("requests", requests),
 ]
 OF_ALL: Sequence[URLPattern] = [
@@ -139,5 +152,6 @@ OF_ALL: Sequence[URLPattern] = [
     _of_all("figures", _part(figures)),
     _of_all("rollouts", _part(rollouts)),
     _of_all("history", _part(history)),
+    _of_all("health", _part(health_of_all)),
     _of_all("requests", everybodys_requests),
 ]

@@ -1,21 +1,24 @@
-"""A tenant's start page: usage, failures, and the first steps that are left."""
+"""A tenant's start page: health, budgets, failures, and the first steps that are left."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Exists, Max, OuterRef, Subquery
+from django.db.models import Exists, OuterRef, Subquery, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
+from frontend.formats import utc
 from frontend.pages import tenant_page
+from frontend.views import health
 from frontend.views.keys import EXPIRES_SOON
-from frontend.views.limits import shown
+from frontend.views.limits import shown, used_of
+from frontend.views.requests.request import limit_words
 from frontend.views.usage import added_up
 from inference.grants import MICRO
 from tenants.billing.months import day_start, month_end, month_start
@@ -29,16 +32,16 @@ from tenants.models import (
     BaseModel,
     LimitScope,
     Tenant,
-    UsageEvent,
+    TotalHour,
     UsageSum,
 )
-from tenants.models.usage import Outcome, UsageEventQuerySet
+from tenants.models.listed import Outcome
 from tenants.permissions import Caller, Permission
 
 MAX_EXPIRING = 5
 DAY = timedelta(days=1)
-MAX_EVENTS = 10_000
-"""Most requests of the last day, the newest, that are searched for failures."""
+MAX_REASONS = 10
+"""Most reasons why requests failed, or were refused."""
 BUDGETS = sorted(
     (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
 )
@@ -56,6 +59,8 @@ class Step:
     text: str
     page: str = ""
     action: str = ""
+    needs: Permission | None = None
+    """What the action takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +76,29 @@ class Budget:
 
 @tenant_page(Permission.READ_TENANT)
 def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """What the caller may see of usage, budgets and failed requests; the checklist until it is
+    """What the caller may see of health, budgets and failed requests; the checklist until it is
     done; how to send a request."""
     now = timezone.now()
     found = progress(caller.tenant)
+    used = Used.since_month_began(caller, now)
     context: dict[str, Any] = {
-        "steps": steps(found),
-        "currency": settings.CURRENCY.upper(),
+        "steps": steps(found, caller),
+        "day": used.day,
+        "month": used.month,
+        "own": not caller.sees_all_sums,
+        "may_create": caller.may(Permission.EDIT_OWN_KEYS),
+        "may_limit": caller.may(Permission.EDIT_LIMITS),
         "model": found.live_adapter or found.base_model or "your-model",
         "base_url": f"{settings.API_URL}/v1",
         "expiring": _expiring(caller, now) if caller.may(Permission.EDIT_OWN_KEYS) else [],
     }
     context["done"] = all(step.done for step in context["steps"])
-    whole = caller.may(Permission.READ_USAGE)
-    if whole or caller.may(Permission.EDIT_OWN_KEYS):
-        used = Used.since_month_began(caller, now)
-        context |= {"day": used.day, "month": used.month, "own": not whole}
-    if whole:
+    context |= health.of_tenant(caller, health.chosen(request), now)
+    context["periods"] = health.PERIODS.values()
+    if caller.sees_all_sums:
         context["budgets"] = budgets(caller.tenant, used, now)
-        context["failures"] = failures(UsageEvent.objects.filter(tenant=caller.tenant), now)
+    if caller.may(Permission.READ_USAGE):
+        context["failures"] = failures(caller.tenant, now)
     return render(request, "overview.html", context)
 
 
@@ -113,14 +122,12 @@ class Used:
 def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:
     """The tenant's budgets in force, and how long each will last."""
     in_force = ceilings.in_force(LimitScope(tenant).sets())
-    currency = settings.CURRENCY.upper()
     found = []
     for kind in BUDGETS:
         if (limit := in_force[kind.name]) is None:
             continue
         amount = _amount(used.today if kind.window == "day" else used.month, kind)
-        unit = f" {currency}" if kind.is_money else ""
-        text = f"{shown(kind, amount)} of {shown(kind, limit)}{unit}"
+        text = f"{used_of(kind, amount)} of {shown(kind, limit)}"
         pace = _amount(used.day, kind) / DAY.total_seconds()
         until = outlook(limit - amount, pace, now, _renewal(kind.window, now))
         found.append(Budget(kind.label, amount, limit, text, until))
@@ -143,24 +150,25 @@ def _renewal(period: str, now: datetime) -> datetime:
 def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
     """When the rest will be used up at the current rate."""
     if left <= 0:
-        return f"Used up: requests are refused until {renews:%-d %B %H:%M} UTC."
+        return f"Used up: requests are refused until {utc(renews)}."
     if not per_s:
         return "Nothing was used in the last 24 hours."
     lasts_s = left / per_s
     if lasts_s >= (renews - now).total_seconds():
         return "Lasts until it renews, at the pace of the last 24 hours."
     end = now + timedelta(seconds=lasts_s)
-    return f"Used up on {end:%-d %B} at {end:%H:%M} UTC, at the pace of the last 24 hours."
+    return f"Used up on {utc(end)}, at the pace of the last 24 hours."
 
 
-def failures(events: UsageEventQuerySet, now: datetime) -> list[dict[str, Any]]:
-    """The errors that requests of the last day ended with, the most frequent first: code, count
-    and when it was last. No more than MAX_EVENTS requests are looked through."""
-    recent = events.between(now - DAY, None)
-    since = recent.horizon(MAX_EVENTS) or now - DAY
-    codes = recent.between(since, None).that(Outcome.FAILED).order_by().values("finish_reason")
-    found = codes.annotate(count=Count("*"), last=Max("started_at"))
-    return [dict(row) for row in found.order_by("-count", "finish_reason")]
+def failures(tenant: Tenant | None, now: datetime) -> list[dict[str, Any]]:
+    """Why requests of a tenant, or of all, failed or were refused in the last 24 hours, the most
+    frequent first: outcome, code, the limit if one refused them, and count."""
+    since = now.replace(minute=0, second=0, microsecond=0) - DAY
+    wrong = [Outcome.FAILED.value, Outcome.REFUSED.value]
+    found = TotalHour.objects.filter(tenant=tenant, outcome__in=wrong).between(since, now)
+    reasons = found.order_by().values("outcome", "code", "limit_kind", "limit_scope")
+    counted = reasons.annotate(count=Sum("requests")).order_by("-count", "code")[:MAX_REASONS]
+    return [{**row, "limit": limit_words(row["limit_kind"], row["limit_scope"])} for row in counted]
 
 
 def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
@@ -187,8 +195,16 @@ def progress(tenant: Tenant) -> Any:
     ).get(pk=tenant.pk)
 
 
-def steps(found: Any) -> list[Step]:
-    """The first steps of a new tenant, in order; each turns green by itself."""
+def steps(found: Any, caller: Caller) -> list[Step]:
+    """The first steps of a new tenant, in order, each with its action if the caller may do it; each
+    turns green by itself."""
+    return [
+        step if step.needs is None or caller.may(step.needs) else replace(step, page="")
+        for step in _steps(found)
+    ]
+
+
+def _steps(found: Any) -> list[Step]:
     return [
         Step(
             "An engine is connected",
@@ -201,6 +217,7 @@ def steps(found: Any) -> list[Step]:
             "Upload what PEFT's save_pretrained wrote. It is checked and tried before it serves.",
             "adapters",
             "Upload one",
+            Permission.EDIT_ADAPTERS,
         ),
         Step(
             "There is an API key",
@@ -208,10 +225,11 @@ def steps(found: Any) -> list[Step]:
             "Programs show it to call your models. Its text is shown once.",
             "keys",
             "Create a key",
+            Permission.EDIT_OWN_KEYS,
         ),
         Step(
             "The first request was answered",
             found.has_usage,
-            "Send one with the snippet below.",
+            "Send one with an API key.",
         ),
     ]

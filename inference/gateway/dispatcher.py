@@ -48,7 +48,7 @@ class Dispatcher:
     ) -> None:
         """`timeout_s` bounds one request from its arrival here to its last token; for `grace_s`
         engines keep answers whose gateway is gone; `tracer` makes spans of requests."""
-        self.records = Records(hub.measures, tracer)
+        self.records = Records(hub.measures, hub.outcomes, tracer)
         self._hub, self._directory, self._limiter = hub, directory, limiter
         self._prompts = PromptLengths()
         self.timeout_s, self._grace_s = timeout_s, grace_s

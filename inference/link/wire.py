@@ -75,6 +75,11 @@ class AdapterRef(Value, frozen=True):
     """Lets the engine that got it fetch the files (`inference.gateway.fleet.dispatches`); empty
     elsewhere than on the way to an engine."""
 
+    @property
+    def own_name(self) -> str:
+        """The adapter's, without tenant and version."""
+        return self.name.rpartition("/")[2].partition("@")[0]
+
 
 class ModelInfo(Value, frozen=True):
     """The base model of an engine and what its adapters may look like.

@@ -200,6 +200,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "frontend.second_factor.SecondFactorRequired",
+    "frontend.times.LocalTime",
 ]
 ROOT_URLCONF = "gateway.urls"
 ASGI_APPLICATION = "gateway.planes.control.application"
@@ -309,6 +310,7 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = environ.text("STATIC_ROOT", str(VAR / "static"))
+STATICFILES_FINDERS = ["gateway.storage.ServedFiles"]
 CHANNEL_LAYERS = {
     "default": {
         "BACKEND": "channels_redis.core.RedisChannelLayer",
@@ -341,6 +343,7 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None},  # nothing from elsewhere
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
@@ -355,6 +358,11 @@ SPECTACULAR_SETTINGS = {
 METRICS_TENANTS = environ.integer("METRICS_TENANTS", 0, high=1000)
 """How many of the busiest tenants are named in metrics; the others are `other` together. 0: no
 tenant is named. Traces have OpenTelemetry's own settings (`inference.tracing`)."""
+
+HISTORY_DAYS = environ.integer("HISTORY_DAYS", 90, low=1, high=3660)
+"""How long figures of requests by the hour are kept."""
+REFUSED_REQUESTS_DAYS = environ.integer("REFUSED_REQUESTS_DAYS", 30, low=1, high=3660)
+"""How long requests that were refused, or failed, are kept with their messages."""
 
 # --- Logging -------------------------------------------------------------------------------------
 LOG_LEVEL = environ.choice("LOG_LEVEL", ["debug", "info", "warning", "error"], "info")

@@ -21,6 +21,7 @@ from tenants.models import (
     Tenant,
 )
 from tenants.models.fleet.quarantine import Decision
+from tenants.models.outcomes import BY_OUTCOME
 
 
 class FilterSet(filters.FilterSet):  # type: ignore[misc]
@@ -104,6 +105,14 @@ class UsageFilter(FilterSet):
     adapter = filters.CharFilter(help_text="An adapter's name, without a version.")
     model = filters.CharFilter(help_text="As requests named it.")
     base_model = filters.CharFilter()
+
+
+class MetricsFilter(FilterSet):
+    key = extend_schema_field(OpenApiTypes.INT)(filters.NumberFilter("key_id", decimal_places=0))
+    adapter = filters.CharFilter(help_text="An adapter's name, without a version.")
+    base_model = filters.CharFilter()
+    outcome = filters.ChoiceFilter(choices=[(name, name) for name in BY_OUTCOME])
+    code = filters.CharFilter(help_text="A finish reason, or an error's code.")
 
 
 class PriceFilter(FilterSet):

@@ -17,7 +17,9 @@ from tenants.api.endpoints.engines import BaseModels, Engines
 from tenants.api.endpoints.invitations import Invitations
 from tenants.api.endpoints.keys import Keys
 from tenants.api.endpoints.limits import AdapterLimits, DefaultLimits, KeyLimits, Limits
+from tenants.api.endpoints.metrics import Metrics
 from tenants.api.endpoints.prices import Prices
+from tenants.api.endpoints.requests import OneRequest, Requests
 from tenants.api.endpoints.rollouts import Revisions, Rollouts, Turns
 from tenants.api.endpoints.sessions import Uploads
 from tenants.api.endpoints.tenants import Members, OneTenant, Tenants
@@ -89,6 +91,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("quarantine/<int:pk>/dismiss", Quarantine.as_view({"post": "dismiss"})),
     path("usage", Usage.as_view()),
     path("costs", Costs.as_view()),
+    path("metrics", Metrics.as_view()),
+    path("requests", Requests.as_view()),
+    path("requests/<str:request_id>", OneRequest.as_view()),
     path("prices", Prices.as_view(LIST | CREATE)),
     path("prices/<int:pk>", Prices.as_view(READ | DELETE)),
     path("schema/", SpectacularAPIView.as_view(**READ_ONLY), name="schema"),

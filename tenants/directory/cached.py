@@ -35,7 +35,7 @@ from tenants.directory.invalidating_cache import FRESH_S, InvalidatingCache, Tag
 from tenants.directory.notices import Notice
 from tenants.directory.outage import Outage
 from tenants.directory.reader import EngineRow, KeyRow, Reader
-from tenants.naming import INFERENCE, TOUCH_INTERVAL, hmac_of, playground_prefix, prefix_of
+from tenants.naming import INFERENCE, PLAYGROUND, TOUCH_INTERVAL, hmac_of, prefix_of
 
 log = structlog.get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
@@ -69,9 +69,13 @@ class KnownKey:
     tenant_id: int
     verdict: Grant | InvalidApiKey
     touched_at: float = float("-inf")
+    limited_by: int | None = None
+    """The key that has its limits, if not itself."""
 
     def tags(self) -> list[Tag]:
         tags: list[Tag] = [("key", self.id), ("tenant", self.tenant_id)]
+        if self.limited_by is not None:
+            tags.append(("key", self.limited_by))
         if isinstance(self.verdict, Grant) and INFERENCE in self.verdict.scopes:
             tags.append(("infers", self.id))
         return tags
@@ -88,6 +92,22 @@ def admit(verdict: Grant | InvalidApiKey, now: float) -> Grant:
     if verdict.expires_at is not None and verdict.expires_at <= now:
         raise InvalidApiKey("This API key has expired.")
     return verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Some text that is no key; the key that begins like it, and its tenant, 0 where none does."""
+
+    tenant_id: int = 0
+    key_id: int = 0
+
+    def refused(self) -> InvalidApiKey:
+        return _whose(InvalidApiKey(), self.tenant_id, self.key_id)
+
+
+def _whose(error: InvalidApiKey, tenant_id: int, key_id: int) -> InvalidApiKey:
+    error.tenant_id, error.key_id = tenant_id, key_id
+    return error
 
 
 def require_inference(grant: Grant) -> None:
@@ -124,7 +144,7 @@ class CachedDirectory:
         self._without_database_s = without_database_s
         self._outage = Outage()
         self._keys: InvalidatingCache[bytes, KnownKey] = InvalidatingCache(MAX_KEYS)
-        self._unknown: InvalidatingCache[bytes, bool] = InvalidatingCache(MAX_UNKNOWN)
+        self._unknown: InvalidatingCache[bytes, Stranger] = InvalidatingCache(MAX_UNKNOWN)
         self._names: InvalidatingCache[int, Catalogue] = InvalidatingCache(MAX_CATALOGUES)
         self._bases: InvalidatingCache[str, Mapping[str, BaseRow]] = InvalidatingCache(1)
         self._caches = (self._keys, self._unknown, self._names, self._bases)
@@ -159,30 +179,33 @@ class CachedDirectory:
         if prefix is None:
             raise InvalidApiKey
         digest = hmac_of(secret)
-        if self._unknown.get(digest, time.monotonic()):
-            raise InvalidApiKey
+        stranger = self._unknown.get(digest, time.monotonic())
+        if stranger is not None:
+            raise stranger.refused()
         known = await self._get(
             self._keys,
             digest,
             load=lambda: self._find_key(prefix, digest),
             tags=KnownKey.tags,
         )
-        grant = admit(known.verdict, time.time())
+        try:
+            grant = admit(known.verdict, time.time())
+        except InvalidApiKey as error:
+            raise _whose(error, known.tenant_id, known.id) from None
         self._note_use(known, grant)
         return grant
 
-    async def playground(self, tenant_id: int) -> Grant:
-        """The grant of a tenant's playground; the caller has authenticated the user.
+    async def playground(self, tenant_id: int, user_id: int) -> Grant:
+        """The grant of a user in a tenant's playground; the caller has authenticated the user.
 
         Raises:
             InvalidApiKey: nobody has used it yet, it was revoked, or the tenant is suspended.
             Unavailable: as `authenticate`.
         """
-        prefix = playground_prefix(tenant_id)
         known = await self._get(
             self._keys,
-            prefix.encode(),
-            load=lambda: self._find_playground(prefix),
+            f"{PLAYGROUND}{tenant_id}/{user_id}".encode(),
+            load=lambda: self._find_playground(tenant_id, user_id),
             tags=KnownKey.tags,
         )
         grant = admit(known.verdict, time.time())
@@ -257,14 +280,15 @@ class CachedDirectory:
             row = await self._reader.key(prefix)
             if row is not None and hmac.compare_digest(row.secret_hmac, digest):
                 return KnownKey(row.id, row.tenant_id, row.verdict())
-            self._unknown.put(reading, digest, True, until=time.monotonic() + UNKNOWN_S)
-        raise InvalidApiKey
+            stranger = Stranger(row.tenant_id, row.id) if row is not None else Stranger()
+            self._unknown.put(reading, digest, stranger, until=time.monotonic() + UNKNOWN_S)
+        raise stranger.refused()
 
-    async def _find_playground(self, prefix: str) -> KnownKey:
-        row = await self._reader.key(prefix)
+    async def _find_playground(self, tenant_id: int, user_id: int) -> KnownKey:
+        row = await self._reader.playground_key(tenant_id, user_id)
         if row is None:
-            raise InvalidApiKey("The playground of this tenant was not opened yet.")
-        return KnownKey(row.id, row.tenant_id, row.verdict())
+            raise InvalidApiKey("You have not opened the playground of this tenant yet.")
+        return KnownKey(row.id, row.tenant_id, row.verdict(), limited_by=row.origin_id)
 
     async def _require_current(self, grant: Grant) -> None:
         require_inference(grant)

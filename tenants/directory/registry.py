@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,11 @@ import msgspec
 from psycopg.types.json import Jsonb
 
 from inference.gateway.fleet.demand import Demand
+from inference.gateway.measuring.outcomes import Group, Refusal, Tally
 from inference.gateway.measuring.traffic import Traffic
 from inference.link.wire import ModelInfo
 from tenants.database import ANSWER_S, Database
-from tenants.directory import pools
+from tenants.directory import outcomes, pools
 from tenants.naming import TOUCH_INTERVAL
 
 ALIVE_S = 10
@@ -96,6 +97,15 @@ class Registry(Database):
         rows = [{"digest": digest, **msgspec.to_builtins(one)} for digest, one in traffic.items()]
         values = {"url": url, "engines": Jsonb(engines), "traffic": Jsonb(rows)}
         await self.execute_all((SHARE_ENGINES, ADD_TRAFFIC), values)
+
+    async def add_outcomes(self, tallies: Sequence[tuple[Group, Tally]]) -> None:
+        """Add to what became of requests; all groups are of one minute."""
+        values = {"tallies": outcomes.encoded_tallies(tallies)}
+        await self.execute_all(outcomes.ADD, values)
+
+    async def keep_refusals(self, refusals: Sequence[Refusal]) -> None:
+        """Keep requests that ended in an error; what is there already stays as it is."""
+        await self.execute(outcomes.REFUSALS, {"refusals": outcomes.encoded_refusals(refusals)})
 
     async def forget(self, url: str) -> None:
         """Record that the gateway at this base URL has stopped."""

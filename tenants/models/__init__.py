@@ -14,6 +14,13 @@ from tenants.models.fleet.rollouts import Rollout, RolloutState, RolloutTenant, 
 from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
+from tenants.models.outcomes import (
+    RefusedRequest,
+    RequestHour,
+    RequestMinute,
+    TotalHour,
+    TotalMinute,
+)
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import (
     EngineJournal,
@@ -49,6 +56,9 @@ __all__ = [
     "PoolRevision",
     "Price",
     "QuarantinedEntry",
+    "RefusedRequest",
+    "RequestHour",
+    "RequestMinute",
     "RevisionMinute",
     "Role",
     "Rollout",
@@ -59,6 +69,8 @@ __all__ = [
     "State",
     "SupersededAttempt",
     "Tenant",
+    "TotalHour",
+    "TotalMinute",
     "Trial",
     "Turn",
     "UploadSession",

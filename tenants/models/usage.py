@@ -3,7 +3,7 @@
 Only `tenants.billing.ledger` writes here, events and their hourly sums in one transaction, to which
 the database itself adds the sums of months (`migrations/0012_usage_months.py`): they are always
 what their hours add up to. Sums are read from `UsageSum`, which chooses between the two; events by
-id, and in pages for receipts and the list of requests.
+id, and in pages for receipts and the list of requests (`listed`).
 
 Costs are whole pico-units (1e-12) of the platform's currency: tokens times a price in micro-units
 per million tokens, never rounded.
@@ -11,10 +11,9 @@ per million tokens, never rounded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from django.core.exceptions import ValidationError
 from django.db import models
@@ -27,6 +26,7 @@ from tenants.errors import PriceInForce
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
 from tenants.models.keys import ApiKey
+from tenants.models.listed import REASONS, Mark, Outcome, RequestQuerySet
 
 MAX_PRICE = 10**12
 """A million units of the currency per million tokens."""
@@ -52,82 +52,13 @@ MADE: Mapping[str, Any] = BUCKETS | {
 """Groups that are no fields of the sums."""
 GROUPS = (*BUCKETS, "tenant", "key", "member", "adapter", "model", "base_model")
 """What usage can be summed by; a member is who made the key."""
-REQUEST_ID = re.compile(r"(?:req_|chatcmpl-|cmpl-)?([A-Za-z0-9_-]{1,64})")
-"""As `x-request-id` and the bodies of answers show it, or bare."""
-ROUNDING = timedelta(milliseconds=1)
 
 
-class Outcome(models.TextChoices):
-    """What became of a request."""
-
-    ANSWERED = "answered"
-    CUT = "cut", "Cut by length"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-
-REASONS: Mapping[Outcome, Collection[str]] = {
-    Outcome.ANSWERED: ("stop", "tool_calls", "function_call"),
-    Outcome.CUT: ("length",),
-    Outcome.CANCELLED: ("cancelled", "api_key_revoked"),
-}
-"""The finish reasons of each; all others are of requests that failed."""
-
-
-class Mark(NamedTuple):
-    """A place in the list of events, newest first: that of the event with this start and id."""
-
-    started_at: datetime
-    id: str = ""
-    """Empty: after all that started then."""
-
-
-class UsageEventQuerySet(models.QuerySet["UsageEvent"]):
-    """Events of one tenant (or, for an operator, of all) are read newest first, from an index.
-
-    That costs what it returns. What the index knows nothing of costs the events that are passed
-    over as well, so whoever filters by it looks no further than a `horizon`.
-    """
-
-    def named(self, shown_id: str) -> Self:
-        """The one with this id, in any of its forms; none if it is no id at all."""
-        form = REQUEST_ID.fullmatch(shown_id)
-        return self.filter(id=form[1]) if form else self.none()
-
-    def marked(self, marks: Collection[Mark]) -> Self:
-        """Those at these marks, whose times may be a millisecond off."""
-        starts = [mark.started_at for mark in marks]
-        if not starts:
-            return self.none()
-        # The times say in which partitions they are.
-        between = (min(starts) - ROUNDING, max(starts) + ROUNDING)
-        return self.filter(id__in=[mark.id for mark in marks], started_at__range=between)
-
-    def between(self, start: datetime, end: datetime | None) -> Self:
-        """Those that started at `start` or later, and before `end`."""
-        since = self.filter(started_at__gte=start)
-        return since if end is None else since.filter(started_at__lt=end)
-
-    def newest(self, after: Mark | None = None) -> Self:
-        """In the order of the list: all of it, or what comes after the mark."""
-        ordered = self.order_by("-started_at", "-id")
-        if after is None:
-            return ordered
-        # The first condition alone is what the index can use.
-        older = Q(started_at__lt=after.started_at) | Q(id__lt=after.id)
-        return ordered.filter(older, started_at__lte=after.started_at)
-
-    def horizon(self, events: int) -> datetime | None:
-        """When the last but this many of them started; None if there are no more than that."""
-        starts = self.order_by("-started_at").values_list("started_at", flat=True)
-        return starts[events : events + 1].first()
-
-    def of_model(self, name: str) -> Self:
-        """Those of an adapter in any version, or with exactly this model name."""
-        return self.filter(Q(adapter=name) | Q(model=name) | Q(adapter="", base_model=name))
-
+class UsageEventQuerySet(RequestQuerySet["UsageEvent"]):
     def that(self, outcome: Outcome) -> Self:
         """Those with this outcome."""
+        if outcome == Outcome.REFUSED:
+            return self.none()
         if outcome in REASONS:
             return self.filter(finish_reason__in=REASONS[outcome])
         return self.exclude(finish_reason__in=[one for some in REASONS.values() for one in some])

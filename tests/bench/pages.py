@@ -40,6 +40,9 @@ AUDIT_ENTRIES = 300_000
 REQUESTS = 20
 """Of each page in a round; the page's p95 is over them."""
 VARIANTS: Mapping[str, Sequence[str]] = {
+    "overview": ("?period=1h", "?period=30d"),
+    "operate": ("?period=1h", "?period=30d"),
+    "requests": ("?outcome=wrong&period=30d", "?outcome=failed&period=30d"),
     "usage": ("?period=30d&by=key&show=cost", "?period=month", "?period=custom&first={year_ago}"),
     "adapters": ("?q=support", "?state=rejected", "?after=search-0900"),
     "keys": ("?q=billing",),

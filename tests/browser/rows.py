@@ -15,10 +15,11 @@ import msgspec
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from demo import MODEL_NAME
+from demo.crowd import Size, outcomes
 from inference.grants import MICRO, PICO, Price
 from inference.link.wire import Account, LedgerEntry, Usage
 from tenants.billing.decisions import dismiss
@@ -211,6 +212,8 @@ def _use(tenant: Tenant, keys: Sequence[ApiKey]) -> None:
     ]
     UsageEvent.objects.bulk_create(events)
     UsageRollup.objects.bulk_create(_sums(events))
+    with transaction.atomic():
+        outcomes.make(Size(1, 1, len(events), 0, until=now), [tenant.pk])
 
 
 def _moments(now: datetime, random: Random) -> Iterator[tuple[int, datetime]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from openai import NotFoundError
 from playwright.sync_api import Locator, Page, expect
 
 from demo import MODEL_NAME
@@ -46,6 +47,28 @@ def test_what_comes_while_somebody_reads_is_held(owner: Page, customer: Customer
     assert owner.url != one
     owner.goto(one)
     expect(owner.get_by_role("heading", name="Request", exact=True)).to_be_visible()
+
+
+def test_a_refused_request_comes_by_itself_and_says_why(owner: Page, customer: Customer) -> None:
+    asked(customer, 1)
+    go(owner, "Requests")
+    expect(live_state(owner)).to_have_text("Live")
+    with customer.program(customer.key()) as program, staying(owner):
+        with pytest.raises(NotFoundError):
+            completion(program, "no-such-model", 2)
+        refused = owner.get_by_role("row").filter(has_text="model_not_found")
+        expect(refused).to_have_count(1)
+        expect(refused.get_by_text("404")).to_be_visible()
+        refused.get_by_role("link").first.click()
+        drawer = owner.get_by_role("dialog", name="Request")
+        expect(drawer.get_by_text("does not exist or you do not have access")).to_be_visible()
+        owner.keyboard.press("Escape")
+    go(owner, "Overview")
+    wrong = owner.get_by_role("link", name=re.compile("Errors and refusals: 50%"))
+    wrong.click()
+    expect(owner).to_have_url(re.compile("outcome=wrong"))
+    expect(refused).to_have_count(1)
+    expect(rows(owner)).to_have_count(0)
 
 
 def test_an_operator_follows_the_requests_of_a_tenant_and_opens_one(

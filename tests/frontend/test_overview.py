@@ -9,12 +9,12 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from frontend.views import overview
 from frontend.views.overview import outlook
 from tenants.models import ApiKey, LimitScope, LimitSet, Tenant
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.refusing import met
 from tests.tenants.spending import spend
 
 pytestmark = pytest.mark.usefixtures("one_moment")
@@ -32,10 +32,10 @@ def developer(tenant: Tenant) -> Client:
 @pytest.mark.parametrize(
     ("left", "per_s", "words"),
     [
-        (0, 1.0, "Used up: requests are refused until 21 May 00:00 UTC."),
-        (-5, 0.0, "Used up: requests are refused until 21 May 00:00 UTC."),
+        (0, 1.0, "Used up: requests are refused until 21 May 2026, 00:00 UTC."),
+        (-5, 0.0, "Used up: requests are refused until 21 May 2026, 00:00 UTC."),
         (100, 0.0, "Nothing was used in the last 24 hours."),
-        (3600, 1.0, "Used up on 20 May at 13:00 UTC, at the pace of the last 24 hours."),
+        (3600, 1.0, "Used up on 20 May 2026, 13:00 UTC, at the pace of the last 24 hours."),
         (43_200, 1.0, "Lasts until it renews, at the pace of the last 24 hours."),
         (10**18, 1e-9, "Lasts until it renews, at the pace of the last 24 hours."),
     ],
@@ -56,12 +56,12 @@ def test_admins_see_what_is_spent_of_each_budget(
     with django_assert_max_num_queries(12):
         page = client.get(address(tenant, "overview"))
     month, day = page.context["budgets"]
-    assert (month.used, month.limit, month.text) == (33, 50_000_000, "0.000033 of 50.00 USD")
+    assert (month.used, month.limit, month.text) == (33, 50_000_000, "$0.000033 of $50.00")
     assert (day.used, day.limit, day.text) == (214, 214, "214 of 214")
     assert day.outlook.startswith("Used up: requests are refused until")
     text = page.content.decode()
     assert '<meter min="0" max="214" low="171" high="203"' in text
-    assert "No request failed." in text
+    assert "No request failed or was refused." in text
 
 
 def test_without_a_budget_it_says_where_to_set_one(tenant: Tenant, admin: Client) -> None:
@@ -69,11 +69,13 @@ def test_without_a_budget_it_says_where_to_set_one(tenant: Tenant, admin: Client
     assert "No budget is set" in text and f'href="/t/{tenant.slug}/limits">Set one' in text
 
 
-@pytest.mark.parametrize("role", ["developer", "viewer"])
-def test_others_see_no_budget_and_no_errors(tenant: Tenant, key: ApiKey, role: str) -> None:
-    spend(key, timezone.now(), finish_reason="engine_lost")
+@pytest.mark.parametrize(("role", "budgets"), [("developer", False), ("viewer", True)])
+def test_others_see_no_errors_and_developers_no_budget(
+    tenant: Tenant, key: ApiKey, role: str, budgets: bool
+) -> None:
+    met(key, timezone.now(), "failed", code="engine_lost")
     page = client_of(tenant, role).get(address(tenant, "overview"))
-    assert "budgets" not in page.context and "engine_lost" not in page.content.decode()
+    assert ("budgets" in page.context) == budgets and "engine_lost" not in page.content.decode()
 
 
 def test_a_developer_sees_his_own_usage(tenant: Tenant, key: ApiKey, developer: Client) -> None:
@@ -84,9 +86,18 @@ def test_a_developer_sees_his_own_usage(tenant: Tenant, key: ApiKey, developer: 
     assert "by keys that you made" in page.content.decode()
 
 
-def test_a_viewer_who_can_make_no_keys_sees_no_figures(tenant: Tenant) -> None:
-    page = client_of(tenant, "viewer").get(address(tenant, "overview"))
-    assert "month" not in page.context and page.status_code == 200
+def test_a_viewer_sees_the_tenants_figures_and_is_offered_nothing_else(
+    tenant: Tenant, key: ApiKey
+) -> None:
+    event = spend(key, timezone.now())
+    viewer = client_of(tenant, "viewer")
+    page = viewer.get(address(tenant, "overview"))
+    assert page.context["month"]["requests"] == 1 and "budgets" in page.context
+    assert "Upload one" not in page.text and "Quick start" not in page.text
+    assert "Set one" not in page.text
+    usage = viewer.get(address(tenant, "usage"))
+    assert [row["requests"] for _, row in usage.context["rows"]] == [1]
+    assert viewer.get(address(tenant, f"requests/{event.id}")).status_code == 404
 
 
 def test_the_last_24_hours_and_the_month_are_told_apart(
@@ -99,31 +110,27 @@ def test_the_last_24_hours_and_the_month_are_told_apart(
     assert page.context["day"]["requests"] == 2
 
 
-def test_errors_of_the_last_day_are_counted_by_their_codes(
-    tenant: Tenant, key: ApiKey, admin: Client
+def test_errors_and_refusals_of_the_last_day_are_counted_by_their_codes(
+    tenant: Tenant, key: ApiKey, admin: Client, operator: Client
 ) -> None:
     now = timezone.now()
-    reasons = ["stop", "length", "tool_calls", "cancelled", "engine_lost", "engine_lost", "timeout"]
-    for i, reason in enumerate(reasons):
-        spend(key, now - timedelta(minutes=i), finish_reason=reason)
-    spend(key, now - timedelta(hours=25), finish_reason="engine_lost")
-    spend(make_key(make_tenant())[0], now, finish_reason="engine_lost")
-    found = admin.get(address(tenant, "overview")).context["failures"]
-    assert [(one["finish_reason"], one["count"]) for one in found] == [
-        ("engine_lost", 2), ("timeout", 1),
+    limited: dict[str, Any] = {"limit_kind": "requests_per_minute", "limit_scope": "key"}
+    met(key, now, "refused", 614, code="rate_limit_exceeded", **limited)
+    met(key, now - timedelta(hours=5), "failed", 2, code="engine_lost")
+    met(key, now - timedelta(hours=26), "failed", 5, code="engine_lost")
+    met(key, now, "completed", 5)
+    met(make_key(make_tenant())[0], now, "refused", 9, code="model_not_found")
+    page = admin.get(address(tenant, "overview"))
+    assert [(one["outcome"], one["code"], one["count"]) for one in page.context["failures"]] == [
+        ("refused", "rate_limit_exceeded", 614), ("failed", "engine_lost", 2),
     ]  # fmt: skip
-    assert found[0]["last"] == now - timedelta(minutes=4)
-
-
-def test_no_more_events_are_looked_through_than_a_bound(
-    tenant: Tenant, key: ApiKey, admin: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overview, "MAX_EVENTS", 2)
-    for minutes, reason in enumerate(["stop", "engine_lost", "stop", "old", "older"]):
-        at = timezone.now() - timedelta(minutes=minutes)
-        spend(key, at, finish_reason=reason)
-    found = admin.get(address(tenant, "overview")).context["failures"]
-    assert [one["finish_reason"] for one in found] == ["engine_lost"]
+    text = page.content.decode()
+    assert "Requests per minute of the key" in text
+    assert "/t/acme/requests?period=24h&amp;outcome=refused" in text
+    found = operator.get("/operate/").context["failures"]
+    assert [(one["code"], one["count"]) for one in found] == [
+        ("rate_limit_exceeded", 614), ("model_not_found", 9), ("engine_lost", 2),
+    ]  # fmt: skip
 
 
 def test_keys_that_expire_soon_are_told_to_those_who_can_rotate_them(

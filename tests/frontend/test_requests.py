@@ -13,17 +13,20 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.templatetags.lorikeet import duration
+from frontend.causes import cause
+from frontend.formats import duration, exact_money
 from frontend.views.operate.requests import InstallationFilter
-from frontend.views.requests.request import SCALE, exact, phases, rate, reason
-from frontend.views.requests.requests import PAGE, RequestFilter, mark_of, search, text_of
+from frontend.views.requests.request import SCALE, phases, rate
+from frontend.views.requests.requests import PAGE, RequestFilter, search
 from inference.errors import BY_CODE
 from inference.link.wire import Usage
 from tenants.billing.receipts import describe, signer, verify
+from tenants.listing import Where, mark_of, text_of
 from tenants.models import ApiKey, Membership, Tenant, UsageEvent
-from tenants.models.usage import REASONS, Mark, Outcome
+from tenants.models.listed import REASONS, Mark, Outcome
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
+from tests.tenants.refusing import refuse
 from tests.tenants.spending import spend
 
 MINUTE = timedelta(minutes=1)
@@ -245,10 +248,10 @@ def test_a_search_looks_no_further_than_its_horizon(tenant: Tenant, key: ApiKey)
     rare = spend(key, ago(20), finish_reason="engine_lost")
     form = RequestFilter(QueryDict("outcome=failed"), tenant.keys.all())
     assert form.is_valid()
-    everything = UsageEvent.objects.filter(tenant=tenant)
-    first = search(form, everything, everything, most=5)
+    where = Where.of_tenant(tenant)
+    first = search(form, where, most=5)
     assert (list(first.events), first.looked_to) == ([], made[5].started_at)
-    second = search(form, everything, everything, first.next, most=5)
+    second = search(form, where, first.next, most=5)
     assert (list(second.events), second.looked_to, second.next) == ([rare], None, "")
 
 
@@ -256,8 +259,7 @@ def test_no_horizon_where_nothing_is_passed_over(tenant: Tenant, key: ApiKey) ->
     made = [spend(key, ago(n)) for n in range(10)]
     form = RequestFilter(QueryDict(), tenant.keys.all())
     assert form.is_valid()
-    everything = UsageEvent.objects.filter(tenant=tenant)
-    assert list(search(form, everything, everything, most=5).events) == made
+    assert list(search(form, Where.of_tenant(tenant), most=5).events) == made
 
 
 def test_nothing_yet_and_nothing_that_matches_differ(
@@ -366,6 +368,128 @@ def test_an_operators_list_has_no_keys_to_choose() -> None:
     assert "key" not in InstallationFilter(QueryDict()).fields
 
 
+# --- Refused requests ----------------------------------------------------------------------------
+
+
+def test_refused_requests_are_among_the_others_in_the_order_of_time(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    first, second, third = refuse(key, ago(3)), spend(key, ago(2)), refuse(key, ago(1))
+    refuse(make_key(make_tenant())[0], ago())
+    assert listed(admin, at(tenant)) == [third.id, second.id, first.id]
+    text = admin.get(at(tenant)).content.decode()
+    assert ">429<" in text and "rate_limit_exceeded</code> Rate limit reached for key" in text
+    assert ">200<" in text
+
+
+def test_pages_of_both_kinds_go_on_where_the_last_one_ended(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    start = ago(60)
+    made: list[Any] = []
+    for n in range(PAGE + 7):
+        moment = start + timedelta(seconds=n // 3)
+        made.append(spend(key, moment) if n % 2 else refuse(key, moment))
+    made.sort(key=lambda one: one.mark, reverse=True)
+    first = admin.get(at(tenant))
+    second = admin.get(at(tenant), QueryDict(first.context["next"]))
+    seen = [row.event.id for page in (first, second) for row in page.context["rows"]]
+    assert seen == [one.id for one in made] and not second.context["next"]
+
+
+def test_a_request_that_is_in_the_ledger_too_is_listed_once_with_its_error(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    event = spend(key, ago(1), finish_reason="engine_failed")
+    refuse(
+        key, event.started_at, id=event.id, outcome="failed", status=500, code="engine_failed",
+        message="The engine ran out of memory.",
+    )  # fmt: skip
+    for query in ({}, {"outcome": "failed"}, {"id": event.id}):
+        (row,) = admin.get(at(tenant), query).context["rows"]
+        assert (row.status, row.code, row.look) == (500, "engine_failed", "bad")
+        assert row.message == "The engine ran out of memory." and row.billed == event
+    text = admin.get(at(tenant, event.id)).content.decode()
+    assert "The engine ran out of memory." in text and "Tokens and cost" in text
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"outcome": "refused"}, "limited wrong"),
+        ({"outcome": "failed"}, "timeout lost"),
+        ({"outcome": "wrong"}, "limited timeout lost wrong"),
+        ({"outcome": "answered"}, "fine"),
+        ({"model": "support"}, "wrong"),
+        ({"ttft": "0.1"}, "lost fine"),
+        ({"outcome": "refused", "total": "0.001"}, ""),
+    ],
+)
+def test_filters_of_refused_requests(
+    tenant: Tenant, key: ApiKey, admin: Client, query: dict[str, str], found: str
+) -> None:
+    made: dict[str, Any] = {
+        "limited": refuse(key, ago(1)),
+        "timeout": refuse(key, ago(2), outcome="failed", status=504, code="generation_timeout"),
+        "lost": spend(key, ago(3), finish_reason="engine_lost"),
+        "fine": spend(key, ago(4)),
+        "wrong": refuse(key, ago(5), model="support@9", adapter="support", status=400),
+    }
+    names = {one.id: name for name, one in made.items()}
+    assert [names[id] for id in listed(admin, at(tenant), **query)] == found.split()
+
+
+@pytest.mark.parametrize("role", ["developer", "viewer"])
+def test_others_see_refusals_of_keys_that_they_made(tenant: Tenant, key: ApiKey, role: str) -> None:
+    client = client_of(tenant, role)
+    own = refuse(make_key(tenant, created_by=user_of(client))[0], ago())
+    others = refuse(key, ago())
+    assert listed(client, at(tenant)) == [own.id]
+    assert client.get(at(tenant, own.id)).status_code == 200
+    assert client.get(at(tenant, others.id)).status_code == 404
+    assert client_of(tenant, "outsider").get(at(tenant, own.id)).status_code == 404
+
+
+def test_the_drawer_of_a_refused_request_has_its_exact_error(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    said = "Rate limit reached for key `<ci>`: 60 requests per minute; used 60, requested 1."
+    refused = refuse(key, ago(), message=said)
+    page = admin.get(at(tenant, f"req_{refused.id}"))
+    part = admin.get(at(tenant, refused.id), headers={"HX-Request": "true"})
+    assert "<html" in page.content.decode() and "<html" not in part.content.decode()
+    for answer in (page, part):
+        text = answer.content.decode()
+        assert "for key `&lt;ci&gt;`: 60 requests per minute" in text
+        assert "<code>rate_limit_exceeded</code>" in text and "<dd>429</dd>" in text
+        assert "Requests per minute of the key" in text and key.name in text
+    assert admin.get(at(tenant, refused.id, "receipt")).status_code == 404
+
+
+def test_operators_see_refused_requests_of_all(
+    tenant: Tenant, key: ApiKey, operator: Client
+) -> None:
+    own, other = refuse(key, ago(2)), refuse(make_key(make_tenant("other"))[0], ago(1))
+    assert listed(operator, "/operate/requests") == [other.id, own.id]
+    assert listed(operator, "/operate/requests", tenant="other") == [other.id]
+    assert operator.get(at(tenant, own.id)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "look"),
+    [
+        ("stop", 200, "ok"), ("length", 200, "ok"), ("cancelled", 499, ""),
+        ("engine_lost", 502, "bad"), ("invalid_request", 400, "warn"), ("odd", 500, "bad"),
+    ],
+)  # fmt: skip
+def test_what_ended_on_an_engine_has_a_status(
+    tenant: Tenant, key: ApiKey, admin: Client, reason: str, status: int, look: str
+) -> None:
+    spend(key, ago(), finish_reason=reason)
+    (row,) = admin.get(at(tenant)).context["rows"]
+    assert (row.status, row.look, bool(row.message)) == (status, look, status not in (200, 499))
+
+
 # --- One request ---------------------------------------------------------------------------------
 
 
@@ -424,13 +548,13 @@ def test_tokens_per_second_are_of_what_follows_the_first() -> None:
     "code", sorted({*BY_CODE, *(r for some in REASONS.values() for r in some)})
 )
 def test_every_reason_is_told_in_words(code: str) -> None:
-    assert reason(UsageEvent(finish_reason=code)).endswith(".")
-    assert f"`{code}`" not in reason(UsageEvent(finish_reason=code))
+    assert cause(code).endswith(".")
+    assert f"`{code}`" not in cause(code)
 
 
 def test_a_reason_that_is_unknown_is_a_failure_and_named() -> None:
     event = UsageEvent(finish_reason="odd")
-    assert (event.outcome, reason(event)) == (Outcome.FAILED, "It ended as `odd`.")
+    assert (event.outcome, cause(event.finish_reason)) == (Outcome.FAILED, "It ended as `odd`.")
 
 
 def test_charges_add_up_to_the_cost(tenant: Tenant, key: ApiKey, admin: Client) -> None:
@@ -438,8 +562,8 @@ def test_charges_add_up_to_the_cost(tenant: Tenant, key: ApiKey, admin: Client) 
     page = admin.get(at(tenant, event.id))
     charges = page.context["charges"]
     assert sum(one.tokens * one.price for one in charges) == event.cost
-    assert page.context["cost"] == exact(event.cost) == "0.000055275"
-    assert [one.cost for one in charges] == ["0.0000117", "0.000003375", "0.0000402"]
+    assert page.context["cost"] == exact_money(event.cost) == "$0.000055275"
+    assert [one.cost for one in charges] == ["$0.0000117", "$0.000003375", "$0.0000402"]
 
 
 def test_the_drawer_is_the_page_without_its_shell(

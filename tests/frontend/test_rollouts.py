@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from inference.gateway.measuring.traffic import BUCKETS
+from inference.gateway.measuring.sums import BUCKETS
 from tenants.models import (
     AuditEntry,
     BaseModel,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import transaction
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, Q, Sum
 
-from demo.crowd import Size, usage
+from demo.crowd import Size, outcomes, usage
 from demo.crowd.rows import BASES, LONG_NAME, Rows
+from inference.gateway.measuring.sums import BUCKETS
 from tenants.billing import reconciliation
 from tenants.models import (
     LIVE,
@@ -22,9 +24,12 @@ from tenants.models import (
     Conversation,
     Membership,
     Price,
+    RefusedRequest,
+    RequestHour,
     Role,
     State,
     Tenant,
+    TotalHour,
     UsageEvent,
     UsageRollup,
     User,
@@ -39,6 +44,7 @@ SIZE = Size(tenants=20, adapters=300, events=3_000, audit_entries=500, until=UNT
 def made(size: Size = SIZE) -> list[Tenant]:
     tenants = Rows(size).make()
     usage.make(size, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
+    outcomes.make(size, [tenant.pk for tenant in tenants])
     return tenants
 
 
@@ -75,6 +81,22 @@ def test_the_ledger_agrees_with_itself() -> None:
     assert reconciliation.journal_differences() == []
     assert not any(reconciliation.drifts())
     assert UsageRollup.objects.filter(hour__gte=UNTIL).count() == 0
+
+
+def test_figures_of_requests_are_those_of_the_events() -> None:
+    made()
+    since = UNTIL - timedelta(days=settings.HISTORY_DAYS)
+    events = UsageEvent.objects.filter(started_at__gte=since)
+    told = events.aggregate(n=Count("pk"), cost=Sum("cost"))
+    refused = RefusedRequest.objects.count()
+    everything = (UNTIL - timedelta(days=3660), UNTIL)
+    for figures in (RequestHour.objects.all(), TotalHour.objects.filter(tenant=None)):
+        (found,) = figures.between(*everything).figures()
+        assert (found["requests"] - found["refused"], found["cost"]) == (told["n"], told["cost"])
+        assert found["refused"] == refused > 0
+        buckets = [found[f"first_tokens{at}"] for at in range(BUCKETS)]
+        assert sum(buckets) == told["n"] and buckets[0] == 0
+        assert sum(found[f"totals{at}"] for at in range(BUCKETS)) == found["completed"]
 
 
 def test_everything_is_priced_as_the_ledger_prices_it() -> None:

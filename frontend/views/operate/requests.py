@@ -1,4 +1,4 @@
-"""Requests of all tenants, or of one, from the ledger."""
+"""Requests of all tenants, or of one."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from django.views.decorators.http import require_GET
 
 from frontend.pages import operator_page
 from frontend.views.requests.requests import (
-    Found,
     RequestFilter,
     context_of,
     models_of,
     rows_of,
     search,
 )
-from tenants.models import Tenant, UsageEvent
-from tenants.models.usage import UsageEventQuerySet
+from tenants.listing import Found, Where
+from tenants.models import Tenant
 
 LONGEST = timedelta(days=1)
 """Over all tenants: what is read then is all of the time that is asked for."""
@@ -53,12 +52,6 @@ class InstallationFilter(RequestFilter):
         return given
 
 
-def events_of(tenant: Tenant | None) -> UsageEventQuerySet:
-    """Requests of one tenant, or of all, each with its tenant."""
-    events = UsageEvent.objects.select_related("tenant")
-    return events.filter(tenant=tenant) if tenant else events
-
-
 @require_GET
 @operator_page
 def requests(request: HttpRequest) -> HttpResponse:
@@ -67,10 +60,9 @@ def requests(request: HttpRequest) -> HttpResponse:
     found, tenant = Found(), None
     if form.is_valid():
         tenant = form.cleaned_data["tenant"]
-        events = events_of(tenant)
-        found = search(form, events, events, request.GET.get("before", ""))
+        found = search(form, Where.of_tenant(tenant), request.GET.get("before", ""))
     context = context_of(request, form, found) | {
-        "rows": rows_of(found.events),
+        "rows": rows_of(found),
         "all_tenants": True,
         "live_tenant": tenant.slug if tenant else "",
         "models": models_of(tenant),

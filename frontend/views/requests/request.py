@@ -1,4 +1,4 @@
-"""One request: its timeline, its cost, and its receipt. Never its content."""
+"""One request: its timeline, cost and receipt, or why it was refused. Never its content."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -14,25 +13,16 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_GET
 from django.views.decorators.vary import vary_on_headers
 
+from frontend.causes import cause, remedy
+from frontend.formats import exact_money
 from frontend.pages import tenant_page
-from inference.errors import BY_CODE
-from tenants.billing.money import amount
 from tenants.billing.receipts import describe, signer
-from tenants.models import ApiKey, UsageEvent
+from tenants.limits.kinds import KINDS
+from tenants.models import ApiKey, RefusedRequest, UsageEvent
 from tenants.permissions import Caller, Permission
 
 SCALE = 1000
 """Width of the timeline, in SVG units."""
-REASONS = {
-    "stop": "The model ended its answer, or came to a stop sequence.",
-    "tool_calls": "The model called a tool.",
-    "function_call": "The model called a function.",
-    "length": "The answer reached `max_tokens`, the end of the model's context, or one of your "
-    "limits or budgets; in the last case its `finish_details` named the limit.",
-    "cancelled": "The client went away, or stopped it, before the answer was complete.",
-    "gateway_lost": "The gateway that passed the answer on was lost.",
-}
-"""Sentences for finish reasons that are not error codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +46,7 @@ class Charge:
 
     @property
     def cost(self) -> str:
-        return exact(self.tokens * self.price)
+        return exact_money(self.tokens * self.price)
 
 
 @require_GET
@@ -64,10 +54,19 @@ class Charge:
 @tenant_page(Permission.READ_OWN_USAGE)
 def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
     """The whole page, or for htmx the content of the drawer."""
+    error = caller.refused().select_related("version__adapter").named(request_id).first()
     event = find(caller, request_id)
+    if event is None and error is None:
+        raise Http404
+    limit = error and limit_words(error.limit_kind, error.limit_scope)
+    context: dict[str, Any] = {"error": error, "limit": limit}
+    if event is not None:
+        context |= context_of(caller, event) | {"body": "request_body.html"}
+    elif error is not None:
+        context |= refused_context(caller, error) | {"body": "refused_body.html"}
     part = "HX-Request" in request.headers
-    template = "request_body.html" if part else "request.html"
-    return render(request, template, context_of(caller, event) | {"part": part})
+    template: str = context["body"] if part else "request.html"
+    return render(request, template, context | {"part": part})
 
 
 @require_GET
@@ -75,22 +74,33 @@ def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 def receipt(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
     """Download the signed receipt."""
     event = find(caller, request_id)
+    if event is None:
+        raise Http404
     name = f'attachment; filename="receipt-req_{event.id}.json"'
     signed = signer().sign(describe(event))
     indented = {"indent": 2, "ensure_ascii": False}
     return JsonResponse(signed, json_dumps_params=indented, headers={"Content-Disposition": name})
 
 
-def find(caller: Caller, request_id: str) -> UsageEvent:
-    """The event with its version (None if deleted), if the caller may see it.
-
-    Raises:
-        Http404: the caller may not, or there is none.
-    """
+def find(caller: Caller, request_id: str) -> UsageEvent | None:
+    """The event with its version (None if deleted), if there is one that the caller may see."""
     events = caller.events().select_related("tenant", "version__adapter")
-    if (event := events.named(request_id).first()) is None:
-        raise Http404
-    return event
+    return events.named(request_id).first()
+
+
+def limit_words(kind: str, scope: str) -> str:
+    """A limit that refused a request, and whose it is, in words; empty if none did."""
+    return f"{KINDS[kind].label} of the {scope}" if kind in KINDS else kind
+
+
+def refused_context(caller: Caller, error: RefusedRequest) -> dict[str, Any]:
+    """Of a request that no engine had."""
+    return {
+        "caller": caller,
+        "key": ApiKey.objects.filter(tenant=caller.tenant, pk=error.key_id).first(),
+        "version": error.version,
+        "may_see_limits": caller.may(Permission.READ_LIMITS),
+    }
 
 
 def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
@@ -101,24 +111,16 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
         "caller": caller,
         "key": ApiKey.objects.filter(tenant=caller.tenant, pk=event.key_id).first(),
         "version": event.version,
-        "reason": reason(event),
+        "cause": cause(event.finish_reason),
+        "remedy": remedy(event.finish_reason),
         "phases": list(phases(event)),
         "scale": SCALE,
         "share": event.cached_tokens / event.prompt_tokens if event.prompt_tokens else None,
         "rate": rate(event),
         "charges": list(charges(event)),
-        "cost": exact(event.cost),
-        "currency": settings.CURRENCY.upper(),
+        "cost": exact_money(event.cost),
         "usage": f"{usage}?" + urlencode({"period": "custom", "first": day, "last": day}),
     }
-
-
-def reason(event: UsageEvent) -> str:
-    """Why it ended, as a sentence."""
-    code = event.finish_reason
-    if code in REASONS:
-        return REASONS[code]
-    return (BY_CODE[code].__doc__ or "").strip() if code in BY_CODE else f"It ended as `{code}`."
 
 
 def phases(event: UsageEvent) -> Iterator[Phase]:
@@ -160,9 +162,3 @@ def charges(event: UsageEvent) -> Iterator[Charge]:
     yield Charge("Uncached prompt", uncached, event.prompt_price)
     yield Charge("Cached prompt", event.cached_tokens, event.cached_prompt_price)
     yield Charge("Output", event.completion_tokens, event.output_price)
-
-
-def exact(cost: int) -> str:
-    """Format a cost in pico-units with all decimal places, at least two."""
-    whole, _, part = amount(cost).partition(".")
-    return f"{whole}.{part.rstrip('0').ljust(2, '0')}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -20,13 +18,12 @@ from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
 from frontend.times import Moment
-from tenants.models import Adapter, ApiKey, BaseModel, Tenant, UsageEvent
-from tenants.models.usage import Mark, Outcome, UsageEventQuerySet
+from tenants.listing import HORIZON, OUTCOMES, Entry, Filter, Found, Where, mark_of
+from tenants.models import Adapter, ApiKey, BaseModel, Tenant
+from tenants.models.listed import Outcome
 from tenants.permissions import Caller, Permission
 
 PAGE = 50
-HORIZON = 10_000
-"""Most requests that one page scans: 5 to 30 ms in PostgreSQL if none of them matches."""
 PERIODS = {
     "1h": ("Last hour", timedelta(hours=1)),
     "24h": ("Last 24 hours", timedelta(days=1)),
@@ -43,9 +40,6 @@ PAST = frozenset({"period", "since"})
 """Filters that every future request passes."""
 NOT_LIVE = frozenset({"before", "until", "id"})
 """Filters with which a list cannot get new requests."""
-MARK = re.compile(r"(\d{1,17})-([A-Za-z0-9_-]{0,64})")
-"""A position in the list: microseconds since 1970, and a request id."""
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RequestFilter(forms.Form):
@@ -60,7 +54,10 @@ class RequestFilter(forms.Form):
     key: forms.Field = forms.ModelChoiceField(
         ApiKey.objects.none(), required=False, label="API key", empty_label="Any key"
     )
-    outcome = forms.ChoiceField(required=False, choices=[("", "Any outcome"), *Outcome.choices])
+    outcome = forms.ChoiceField(
+        required=False,
+        choices=[("", "Any outcome"), *OUTCOMES],
+    )
     period = forms.ChoiceField(
         required=False, choices=[(name, title) for name, (title, _) in PERIODS.items()]
     )
@@ -124,85 +121,50 @@ class RequestFilter(forms.Form):
         return any(self.data.get(name) for name in RARE)
 
     @property
-    def narrows(self) -> bool:
-        """Whether a valid form excludes some requests of its period."""
-        return any(self.cleaned_data.get(name) for name in NARROWING)
-
-    def narrow(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
-        """The events that match a valid form, regardless of its period."""
+    def filter(self) -> Filter:
+        """What a valid form leaves out, regardless of its period."""
         given = self.cleaned_data
-        if name := given["model"]:
-            events = events.of_model(name)
-        if key := given.get("key"):
-            events = events.filter(key=key)
-        if outcome := given["outcome"]:
-            events = events.that(Outcome(outcome))
-        if given["ttft"]:
-            events = events.filter(ttft_s__gte=given["ttft"])
-        return events.filter(total_s__gte=given["total"]) if given["total"] else events
+        key = given.get("key")
+        return Filter(
+            given["model"],
+            key and key.pk,
+            given["outcome"],
+            given["ttft"] or None,
+            given["total"] or None,
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One page of the list."""
-
-    events: Sequence[UsageEvent] = ()
-    next: str = ""
-    """The mark after which the next page begins; empty at the end."""
-    looked_to: datetime | None = None
-    """The end of the scanned range, if the scan stopped before the end of the list."""
-
-
-def search(
-    form: RequestFilter,
-    events: UsageEventQuerySet,
-    everything: UsageEventQuerySet,
-    before: str = "",
-    *,
-    most: int = HORIZON,
-) -> Found:
-    """The page of `events` before a mark that match a valid form, scanning at most `most` rows.
-
-    `everything` is the superset of `events` that the index can select by itself.
-    """
+def search(form: RequestFilter, where: Where, before: str = "", *, most: int = HORIZON) -> Found:
+    """The page of the list before a mark that match a valid form, scanning at most `most` rows of
+    each kind."""
     if id := form.cleaned_data["id"]:
-        return Found(list(events.named(id)))
-    window, mark = form.window(timezone.now()), mark_of(before)
-    found = form.narrow(events).between(*window).newest(mark)
-    horizon = None
-    if form.narrows or events is not everything:
-        horizon = everything.between(*window).newest(mark).horizon(most)
-    rows = list((found.filter(started_at__gte=horizon) if horizon else found)[: PAGE + 1])
-    if len(rows) > PAGE:
-        return Found(rows[:PAGE], text_of(rows[PAGE - 1].mark))
-    return Found(rows, text_of(Mark(horizon)) if horizon else "", horizon)
-
-
-def mark_of(text: str) -> Mark | None:
-    """Parse a mark from the URL; None if it is invalid."""
-    form = MARK.fullmatch(text)
-    return Mark(EPOCH + timedelta(microseconds=int(form[1])), form[2]) if form else None
-
-
-def text_of(mark: Mark) -> str:
-    """A mark as it appears in URLs."""
-    return f"{(mark.started_at - EPOCH) // timedelta(microseconds=1)}-{mark.id}"
+        return where.named(id)
+    window = form.window(timezone.now())
+    return where.page(form.filter, window, mark_of(before), size=PAGE, most=most)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Row(Entry):
     """One request, with its tenant's slug and its key, which may be gone."""
 
-    event: UsageEvent
     slug: str
     key: ApiKey | None
 
+    @property
+    def look(self) -> str:
+        """The status's CSS class."""
+        if self.outcome == Outcome.CANCELLED:
+            return ""
+        return "ok" if self.status < 400 else "warn" if self.status < 500 else "bad"
 
-def rows_of(events: Iterable[UsageEvent], tenant: Tenant | None = None) -> list[Row]:
-    """Rows of the list; without `tenant`, events must have selected theirs."""
-    found = list(events)
-    keys = ApiKey.objects.in_bulk({event.key_id for event in found})
-    return [Row(event, (tenant or event.tenant).slug, keys.get(event.key_id)) for event in found]
+
+def rows_of(found: Found, tenant: Tenant | None = None) -> list[Row]:
+    """Rows of the list; without `tenant`, requests must have selected theirs."""
+    keys = ApiKey.objects.in_bulk({event.key_id for event in found.events})
+    return [
+        Row(one.event, one.error, (tenant or one.event.tenant).slug, keys.get(one.event.key_id))
+        for one in found.entries()
+    ]
 
 
 def query_of(request: HttpRequest, **changed: str) -> str:
@@ -225,7 +187,6 @@ def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[
         "live": live_query(request, form),
         "query": query_of(request),
         "horizon": HORIZON,
-        "currency": settings.CURRENCY.upper(),
     }
 
 
@@ -253,11 +214,9 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
     form = form_of(request, caller)
     found = Found()
     if form.is_valid():
-        everything = UsageEvent.objects.filter(tenant=tenant)
-        events = everything if whole else caller.events()
-        found = search(form, events, everything, request.GET.get("before", ""))
+        found = search(form, Where.of(caller), request.GET.get("before", ""))
     context = context_of(request, form, found) | {
-        "rows": rows_of(found.events, tenant),
+        "rows": rows_of(found, tenant),
         "own": not whole,
         "never": not found.events and not caller.usage().exists(),
         "models": models_of(tenant),

@@ -32,6 +32,7 @@ from inference.gateway.fleet.pins import Pins
 from inference.gateway.fleet.service import FleetService
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
+from inference.gateway.measuring.outcomes import Outcomes
 from inference.gateway.measuring.traffic import Counted
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
@@ -83,7 +84,8 @@ class Hub:
     ) -> None:
         """`gateway_id` is the base URL under which engines reach this process; `holding` says what
         may wait for an engine here, nothing if None. So many bytes of bodies are kept at most, for
-        their requests to move to other engines. What these tenants ask is not counted as traffic.
+        their requests to move to other engines. What these tenants ask is counted neither as
+        traffic nor among the outcomes of requests.
         """
         self.gateway_id = gateway_id
         self.gateways: list[str] = [gateway_id]
@@ -99,6 +101,7 @@ class Hub:
         self._suspects = Suspects()
         self.measures = measures or Measures()
         """What is measured of its requests."""
+        self.outcomes = Outcomes(uncounted)
         self.orphans = Orphans(dispatches)
         self.closed = asyncio.Event()
         """Set when nothing new is taken any more."""

@@ -1,8 +1,9 @@
-"""What is told of each request once it is over: a line in the log, counts, and its span.
+"""What is told of each request once it is over: a line in the log, its span, counts, its outcome.
 
 The line is the event `request`. It has names, counts and times, never content: neither a prompt nor
-an answer, nor an error's message, as that may quote them. A request whose client went away is told
-when its engine has said the last word, so that its figures are those of the bill.
+an answer, nor an error's message, as that may quote them; a message is for the request's own tenant
+alone. A request whose client went away is told when its engine has said the last word, so that its
+figures are those of the bill.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from inference.errors import InferenceError
-from inference.gateway.measuring.measures import Measures, code_of, outcome_of
+from inference.errors import InferenceError, InvalidApiKey
+from inference.gateway.measuring.measures import COMPLETED, Measures, code_of, outcome_of
+from inference.gateway.measuring.outcomes import MINUTE_S, Ended, Group, Outcomes, Refusal
 from inference.gateway.requests.stream import Stream
 from inference.grants import Grant
 from inference.link.wire import Done, Usage
@@ -90,8 +92,10 @@ class Asked:
 class Records:
     """Of one gateway process."""
 
-    def __init__(self, measures: Measures, tracer: Tracer | None = None) -> None:
-        self._measures, self._tracer = measures, tracer
+    def __init__(
+        self, measures: Measures, outcomes: Outcomes, tracer: Tracer | None = None
+    ) -> None:
+        self._measures, self._outcomes, self._tracer = measures, outcomes, tracer
 
     def begin(self, operation: str, began: float, traceparent: str = "") -> Span | None:
         """The span of a request for this operation, if it is traced; `traceparent` is what its
@@ -111,15 +115,17 @@ class Records:
     def _tell(self, asked: Asked, error: InferenceError | None, elapsed_s: float) -> None:
         line = _line(asked, error, elapsed_s)
         if asked.operation is not None:
-            self._count(line, asked.stream, error)
+            self._count(line, asked, error, elapsed_s)
         if asked.span is not None:
             asked.span.end(
                 name=_span_name(asked), attributes=_attributes(asked, line), error=line.error or ""
             )
         log.info("request", **msgspec.to_builtins(line))
 
-    def _count(self, line: Line, stream: Stream | None, error: InferenceError | None) -> None:
-        replayed = stream is None and error is None
+    def _count(
+        self, line: Line, asked: Asked, error: InferenceError | None, elapsed_s: float
+    ) -> None:
+        replayed = asked.stream is None and error is None
         code = "replayed" if replayed else code_of(error, line.finish_reason)
         self._measures.counted(line.base_model or "", line.engine or "", line.outcome, code)
         if error is not None:
@@ -132,6 +138,78 @@ class Records:
                 line.output_tokens or 0,
                 time.monotonic(),
             )
+        elsewhere = asked.stream is not None and asked.stream.elsewhere
+        who = _whose(asked, error)
+        if who is not None and not elsewhere and self._outcomes.counts(line.tenant or ""):
+            self._note(who, line, asked, error, code, elapsed_s)
+
+    def _note(
+        self,
+        who: tuple[int, int],
+        line: Line,
+        asked: Asked,
+        error: InferenceError | None,
+        code: str,
+        elapsed_s: float,
+    ) -> None:
+        """What became of it, for its tenant."""
+        now, stream = time.time(), asked.stream
+        target = None if stream is None else stream.target
+        group = Group(
+            int(now) // MINUTE_S * MINUTE_S,
+            *who,
+            (target and target.version_id) or 0,
+            target.adapter.own_name if target is not None and target.adapter is not None else "",
+            line.base_model or "",
+            line.outcome,
+            code,
+            error.limit_kind if error is not None else "",
+            error.limit_scope if error is not None else "",
+        )
+        refusal = None
+        if error is not None:
+            refusal = Refusal(
+                id=line.request_id,
+                started_at=now - elapsed_s if stream is None else stream.started_at,
+                model=line.model or "",
+                surface=line.surface,
+                status=error.http_status,
+                message=error.message,
+                total_s=elapsed_s,
+                tenant_id=group.tenant_id,
+                key_id=group.key_id,
+                version_id=group.version_id,
+                adapter=group.adapter,
+                base_model=group.base_model,
+                outcome=group.outcome,
+                code=group.code,
+                limit_kind=group.limit_kind,
+                limit_scope=group.limit_scope,
+            )
+        self._outcomes.note(group, _ended(line, stream), refusal)
+
+
+def _whose(asked: Asked, error: InferenceError | None) -> tuple[int, int] | None:
+    """The tenant and the API key that a request is of; None: nobody's that we know."""
+    if asked.grant is not None:
+        return asked.grant.tenant_id, asked.grant.key_id
+    if isinstance(error, InvalidApiKey) and error.key_id:
+        return error.tenant_id, error.key_id
+    return None
+
+
+def _ended(line: Line, stream: Stream | None) -> Ended:
+    if stream is None or stream.done is None:
+        return Ended()
+    usage = stream.done.usage
+    return Ended(
+        usage.prompt_tokens,
+        usage.cached_tokens,
+        usage.completion_tokens,
+        stream.target.price.cost(usage),
+        stream.ttft_s,
+        stream.total_s if line.outcome == COMPLETED else None,
+    )
 
 
 def _line(asked: Asked, error: InferenceError | None, elapsed_s: float) -> Line:

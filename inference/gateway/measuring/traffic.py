@@ -7,16 +7,11 @@ client did wrong is not the engine's failure, and neither is what an engine did 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable
-
 import msgspec
 
 from inference.errors import Overloaded
-from inference.gateway.measuring.measures import DURATION_S
+from inference.gateway.measuring.sums import BUCKETS, Sums, added, bucket_of
 from inference.link.wire import Done
-
-BUCKETS = len(DURATION_S) + 1
 
 
 class Traffic(msgspec.Struct):
@@ -30,36 +25,24 @@ class Traffic(msgspec.Struct):
     def add(self, other: Traffic) -> None:
         self.requests += other.requests
         self.errors += other.errors
-        pairs = zip(self.first_tokens, other.first_tokens, strict=True)
-        self.first_tokens = [one + more for one, more in pairs]
+        self.first_tokens = added(self.first_tokens, other.first_tokens)
 
 
-class Counted:
+class Counted(Sums[str, Traffic]):
     """The traffic of each revision since it was last taken."""
 
     def __init__(self) -> None:
-        self._of: dict[str, Traffic] = {}
+        super().__init__(Traffic)
 
     def began(self, revision: str, seconds: float) -> None:
         """An engine sent its first token so long after it was asked."""
-        bucket = bisect_left(DURATION_S, seconds)
-        self._of.setdefault(revision, Traffic()).first_tokens[bucket] += 1
+        self.of(revision).first_tokens[bucket_of(seconds)] += 1
 
     def ended(self, revision: str, *, failed: bool) -> None:
         """An attempt is over."""
-        traffic = self._of.setdefault(revision, Traffic())
+        traffic = self.of(revision)
         traffic.requests += 1
         traffic.errors += failed
-
-    def take(self) -> dict[str, Traffic]:
-        """What there is; it is counted anew from now on."""
-        taken, self._of = self._of, {}
-        return taken
-
-    def give_back(self, taken: Iterable[tuple[str, Traffic]]) -> None:
-        """It could not be written."""
-        for revision, traffic in taken:
-            self._of.setdefault(revision, Traffic()).add(traffic)
 
 
 def failed(done: Done) -> bool:

@@ -87,6 +87,8 @@ class Stream:
         self.trace = order.trace
         """Its span, if it is traced."""
         self.done: Done | None = None
+        self.total_s: float | None = None
+        """When it was done."""
         self.limited: InferenceError | None = None
         """The limit that ended it before its time."""
         self.ended_as_seen = False
@@ -207,6 +209,7 @@ class Stream:
             done = msgspec.structs.replace(done, finish_reason="length", fault=None)
         self.stay()
         self.done, self.leg = done, None
+        self.total_s = self.elapsed_s
         self._wake()
         self._carrier.settled(self)
         for tell in self._on_settled:

@@ -210,6 +210,11 @@ def hub(hub: Hub) -> Families:
         "Ended requests that engines reported and no gateway dispatched to them.",
         value=hub.intake.quarantined,
     )
+    yield CounterMetricFamily(
+        "lorikeet_outcomes_dropped",
+        "Requests that the console's history lacks: the database was away for too long.",
+        value=hub.outcomes.dropped,
+    )
 
 
 def ledger(ledger: Ledger) -> Families:

@@ -9,7 +9,7 @@ storage of files, nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +34,7 @@ from frontend.sockets import Gate, Origins
 from frontend.tickets import Signer
 from gateway.edge.cors import Cors
 from gateway.planes import demand as demand_page
-from gateway.planes import traffic
+from gateway.planes import outcomes, traffic
 from gateway.planes.demand import DemandPage
 from gateway.planes.external_metrics import ExternalMetrics
 from gateway.planes.forward import Forward
@@ -53,6 +53,7 @@ from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.measures import Measures
+from inference.gateway.measuring.outcomes import Refusal
 from inference.gateway.requests.held import Holding
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.link.wire import ModelInfo
@@ -200,9 +201,12 @@ class Lifespan:
         parts.directory.on_tenant(self._renew)
         sampling = partial(history.keep, parts.history, parts.hub.snapshot)
         sharing = partial(demand_page.share, parts.demand, parts.hub, parts.registry)
+        telling = parts.hub.outcomes, parts.registry, self._tell_refused
+        stack.push_async_callback(outcomes.write, *telling)
         for name, endless in (
             ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
             ("traffic", partial(traffic.share, parts.hub, parts.registry)),
+            ("outcomes", partial(outcomes.keep, *telling)),
         ):  # fmt: skip
             stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)
 
@@ -220,6 +224,11 @@ class Lifespan:
                 log.warning("heartbeat_failed", error=str(error))
             hub.check_credentials()  # the shared token's time ends without a notice
             await asyncio.sleep(BEAT_S)
+
+    def _tell_refused(self, refusals: Sequence[Refusal]) -> None:
+        """Pages that follow requests hear of those that were refused."""
+        for ended in tail.refused_by_key(refusals):
+            self._parts.board.ended(ended)
 
     async def _forget(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -91,17 +91,15 @@ class Question:
         end = _hour(params, "end") or _next_hour(timezone.now())
         start = _hour(params, "start") or (end - DEFAULT_PERIOD).replace(hour=0)
         if start >= end:
-            raise ValidationError(
-                {"end": f"{_shown(end)} is not after the start, {_shown(start)}."}
-            )
+            raise ValidationError({"end": f"{shown(end)} is not after the start, {shown(start)}."})
         if end - start > LONGEST[bucket]:
             raise ValidationError(
                 {
-                    "start": f"From {_shown(start)} to {_shown(end)} it is {(end - start).days} "
+                    "start": f"From {shown(start)} to {shown(end)} it is {(end - start).days} "
                     f"days; with the bucket `{bucket}` it can be {LONGEST[bucket].days}."
                 }
             )
-        return cls(bucket, _groups(params), start, end)
+        return cls(bucket, groups(params), start, end)
 
     @property
     def columns(self) -> list[str]:
@@ -113,19 +111,24 @@ class Question:
         return usage.sums(by or ["tenant"], self.start, self.end)
 
 
-def _groups(params: Mapping[str, str]) -> list[str]:
+def groups(params: Mapping[str, str], known: Collection[str] = GROUPS) -> list[str]:
+    """What `by` names.
+
+    Raises:
+        ValidationError: it names what is not known.
+    """
     by = list(dict.fromkeys(filter(None, params.get("by", "").split(","))))
-    unknown = [group for group in by if group not in GROUPS]
+    unknown = [group for group in by if group not in known]
     if unknown:
-        raise ValidationError({"by": f"{unknown[0][:64]!r} is not one of {', '.join(GROUPS)}."})
+        raise ValidationError({"by": f"{unknown[0][:64]!r} is not one of {', '.join(known)}."})
     return by
 
 
-def _hour(params: Mapping[str, str], name: str) -> datetime | None:
-    """The whole hour that a parameter names; without an offset it is UTC's.
+def moment(params: Mapping[str, str], name: str) -> datetime | None:
+    """The time that a parameter names; without an offset it is UTC's.
 
     Raises:
-        ValidationError: it is no time, no whole hour, or of another age.
+        ValidationError: it is no time, or of another age.
     """
     text = params.get(name)
     if not text:
@@ -138,12 +141,21 @@ def _hour(params: Mapping[str, str], name: str) -> datetime | None:
         raise ValidationError({name: f"{text[:64]!r} is not a time such as 2026-05-01T12:00:00Z."})
     if not EARLIEST.year <= given.year < LATEST.year:
         raise ValidationError(
-            {name: f"{text[:64]} is not between {_shown(EARLIEST)} and {_shown(LATEST)}."}
+            {name: f"{text[:64]} is not between {shown(EARLIEST)} and {shown(LATEST)}."}
         )
-    at = given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
-    if at != at.replace(minute=0, second=0, microsecond=0):
+    return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+def _hour(params: Mapping[str, str], name: str) -> datetime | None:
+    """The whole hour that a parameter names.
+
+    Raises:
+        ValidationError: it is no time, no whole hour, or of another age.
+    """
+    at = moment(params, name)
+    if at is not None and at != at.replace(minute=0, second=0, microsecond=0):
         raise ValidationError(
-            {name: f"{text[:64]} is not a whole hour: sums are kept by the hour."}
+            {name: f"{params[name][:64]} is not a whole hour: sums are kept by the hour."}
         )
     return at
 
@@ -152,7 +164,7 @@ def _next_hour(now: datetime) -> datetime:
     return now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
 
 
-def _shown(at: datetime) -> str:
+def shown(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -215,7 +227,7 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
         self, asked: Question, row: Row, names: Mapping[int, str], makers: Mapping[int, User]
     ) -> Row:
         made: Row = {
-            "start": _shown(max(asked.start, row.get(asked.bucket, asked.start))),
+            "start": shown(max(asked.start, row.get(asked.bucket, asked.start))),
             "cost": amount(int(row["cost"])),
             "currency": settings.CURRENCY,
         }

@@ -61,9 +61,15 @@ ACMES = {name for name in BOTH if name.endswith("acme")}
         (lambda world: None, set()),
         (lambda world: world.signals.changed(ACME), ACMES),
         (lambda world: world.signals.changed(None), BOTH),
-        (lambda world: world.signals.missed(NOON), BOTH),
-        (lambda world: world.signals.began(ACME, NOON), {"limits acme"}),
-        (lambda world: world.signals.ended(ACME, NOON), {"limits acme", "steps acme"}),
+        (
+            lambda world: world.signals.missed(NOON),
+            BOTH | {"health acme", "health globex"},
+        ),
+        (lambda world: world.signals.began(ACME, NOON), {"limits acme", "health acme"}),
+        (
+            lambda world: world.signals.ended(ACME, NOON),
+            {"limits acme", "health acme", "steps acme"},
+        ),
         (lambda world: world.engines[0].update(running=9), {"fleet", "figures"}),
         (lambda world: world.engines[0].update(prompt_tokens=9), {"fleet"}),
         (
@@ -121,5 +127,6 @@ def test_rollouts_are_looked_at_every_few_seconds(world: World) -> None:
 def test_how_long_ago_is_told_each_minute_and_budgets_each_day(world: World) -> None:
     before = world.values()
     each_minute = {"engines acme", "engines globex", "fleet", "rollouts"}
+    each_minute |= {"health acme", "health globex"}
     assert changed(before, world.values(NOON + 60)) == each_minute
     assert {"limits acme", "limits globex"} <= changed(before, world.values(NOON + 86_400))

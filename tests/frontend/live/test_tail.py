@@ -15,14 +15,17 @@ from django.utils import timezone
 
 from frontend.live import tail
 from frontend.live.board import Board
+from inference.gateway.measuring.outcomes import Refusal
 from inference.link.wire import Account, LedgerEntry, Usage
 from tenants.billing.statements import Line
+from tenants.listing import Listed
 from tenants.models import ApiKey, Tenant, UsageEvent
-from tenants.models.usage import Mark
+from tenants.models.listed import Mark
 from tests.frontend.clients import client_of, user_of
 from tests.frontend.live.test_live_board import Reader, board_of, whose
 from tests.inference.rig import until
 from tests.tenants.making import make_base, make_key, make_tenant
+from tests.tenants.refusing import refuse
 from tests.tenants.spending import patient_ledger, spend
 
 USAGE = Usage(100, 40, 7, 0, 0.01, 0.0, 0.2, 0.9)
@@ -67,6 +70,20 @@ async def test_a_request_is_told_when_it_is_in_the_ledger(transactional_db: None
     assert mark == tail.mark("one", event.started_at.timestamp())
 
 
+def test_refused_requests_are_told_by_their_keys_too() -> None:
+    def refused(key_id: int, id: str) -> Refusal:
+        return Refusal(
+            id=id, started_at=6.25, tenant_id=1, key_id=key_id, version_id=0, adapter="",
+            base_model="", model="", surface="api", outcome="refused", status=429, code="c",
+            message="m", limit_kind="", limit_scope="", total_s=0,
+        )  # fmt: skip
+
+    told = tail.refused_by_key([refused(10, "a"), refused(11, "b"), refused(10, "c")])
+    assert list(told) == [
+        tail.Ended(1, 10, ["6250000-a", "6250000-c"]), tail.Ended(1, 11, ["6250000-b"]),
+    ]  # fmt: skip
+
+
 async def made_key() -> ApiKey:
     def make() -> ApiKey:
         make_base()
@@ -86,7 +103,7 @@ async def write(board: Board, lines: Sequence[Line]) -> None:
 # --- Rows ----------------------------------------------------------------------------------------
 
 
-def rows(client: Client, where: str, events: Sequence[UsageEvent], query: str = "") -> Any:
+def rows(client: Client, where: str, events: Sequence[Listed], query: str = "") -> Any:
     """What a page is answered that was told of these requests."""
     answer = ask(client, where, [mark_of(event) for event in events], query)
     assert answer.status_code == 200
@@ -98,11 +115,11 @@ def ask(client: Client, where: str, ended: Sequence[str], query: str = "") -> An
     return client.get(f"{where}?{query}&{urlencode({'ended': ended}, doseq=True)}")
 
 
-def ids(client: Client, where: str, events: Sequence[UsageEvent], query: str = "") -> list[str]:
+def ids(client: Client, where: str, events: Sequence[Listed], query: str = "") -> list[str]:
     return [row["id"] for row in rows(client, where, events, query)]
 
 
-def mark_of(event: UsageEvent) -> str:
+def mark_of(event: Listed) -> str:
     return tail.mark(event.id, event.started_at.timestamp())
 
 
@@ -123,6 +140,18 @@ def test_rows_are_those_of_the_page_the_oldest_first(
     html = rows(admin, TAIL, [late])[0]["html"]
     assert html.lstrip().startswith(f'<tr id="r-{late.id}">') and "a key" in html
     assert html.strip() in admin.get("/t/acme/requests").content.decode()
+
+
+def test_refused_requests_have_rows_too(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    now = timezone.now()
+    refused, answered = refuse(key, now - timedelta(minutes=1)), spend(key, now)
+    told = (answered, refused)
+    assert ids(admin, TAIL, told) == [refused.id, answered.id]
+    assert ids(admin, TAIL, told, "outcome=wrong") == [refused.id]
+    assert ids(admin, TAIL, told, "outcome=answered") == [answered.id]
+    html = rows(admin, TAIL, [refused])[0]["html"]
+    assert ">429<" in html and html.strip() in admin.get("/t/acme/requests").content.decode()
+    assert ids(client_of(tenant, "developer"), TAIL, told) == []
 
 
 @pytest.mark.parametrize(

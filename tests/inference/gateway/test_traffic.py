@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from inference.gateway.measuring.measures import DURATION_S
-from inference.gateway.measuring.traffic import BUCKETS, Counted, Traffic, failed
+from inference.gateway.measuring.sums import BUCKETS
+from inference.gateway.measuring.traffic import Counted, Traffic, failed
 from inference.link.wire import Done, Fault, Usage
 
 pytestmark = pytest.mark.pure

@@ -208,3 +208,32 @@ def test_the_document_explains_every_field() -> None:
         "timestamp",
         "process",
     }
+
+
+async def test_what_became_of_requests_is_counted_by_tenant_key_and_adapter(
+    stack: Rig, lines: list[dict[str, Any]]
+) -> None:
+    stack.adapter("acme", "support")
+    answer = await asked(stack, **chat("support", max_tokens=5))
+    refused = await asked(stack, **chat("nothing", SECRET))
+    outcomes = stack.gateway.hub.outcomes
+    await until(lambda: len(lines) == 2)
+    tallies, (refusal,) = outcomes.take()
+    (done,) = [(group, tally) for group, tally in tallies.items() if group.adapter]
+    group, tally = done
+    assert (group.adapter, group.base_model) == ("support", MODEL.name)
+    assert (group.outcome, group.code) == ("completed", "length")
+    assert (tally.requests, tally.output_tokens) == (1, answer.json()["usage"]["completion_tokens"])
+    assert sum(tally.first_tokens) == sum(tally.totals) == 1
+    assert refused.headers["x-request-id"] == f"req_{refusal.id}"
+    assert (refusal.status, refusal.code, refusal.model) == (404, "model_not_found", "nothing")
+    assert refusal.message == refused.json()["error"]["message"]
+    assert (refusal.tenant_id, refusal.key_id) == (group.tenant_id, group.key_id)
+    assert refusal.total_s >= 0 and refusal.base_model == ""
+
+
+async def test_what_nobody_we_know_asks_is_not_counted(stack: Rig) -> None:
+    async with stack.gateway.client("nobody") as client:
+        answer = await client.post(CHAT, json=chat())
+    assert answer.status_code == 401
+    assert stack.gateway.hub.outcomes.take() == ({}, [])

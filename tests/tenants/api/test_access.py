@@ -34,6 +34,7 @@ from tests.tenants.making import (
     make_user,
     make_version,
 )
+from tests.tenants.refusing import refuse
 
 pytestmark = pytest.mark.django_db
 
@@ -147,6 +148,9 @@ ROWS = [
     Row("POST quarantine/<pk>/dismiss", STAFF, strangers=403),
     Row("GET usage", SEE_USAGE),
     Row("GET costs", SEE_USAGE),
+    Row("GET metrics", SEE_USAGE),
+    Row("GET requests", SEE_USAGE),
+    Row("GET requests/<request_id>", {"owner", "admin", "admin key", "usage key", *STAFF}),
     Row("GET prices", SEE_USAGE),
     Row("POST prices", STAFF, 201, {"base_model": "base", **PRICE}),
     Row("GET prices/<pk>", SEE_USAGE),
@@ -187,6 +191,7 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "<number>": "2",
         "<alias>": "live",
         "<id>": str(upload.pk),
+        "<request_id>": refuse(key, timezone.now()).pk,
     }
 
 
@@ -216,6 +221,8 @@ def test_who_gets_what(row: Row, tenant: Tenant, path_of: dict[str, str]) -> Non
     expected = {name: row.expected(name) for name in EVERYBODY}
     if row.endpoint == "POST keys":
         expected["admin key"] = 400
+    if row.endpoint == "GET requests/<request_id>":  # a key of somebody else's made it
+        expected |= dict.fromkeys(("developer", "viewer"), 404)
     assert answers == expected
 
 

@@ -174,6 +174,31 @@ async def test_a_flood_of_one_bad_key_is_one_query(
     assert (await directory.authenticate(TEXT)).key_id == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "fields", "whose"),
+    [
+        (UNKNOWN, {}, (0, 0)),
+        ("sk-abc", {}, (0, 0)),
+        (WRONG, {}, (10, 1)),
+        (TEXT, {"revoked_at": datetime(2026, 1, 1, tzinfo=UTC)}, (10, 1)),
+        (TEXT, {"status": "suspended"}, (10, 1)),
+        (TEXT, {"expires_at": datetime(2026, 1, 1, tzinfo=UTC)}, (10, 1)),
+    ],
+)
+async def test_a_refusal_knows_whose_key_begins_like_the_one_that_was_shown(
+    directory: CachedDirectory,
+    rows: Rows,
+    text: str,
+    fields: dict[str, object],
+    whose: tuple[int, int],
+) -> None:
+    rows.stored[PREFIX] = key_row(**fields)
+    for _ in range(2):  # the second is answered from memory
+        with pytest.raises(InvalidApiKey) as refused:
+            await directory.authenticate(text)
+        assert (refused.value.tenant_id, refused.value.key_id) == whose
+
+
 async def test_all_who_ask_at_once_share_a_query(directory: CachedDirectory, rows: Rows) -> None:
     rows.gate = asyncio.Event()
     calls = [asyncio.create_task(directory.authenticate(TEXT)) for _ in range(20)]

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from inference.gateway.measuring.traffic import BUCKETS
+from inference.gateway.measuring.sums import BUCKETS
 from inference.link.wire import ModelInfo
 from tenants.models import (
     LIVE,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gateway.measuring.measures import DURATION_S
-from inference.gateway.measuring.traffic import BUCKETS
+from inference.gateway.measuring.sums import BUCKETS
 from tenants.rollouts.driver import (
     ENGINE_GONE_S,
     MIN_ERRORS,

@@ -11,14 +11,15 @@ from django.utils import timezone
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from demo.crowd import Size, usage
+from demo.crowd import Size, outcomes, usage
 from demo.crowd.rows import BASES, Rows
 from tenants.models import Tenant
 
 TABLES = (
     "tenant", "user", "membership", "invitation", "apikey", "adapter", "adapterversion", "alias",
     "limitset", "price", "conversation", "auditactor", "auditentry", "usageevent", "usagerollup",
-    "usagemonth", "enginejournal",
+    "usagemonth", "enginejournal", "requestminute", "requesthour", "totalminute", "totalhour",
+    "refusedrequest",
 )  # fmt: skip
 
 
@@ -78,6 +79,8 @@ def make(size: Size) -> None:
         with transaction.atomic():
             tenants = Rows(size).make()
             usage.make(size, [tenant.pk for tenant in tenants], BASES, report)
+            report("outcomes", 0, 1)
+            outcomes.make(size, [tenant.pk for tenant in tenants])
         report("statistics", 0, 1)
         _analyze()
         report("statistics", 1, 1)

@@ -1,0 +1,185 @@
+"""What became of requests, for people: counts by minute, and each refused one by itself.
+
+A gateway adds up here and writes it to the database every few seconds
+(`tenants.directory.outcomes`): nothing waits for that, and a gateway that is killed takes the last
+seconds with it. Bills don't come from here, but from engines' journals.
+
+Every request is counted. Those that ended in an error are kept one by one as well, with their
+messages: MAX_ALIKE of one API key with one code in a minute, MAX_KEPT of a tenant.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from inference.gateway.measuring.measures import FAILED, REFUSED
+from inference.gateway.measuring.sums import BUCKETS, Sums, added, bucket_of
+
+MINUTE_S = 60
+MAX_ALIKE = 20
+MAX_KEPT = 60
+MAX_GROUPS = 20_000
+"""In memory, while the database is away: some 20 MB."""
+MAX_WAITING = 10_000
+"""Refused requests, in memory: some 10 MB."""
+
+
+class Group(NamedTuple):
+    """What is counted together; a `version_id` of 0 is no adapter."""
+
+    minute: int
+    """A unix time."""
+    tenant_id: int
+    key_id: int
+    version_id: int
+    adapter: str
+    base_model: str
+    """Empty where nobody knows which it is: the request was refused before."""
+    outcome: str
+    code: str
+    limit_kind: str
+    limit_scope: str
+
+
+class Tally(msgspec.Struct):
+    """Requests of one group. `cost` is in pico-units, as gateways see it; `first_tokens` counts
+    requests by the bucket of their time to first token, `totals` by that of their whole time, of
+    completed ones, each empty where there are none. `decode_tokens` were generated in `decode_s`,
+    after the first token of each."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost: int = 0
+    decode_tokens: int = 0
+    decode_s: float = 0.0
+    first_tokens: list[int] = []
+    totals: list[int] = []
+
+    def add(self, other: Tally) -> None:
+        for name in ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost",
+                     "decode_tokens", "decode_s"):  # fmt: skip
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.first_tokens = _added(self.first_tokens, other.first_tokens)
+        self.totals = _added(self.totals, other.totals)
+
+
+def _added(one: list[int], more: list[int]) -> list[int]:
+    return added(one, more) if one and more else one or more
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that ended in an error. `started_at` is the unix time when it came, `total_s` how
+    long it took; `version_id` and `model` as in `Group` and as its client wrote it."""
+
+    id: str
+    started_at: float
+    tenant_id: int
+    key_id: int
+    version_id: int
+    adapter: str
+    base_model: str
+    model: str
+    surface: str
+    outcome: str
+    status: int
+    code: str
+    message: str
+    limit_kind: str
+    limit_scope: str
+    total_s: float
+
+
+class Taken(NamedTuple):
+    """What is to be written."""
+
+    tallies: Mapping[Group, Tally]
+    refusals: list[Refusal]
+
+
+class Ended(NamedTuple):
+    """How a request ended, besides its group and its error; times in seconds from its admission."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    cost: int = 0
+    ttft_s: float | None = None
+    total_s: float | None = None
+    """Of a completed one that an engine had."""
+
+
+class Outcomes:
+    """Of one gateway process; those of some tenants are not counted."""
+
+    def __init__(self, uncounted: Collection[str] = ()) -> None:
+        self._uncounted = frozenset(uncounted)
+        self._tallies: Sums[Group, Tally] = Sums(Tally)
+        self._refusals: list[Refusal] = []
+        self._minute = 0
+        self._kept: Counter[tuple[int, int, str]] = Counter()
+        """Those of this minute, by tenant, and by tenant, key and code."""
+        self.dropped = 0
+        """Requests for which there was no room: neither counted nor kept."""
+
+    def counts(self, tenant: str) -> bool:
+        """Whether requests of the tenant of this name are counted."""
+        return tenant not in self._uncounted
+
+    def note(self, group: Group, ended: Ended, refusal: Refusal | None) -> None:
+        """A request ended; `refusal` if that was in an error."""
+        if group not in self._tallies and len(self._tallies) >= MAX_GROUPS:
+            self.dropped += 1
+            return
+        tally = self._tallies.of(group)
+        tally.requests += 1
+        tally.prompt_tokens += ended.prompt_tokens
+        tally.cached_tokens += ended.cached_tokens
+        tally.output_tokens += ended.output_tokens
+        tally.cost += ended.cost
+        _time(tally, ended)
+        if refusal is not None and group.outcome in (REFUSED, FAILED):
+            self._keep(group, refusal)
+
+    def _keep(self, group: Group, refusal: Refusal) -> None:
+        if group.minute != self._minute:
+            self._minute = group.minute
+            self._kept.clear()
+        whose, alike = (group.tenant_id, 0, ""), (group.tenant_id, group.key_id, group.code)
+        room = self._kept[whose] < MAX_KEPT and self._kept[alike] < MAX_ALIKE
+        if room and len(self._refusals) < MAX_WAITING:
+            self._kept.update((whose, alike))
+            self._refusals.append(refusal)
+
+    def take(self) -> Taken:
+        """What there is; it begins anew from now on."""
+        refusals, self._refusals = self._refusals, []
+        return Taken(self._tallies.take(), refusals)
+
+    def give_back(
+        self, tallies: Iterable[tuple[Group, Tally]], refusals: Iterable[Refusal]
+    ) -> None:
+        """It could not be written; it is kept as far as there is room."""
+        for group, tally in tallies:
+            if group in self._tallies or len(self._tallies) < MAX_GROUPS:
+                self._tallies.of(group).add(tally)
+            else:
+                self.dropped += tally.requests
+        self._refusals = [*refusals, *self._refusals][:MAX_WAITING]
+
+
+def _time(tally: Tally, ended: Ended) -> None:
+    if ended.ttft_s is not None:
+        tally.first_tokens = tally.first_tokens or [0] * BUCKETS
+        tally.first_tokens[bucket_of(ended.ttft_s)] += 1
+    if ended.total_s is not None:
+        tally.totals = tally.totals or [0] * BUCKETS
+        tally.totals[bucket_of(ended.total_s)] += 1
+        if ended.ttft_s is not None and ended.output_tokens > 1 and ended.total_s > ended.ttft_s:
+            tally.decode_tokens += ended.output_tokens - 1
+            tally.decode_s += ended.total_s - ended.ttft_s

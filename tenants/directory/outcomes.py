@@ -1,0 +1,125 @@
+"""How a gateway adds what became of its requests to what the database has: by minute and by hour,
+in detail and as totals of each tenant and of the installation, and each that was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+import msgspec
+
+from inference.gateway.measuring.outcomes import Group, Refusal, Tally
+from inference.gateway.measuring.sums import BUCKETS
+
+BATCH = 200
+"""Groups, or requests, in one transaction: some 5 ms of the database's time."""
+SUMS = ("requests", "prompt_tokens", "cached_tokens", "output_tokens", "cost", "decode_tokens",
+        "decode_s")  # fmt: skip
+TIMES = ("first_tokens", "totals")
+WHAT = "outcome, code, limit_kind, limit_scope"
+WHOSE = "key_id, version_id, adapter, base_model"
+
+TALLIES = """
+WITH sent AS (
+    SELECT one.*, date_trunc('{span}', to_timestamp(one.minute), 'UTC') AS at
+    FROM jsonb_to_recordset(%(tallies)s::jsonb) AS one(
+        minute bigint, tenant_id bigint, key_id bigint, version_id bigint, adapter text,
+        base_model text, outcome text, code text, limit_kind text, limit_scope text,
+        requests bigint, prompt_tokens bigint, cached_tokens bigint, output_tokens bigint,
+        cost numeric, decode_tokens bigint, decode_s float8,
+        first_tokens bigint[], totals bigint[])
+    JOIN tenants_tenant tenant ON tenant.id = one.tenant_id
+)
+"""
+
+
+def each(name: str, term: str) -> str:
+    """An array with this term of each bucket."""
+    return f"ARRAY[{', '.join(term.format(name, at) for at in range(1, BUCKETS + 1))}]"
+
+
+ADDED = ", ".join(
+    [f"{name} = known.{name} + excluded.{name}" for name in SUMS]
+    + [f"{name} = {each(name, 'known.{0}[{1}] + excluded.{0}[{1}]')}" for name in TIMES]
+)
+"""What becomes of figures that are there already, `known`."""
+
+
+def _add(table: str, span: str, columns: str, grouped: str) -> str:
+    """Adds sums of groups of what was sent to a table; in the same order whoever does so, for
+    nobody waits for one another in a circle then."""
+    made = [f"sum({name})" for name in SUMS]
+    made += [each(name, "sum(coalesce({0}[{1}], 0))") for name in TIMES]
+    return f"""{TALLIES.format(span=span)}
+        INSERT INTO {table} AS known ({columns}, {", ".join((*SUMS, *TIMES))})
+        SELECT {columns}, {", ".join(made)} FROM sent GROUP BY {grouped} ORDER BY {columns}
+        ON CONFLICT ({columns}) DO UPDATE SET {ADDED}"""
+
+
+ADD = [
+    statement
+    for span in ("minute", "hour")
+    for statement in (
+        _add(
+            f"tenants_request{span}",
+            span,
+            f"tenant_id, at, {WHOSE}, {WHAT}",
+            f"tenant_id, at, {WHOSE}, {WHAT}",
+        ),
+        _add(
+            f"tenants_total{span}",
+            span,
+            f"tenant_id, at, {WHAT}",
+            f"GROUPING SETS ((tenant_id, at, {WHAT}), (at, {WHAT}))",
+        ),
+    )
+]
+COLUMNS = (
+    "tenant_id", "key_id", "adapter", "base_model", "model", "surface", "outcome", "status",
+    "code", "message", "limit_kind", "limit_scope", "total_s",
+)  # fmt: skip
+REFUSALS = f"""
+INSERT INTO tenants_refusedrequest (id, started_at, version_id, {", ".join(COLUMNS)})
+SELECT one.id, to_timestamp(one.started_at), nullif(one.version_id, 0),
+       {", ".join(f"one.{name}" for name in COLUMNS)}
+FROM jsonb_to_recordset(%(refusals)s::jsonb) AS one(
+    id text, started_at float8, version_id bigint, tenant_id bigint, key_id bigint, adapter text,
+    base_model text, model text, surface text, outcome text, status int, code text, message text,
+    limit_kind text, limit_scope text, total_s float8)
+JOIN tenants_tenant tenant ON tenant.id = one.tenant_id
+ON CONFLICT (id) DO NOTHING
+"""
+
+
+def batches(tallies: Mapping[Group, Tally]) -> Iterator[Sequence[tuple[Group, Tally]]]:
+    """Groups of one minute at a time, not too many at once."""
+    in_order = sorted(tallies.items(), key=itemgetter(0))
+    for _, of_minute in groupby(in_order, key=lambda one: one[0].minute):
+        groups = list(of_minute)
+        yield from (groups[at : at + BATCH] for at in range(0, len(groups), BATCH))
+
+
+def encoded_tallies(tallies: Sequence[tuple[Group, Tally]]) -> str:
+    """As `TALLIES` reads them."""
+    return msgspec.json.encode(
+        [
+            {**group._asdict(), "version_id": group.version_id or None}
+            | msgspec.structs.asdict(tally)
+            for group, tally in tallies
+        ]
+    ).decode()
+
+
+def encoded_refusals(refusals: Sequence[Refusal]) -> str:
+    """As `REFUSALS` reads them: without null characters, which PostgreSQL's text can't hold and
+    clients may have written."""
+
+    def text(value: str) -> str:
+        return value.replace("\0", "\ufffd")
+
+    found = [
+        msgspec.structs.replace(one, model=text(one.model), message=text(one.message))
+        for one in refusals
+    ]
+    return msgspec.json.encode(found).decode()
