@@ -26,7 +26,7 @@ ENGINE = "--engine synthetic --tokens-per-second 60"
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    # The one without windows has less to do, where it is.
+    # The headless shell is the same browser without windows, and takes less CPU.
     executable = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if executable is None:
         pytest.skip("needs Chromium, which `.ci/run` installs")
