@@ -206,6 +206,13 @@ class FileInUse(RequestError):
     http_status = 409
 
 
+class UploadEnded(RequestError):
+    """The upload is complete, cancelled or expired."""
+
+    code = "upload_ended"
+    http_status = 409
+
+
 class BatchEnded(RequestError):
     """The batch has ended, so there is nothing to cancel."""
 

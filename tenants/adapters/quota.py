@@ -17,7 +17,7 @@ from django.conf import settings
 from django.db.models import Count, Q, Sum
 
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
-from tenants.models import AdapterVersion, StoredFile, Tenant, UploadSession
+from tenants.models import AdapterVersion, Tenant, UploadSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,11 @@ class Storage:
         if but is not None:
             versions = versions.exclude(pk=but.pk)
         kept = versions.aggregate(n=Count("pk"), bytes=Sum("size_bytes", filter=~Q(folder="")))
-        of_files = StoredFile.objects.filter(tenant=tenant).aggregate(bytes=Sum("size_bytes"))
+        files = tenant.files.aggregate(bytes=Sum("size_bytes", default=0))
+        coming = tenant.file_uploads.pending().aggregate(bytes=Sum("size_bytes", default=0))
         most_bytes, most = tenant.max_stored_bytes, tenant.max_versions
         return cls(
-            stored_bytes=(kept["bytes"] or 0) + (of_files["bytes"] or 0),
+            stored_bytes=(kept["bytes"] or 0) + files["bytes"] + coming["bytes"],
             max_stored_bytes=settings.TENANT_STORED_BYTES if most_bytes is None else most_bytes,
             versions=kept["n"],
             max_versions=settings.TENANT_VERSIONS if most is None else most,

@@ -15,7 +15,7 @@ from typing import IO
 
 from django.conf import settings
 
-ID = re.compile(r"file-[0-9a-f]{24}")
+ID = re.compile(r"(file-|part_)[0-9a-f]{24}")
 SCRATCH_PREFIX = "making-"
 
 

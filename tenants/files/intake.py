@@ -2,11 +2,13 @@
 sends it.
 
 A file is taken of a key that may send one, while its tenant has room for the announced length, a
-few at a time, and up to MAX_FILE_BYTES. Bodies of JSON are small. All other requests have none.
+few at a time, and up to MAX_FILE_BYTES; so are parts of files, whose room was reserved when they
+were begun. Bodies of JSON are small. All other requests have none.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from channels.db import database_sync_to_async
@@ -31,10 +33,13 @@ from tenants.adapters.uploads.guard import (
 )
 from tenants.adapters.uploads.intake import without_body
 from tenants.files import keeping
+from tenants.files.uploads import MAX_PART_BYTES
 from tenants.models import Tenant
 from tenants.permissions import TABLE, Permission
 
-FILES, BATCHES = "/v1/files", "/v1/batches"
+FILES = "/v1/files"
+PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
+JSON = re.compile(r"/v1/(batches|uploads|uploads/[^/]+/complete)")
 MAX_JSON_BYTES = 64 << 10
 TENANT_AT_ONCE = 4
 """Files of one tenant that one console receives at a time: those are not counted as kept yet."""
@@ -49,29 +54,33 @@ class FileIntake:
         self._receiving: Counter[int] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        place = scope["method"], scope["path"]
-        if place == ("POST", BATCHES):
+        path = scope["path"] if scope["method"] == "POST" else ""
+        if JSON.fullmatch(path):
             await Bounded(self._app, MAX_JSON_BYTES).run(scope, receive, send)
-        elif place == ("POST", FILES):
-            await self._take(scope, receive, send)
+        elif path == FILES:
+            announced = content_length(dict(scope["headers"]))
+            await self._take(settings.MAX_FILE_BYTES, announced, scope, receive, send)
+        elif PARTS.fullmatch(path):
+            await self._take(MAX_PART_BYTES, None, scope, receive, send)
         else:
             await without_body(self._app)(scope, receive, send)
 
-    async def _take(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _take(
+        self, most: int, announced: int | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         exchange = Exchange(dict(scope), receive, send)  # type: ignore[arg-type]
         try:
-            tenant_id = await self._admit(exchange, content_length(dict(scope["headers"])))
+            tenant_id = await self._admit(exchange, announced)
         except InferenceError as error:
             return await exchange.fail(error)
         self._receiving[tenant_id] += 1
         try:
-            most = settings.MAX_FILE_BYTES + FRAMING_BYTES
-            await Bounded(self._app, most).run(scope, receive, send)
+            await Bounded(self._app, most + FRAMING_BYTES).run(scope, receive, send)
         finally:
             self._receiving[tenant_id] -= 1
 
-    async def _admit(self, exchange: Exchange, announced: int) -> int:
-        """The tenant that may send a file now."""
+    async def _admit(self, exchange: Exchange, announced: int | None) -> int:
+        """The tenant that may send so much now; None: it has room for it."""
         grant = await self._directory.authenticate(exchange.api_key())
         if not grant.scopes & TABLE[Permission.USE_FILES][1]:
             raise PermissionDenied("This API key lacks the scope `inference`.")
@@ -83,9 +92,10 @@ class FileIntake:
             )
 
         def require_room() -> None:
-            keeping.require_room(Tenant.objects.get(pk=grant.tenant_id), announced)
+            keeping.require_room(Tenant.objects.get(pk=grant.tenant_id), announced or 0)
 
-        await database_sync_to_async(require_room)()
+        if announced is not None:
+            await database_sync_to_async(require_room)()
         return grant.tenant_id
 
 

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-import procrastinate
 from django.conf import settings
 from django.core.files.uploadedfile import TemporaryUploadedFile
 from django.db import transaction
 from django.utils import timezone
-from procrastinate.contrib.django import app as django_app
 
 from inference.errors import FileInUse, NotFound, StorageFull
 from tenants.adapters import quota
 from tenants.adapters.uploads.refusals import UploadRefused
 from tenants.files import disk
-from tenants.models import Batch, StoredFile, Tenant
-
-app: procrastinate.App = django_app
+from tenants.models import Batch, StoredFile, Tenant, UploadPart
 
 ABANDONED_AFTER = timedelta(hours=24)
 """Longer than an upload, or writing a batch's output, can take."""
@@ -47,15 +44,21 @@ def keep(file: StoredFile, upload: TemporaryUploadedFile) -> None:
     Raises:
         StorageFull: it is too much for its tenant.
     """
+    with adopted(file.pk, upload), transaction.atomic():
+        require_room(quota.locked(file.tenant_id), file.size_bytes)
+        file.save(force_insert=True)
+
+
+@contextmanager
+def adopted(id: str, upload: TemporaryUploadedFile) -> Iterator[None]:
+    """The bytes of an upload are those of this id, unless the block fails."""
     upload.flush()
     os.chmod(upload.temporary_file_path(), 0o600)
     try:
-        disk.adopt(file.pk, upload.temporary_file_path())
-        with transaction.atomic():
-            require_room(quota.locked(file.tenant_id), file.size_bytes)
-            file.save(force_insert=True)
+        disk.adopt(id, upload.temporary_file_path())
+        yield
     except BaseException:
-        disk.remove(file.pk)
+        disk.remove(id)
         raise
 
 
@@ -84,14 +87,6 @@ def _delete(files: Iterable[StoredFile]) -> None:
         transaction.on_commit(partial(disk.remove, id))
 
 
-@app.periodic(cron="*/10 * * * *")
-@app.task(name="clean_files", queueing_lock="clean_files")
-def clean_files(timestamp: int) -> None:
-    """Every ten minutes: delete files that have expired and those that have no row."""
-    remove_expired()
-    remove_strays()
-
-
 def remove_expired() -> None:
     """Delete files that have expired, but for those that unfinished batches read."""
     in_use = Batch.objects.unfinished().values("input_file")
@@ -104,9 +99,12 @@ def remove_strays() -> None:
     gone."""
     oldest = time.time() - ABANDONED_AFTER.total_seconds()
     old = [one for one in Path(settings.FILES_DIR).iterdir() if _is_older(one, oldest)]
-    known = set(
-        StoredFile.objects.filter(pk__in=[one.name for one in old]).values_list("pk", flat=True)
-    )
+    names = [one.name for one in old]
+    known = {
+        id
+        for model in (StoredFile, UploadPart)
+        for id in model.objects.filter(pk__in=names).values_list("pk", flat=True)
+    }
     for one in old:
         if one.name not in known:
             one.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.batches import Batch, BatchLine
 from tenants.models.conversations import Conversation
-from tenants.models.files import Purpose, StoredFile
+from tenants.models.files import Purpose, StoredFile, Upload, UploadPart
 from tenants.models.fleet.engines import EngineCredential
 from tenants.models.fleet.isolation import IsolationCheck
 from tenants.models.fleet.pools import PoolRevision, RevisionMinute, Standing, Trial
@@ -81,6 +81,8 @@ __all__ = [
     "TotalMinute",
     "Trial",
     "Turn",
+    "Upload",
+    "UploadPart",
     "UploadSession",
     "UsageEvent",
     "UsageMonth",

@@ -31,7 +31,8 @@ from tests.tenants.making import make_key
 from tests.tenants.spending import spend
 
 __all__ = ["in_time"]
-KEPT = [one for one in operations("/v1/") if one[1].startswith(("/v1/files", "/v1/batches"))]
+OF_FILES = ("/v1/files", "/v1/uploads", "/v1/batches")
+KEPT = [one for one in operations("/v1/") if one[1].startswith(OF_FILES)]
 GENERATED = [
     one
     for one in operations("/v1/")
@@ -97,7 +98,14 @@ def test_what_is_kept(
     session = requests.Session()
     session.headers["Authorization"] = f"Bearer {secret}"
     session.mount(URL, InProcess(FileIntake(console(), StoredKeys())))  # type: ignore[arg-type]
-    known = {"files/id": [file.pk, "nothing"], "batches/id": [batch.pk, "nothing"]}
+    upload = tenant.file_uploads.create(
+        purpose="batch", filename="a.jsonl", size_bytes=10, expires_at=batch.expires_at
+    )
+    known = {
+        "files/id": [file.pk, "nothing"],
+        "batches/id": [batch.pk, "nothing"],
+        "uploads/id": [upload.pk, "nothing"],
+    }
     assert fuzz(schema_of("/v1/", known)[path][method], session, URL) > 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from gateway.planes.inference import Parts, application
 
 PATHS = {
-    r"^v1/(organization/|usage/|files(/|$)|batches(/|$))": "/v1/usage/receipts",
+    r"^v1/(organization/|usage/|(files|uploads|batches)(/|$))": "/v1/usage/receipts",
     r"^v1/": "/v1/models",
     r"^(healthz|health|readyz|fleetz)$": "/healthz",
     r"^metrics$": "/metrics",

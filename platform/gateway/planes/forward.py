@@ -40,6 +40,7 @@ FORWARDED = b"x-lorikeet-forwarded"
 METHODS = (
     (re.compile(r"/v1/files"), ("GET", "HEAD", "POST")),
     (re.compile(r"/v1/files/[^/]+"), ("GET", "HEAD", "DELETE")),
+    (re.compile(r"/v1/uploads(/[^/]+/(parts|complete|cancel))?"), ("POST",)),
     (re.compile(r"/v1/batches"), ("GET", "HEAD", "POST")),
     (re.compile(r"/v1/batches/[^/]+/cancel"), ("POST",)),
 )

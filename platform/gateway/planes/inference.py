@@ -318,7 +318,7 @@ def application(parts: Parts) -> Any:
     playground = PlaygroundSocket(answers, hub.closed)
     http = [
         _route(
-            r"^v1/(organization/|usage/|files(/|$)|batches(/|$))",
+            r"^v1/(organization/|usage/|(files|uploads|batches)(/|$))",
             Cors(parts.forward, settings.CORS_ORIGINS),
         ),
         _route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),

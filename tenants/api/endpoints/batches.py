@@ -28,7 +28,7 @@ from inference.operations.registry import OPERATIONS
 from tenants.adapters import quota
 from tenants.api.endpoints import files
 from tenants.api.openai import listing
-from tenants.api.openai.views import Query, keyed_by_method
+from tenants.api.openai.views import Query, body_of, keyed_by_method
 from tenants.batches import jobs
 from tenants.batches.states import Status
 from tenants.models import ApiKey, Batch, Purpose, Tenant
@@ -39,17 +39,12 @@ MAX_PAIRS, MAX_NAME, MAX_VALUE = 16, 64, 512
 """Of metadata, as with OpenAI."""
 
 
-class _Expiry(msgspec.Struct, forbid_unknown_fields=True):
-    anchor: Literal["created_at"]
-    seconds: int
-
-
 class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
     input_file_id: str
     endpoint: str
     completion_window: Literal["24h"]
     metadata: dict[str, str] | None = None
-    output_expires_after: _Expiry | None = None
+    output_expires_after: files.Expiry | None = None
 
 
 def shown(batch: Batch) -> dict[str, Any]:
@@ -106,10 +101,7 @@ def _list(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
 
 
 def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
-    try:
-        wanted = msgspec.json.decode(request.body, type=_Wanted)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"The body is not valid: {error}.") from None
+    wanted = body_of(request, _Wanted)
     operation = _operation(wanted.endpoint)
     _check_metadata(wanted.metadata or {})
     now = timezone.now()
@@ -197,7 +189,7 @@ def _check_metadata(metadata: dict[str, str]) -> None:
             )
 
 
-def _output_seconds(expiry: _Expiry | None) -> int:
+def _output_seconds(expiry: files.Expiry | None) -> int:
     if expiry is None:
         return files.MOST_S
     return files.kept_seconds(expiry.seconds, "output_expires_after.seconds")

@@ -6,8 +6,10 @@ a file until something is done with it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Literal
 
+import msgspec
 from django.core.exceptions import BadRequest
 from django.core.files.uploadedfile import TemporaryUploadedFile
 from django.http import HttpRequest, StreamingHttpResponse
@@ -27,6 +29,15 @@ MAX_PAGE = 10_000
 PURPOSES = [one.value for one in Purpose if one is not Purpose.BATCH_OUTPUT]
 LEAST_S, MOST_S = 3600, 30 * 86_400
 """For how long a file may be kept that is to expire, as with OpenAI."""
+
+
+class Expiry(msgspec.Struct, forbid_unknown_fields=True):
+    """After how long something is to be deleted, in bodies of JSON."""
+
+    anchor: Literal["created_at"]
+    seconds: int
+
+
 FIELDS = {"purpose", "expires_after[anchor]", "expires_after[seconds]"}
 
 
@@ -65,15 +76,10 @@ def _list(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
 
 
 def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
-    upload, fields = _form(request)
-    if (purpose := fields.get("purpose")) not in PURPOSES:
-        raise InvalidRequest(
-            f"`purpose` is {(purpose or '')[:64]!r}, but must be of {', '.join(PURPOSES)}.",
-            param="purpose",
-        )
+    upload, fields = form_of(request, "file", FIELDS)
     file = StoredFile(
         tenant=key.tenant,
-        purpose=purpose,
+        purpose=purpose_of(fields.get("purpose", "")),
         filename=upload.name or "file",
         size_bytes=upload.size or 0,
         expires_at=keeping.expiry(_kept_s(fields)),
@@ -82,42 +88,58 @@ def _create(request: HttpRequest, key: ApiKey) -> dict[str, Any]:
     return shown(file)
 
 
-def _form(request: HttpRequest) -> tuple[TemporaryUploadedFile, dict[str, str]]:
-    """The one file of the body, and its fields.
+def purpose_of(text: str) -> str:
+    """Raises InvalidRequest where nobody may upload a file for this."""
+    if text not in PURPOSES:
+        raise InvalidRequest(
+            f"`purpose` is {text[:64]!r}, but must be of {', '.join(PURPOSES)}.", param="purpose"
+        )
+    return text
+
+
+def form_of(
+    request: HttpRequest, name: str, others: Collection[str]
+) -> tuple[TemporaryUploadedFile, dict[str, str]]:
+    """The one file of the body, in the field `name`, and what `others` say.
 
     Raises:
         InvalidRequest: the body is not that.
     """
     if request.content_type != "multipart/form-data":
-        raise InvalidRequest("The body must be multipart/form-data, with `file` and `purpose`.")
+        raise InvalidRequest(f"The body must be multipart/form-data, with the field `{name}`.")
     try:
         fields, uploads = request.POST, request.FILES
     except (MultiPartParserError, BadRequest) as error:
         raise InvalidRequest(f"The body can't be read: {error}.") from error
     known: MultiValueDict[str, Any] = uploads
-    if [*known] != ["file"] or len(known.getlist("file")) != 1:
-        raise InvalidRequest("The body must have one file, in the field `file`.", param="file")
-    if unknown := sorted(fields.keys() - FIELDS):
+    if [*known] != [name] or len(known.getlist(name)) != 1:
+        raise InvalidRequest(f"The body must have one file, in the field `{name}`.", param=name)
+    if unknown := sorted(fields.keys() - others):
         raise InvalidRequest(f"Unknown field: `{unknown[0][:64]}`.", param=unknown[0][:64])
-    upload = uploads["file"]
+    upload = uploads[name]
     assert isinstance(upload, TemporaryUploadedFile), "see FILE_UPLOAD_HANDLERS"
     if not upload.size:
-        raise InvalidRequest("The file is empty.", param="file")
+        raise InvalidRequest("The file is empty.", param=name)
     return upload, {name: str(value) for name, value in fields.items()}
 
 
 def _kept_s(fields: dict[str, str]) -> int | None:
-    """For how many seconds the file is to be kept, None where nothing ends it. Those of batches are
-    kept for thirty days at most, as with OpenAI."""
+    """For how many seconds the file is to be kept, None where nothing ends it."""
     anchor, text = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
     if anchor is None and text is None:
-        return MOST_S if fields["purpose"] == Purpose.BATCH else None
+        return usual_seconds(fields["purpose"])
     if anchor != "created_at":
         raise InvalidRequest(
             "`expires_after[anchor]` must be `created_at`.", param="expires_after[anchor]"
         )
     seconds = int(text) if text and text.isascii() and text.isdigit() and len(text) < 9 else 0
     return kept_seconds(seconds, "expires_after[seconds]")
+
+
+def usual_seconds(purpose: str) -> int | None:
+    """For how long a file is kept where nobody says: those of batches for thirty days, as with
+    OpenAI."""
+    return MOST_S if purpose == Purpose.BATCH else None
 
 
 def kept_seconds(seconds: int, param: str) -> int:

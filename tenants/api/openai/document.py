@@ -36,7 +36,8 @@ BODIES: Mapping[str, tuple[type, type]] = {
 ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shapes.Receipts,
            shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer,
            shapes.AnthropicErrorAnswer,
-           shapes.Files, shapes.DeletedFile, shapes.BatchRequest, shapes.Batches]  # fmt: skip
+           shapes.Files, shapes.DeletedFile, shapes.UploadRequest, shapes.UploadEnding,
+           shapes.Upload, shapes.UploadPart, shapes.BatchRequest, shapes.Batches]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """What an address under `/v1` may answer to a GET."""
 CHANGING = ASKING | {408, 409, 413, 415, 429}
@@ -122,6 +123,7 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
         operation = _asking(f"receipts_{path.removesuffix('.json')}", shape)
         yield f"/v1/usage/receipts/{path}", "get", operation | {"security": [{}]}
     yield from _of_files()
+    yield from _of_uploads()
     yield from _of_batches()
 
 
@@ -151,6 +153,25 @@ def _of_files() -> Iterator[tuple[str, str, Object]]:
     schema = {"schema": {"type": "string", "format": "binary"}}
     content["responses"]["200"]["content"] = {"application/octet-stream": schema}
     yield "/v1/files/{id}/content", "get", content
+
+
+def _of_uploads() -> Iterator[tuple[str, str, Object]]:
+    id = _within("id")
+    made = _changing("uploads_create", shapes.Upload)
+    body = {"required": True, "content": _json(shapes.UploadRequest)}
+    yield "/v1/uploads", "post", made | {"requestBody": body}
+    form = {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"type": "string", "format": "binary"}},
+    }
+    body = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
+    sent = _changing("uploads_parts_create", shapes.UploadPart, [id])
+    yield "/v1/uploads/{id}/parts", "post", sent | {"requestBody": body}
+    ended = _changing("uploads_complete", shapes.Upload, [id])
+    body = {"required": True, "content": _json(shapes.UploadEnding)}
+    yield "/v1/uploads/{id}/complete", "post", ended | {"requestBody": body}
+    yield "/v1/uploads/{id}/cancel", "post", _changing("uploads_cancel", shapes.Upload, [id])
 
 
 def _of_batches() -> Iterator[tuple[str, str, Object]]:

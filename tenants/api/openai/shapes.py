@@ -480,6 +480,44 @@ class DeletedFile(Shape):
     deleted: bool
 
 
+class UploadRequest(Shape):
+    """A file that is to come in parts."""
+
+    filename: str
+    purpose: Literal["batch", "fine-tune", "evals", "user_data"]
+    bytes: int
+    mime_type: str
+    expires_after: OutputExpiry | None = None
+
+
+class UploadEnding(Shape):
+    """Its parts in their order."""
+
+    part_ids: list[str]
+    md5: str | None = None
+
+
+class Upload(Shape):
+    """It has a `file` once it is complete."""
+
+    id: str
+    object: Literal["upload"]
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["pending", "completed", "cancelled", "expired"]
+    file: File | None
+
+
+class UploadPart(Shape):
+    id: str
+    object: Literal["upload.part"]
+    created_at: int
+    upload_id: str
+
+
 class Listed(Shape):
     object: Literal["list"]
     first_id: str | None

@@ -8,6 +8,8 @@ from __future__ import annotations
 from django.urls import URLPattern, path, re_path
 
 from tenants.api.endpoints.batches import batch, batches, cancel
+from tenants.api.endpoints.file_uploads import cancel as cancel_upload
+from tenants.api.endpoints.file_uploads import complete, parts, uploads
 from tenants.api.endpoints.files import content, file, files
 from tenants.api.endpoints.organization import completions, costs
 from tenants.api.endpoints.receipts import key_set, public_key, receipt, receipts
@@ -23,6 +25,10 @@ urlpatterns: list[URLPattern] = [
     path("files", files),
     path("files/<str:id>", file),
     path("files/<str:id>/content", content),
+    path("uploads", uploads),
+    path("uploads/<str:id>/parts", parts),
+    path("uploads/<str:id>/complete", complete),
+    path("uploads/<str:id>/cancel", cancel_upload),
     path("batches", batches),
     path("batches/<str:id>", batch),
     path("batches/<str:id>/cancel", cancel),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from django.db import OperationalError
@@ -26,6 +26,8 @@ from inference.errors import (
 )
 from inference.operations.error_shapes import OPENAI
 from tenants.models import ApiKey
+
+S = TypeVar("S")
 
 View = Callable[..., HttpResponseBase]
 KeyedView = Callable[..., Any]
@@ -75,6 +77,18 @@ def openai_view(view: View, methods: Sequence[str] = READING) -> View:
             return refusal(Unavailable("The database cannot be reached.", retry_after_s=1))
 
     return guarded
+
+
+def body_of(request: HttpRequest, shape: type[S]) -> S:
+    """The JSON body.
+
+    Raises:
+        InvalidRequest: it has another shape.
+    """
+    try:
+        return msgspec.json.decode(request.body, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The body is not valid: {error}.") from None
 
 
 def reply(body: Any) -> HttpResponse:
