@@ -7,6 +7,7 @@ was slow and lost the batch writes nothing, and who has it now knows all that wa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -128,9 +129,11 @@ def renew(lease: Lease, results: Sequence[Result] = ()) -> Status:
     return Status(row[0])
 
 
-def release(lease: Lease) -> None:
-    """Another worker may have the batch at once."""
-    Batch.objects.filter(pk=lease.id, run=lease.run).update(leased_until=None)
+def release(lease: Lease, results: Sequence[Result] = ()) -> None:
+    """Write these answers; another worker may have the batch at once. Nothing if one has it."""
+    with suppress(Lost):
+        renew(lease, results)
+        Batch.objects.filter(pk=lease.id, run=lease.run).update(leased_until=None)
 
 
 def finish(lease: Lease, ending: Status, error: str = "") -> None:

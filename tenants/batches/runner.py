@@ -115,12 +115,12 @@ class Runner:
         try:
             await running.run()
         except asyncio.CancelledError:
-            await self.in_thread(partial(leases.release, lease))
+            await self.in_thread(partial(leases.release, lease, running.results))
             raise
         except Lost:
             log.warning("batch_lease_lost", batch=lease.id, run=lease.run)
         except OutOfTurns:
-            await self.in_thread(partial(leases.release, lease))
+            await self.in_thread(partial(leases.release, lease, running.results))
         except Exception:
             log.exception("batch_run_failed", batch=lease.id)
         finally:
@@ -159,7 +159,8 @@ class Running:
         self._runner, self._gateways = runner, gateways
         self._window = Window(lease.run)
         self._news = asyncio.Event()
-        self._results: list[Result] = []
+        self.results: list[Result] = []
+        """That are not written yet."""
         self._flushed_at = time.monotonic()
         self._ahead: deque[Numbered] = deque()
         """Lines that were read from the file and not sent yet."""
@@ -185,11 +186,9 @@ class Running:
                 await self._pause()
                 if time.monotonic() >= self._flush_at:
                     await self._flush()
-            while self._results:
-                await self._flush()
+        await self._insist(partial(leases.renew, self.lease, self.results))
         ending = self._ending or Status.COMPLETED
-        finish = partial(leases.finish, self.lease, ending, self._error)
-        await self._runner.in_thread(finish)
+        await self._insist(partial(leases.finish, self.lease, ending, self._error))
 
     def _open(self) -> IO[bytes]:
         return disk.path(self.lease.file_id).open("rb")
@@ -212,7 +211,7 @@ class Running:
     def answered(self, gateway: str, answer: Answer) -> None:
         verdict = self._window.answered(gateway, answer, time.monotonic())
         if verdict is Verdict.DONE:
-            self._results.append(Result(answer.number, answer.status, answer.body, answer.usage))
+            self.results.append(Result(answer.number, answer.status, answer.body, answer.usage))
         elif verdict is Verdict.KEY_ENDED:
             self._end(Status.CANCELLED, f"Its API key can't be used any more: `{answer.code}`.")
         self._news.set()
@@ -226,7 +225,7 @@ class Running:
 
     async def _send(self, file: IO[bytes], unread: Iterator[Numbered]) -> None:
         """Send what may be sent now."""
-        while self._window.gateway(time.monotonic()) and len(self._results) < MAX_RESULTS:
+        while self._window.gateway(time.monotonic()) and len(self.results) < MAX_RESULTS:
             if self._ready is None:
                 self._ready = await self._next(file, unread)
             gateway = self._window.gateway(time.monotonic())
@@ -264,9 +263,9 @@ class Running:
 
     @property
     def _flush_at(self) -> float:
-        if len(self._results) >= FLUSH_LINES:
+        if len(self.results) >= FLUSH_LINES:
             return self._flushed_at
-        return self._flushed_at + (FLUSH_S if self._results else RENEW_S)
+        return self._flushed_at + (FLUSH_S if self.results else RENEW_S)
 
     async def _pause(self) -> None:
         """Until there is something to do."""
@@ -277,15 +276,29 @@ class Running:
                 await self._news.wait()
         self._news.clear()
 
+    async def _insist(self, function: Callable[[], object]) -> None:
+        """Until the database has done this.
+
+        Raises:
+            Lost: another worker has the batch.
+        """
+        while True:
+            try:
+                await self._runner.in_thread(function)
+                return
+            except DatabaseError as error:
+                log.warning("batch_not_written", batch=self.lease.id, reason=str(error))
+                await asyncio.sleep(LOOK_S)
+
     async def _flush(self) -> None:
         """Write answers, and see whether the batch is to go on."""
-        results, self._results = self._results, []
+        results, self.results = self.results, []
         self._flushed_at = time.monotonic()
         try:
             status = await self._runner.in_thread(partial(leases.renew, self.lease, results))
         except DatabaseError as error:  # whether that was written or not it can be written again
             log.warning("batch_not_written", batch=self.lease.id, reason=str(error))
-            self._results = results + self._results
+            self.results = results + self.results
             self._flushed_at = time.monotonic() + LOOK_S
             return
         if status is Status.CANCELLING:

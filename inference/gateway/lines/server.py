@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -297,7 +297,7 @@ class Link:
         self._lines, self._transport = lines, transport
         self._batches: dict[str, Open] = {}
         self._begun: list[tuple[str, int]] = []
-        self._answers: list[Answer] = []
+        self._answers: deque[Answer] = deque()
         self._news = asyncio.Event()
         self._leaving = False
 
@@ -357,7 +357,7 @@ class Link:
             answers: list[Answer] = []
             size = 0
             while self._answers and (not answers or size + len(self._answers[0].body) < NEWS_BYTES):
-                answers.append(self._answers.pop(0))
+                answers.append(self._answers.popleft())
                 size += len(answers[-1].body)
             if not self._answers:
                 self._news.clear()
