@@ -114,7 +114,7 @@ def _cost(batch: Batch) -> int:
     first, last = line_id(batch.pk, 0), line_id(batch.pk, 0xFFFFFFFF)
     began = batch.created_at - ROUNDED, batch.created_at + ROUNDED
     events = batch.tenant.usage.filter(started_at__range=began, id__gte=first, id__lte=last)
-    return events.aggregate(cost=Sum("cost", default=0))["cost"]
+    return int(events.aggregate(cost=Sum("cost", default=0))["cost"])
 
 
 def _note(request: HttpRequest, caller: Caller, action: str, name: str) -> None:

@@ -119,7 +119,7 @@ class Subject:
 
     def query(self, page: str) -> Mapping[str, Any]:
         """What the page of this name does not answer without."""
-        queries = {
+        queries: dict[str, Mapping[str, Any]] = {
             "adapters-diff": {"with": self.number},
             "operate_live-rollouts": {"rollout": self.rollout},
             "live-batches": {"batch": self.batch},

@@ -32,12 +32,12 @@ from inference.gateway import answer
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.dispatcher import Line as LineOf
 from inference.gateway.exchange import Receive, Scope, Send
-from inference.gateway.fleet.stream import Stream
 from inference.gateway.lines import frames
 from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw
 from inference.gateway.lines.seals import holds, line_id
 from inference.gateway.lines.turns import Turns
 from inference.gateway.measuring.records import Asked
+from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
 from inference.grants import Directory, Grant
