@@ -27,6 +27,19 @@ def test_so_many_go_to_each_engine_before_it_has_begun() -> None:
     assert turns.next(0) is None, "fewer engines, and so many have not begun"
 
 
+def test_where_many_run_more_may_be_unbegun() -> None:
+    turns = Turns[int]()
+    for n in range(300):
+        turns.add("a", n)
+    for _ in range(100):
+        assert turns.next(1) is not None
+        turns.begun()
+    assert sum(turns.next(1) is not None for _ in range(100)) == 50
+    for _ in range(100):
+        turns.ended()
+    assert turns.next(1) is None
+
+
 def test_what_is_withdrawn_is_not_given() -> None:
     turns = Turns[int]()
     for n in range(6):
@@ -34,6 +47,9 @@ def test_what_is_withdrawn_is_not_given() -> None:
     assert sorted(turns.withdraw(lambda n: n < 4)) == [0, 1, 2, 3]
     assert [turns.next(1) for _ in range(3)] == [4, 5, None]
     assert not turns.idle
-    turns.begun()
-    turns.begun()
+    for _ in range(2):
+        turns.begun()
+        assert not turns.idle
+    for _ in range(2):
+        turns.ended()
     assert turns.idle

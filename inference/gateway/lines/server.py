@@ -41,7 +41,7 @@ from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
 from inference.grants import Directory, Grant
-from inference.link.wire import MAX_FRAME_BYTES, Usage
+from inference.link.wire import MAX_FRAME_BYTES, Usage, Wait
 from inference.operations.call import Call
 from inference.operations.error_shapes import OPENAI
 from inference.operations.operation import Framing
@@ -57,6 +57,7 @@ NEWS_BYTES = 1 << 20
 """Of answers in one message, unless one is longer."""
 COUNTED_S = 1.0
 """How long a count of engines is good for."""
+PREFILL = "prefill"
 MAX_BATCHES = 4096
 """Open on one socket."""
 
@@ -172,6 +173,7 @@ class Lines:
             said = running.failed(InferenceError())
         finally:
             begun()
+            turns.ended()
             if running.stream is None:
                 self.live.discard(line.id)
             self._go_on(line.base_model)
@@ -182,16 +184,22 @@ class Lines:
         line = running.line
         batch, ask, call = line.batch, line.ask, line.call
         running.grant = grant = await self.keys.grant_of(batch.key_id)
+
+        def waits(wait: Wait | None) -> None:
+            """An engine has begun with it when it waits for nothing but its prefill: answers that
+            don't stream say so themselves only later."""
+            if (wait is None or wait.phase == PREFILL) and begun():
+                line.link.tell_begun(line)
+                self._go_on(line.base_model)
+
         generation = self._dispatcher.generation(
-            line.id, grant, call, line=LineOf(ask.turn, batch.created_at)
+            line.id, grant, call, waits, line=LineOf(ask.turn, batch.created_at)
         )
         async with generation as stream:
             running.stream = stream
             stream.on_settled(lambda: self.live.discard(line.id))
             news = await stream.read()
-            begun()
-            line.link.tell_begun(line)
-            self._go_on(line.base_model)
+            waits(None)
 
             def framed() -> Framing:
                 return call.operation.framing(call, line.id, int(time.time()), stream.revision)
@@ -209,15 +217,17 @@ class Lines:
 
 
 class Once:
-    """Calls a function once, however often it is called."""
+    """Calls a function once, however often it is called; whether it was that time."""
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._function: Callable[[], None] | None = function
 
-    def __call__(self) -> None:
-        if (function := self._function) is not None:
-            self._function = None
-            function()
+    def __call__(self) -> bool:
+        if (function := self._function) is None:
+            return False
+        self._function = None
+        function()
+        return True
 
 
 @dataclass(slots=True)
