@@ -35,6 +35,7 @@ TENANT = (
     Entry("limits", "Limits", P.READ_LIMITS),
     Entry("members", "Members", P.READ_MEMBERS),
     Entry("engines", "Engines", P.READ_ADAPTERS),
+    Entry("notifications", "Notifications", P.EDIT_TENANT),
     Entry("audit", "Audit log", P.READ_AUDIT),
 )
 OPERATOR = (
@@ -47,6 +48,7 @@ OPERATOR = (
     ("operate_prices", "Prices"),
     ("operate_engines", "Engines"),
     ("operate_quarantine", "Quarantine"),
+    ("operate_notifications", "Notifications"),
     ("operate_audit", "Audit log"),
 )
 """The installation's pages, by URL name; for operators."""
@@ -60,6 +62,7 @@ GO = {
     "limits": "l",
     "members": "m",
     "engines": "e",
+    "notifications": "n",
     "audit": "h",
     "operate": "i",
     "operate_tenants": "t",
@@ -70,6 +73,7 @@ GO = {
     "operate_prices": "c",
     "operate_engines": "f",
     "operate_quarantine": "x",
+    "operate_notifications": "v",
     "operate_audit": "j",
 }
 """Keyboard shortcuts: the key to press after `g`, by URL name."""

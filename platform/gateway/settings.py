@@ -361,6 +361,9 @@ HISTORY_DAYS = environ.integer("HISTORY_DAYS", 90, low=1, high=3660)
 REFUSED_REQUESTS_DAYS = environ.integer("REFUSED_REQUESTS_DAYS", 30, low=1, high=3660)
 """How long requests that were refused, or failed, are kept with their messages."""
 
+WEBHOOKS_PRIVATE = environ.boolean("WEBHOOKS_PRIVATE", False)
+"""Whether webhooks may lead to private networks and this machine, and without TLS."""
+
 # --- Logging -------------------------------------------------------------------------------------
 LOG_LEVEL = environ.choice("LOG_LEVEL", ["debug", "info", "warning", "error"], "info")
 LOGGING_CONFIG = None  # `inference.logs.configure`, called by each process at its start
