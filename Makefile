@@ -12,6 +12,14 @@ LINT_ENV := SECRET_KEY=only-for-linters-only-for-linters-only KEY_PEPPER=only-fo
 	INTERNAL_TOKEN=only-for-linters-only-for-linters-only \
 	RECEIPT_KEY=only-for-linters-only-for-linters-only DATABASE_URL=postgresql:///linters
 
+# The pure tests fill the time in which the others wait. What they say comes at the end.
+define ALL_TESTS
+said=$$(mktemp); nice -n 10 $(MAKE) --no-print-directory coverage > $$said 2>&1 & pure=$$!; \
+	trap 'kill $$pure; wait; exit 130' INT TERM; \
+	$(PY) -m pytest -n 3 -m "not pure"; others=$$?; \
+	wait $$pure; pure=$$?; cat $$said; rm $$said; exit $$((others || pure))
+endef
+
 # The files of the tests marked as pure, which run once, with coverage.
 PURE_TESTS = $(shell grep -rl --include='test_*.py' '^pytestmark = pytest.mark.pure' tests)
 
@@ -21,8 +29,7 @@ up: .venv/.ready ## set everything up and run it
 	@exec $(PY) manage.py up
 
 test: .venv/.ready-dev ## run the tests (ARGS=tests/inference for some of them)
-	$(if $(ARGS),,$(MAKE) --no-print-directory coverage)
-	$(PY) -m pytest $(or $(ARGS),-n 3 -m "not pure")
+	$(if $(ARGS),$(PY) -m pytest $(ARGS),$(ALL_TESTS))
 
 fuzz-api: .venv/.ready-dev ## ask every operation of the API what schemathesis thinks of (QUESTIONS=60 EXAMPLES=3 SEED= SECONDS= ARGS="-k keys")
 	FUZZ_QUESTIONS=$(or $(QUESTIONS),60) FUZZ_EXAMPLES=$(or $(EXAMPLES),3) FUZZ_SEED=$(or $(SEED),0) FUZZ_SECONDS=$(or $(SECONDS),inf) \

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils import timezone
 
 from frontend import second_factor
 from tenants.models import Tenant, User
@@ -18,40 +19,44 @@ P = Permission
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the sidebar: a page by its URL name."""
+    """One line of a tenant's sidebar: a page by its URL name, in a group, with an icon."""
 
     page: str
     title: str
     needs: Permission
+    icon: str
+    group: str = ""
 
 
+OBSERVE, ACCESS, SERVE = "Observe", "Access", "Serve"
 TENANT = (
-    Entry("overview", "Overview", P.READ_TENANT),
-    Entry("playground", "Playground", P.USE_PLAYGROUND),
-    Entry("adapters", "Adapters", P.READ_ADAPTERS),
-    Entry("requests", "Requests", P.READ_OWN_USAGE),
-    Entry("usage", "Usage", P.READ_OWN_USAGE),
-    Entry("keys", "API keys", P.READ_KEYS),
-    Entry("limits", "Limits", P.READ_LIMITS),
-    Entry("members", "Members", P.READ_MEMBERS),
-    Entry("engines", "Engines", P.READ_ADAPTERS),
-    Entry("notifications", "Notifications", P.EDIT_TENANT),
-    Entry("audit", "Audit log", P.READ_AUDIT),
+    Entry("overview", "Overview", P.READ_TENANT, "house"),
+    Entry("playground", "Playground", P.USE_PLAYGROUND, "message-circle"),
+    Entry("adapters", "Adapters", P.READ_ADAPTERS, "layers"),
+    Entry("requests", "Requests", P.READ_OWN_USAGE, "list", OBSERVE),
+    Entry("usage", "Usage", P.READ_OWN_USAGE, "chart-column", OBSERVE),
+    Entry("engines", "Engines", P.READ_ADAPTERS, "server", OBSERVE),
+    Entry("keys", "API keys", P.READ_KEYS, "key-round", ACCESS),
+    Entry("limits", "Limits", P.READ_LIMITS, "gauge", ACCESS),
+    Entry("members", "Members", P.READ_MEMBERS, "users", ACCESS),
+    Entry("notifications", "Notifications", P.EDIT_TENANT, "triangle-alert", ACCESS),
+    Entry("audit", "Audit log", P.READ_AUDIT, "file-text", ACCESS),
 )
 OPERATOR = (
-    ("operate", "Overview"),
-    ("operate_tenants", "Tenants"),
-    ("operate_users", "Users"),
-    ("operate_requests", "Requests"),
-    ("operate_models", "Base models"),
-    ("operate_limits", "Default limits"),
-    ("operate_prices", "Prices"),
-    ("operate_engines", "Engines"),
-    ("operate_quarantine", "Quarantine"),
-    ("operate_notifications", "Notifications"),
-    ("operate_audit", "Audit log"),
+    ("operate", "Overview", "house", ""),
+    ("operate_tenants", "Tenants", "building-2", ""),
+    ("operate_users", "Users", "user-cog", ""),
+    ("operate_requests", "Requests", "list", OBSERVE),
+    ("operate_usage", "Usage", "chart-column", OBSERVE),
+    ("operate_engines", "Engines", "server", OBSERVE),
+    ("operate_notifications", "Notifications", "triangle-alert", OBSERVE),
+    ("operate_audit", "Audit log", "file-text", OBSERVE),
+    ("operate_models", "Base models", "box", SERVE),
+    ("operate_prices", "Prices", "tag", SERVE),
+    ("operate_limits", "Default limits", "sliders-horizontal", SERVE),
+    ("operate_quarantine", "Quarantine", "shield-alert", SERVE),
 )
-"""The installation's pages, by URL name; for operators."""
+"""The installation's pages: URL name, title, icon and group; for operators."""
 GO = {
     "overview": "o",
     "playground": "p",
@@ -68,6 +73,7 @@ GO = {
     "operate_tenants": "t",
     "operate_users": "w",
     "operate_requests": "q",
+    "operate_usage": "s",
     "operate_models": "b",
     "operate_limits": "d",
     "operate_prices": "c",
@@ -77,8 +83,12 @@ GO = {
     "operate_audit": "j",
 }
 """Keyboard shortcuts: the key to press after `g`, by URL name."""
+NO_MAIL = "gateway.mail.PrivateFiles"
+"""Where mails go that nobody gets."""
 MAX_CHOICES = 100
-"""Tenants in the switcher; operators find the others on the tenants page."""
+"""Tenants in the tenant menu; operators find the others on the tenants page."""
+SEARCHED_FROM = 8
+"""Tenants from which on the tenant menu has a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +97,45 @@ class Link:
     url: str
     current: bool
     key: str
+    icon: str
+    group: str
 
 
 def navigation(request: HttpRequest) -> dict[str, object]:
     """Context processor for the layout of every page."""
     user = getattr(request, "user", None)
     if not isinstance(user, User):
-        return {}
+        return page_facts()
     match = request.resolver_match
     here = ((match.url_name if match else "") or "").partition("-")[0]
     slug = match.kwargs.get("slug") if match else None
     caller = getattr(request, "caller", None) or (Caller.of_user(user, slug) if slug else None)
-    return {
-        "api_url": settings.API_URL,  # to which pages open their sockets
+    choices = list(Tenant.objects.visible_to(user).customers()[: MAX_CHOICES + 1])
+    return page_facts() | {
         "caller": caller,
         "lacks_second_factor": second_factor.is_missing(request),
         "tenant_links": list(tenant_links(caller, here)) if caller else [],
         "operator_links": list(operator_links(here)) if user.is_staff else [],
-        "tenant_choices": list(Tenant.objects.visible_to(user)[:MAX_CHOICES]),
+        "tenant_choices": choices[:MAX_CHOICES],
+        "more_tenants": len(choices) > MAX_CHOICES,
+        "tenants_searched": len(choices) >= SEARCHED_FROM,
+    }
+
+
+def page_facts() -> dict[str, object]:
+    """What every page is told of the installation."""
+    return {
+        "api_url": settings.API_URL,  # to which pages open their sockets
+        "currency": settings.CURRENCY.upper(),
+        "zone": timezone.get_current_timezone_name(),
+        "sends_mail": settings.EMAIL_BACKEND != NO_MAIL,
     }
 
 
 def operator_links(here: str = "") -> Iterator[Link]:
     """The installation's pages; `here` is the URL name of the current one."""
-    for page, title in OPERATOR:
-        yield Link(title, reverse(page), page == here, GO[page])
+    for page, title, icon, group in OPERATOR:
+        yield Link(title, reverse(page), page == here, GO[page], icon, group)
 
 
 def tenant_links(caller: Caller, here: str = "") -> Iterator[Link]:
@@ -119,4 +143,5 @@ def tenant_links(caller: Caller, here: str = "") -> Iterator[Link]:
     for entry in TENANT:
         if caller.may(entry.needs):
             url = reverse(entry.page, args=[caller.tenant.slug])
-            yield Link(entry.title, url, entry.page == here, GO[entry.page])
+            here_now = entry.page == here
+            yield Link(entry.title, url, here_now, GO[entry.page], entry.icon, entry.group)

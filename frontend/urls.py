@@ -29,6 +29,7 @@ from frontend.views.operate import limits as defaults
 from frontend.views.operate import overview as installation
 from frontend.views.operate import requests as all_requests
 from frontend.views.operate import tenants as all_tenants
+from frontend.views.operate import usage as all_usage
 from frontend.views.requests import request, requests
 
 ADAPTER = [
@@ -80,6 +81,8 @@ OPERATE: list[URLPattern | URLResolver] = [
         name="operate_users-second-factor",
     ),
     path("requests", all_requests.requests, name="operate_requests"),
+    path("usage", all_usage.usage, name="operate_usage"),
+    path("usage/csv", all_usage.export, name="operate_usage-export"),
     path("models", models.models, name="operate_models"),
     path("models/<int:pk>", models.model, name="operate_models-one"),
     path("models/<int:pk>/roll-out", rollouts.start, name="operate_rollouts-start"),

@@ -17,8 +17,9 @@ SECRET_LENGTH = 43
 KEY_FORM = re.compile(rf"lk_([A-Za-z0-9]{{{PREFIX_LENGTH}}})_[A-Za-z0-9]{{{SECRET_LENGTH}}}")
 ENGINE_FORM = re.compile(rf"le_([A-Za-z0-9]{{{PREFIX_LENGTH}}})_[A-Za-z0-9]{{{SECRET_LENGTH}}}")
 PLAYGROUND = "play-"
-"""Begins the prefix of a tenant's playground key. No text has such a prefix, so nobody can show
-that key: it only gives what the playground's users generate its own limits and line of usage."""
+"""Begins the prefixes of a tenant's playground key and of its members'. No text has such a prefix,
+so nobody can show these keys: they only give what is generated in the playground limits, and what
+each member generates a line of usage."""
 TOUCH_INTERVAL = timedelta(minutes=1)
 """`last_used_at` of a key is written at most this often."""
 INFERENCE = "inference"

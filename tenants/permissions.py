@@ -128,10 +128,16 @@ class Caller:
         if not self.may(permission):
             raise NotPermitted(f"You may not {permission.value}.", "insufficient_permissions")
 
+    @property
+    def sees_all_sums(self) -> bool:
+        """Whether its usage is the whole tenant's: also that of a viewer, who has no keys that
+        there could be sums of, and sees nothing of single requests."""
+        return self.may(Permission.READ_USAGE) or not self.may(Permission.EDIT_OWN_KEYS)
+
     def usage(self) -> UsageSumQuerySet:
         """The usage that it may see: the tenant's, or that of the keys which this person made."""
         found = UsageSum.objects.filter(tenant=self.tenant)
-        if self.may(Permission.READ_USAGE):
+        if self.sees_all_sums:
             return found
         return found.filter(key__in=self.tenant.keys.filter(created_by=self.user))
 

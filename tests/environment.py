@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import certifi
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
 from gateway.database import start_embedded  # noqa: E402
@@ -22,10 +24,16 @@ _var = tempfile.TemporaryDirectory(prefix="lorikeet-tests-", ignore_cleanup_erro
 VAR = Path(_var.name)
 POSTGRES = Path(os.environ.setdefault("LORIKEET_TESTS_POSTGRES", str(VAR / "postgres")))
 """The embedded server of the process that began the run; xdist's workers, its children, join it."""
+END_OF_ONE = "-----END CERTIFICATE-----\n"
+AUTHORITIES = VAR / "authorities.pem"
+"""One certificate authority of all that there are: no test asks anybody far away, and each client
+of httpx reads them all, for a twentieth of a second."""
+AUTHORITIES.write_text(Path(certifi.where()).read_text().partition(END_OF_ONE)[0] + END_OF_ONE)
 for name in ("REDIS_URL", "ADAPTER_S3_BUCKET", "MODEL", "DEBUG"):
     os.environ.pop(name, None)
 os.environ |= {
     "LORIKEET_VAR": str(VAR),
+    "SSL_CERT_FILE": str(AUTHORITIES),
     "SECRET_KEY": secrets.token_urlsafe(32),
     "KEY_PEPPER": secrets.token_urlsafe(32),
     "DISPATCH_KEY": secrets.token_urlsafe(32),

@@ -16,12 +16,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[1] / "frontend" / "static" / "vendor"
 LIST = FOLDER / "VENDOR.json"
+DRAWN = re.compile(r"<svg[^>]*>(.*)</svg>", re.DOTALL)
+"""What is inside an icon's file."""
 SOURCE_MAP = re.compile(rb"(?m)^\s*(//|/\*)[#@] sourceMappingURL=.*$\n?")
 """A map that isn't there: the manifest storage would fail on it."""
 
@@ -32,10 +34,19 @@ class Package:
 
     name: str
     version: str
-    files: dict[str, str]
+    files: dict[str, str] = field(default_factory=dict)
+    icons: tuple[str, ...] = ()
+    """Of its icons, those that become symbols of the one file SPRITE."""
 
 
+SPRITE = "icons.svg"
 LANGUAGES = ("bash", "javascript", "json", "python", "sql", "xml")
+ICONS = (
+    "arrow-left", "book-open", "box", "building-2", "chart-column", "check", "chevron-down",
+    "chevrons-up-down", "code", "file-text", "gauge", "house", "key-round", "layers", "list",
+    "menu", "message-circle", "plus", "search", "server", "shield-alert", "sliders-horizontal",
+    "tag", "triangle-alert", "user-cog", "users", "x",
+)  # fmt: skip
 PACKAGES = [
     Package("htmx.org", "2.0.11", {"dist/htmx.min.js": "htmx.js"}),
     Package(
@@ -54,6 +65,7 @@ PACKAGES = [
         "5.3.0",
         {"files/inter-latin-wght-normal.woff2": "inter-latin.woff2"},
     ),
+    Package("lucide-static", "1.62.0", icons=ICONS),
 ]
 
 
@@ -83,16 +95,31 @@ def fetch(package: Package) -> list[dict[str, Any]]:
         about = json.loads((root / "package.json").read_text())
         licence = next(file for file in sorted(root.iterdir()) if file.stem.upper() == "LICENSE")
         taken = package.files | {licence.name: f"licences/{package.name.strip('@')}.txt"}
+        files = {target: _content(root / source) for source, target in taken.items()}
+        if package.icons:
+            files[SPRITE] = _sprite(root / "icons", package.icons)
         return [
-            _take(root / source, target, package, about["license"])
-            for source, target in taken.items()
+            _write(target, content, package, about["license"]) for target, content in files.items()
         ]
 
 
-def _take(source: Path, target: str, package: Package, licence: str) -> dict[str, Any]:
+def _content(source: Path) -> bytes:
     content = source.read_bytes()
-    if source.suffix in (".js", ".css"):
-        content = SOURCE_MAP.sub(b"", content)
+    return SOURCE_MAP.sub(b"", content) if source.suffix in (".js", ".css") else content
+
+
+def _sprite(folder: Path, names: tuple[str, ...]) -> bytes:
+    """The icons as symbols of one file; how they are drawn is the page's style."""
+    symbols = ""
+    for name in names:
+        drawn = DRAWN.search((folder / f"{name}.svg").read_text())
+        assert drawn is not None, name
+        inside = " ".join(drawn[1].split())
+        symbols += f'<symbol id="{name}" viewBox="0 0 24 24">{inside}</symbol>\n'
+    return f'<svg xmlns="http://www.w3.org/2000/svg">\n{symbols}</svg>\n'.encode()
+
+
+def _write(target: str, content: bytes, package: Package, licence: str) -> dict[str, Any]:
     file = FOLDER / target
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)

@@ -63,9 +63,10 @@ def label_of(owner: Owner, id: str) -> str:
 
 
 class Grants(Protocol):
-    """Looks up a tenant's playground grant; see `tenants.directory.cached.CachedDirectory`."""
+    """Looks up a user's grant in a tenant's playground; see
+    `tenants.directory.cached.CachedDirectory`."""
 
-    async def playground(self, tenant_id: int) -> Grant: ...
+    async def playground(self, tenant_id: int, user_id: int) -> Grant: ...
 
 
 class Answer:
@@ -266,7 +267,8 @@ class Playground:
         engine has it and no gateway."""
         call = answer.call = None if start is None else self._call_of(start)
         with timed(answer.span, "authenticate"):
-            grant = answer.grant = await self._grants.playground(answer.owner[1])
+            user_id, tenant_id = answer.owner
+            grant = answer.grant = await self._grants.playground(tenant_id, user_id)
         label, within_s = label_of(answer.owner, answer.id), 0.0
         if call is None:
             answer.enter("moving")

@@ -1,81 +1,40 @@
-"""Formatting of figures, and the console's components."""
+"""The console's components, and its forms of figures and times (`frontend.formats`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
-from decimal import Decimal
 from typing import Any
 
 from django import template
 from django.template import Context
 from django.template.defaulttags import CsrfTokenNode
+from django.templatetags.static import static
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString, mark_safe
-from django.utils.timesince import timesince, timeuntil
 
+from frontend import formats
+from frontend.causes import cause
 from frontend.live.topics import TOPICS
-from inference.grants import MICRO, PICO
 
 register = template.Library()
 
-NARROW_SPACE = "\u202f"
-
-
-@register.filter
-def number(value: int | None) -> str:
-    """A count with thousands separators."""
-    return "\u2013" if value is None else f"{value:,}".replace(",", NARROW_SPACE)
-
-
-@register.filter
-def money(pico: Any) -> str:
-    """A cost in pico-units: two decimal places, more if it is below a cent."""
-    units = int(pico or 0) / PICO
-    if units == 0:
-        return "0.00"
-    return f"{units:,.2f}".replace(",", NARROW_SPACE) if units >= 0.01 else f"{units:.6f}"
-
-
-@register.filter
-def price(micro: int) -> str:
-    """A price in micro-units per million tokens, exact, with at least two decimal places."""
-    whole, _, part = f"{micro / Decimal(MICRO):f}".partition(".")
-    return f"{int(whole):,}".replace(",", NARROW_SPACE) + "." + part.rstrip("0").ljust(2, "0")
-
-
-@register.filter
-def percent(share: float | None) -> str:
-    """A share from 0 to 1 as a percentage."""
-    return "\u2013" if share is None else f"{share:.0%}"
-
-
-@register.filter
-def duration(seconds: float | None) -> str:
-    """A duration, to about three significant figures."""
-    if seconds is None:
-        return "\u2013"
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.2f} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
-    if seconds < 99.95:
-        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s"
-
-
-@register.filter
-def ago(at: datetime | None) -> SafeString | str:
-    """A point in time in relative words, with the exact time as the title."""
-    if at is None:
-        return "never"
-    past = at <= timezone.now()
-    # Only the largest unit, without timesince's non-breaking spaces.
-    said = (timesince(at) if past else timeuntil(at)).split(",")[0].replace("\xa0", " ")
-    text = (f"{said} ago" if past else f"in {said}") if said != "0 minutes" else "just now"
-    return format_html('<time datetime="{}">{}</time>', at.isoformat(), text)
+for _form in (
+    formats.number,
+    formats.money,
+    formats.exact_money,
+    formats.price,
+    formats.percent,
+    formats.duration,
+    formats.day,
+    formats.moment,
+    formats.second,
+    formats.clock,
+    formats.ago,
+):
+    register.filter(_form)
+register.filter(cause)
 
 
 STATES = {
@@ -135,6 +94,15 @@ def live(
     src = reverse(f"live-{topic}", args=[tenant]) if caller else reverse(f"operate_live-{topic}")
     query = query or urlencode({name: value for name, value in given.items() if value})
     return found + format_html(' src="{}"', f"{src}?{query}" if query else src)
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """One of the vendored icons, as decoration: the text beside it says what it is."""
+    sprite = static("vendor/icons.svg")
+    return format_html(
+        '<svg class="icon" aria-hidden="true"><use href="{}#{}"/></svg>', sprite, name
+    )
 
 
 @register.simple_tag

@@ -87,6 +87,6 @@ def _tenants(user: User, words: str) -> Iterator[Found]:
     if not words:
         return
     named = Q(name__icontains=words) | Q(slug__icontains=words)
-    for tenant in Tenant.objects.visible_to(user).filter(named).order_by("name")[:MOST]:
+    for tenant in Tenant.objects.visible_to(user).customers().filter(named).order_by("name")[:MOST]:
         url = reverse("overview", args=[tenant.slug])
         yield {"kind": "Tenant", "title": tenant.name, "url": url}

@@ -11,17 +11,16 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from django.conf import settings
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 
-from frontend.templatetags.lorikeet import duration, money, number
+from frontend.formats import duration, money, number
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.models import RequestHour, RequestMinute, TotalHour, TotalMinute
 from tenants.models.outcomes import EPOCH
-from tenants.permissions import Caller, Permission
+from tenants.permissions import Caller
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WIDTH, HEIGHT = 120, 28
@@ -140,7 +139,7 @@ def chosen(request: HttpRequest) -> Period:
 def of_tenant(caller: Caller, period: Period, now: datetime | None = None) -> dict[str, Any]:
     """Context of the strip: of the whole tenant, or of the caller's own keys."""
     tenant, rows = caller.tenant, RequestMinute if period.minutely else RequestHour
-    if caller.may(Permission.READ_USAGE):
+    if caller.sees_all_sums:
         totals = TotalMinute if period.minutely else TotalHour
         found: Any = totals.objects.filter(tenant=tenant)
     else:
@@ -185,7 +184,6 @@ def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> lis
     steps = [by_step.get(at) for at in window.steps()]
     now = Met(row for row in rows if row["start"] >= window.start)
     before = Met(row for row in rows if row["start"] < window.start)
-    currency = settings.CURRENCY.upper()
     p95, p50 = now.ttft_s(0.95), now.ttft_s(0.5)
     slow = requests if p95 is None else f"{requests}&{urlencode({'ttft': f'{p95:.3g}'})}"
     return [
@@ -232,7 +230,7 @@ def strip(window: Window, rows: Sequence[Row], requests: str, usage: str) -> lis
         Figure(
             "Spend",
             money(now.cost),
-            currency,
+            "",
             growth(now.cost, before.cost * window.passed),
             "",
             "",
@@ -256,7 +254,7 @@ def growth(now: float | None, before: float | None) -> str:
     if now is None:
         return "nothing now"
     percent = round((now - before) * 100 / before)
-    return _signed(percent, f"{abs(percent):,d}%".replace(",", "\u202f"))
+    return _signed(percent, f"{abs(percent):,d}%")
 
 
 def points(now: float | None, before: float | None) -> str:

@@ -11,16 +11,27 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_POST
 
+from frontend import shown_once
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import tenant_page
 from frontend.views.limits import LimitsForm
-from tenants.models import ApiKey, BaseModel, Lane, LimitScope, LimitSet, Scope, Tenant, User
+from tenants.models import (
+    ApiKey,
+    BaseModel,
+    Lane,
+    LimitScope,
+    LimitSet,
+    Scope,
+    State,
+    Tenant,
+    User,
+)
 from tenants.permissions import Caller, Permission
 
 EXPIRES_SOON = timedelta(days=14)
@@ -62,7 +73,8 @@ class ModelNames(forms.CharField):
 def _models_field(tenant: Tenant) -> forms.Field:
     """The models to which a key may be restricted: choices if there are few, else a text field."""
     told: dict[str, Any] = {"required": False, "label": "Only these models"}
-    names = list(tenant.adapters.values_list("name", flat=True)[: MAX_CHOICES + 1])
+    usable = tenant.adapters.filter(versions__state=State.READY).distinct()
+    names = list(usable.values_list("name", flat=True)[: MAX_CHOICES + 1])
     if len(names) > MAX_CHOICES:
         return ModelNames(
             tenant, help_text="Names separated by spaces; empty: all of the tenant's.", **told
@@ -115,7 +127,7 @@ class KeyForm(forms.Form):
 @never_cache
 @tenant_page(Permission.READ_KEYS)
 def keys(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """The list; POST creates a key and shows its text, only this once."""
+    """The list; POST creates a key, whose text the list then shows once."""
     if request.method != "POST":
         return _list(request, caller, KeyForm(caller), _limits_form(caller))
     caller.require(Permission.EDIT_OWN_KEYS)
@@ -126,7 +138,7 @@ def keys(request: HttpRequest, caller: Caller) -> HttpResponse:
         key, secret = form.issue(caller)
         if limits is not None and limits.has_changed():
             LimitScope(caller.tenant, key=key).store(LimitSet.Author.TENANT, limits.cleaned_data)
-    return _list(request, caller, KeyForm(caller), _limits_form(caller), secret)
+    return shown_once.redirect(request, reverse("keys", args=[caller.tenant.slug]), secret)
 
 
 def _limits_form(caller: Caller, data: Any = None) -> LimitsForm | None:
@@ -146,26 +158,19 @@ def revoke(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     return redirect("keys", caller.tenant.slug)
 
 
-@never_cache
-@require_http_methods(["GET", "POST"])
+@require_POST
 @tenant_page(Permission.EDIT_OWN_KEYS)
 def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Create a key like this one; the old one expires after the overlap."""
-    if request.method == "GET":  # links of the list in the response to POST lead here
-        return redirect(f"{reverse('keys', args=[caller.tenant.slug])}?{request.GET.urlencode()}")
     old = _mine(caller, pk)
     overlap = request.POST.get("overlap", "1")
     days = int(overlap) if overlap in OVERLAPS else 1
     _, secret = old.rotate(timedelta(days=days), by=caller.user)
-    return _list(request, caller, KeyForm(caller), _limits_form(caller), secret)
+    return shown_once.redirect(request, reverse("keys", args=[caller.tenant.slug]), secret)
 
 
 def _list(
-    request: HttpRequest,
-    caller: Caller,
-    form: KeyForm,
-    limits: LimitsForm | None,
-    secret: str = "",
+    request: HttpRequest, caller: Caller, form: KeyForm, limits: LimitsForm | None
 ) -> HttpResponse:
     found = ApiKey.objects.with_text().filter(tenant=caller.tenant).select_related("created_by")
     if words := words_of(request):
@@ -182,11 +187,10 @@ def _list(
         "form": form,
         "limits_form": limits,
         "refused": refused,
-        "secret": secret,
         "overlaps": OVERLAPS,
         "may_create": caller.may(Permission.EDIT_OWN_KEYS) and bool(caller.key_scopes),
     }
-    return render(request, "keys.html", context, status=422 if refused else 200)
+    return shown_once.render(request, "keys.html", context, status=422 if refused else 200)
 
 
 def _state(key: ApiKey, now: Any) -> str:

@@ -17,9 +17,9 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 
+from frontend.formats import entered, money, number, price
 from frontend.lists import MAX_DIGITS, words_of
 from frontend.pages import tenant_page
-from frontend.templatetags.lorikeet import money, number, price
 from inference.grants import MICRO
 from tenants.limits import ceilings, consumption
 from tenants.limits.ceilings import Figures, Sets
@@ -91,7 +91,7 @@ def limits(request: HttpRequest, caller: Caller) -> HttpResponse:
 @tenant_page(Permission.READ_LIMITS)
 def of_key(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """The limits of one key."""
-    key = get_object_or_404(caller.tenant.keys, pk=pk)
+    key = get_object_or_404(caller.tenant.keys.with_limits(), pk=pk)
     where = reverse("limits-key", args=[caller.tenant.slug, pk])
     return _page(request, caller, LimitScope(caller.tenant, key=key), where)
 
@@ -144,7 +144,7 @@ def scope_of(tenant: Tenant, query: str) -> LimitScope | None:
     """The tenant's scope that a live request names; None if it does not exist."""
     kind, _, name = query.partition(":")
     if kind == "key" and name.isdecimal() and len(name) <= MAX_DIGITS:
-        key = tenant.keys.filter(pk=int(name)).first()
+        key = tenant.keys.with_limits().filter(pk=int(name)).first()
         return LimitScope(tenant, key=key) if key else None
     if kind == "adapter":
         adapter = tenant.adapters.filter(name=name).first()
@@ -183,7 +183,6 @@ def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
     return {
         "scope": scope,
         "lines": lines_of(scope, sets, ceiling, used),
-        "currency": settings.CURRENCY.upper(),
     }
 
 
@@ -199,7 +198,7 @@ def lines_of(
             shown(kind, in_force[name]),
             shown(kind, own.get(name)),
             shown(kind, ceiling[name]),
-            _used(kind, used.get(name)),
+            used_of(kind, used.get(name)),
             used.get(name),
             in_force[name],
             _ceiling_by(scope, sets, name) if ceiling[name] is not None else "",
@@ -222,7 +221,7 @@ def _ceiling_by(scope: LimitScope, sets: Sets, name: str) -> str:
 def _others(request: HttpRequest, caller: Caller) -> dict[str, Any]:
     """The tenant's keys and adapters, those with limits of their own first."""
     words = words_of(request)
-    keys = _having(caller.tenant.keys.filter(revoked_at=None), "key", words)
+    keys = _having(caller.tenant.keys.with_limits().filter(revoked_at=None), "key", words)
     adapters = _having(caller.tenant.adapters.all(), "adapter", words)
     return {"keys": keys, "adapters": adapters, "words": words}
 
@@ -239,14 +238,16 @@ def shown(kind: Kind, value: int | None) -> str:
     return price(value) if kind.is_money and value is not None else number(value)
 
 
-def _used(kind: Kind, value: int | None) -> str:
+def used_of(kind: Kind, value: int | None) -> str:
     """Format a usage; unlike in a limit, money is rounded."""
     return money(value * MICRO) if kind.is_money and value is not None else shown(kind, value)
 
 
 def _entered(kind: Kind, value: int | None) -> str | None:
     """A stored limit as the value of its form field."""
-    return None if value is None else shown(kind, value).replace("\u202f", "")
+    if value is None:
+        return None
+    return entered(value) if kind.is_money else str(value)
 
 
 def _stored(kind: Kind, value: Decimal | int | None) -> int | None:

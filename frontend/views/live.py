@@ -42,7 +42,7 @@ def engines(request: HttpRequest, caller: Caller) -> Shown:
 
 
 def steps(request: HttpRequest, caller: Caller) -> Shown:
-    found = overview_page.steps(overview_page.progress(caller.tenant))
+    found = overview_page.steps(overview_page.progress(caller.tenant), caller)
     return "overview_steps.html", {"steps": found, "slug": caller.tenant.slug}
 
 

@@ -7,11 +7,12 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
+from frontend import shown_once
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import refusals_told, tenant_page
 from tenants.models import Invitation, Membership, Role, User
@@ -49,15 +50,16 @@ class InviteForm(RoleForm):
 @never_cache
 @tenant_page(Permission.READ_MEMBERS)
 def members(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """The list; POST creates an invitation and shows its link, only this once."""
-    form, link = InviteForm(caller), ""
+    """The list; POST creates an invitation, whose link the list then shows once."""
+    form = InviteForm(caller)
     if request.method == "POST":
         caller.require(Permission.EDIT_MEMBERS)
         form = InviteForm(caller, request.POST)
         if form.is_valid():
             with refusals_told(request):
-                link, form = _invite(request, caller, form), InviteForm(caller)
-    return _list(request, caller, form, link)
+                link = _invite(request, caller, form)
+                return shown_once.redirect(request, request.path, link)
+    return _list(request, caller, form)
 
 
 @require_POST
@@ -120,7 +122,7 @@ def _invite(request: HttpRequest, caller: Caller, form: InviteForm) -> str:
     return request.build_absolute_uri(reverse("invitation", args=[token]))
 
 
-def _list(request: HttpRequest, caller: Caller, form: InviteForm, link: str) -> HttpResponse:
+def _list(request: HttpRequest, caller: Caller, form: InviteForm) -> HttpResponse:
     found = caller.tenant.memberships.select_related("user")
     if words := words_of(request):
         found = found.filter(user__username__icontains=words)
@@ -136,9 +138,8 @@ def _list(request: HttpRequest, caller: Caller, form: InviteForm, link: str) -> 
         "roles": _roles_of(caller),
         "may_edit": may_edit,
         "form": form,
-        "link": link,
     }
-    return render(request, "members.html", context, status=422 if form.errors else 200)
+    return shown_once.render(request, "members.html", context, status=422 if form.errors else 200)
 
 
 def _invitations(caller: Caller) -> list[tuple[Invitation, bool]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,10 +13,11 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 
+from frontend.formats import utc
 from frontend.pages import tenant_page
 from frontend.views import health
 from frontend.views.keys import EXPIRES_SOON
-from frontend.views.limits import shown
+from frontend.views.limits import shown, used_of
 from frontend.views.requests.request import limit_words
 from frontend.views.usage import added_up
 from inference.grants import MICRO
@@ -58,6 +59,8 @@ class Step:
     text: str
     page: str = ""
     action: str = ""
+    needs: Permission | None = None
+    """What the action takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +80,24 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     done; how to send a request."""
     now = timezone.now()
     found = progress(caller.tenant)
+    used = Used.since_month_began(caller, now)
     context: dict[str, Any] = {
-        "steps": steps(found),
-        "currency": settings.CURRENCY.upper(),
+        "steps": steps(found, caller),
+        "day": used.day,
+        "month": used.month,
+        "own": not caller.sees_all_sums,
+        "may_create": caller.may(Permission.EDIT_OWN_KEYS),
+        "may_limit": caller.may(Permission.EDIT_LIMITS),
         "model": found.live_adapter or found.base_model or "your-model",
         "base_url": f"{settings.API_URL}/v1",
         "expiring": _expiring(caller, now) if caller.may(Permission.EDIT_OWN_KEYS) else [],
     }
     context["done"] = all(step.done for step in context["steps"])
-    whole = caller.may(Permission.READ_USAGE)
-    if whole or caller.may(Permission.EDIT_OWN_KEYS):
-        used = Used.since_month_began(caller, now)
-        context |= {"day": used.day, "month": used.month, "own": not whole}
-        context |= health.of_tenant(caller, health.chosen(request), now)
-        context["periods"] = health.PERIODS.values()
-    if whole:
+    context |= health.of_tenant(caller, health.chosen(request), now)
+    context["periods"] = health.PERIODS.values()
+    if caller.sees_all_sums:
         context["budgets"] = budgets(caller.tenant, used, now)
+    if caller.may(Permission.READ_USAGE):
         context["failures"] = failures(caller.tenant, now)
     return render(request, "overview.html", context)
 
@@ -117,14 +122,12 @@ class Used:
 def budgets(tenant: Tenant, used: Used, now: datetime) -> list[Budget]:
     """The tenant's budgets in force, and how long each will last."""
     in_force = ceilings.in_force(LimitScope(tenant).sets())
-    currency = settings.CURRENCY.upper()
     found = []
     for kind in BUDGETS:
         if (limit := in_force[kind.name]) is None:
             continue
         amount = _amount(used.today if kind.window == "day" else used.month, kind)
-        unit = f" {currency}" if kind.is_money else ""
-        text = f"{shown(kind, amount)} of {shown(kind, limit)}{unit}"
+        text = f"{used_of(kind, amount)} of {shown(kind, limit)}"
         pace = _amount(used.day, kind) / DAY.total_seconds()
         until = outlook(limit - amount, pace, now, _renewal(kind.window, now))
         found.append(Budget(kind.label, amount, limit, text, until))
@@ -147,14 +150,14 @@ def _renewal(period: str, now: datetime) -> datetime:
 def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
     """When the rest will be used up at the current rate."""
     if left <= 0:
-        return f"Used up: requests are refused until {renews:%-d %B %H:%M} UTC."
+        return f"Used up: requests are refused until {utc(renews)}."
     if not per_s:
         return "Nothing was used in the last 24 hours."
     lasts_s = left / per_s
     if lasts_s >= (renews - now).total_seconds():
         return "Lasts until it renews, at the pace of the last 24 hours."
     end = now + timedelta(seconds=lasts_s)
-    return f"Used up on {end:%-d %B} at {end:%H:%M} UTC, at the pace of the last 24 hours."
+    return f"Used up on {utc(end)}, at the pace of the last 24 hours."
 
 
 def failures(tenant: Tenant | None, now: datetime) -> list[dict[str, Any]]:
@@ -192,8 +195,16 @@ def progress(tenant: Tenant) -> Any:
     ).get(pk=tenant.pk)
 
 
-def steps(found: Any) -> list[Step]:
-    """The first steps of a new tenant, in order; each turns green by itself."""
+def steps(found: Any, caller: Caller) -> list[Step]:
+    """The first steps of a new tenant, in order, each with its action if the caller may do it; each
+    turns green by itself."""
+    return [
+        step if step.needs is None or caller.may(step.needs) else replace(step, page="")
+        for step in _steps(found)
+    ]
+
+
+def _steps(found: Any) -> list[Step]:
     return [
         Step(
             "An engine is connected",
@@ -206,6 +217,7 @@ def steps(found: Any) -> list[Step]:
             "Upload what PEFT's save_pretrained wrote. It is checked and tried before it serves.",
             "adapters",
             "Upload one",
+            Permission.EDIT_ADAPTERS,
         ),
         Step(
             "There is an API key",
@@ -213,10 +225,11 @@ def steps(found: Any) -> list[Step]:
             "Programs show it to call your models. Its text is shown once.",
             "keys",
             "Create a key",
+            Permission.EDIT_OWN_KEYS,
         ),
         Step(
             "The first request was answered",
             found.has_usage,
-            "Send one with the snippet below.",
+            "Send one with an API key.",
         ),
     ]

@@ -43,7 +43,6 @@ def show(
         "model": request.GET.get("model") or next(iter(names), ""),
         "other": next(iter(bases), ""),
         "base_url": f"{settings.API_URL}/v1",
-        "currency": settings.CURRENCY.upper(),
         "kept": kept,
         "panes": json.loads(kept.panes) if kept else None,
         "link": _link(request, caller, kept),

@@ -51,14 +51,14 @@ def ticket(request: HttpRequest) -> JsonResponse:
 
 
 def playground(request: HttpRequest, user: User, slug: str) -> Ticket:
-    """A ticket to use the playground. Creates the key to which it is billed if there is none, and
-    logs an operator's visit."""
+    """A ticket to use the playground. Creates the key to which this person's use is billed if there
+    is none, and logs an operator's visit."""
     caller = _caller(user, slug)
     caller.require(Permission.USE_PLAYGROUND)
     actor = actor_of(request)
     assert actor is not None
     with acting(actor):
-        ApiKey.objects.open_playground(caller.tenant)
+        ApiKey.objects.playground_of(user, caller.tenant)
     if caller.role is None:
         AuditEntry.objects.note(actor, caller.tenant, "used playground", slug)
     return _of_tenant(tickets.PLAYGROUND, caller)

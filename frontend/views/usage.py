@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
-from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db.models import F, Q, QuerySet, Sum
 from django.db.models.expressions import CombinedExpression
@@ -18,8 +18,8 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from frontend.formats import money, number
 from frontend.pages import tenant_page
-from frontend.templatetags.lorikeet import money, number
 from frontend.times import Day, midnight
 from inference.grants import PICO
 from tenants.billing.months import day_start, month_end, month_start
@@ -48,7 +48,7 @@ MAX_ROWS = 50
 BASE = "base models"
 """Label for usage without an adapter."""
 NOBODY = "no member"
-"""Label for keys without a member: the playground's, and those of people who left."""
+"""Label for keys that programs of the platform or the API made, and of accounts that are gone."""
 OTHER = "Other"
 LOOKS = (
     ("c1", "none"),
@@ -70,8 +70,18 @@ class UsageForm(forms.Form):
     period = forms.ChoiceField(required=False, choices=list(PERIODS.items()))
     first = Day(required=False, label="From")
     last = Day(required=False, label="To")
-    by = forms.ChoiceField(required=False, choices=list(BY.items()), label="Stacked by")
+    by = forms.ChoiceField(required=False, label="Stacked by")
     show = forms.ChoiceField(required=False, choices=list(SHOW.items()))
+
+    def __init__(self, data: Any, by: Mapping[str, str]) -> None:
+        super().__init__(data)
+        self.groups = by
+        self.fields["by"].choices = list(by.items())  # type: ignore[attr-defined]
+
+    def question(self, now: datetime) -> Question:
+        """What is asked; the default if the form is invalid."""
+        usual = next(iter(self.groups))
+        return Question.of(self.cleaned_data if self.is_valid() else {}, now, usual)
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = self.cleaned_data
@@ -109,12 +119,12 @@ class Question:
     show: str
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], now: datetime) -> Question:
-        """The period and grouping of a form; the default if the form is invalid."""
+    def of(cls, given: Mapping[str, Any], now: datetime, usual: str = "adapter") -> Question:
+        """The period and grouping that are given; by default by the `usual` group."""
         period = given.get("period") or "7d"
         start, end = _bounds(period, given, now)
         until = month_end(now) if end > now else end
-        by, show = given.get("by") or "adapter", given.get("show") or "tokens"
+        by, show = given.get("by") or usual, given.get("show") or "tokens"
         return cls(period, start, end, until, by, show)
 
     @property
@@ -217,14 +227,32 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
 
     Of the whole tenant or of the caller's own keys, depending on permissions.
     """
-    form = UsageForm(request.GET)
-    asked = Question.of(form.cleaned_data if form.is_valid() else {}, timezone.now())
-    used = caller.usage()
+    form, used = UsageForm(request.GET, BY), caller.usage()
+    asked = form.question(timezone.now())
+    context = {
+        "own": not caller.sees_all_sums,
+        "may_create": caller.may(Permission.EDIT_OWN_KEYS),
+        "csv": _csv(asked, caller.tenant),
+    }
+    return page(request, form, asked, used, partial(_names, caller.tenant), context)
+
+
+def page(
+    request: HttpRequest,
+    form: UsageForm,
+    asked: Question,
+    used: UsageSumQuerySet,
+    name_all: Callable[[str, Sequence[Any]], Mapping[Any, str]],
+    context: Mapping[str, Any],
+    template: str = "usage.html",
+) -> HttpResponse:
+    """The page of this usage; `name_all` names the groups of a kind."""
     rows = groups(asked, used)
     buckets = stacks(asked, used, rows[:MAX_SERIES])
     total = added_up(buckets.values())
-    names = _names(asked, caller.tenant, rows)
+    names = name_all(asked.by, [row[asked.by] for row in rows])
     context = {
+        **context,
         "form": form,
         "asked": asked,
         "periods": [(asked.query(period=name), text, name) for name, text in PERIODS.items()],
@@ -232,14 +260,12 @@ def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
         "chart": chart(asked, buckets, rows, names) if rows else None,
         "rows": [(names[row[asked.by]], row) for row in rows],
         "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
-        "own": not caller.may(Permission.READ_USAGE),
         "ever": bool(rows) or used.exists(),
-        "by_title": BY[asked.by],
+        "by_title": form.groups[asked.by],
         "show_title": SHOW[asked.show],
-        "currency": settings.CURRENCY.upper(),
-        "csv": _csv(asked, caller.tenant),
     }
-    return render(request, "usage.html", context, status=422 if form.errors else 200)
+    with timezone.override(UTC):  # its days are the bill's
+        return render(request, template, context, status=422 if form.errors else 200)
 
 
 def added_up(rows: Iterable[Row]) -> dict[str, int]:
@@ -285,7 +311,7 @@ def stats(now: Row, before: Row) -> list[Stat]:
         "uncached_tokens": "Uncached prompt tokens",
         "cached_tokens": "Cached prompt tokens",
         "completion_tokens": "Output tokens",
-        "cost": f"Cost, {settings.CURRENCY.upper()}",
+        "cost": "Cost",
     }
     return [
         Stat(
@@ -304,7 +330,7 @@ def change(now: int, before: int) -> str:
     if before == 0:
         return "nothing before"
     percent = round((now - before) * 100 / before)
-    return f"{percent:+,d} % on the period before".replace("-", "\u2212").replace(",", "\u202f")
+    return f"{percent:+,d} % on the period before".replace("-", "\u2212")
 
 
 def chart(
@@ -338,13 +364,12 @@ def _cell(asked: Question, value: int) -> Cell:
     return Cell(value / PICO if asked.show == "cost" else value, asked.text(value))
 
 
-def _names(asked: Question, tenant: Tenant, rows: Sequence[Row]) -> dict[Any, str]:
+def _names(tenant: Tenant, by: str, found: Sequence[Any]) -> Mapping[Any, str]:
     """Display names of the groups."""
-    found = [row[asked.by] for row in rows]
-    if asked.by == "member":
+    if by == "member":
         members = User.objects.in_bulk(found)
         return {pk: members[pk].username if pk in members else NOBODY for pk in found}
-    if asked.by != "key":
+    if by != "key":
         return {one: one or BASE for one in found}
     known = dict(tenant.keys.filter(pk__in=found).values_list("pk", "name"))
     return {pk: known.get(pk, f"key {pk}, deleted") for pk in found}

@@ -35,7 +35,7 @@ from tenants.directory.invalidating_cache import FRESH_S, InvalidatingCache, Tag
 from tenants.directory.notices import Notice
 from tenants.directory.outage import Outage
 from tenants.directory.reader import EngineRow, KeyRow, Reader
-from tenants.naming import INFERENCE, TOUCH_INTERVAL, hmac_of, playground_prefix, prefix_of
+from tenants.naming import INFERENCE, PLAYGROUND, TOUCH_INTERVAL, hmac_of, prefix_of
 
 log = structlog.get_logger(__name__)
 K = TypeVar("K", bound=Hashable)
@@ -69,9 +69,13 @@ class KnownKey:
     tenant_id: int
     verdict: Grant | InvalidApiKey
     touched_at: float = float("-inf")
+    limited_by: int | None = None
+    """The key that has its limits, if not itself."""
 
     def tags(self) -> list[Tag]:
         tags: list[Tag] = [("key", self.id), ("tenant", self.tenant_id)]
+        if self.limited_by is not None:
+            tags.append(("key", self.limited_by))
         if isinstance(self.verdict, Grant) and INFERENCE in self.verdict.scopes:
             tags.append(("infers", self.id))
         return tags
@@ -191,18 +195,17 @@ class CachedDirectory:
         self._note_use(known, grant)
         return grant
 
-    async def playground(self, tenant_id: int) -> Grant:
-        """The grant of a tenant's playground; the caller has authenticated the user.
+    async def playground(self, tenant_id: int, user_id: int) -> Grant:
+        """The grant of a user in a tenant's playground; the caller has authenticated the user.
 
         Raises:
             InvalidApiKey: nobody has used it yet, it was revoked, or the tenant is suspended.
             Unavailable: as `authenticate`.
         """
-        prefix = playground_prefix(tenant_id)
         known = await self._get(
             self._keys,
-            prefix.encode(),
-            load=lambda: self._find_playground(prefix),
+            f"{PLAYGROUND}{tenant_id}/{user_id}".encode(),
+            load=lambda: self._find_playground(tenant_id, user_id),
             tags=KnownKey.tags,
         )
         grant = admit(known.verdict, time.time())
@@ -281,11 +284,11 @@ class CachedDirectory:
             self._unknown.put(reading, digest, stranger, until=time.monotonic() + UNKNOWN_S)
         raise stranger.refused()
 
-    async def _find_playground(self, prefix: str) -> KnownKey:
-        row = await self._reader.key(prefix)
+    async def _find_playground(self, tenant_id: int, user_id: int) -> KnownKey:
+        row = await self._reader.playground_key(tenant_id, user_id)
         if row is None:
-            raise InvalidApiKey("The playground of this tenant was not opened yet.")
-        return KnownKey(row.id, row.tenant_id, row.verdict())
+            raise InvalidApiKey("You have not opened the playground of this tenant yet.")
+        return KnownKey(row.id, row.tenant_id, row.verdict(), limited_by=row.origin_id)
 
     async def _require_current(self, grant: Grant) -> None:
         require_inference(grant)

@@ -19,7 +19,7 @@ from tenants.directory.catalogue import (
 )
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
-from tenants.naming import ACTIVE, TOUCH_INTERVAL, cache_salt
+from tenants.naming import ACTIVE, PLAYGROUND, TOUCH_INTERVAL, cache_salt
 
 KEY = """
 SELECT k.id, k.tenant_id, t.slug AS tenant, t.status, t.weight, t.cache_secret, k.name, k.prefix,
@@ -32,10 +32,17 @@ LIMITS = """,
         WHERE (l.tenant_id = k.tenant_id OR l.tenant_id IS NULL)
           AND l.key_id IS NULL AND l.adapter_id IS NULL) AS tenant_limits,
        (SELECT jsonb_object_agg(l.author, to_jsonb(l))
-        FROM tenants_limitset l WHERE l.key_id = k.id) AS key_limits
+        FROM tenants_limitset l WHERE l.key_id = {limited}) AS key_limits
 """
 OF_TENANTS = "FROM tenants_apikey k JOIN tenants_tenant t ON t.id = k.tenant_id\n"
-KEY_BY_PREFIX = KEY + LIMITS + OF_TENANTS + "WHERE k.prefix = %s"
+KEY_BY_PREFIX = KEY + LIMITS.format(limited="k.id") + OF_TENANTS + "WHERE k.prefix = %s"
+# Members' keys for the playground have the limits of the tenant's one, all together.
+PLAYGROUND_KEY = (
+    KEY
+    + LIMITS.format(limited="k.origin_id")
+    + OF_TENANTS
+    + f"WHERE k.tenant_id = %s AND k.created_by_id = %s AND k.prefix LIKE '{PLAYGROUND}%%'"
+)
 # Without limits, as a tenant may have thousands of keys; they do not affect validity.
 KEYS_BY_ID = KEY + OF_TENANTS + "WHERE k.id = ANY(%s) OR k.tenant_id = ANY(%s)"
 PRICES = """
@@ -180,6 +187,11 @@ class Reader(Database):
     async def key(self, prefix: str) -> KeyRow | None:
         """The key with this lookup prefix."""
         rows = await self.rows(KeyRow, KEY_BY_PREFIX, [prefix])
+        return rows[0] if rows else None
+
+    async def playground_key(self, tenant_id: int, user_id: int) -> KeyRow | None:
+        """The key of this member for the tenant's playground."""
+        rows = await self.rows(KeyRow, PLAYGROUND_KEY, [tenant_id, user_id])
         return rows[0] if rows else None
 
     async def keys(self, ids: Collection[int], tenants: Collection[int]) -> list[KeyRow]:

@@ -11,7 +11,7 @@ from django.db import models, transaction
 from django.db.models import Q
 
 from tenants.errors import LastOperator, LastOwner
-from tenants.naming import ACTIVE, cache_salt
+from tenants.naming import ACTIVE, ISOLATION_TENANTS, cache_salt
 
 SLUG = r"^[a-z0-9][a-z0-9-]{0,62}$"
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
@@ -51,6 +51,10 @@ class TenantQuerySet(models.QuerySet["Tenant"]):
         if not user.is_active or user.is_anonymous:
             return self.none()
         return self.all() if user.is_staff else self.filter(memberships__user=user)
+
+    def customers(self) -> TenantQuerySet:
+        """All but the platform's own, by which it checks that tenants are kept apart."""
+        return self.exclude(slug__in=ISOLATION_TENANTS)
 
 
 class Tenant(models.Model):

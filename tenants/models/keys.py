@@ -74,7 +74,8 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return key, text
 
     def open_playground(self, tenant: Tenant) -> ApiKey:
-        """The tenant's playground key, made on first use."""
+        """The tenant's playground key, which has the limits of all that is done there; made on
+        first use."""
         fields = {
             "tenant": tenant,
             "name": "Playground",
@@ -82,6 +83,24 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
             "secret_hmac": secrets.token_bytes(32),
         }
         return self.get_or_create(prefix=playground_prefix(tenant.pk), defaults=fields)[0]
+
+    def playground_of(self, member: User, tenant: Tenant) -> ApiKey:
+        """The key to which this person's use of the tenant's playground is billed, made on first
+        use. Limits count it as the tenant's playground key, which all of these share."""
+        shared = self.open_playground(tenant)
+        fields = {
+            "prefix": PLAYGROUND + _random(PREFIX_LENGTH - len(PLAYGROUND)),
+            "name": f"Playground of {member.get_username()}",
+            "scopes": [Scope.INFERENCE],
+            "secret_hmac": secrets.token_bytes(32),
+            "origin": shared,
+        }
+        mine = self.filter(prefix__startswith=PLAYGROUND)
+        return mine.get_or_create(tenant=tenant, created_by=member, defaults=fields)[0]
+
+    def with_limits(self) -> ApiKeyQuerySet:
+        """Those that can have limits of their own: not members' keys for the playground."""
+        return self.exclude(prefix__startswith=PLAYGROUND, origin__isnull=False)
 
     def with_text(self) -> ApiKeyQuerySet:
         """Those that somebody can hold: all but the playground's."""
@@ -147,6 +166,11 @@ class ApiKey(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(lane__in=["interactive", "batch"]), name="apikey_lane_known"
+            ),
+            models.UniqueConstraint(
+                fields=["tenant", "created_by"],
+                condition=Q(prefix__startswith=PLAYGROUND),
+                name="apikey_one_playground_each",
             ),
         ]
 

@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.people import PATIENCE_MS, Customer, Street, follow, session_of_new, sign_in
 from tests.frontend.identity_provider import CALLBACK, CLIENT, IdentityProvider, serving
+from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.running import Stack, signed_in, up
 
 ENGINE = "--engine synthetic --tokens-per-second 60"
@@ -25,7 +26,8 @@ ENGINE = "--engine synthetic --tokens-per-second 60"
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    executable = shutil.which("chromium")
+    # The headless shell is the same browser without windows, and takes less CPU.
+    executable = shutil.which("chromium-headless-shell") or shutil.which("chromium")
     if executable is None:
         pytest.skip("needs Chromium, which `.ci/run` installs")
     expect.set_options(timeout=PATIENCE_MS)
@@ -50,9 +52,10 @@ def stack(
     chromium: Browser, provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     """After Chromium, so that nothing starts where the tests are skipped."""
-    settings = {"ENGINE_OPTIONS": ENGINE, "OIDC_ISSUER": provider.issuer, "OIDC_NAME": "Parrot ID"}
+    settings = SETTINGS | {"ENGINE_OPTIONS": ENGINE}
+    settings |= {"OIDC_ISSUER": provider.issuer, "OIDC_NAME": "Parrot ID"}
     settings |= dict(zip(("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"), CLIENT, strict=True))
-    with up(tmp_path_factory.mktemp("browser") / "var", **settings) as running:
+    with up(furnished(tmp_path_factory.mktemp("browser") / "var"), **settings) as running:
         provider.redirect_uri = running.console_url + CALLBACK
         yield running
 

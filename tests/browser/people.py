@@ -155,6 +155,11 @@ def staying(page: Page) -> Iterator[None]:
     assert page.evaluate("document.body.dataset.loaded") == "once"
 
 
+def open_account(page: Page) -> None:
+    """The account's menu, at the foot of the sidebar."""
+    page.get_by_role("complementary").locator("details.account summary").click()
+
+
 def live_state(page: Page) -> Locator:
     """What the sidebar says of the page's socket."""
     return page.get_by_role("complementary").get_by_role("status").first

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,10 +58,22 @@ DIALOGS = """() => [...document.querySelectorAll("[data-opens]:enabled")]
   .filter((id) => document.getElementById(id) instanceof HTMLDialogElement)"""
 CHANGING = re.compile(
     r'name="csrfmiddlewaretoken" value="[^"]*"|<time.*?</time>|<p class="live-state".*?</p>'
-    r'|data-user="\d+"| aria-current="page"|\b(?:ada|grace|linus|margaret)[.@]\w+'
+    r'|data-user="\d+"| aria-current="page"| seen="\w+"|\b(?:ada|grace|linus|margaret)[.@]\w+'
 )
 """What differs where two people see the same page, and in one sidebar from page to page."""
 SIDEBAR = "#sidebar"
+PARTS = f"{SIDEBAR}, .topbar, .content > *, dialog"
+"""What a page is made of, if it is one of the console's; another is one part."""
+SHOWN = "data-shown"
+"""Marks the parts that axe-core need not be shown."""
+PARTS_OF_PAGE = """(parts) => {
+  const found = [...document.querySelectorAll(parts)];
+  return (found.length ? found : [document.body]).map((one) => [`#${one.id}`, one.outerHTML]);
+}"""
+MARK = """([parts, name, places]) => {
+  const found = document.querySelectorAll(parts);
+  places.forEach((place) => found[place]?.setAttribute(name, ""));
+}"""
 
 
 DRAWERS = {
@@ -82,8 +94,9 @@ class Visit:
 
 @dataclass
 class Sweep:
-    """One person's browser. `seen` outlives it: a page that is the same, letter by letter, for
-    several roles is shown to axe-core once, and so is the sidebar that many pages have."""
+    """One person's browser. `seen` outlives it: axe-core is shown each page whole once, and of the
+    same page for other roles the parts that are not the same, letter by letter; and once the
+    sidebar that many pages have."""
 
     role: str
     page: Page
@@ -116,15 +129,15 @@ class Sweep:
         self.page.set_viewport_size({"width": WIDE, "height": HEIGHT})
 
     def _look(self, visit: Visit, where: str) -> None:
-        new, known = self._is_new("body"), self._known_parts()
+        new, sidebar_is_new = self._mark_shown(visit)
         if new:
             self.page.evaluate(AXE_SCRIPT)
         openers = list(self._openers(visit)) if new else []
-        for theme, width, rules in LOOKS if known else (*LOOKS, OF_SIDEBAR):
+        for theme, width, rules in (*LOOKS, OF_SIDEBAR) if sidebar_is_new else LOOKS:
             self.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
             self.page.set_viewport_size({"width": width, "height": HEIGHT})
             look = f"{theme}, {width} px"
-            self._judge(where, look, "html", rules if new else None, known)
+            self._judge(where, look, "html", rules if new else None)
             # The operator's pages also show what other tests made, by whatever names.
             if (theme, width) == ("light", WIDE) and not visit.url.startswith("/operate/"):
                 for what in self.page.evaluate(CUT_OFF):
@@ -136,37 +149,35 @@ class Sweep:
     def _note(self, where: str, what: str, look: str = "at once") -> None:
         self.findings.setdefault(f"{where}: {what}", []).append(look)
 
-    def _judge(
-        self,
-        where: str,
-        look: str,
-        within: str,
-        rules: dict[str, Any] | None,
-        known: Sequence[str] = (),
-    ) -> None:
+    def _judge(self, where: str, look: str, within: str, rules: dict[str, Any] | None) -> None:
         found = self.page.evaluate(STANDING_OUT, within)
         if rules is not None:
-            found += self.page.evaluate(ASK_AXE, [within, known, rules])
+            shown = [f"[{SHOWN}]"] if within == "html" else []
+            found += self.page.evaluate(ASK_AXE, [within, shown, rules])
         for what in found:
             self._note(where, what, look)
 
-    def _is_new(self, within: str) -> bool:
-        content = CHANGING.sub("", self.page.locator(within).inner_html())
-        digest = hashlib.sha256(content.encode()).hexdigest()
+    def _mark_shown(self, visit: Visit) -> tuple[bool, bool]:
+        """Mark the parts that axe-core need not be shown again; whether there are others, and
+        whether the sidebar is one of those, or not there."""
+        whole = self._is_new(f"the page {visit.name}")
+        parts = self.page.evaluate(PARTS_OF_PAGE, PARTS)
+        known = [(place, id) for place, (id, html) in enumerate(parts) if not self._is_new(html)]
+        shown = [place for place, id in known if not whole or id == SIDEBAR]
+        self.page.evaluate(MARK, [PARTS, SHOWN, shown])
+        return len(shown) < len(parts), SIDEBAR not in dict(known).values()
+
+    def _is_new(self, html: str) -> bool:
+        digest = hashlib.sha256(CHANGING.sub("", html).encode()).hexdigest()
         known = digest in self.seen
         self.seen.add(digest)
         return not known
-
-    def _known_parts(self) -> list[str]:
-        """What axe-core need not be shown again, on whatever page it stands."""
-        there = self.page.locator(SIDEBAR).count()
-        return [SIDEBAR] if there and not self._is_new(SIDEBAR) else []
 
     def _openers(self, visit: Visit) -> Iterator[tuple[str, str]]:
         """What to click, and what then is there. Of the dialogs of a table's rows, the first."""
         kinds = {re.sub(r"\d+$", "", id): id for id in reversed(self.page.evaluate(DIALOGS))}
         for dialog in kinds.values():
-            if self._is_new(f"#{dialog}"):
+            if self._is_new(self.page.locator(f"#{dialog}").inner_html()):
                 yield f"[data-opens={dialog}]", f"#{dialog}"
         if visit.name in DRAWERS and self.page.locator(DRAWERS[visit.name][0]).count():
             yield DRAWERS[visit.name]

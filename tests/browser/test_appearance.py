@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.people import Customer, Street, go, join
+from tests.browser.people import Customer, Street, go, join, open_account
 from tests.browser.playground import ask, foot, pane
 
 pytestmark = pytest.mark.stack
@@ -18,10 +18,12 @@ SIDEWAYS = "document.documentElement.scrollWidth > document.documentElement.clie
 def test_the_switch_makes_it_dark_and_it_stays_dark(owner: Page) -> None:
     canvas, theme = owner.locator("html"), owner.get_by_label("Theme")
     expect(canvas).to_have_css("background-color", LIGHT)
+    open_account(owner)
     theme.select_option("Dark")
     expect(canvas).to_have_css("background-color", DARK)
     go(owner, "Usage")
     expect(canvas).to_have_css("background-color", DARK)
+    open_account(owner)
     expect(theme).to_have_value("dark")
     theme.select_option("System theme")
     expect(canvas).to_have_css("background-color", LIGHT)

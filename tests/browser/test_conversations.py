@@ -9,7 +9,9 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from demo import MODEL_NAME, QUESTIONS
-from tests.browser.people import Customer, Street, follow, go, join, sign_in
+from frontend.formats import money
+from inference.grants import PICO
+from tests.browser.people import Customer, Street, follow, go, join, open_account, sign_in
 from tests.browser.playground import LONG, answer_to, ask, foot, pane, said
 from tests.stack.asking import until
 
@@ -124,6 +126,62 @@ def test_what_changes_while_it_is_saved_first_is_saved_too(page: Page) -> None:
     expect(pane(page).get_by_label("Show token probabilities")).to_be_checked()
 
 
+def test_a_page_that_is_loaded_again_goes_on_where_it_was(page: Page, customer: Customer) -> None:
+    """In mid-stream, before and after the conversation is saved, and away from the page."""
+    page.get_by_role("button", name="Add a pane").click()
+    idle(page)
+    ask(page, LONG)
+    for number in (1, 2):
+        expect(said(pane(page, number))).to_contain_text("word5 ")
+    page.get_by_label("Message").fill("And then")
+    page.reload()
+    for number in (1, 2):
+        expect(said(pane(page, number))).to_have_text(answer_to(LONG))
+        expect(foot(pane(page, number))).to_be_visible()
+    expect(pane(page).get_by_label("Temperature")).to_have_value("0")
+    expect(page.get_by_label("Message")).to_have_value("And then")
+    expect(page.get_by_role("status").get_by_text("Draft")).to_be_visible()
+
+    page.get_by_role("button", name="Save", exact=True).click()
+    saved(page)
+    ask(page, LONG)
+    expect(said(pane(page))).to_contain_text("word5 ")
+    page.reload()
+    expect(said(pane(page))).to_have_text(answer_to(LONG))
+    expect(pane(page).get_by_role("log").get_by_text("req_")).to_have_count(2)
+    saved(page)
+    go(page, "Adapters")
+    go(page, "Playground")
+    expect(page.get_by_text("No messages yet.")).to_have_count(1)  # the draft was saved
+
+    def used() -> list[tuple[str, int]]:
+        asked = {"by": "member", "bucket": "all", "tenant": customer.slug}
+        rows = customer.office.get("/api/v1/usage", params=asked).json()["results"]
+        return [(row["member"], row["requests"]) for row in rows]
+
+    # Nothing was generated twice, and all of it by somebody.
+    until(lambda: used() == [(f"owner-of-{customer.slug}", 4)])
+
+
+def test_a_question_that_was_left_without_an_answer_can_be_gone_on_from(page: Page) -> None:
+    answered(page, QUESTION)
+    page.get_by_role("button", name="Save", exact=True).click()
+    saved(page)
+    ask(page, LONG)
+    expect(said(pane(page))).to_contain_text("word5 ")
+    saved(page)
+    other = page.context.new_page()  # as after a crash: nothing of the answer is there
+    other.goto(page.url)
+    expect(log(other).get_by_role("button", name="Answer")).to_be_visible()
+    page.close()
+    ask(other, OTHER)
+    expect(log(other).get_by_label("Version 2 of 2")).to_be_visible()
+    idle(other)
+    saved(other)
+    other.reload()
+    expect(log(other).get_by_text(answer_to(OTHER), exact=True)).to_be_visible()
+
+
 def test_two_tabs_do_not_undo_each_other(page: Page, street: Street) -> None:
     answered(page, QUESTION)
     page.get_by_role("button", name="Save", exact=True).click()
@@ -182,15 +240,17 @@ def test_a_session_that_ends_in_mid_stream_leads_to_signing_in_and_to_the_rest(
     expect(said(pane(page))).to_have_text(answer_to(LONG))
     expect(log(page).get_by_text("req_")).to_have_count(2)
     expect(page.get_by_label("Message")).to_have_value("And then")
+    open_account(page)
+    follow(page, page.get_by_role("button", name="Sign out"))
     assert page.evaluate("sessionStorage.length") == 0
 
 
 def test_the_cost_that_is_shown_is_the_ledgers(page: Page, customer: Customer) -> None:
     answered(page, QUESTION)
     line = foot(pane(page)).inner_text()
-    price, request = re.search(r"\$([\d.]+) · (req_\w+)", line).groups()  # type: ignore[union-attr]
+    price, request = re.search(r"(\$[\d.]+) · (req_\w+)", line).groups()  # type: ignore[union-attr]
     with customer.stack.client(customer.key("inference", "usage:read")) as program:
         where = f"/v1/usage/receipts/{request}"
         until(lambda: program.get(where).is_success)  # the ledger is written after the answer
         receipt = program.get(where).json()
-    assert Decimal(receipt["receipt"]["cost"]) == Decimal(price)
+    assert money(Decimal(receipt["receipt"]["cost"]) * PICO) == price

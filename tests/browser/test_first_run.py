@@ -62,6 +62,8 @@ def test_from_an_invitation_to_the_first_answer(street: Street, operator: Page) 
     expect(step(admin, REQUEST)).to_contain_text("(to do)")
     assert run(snippet(admin), secret)
     expect(step(admin, REQUEST)).to_contain_text("(done)")  # by itself
+    figure = admin.locator(".health .stat").first.locator("dd").first
+    expect(figure).to_have_text("1")  # also by itself
 
 
 def tenant_with_invitation(operator: Page, name: str) -> str:

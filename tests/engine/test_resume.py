@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from inference.agent.engines.engine import Engine, LocalAdapter, Meter
-from inference.agent.engines.profile import EngineProfile
 from inference.errors import EngineFailed, InvalidRequest
 from inference.link.wire import Resume, Usage
 from tests.engine.driving import Answer, ask, assert_same, goes_on, run, said, work_of
@@ -246,30 +244,17 @@ async def test_a_grammar_refuses_what_another_engine_cannot_have_generated(vllm:
     assert (await ask(vllm)).tokens == 8
 
 
-async def test_thoughts(profile: EngineProfile, tmp_path: Path) -> None:
-    from inference.agent.engines.vllm.engine import VLLMEngine
-
-    template = tmp_path / "template.jinja"
-    template.write_text("<|bos|>{% for m in messages %}{{ m.content }}{% endfor %}")
-    given: dict[str, Any] = {
-        "reasoning_parser": "deepseek_r1",
-        "chat_template": template,
-        "tool_parser": None,
-    }
-    engine = await VLLMEngine.start(replace(profile, **given))
+async def test_thoughts(thoughtful: Engine) -> None:
     thinks: dict[str, Any] = SEEDED | {"logit_bias": {"6": -100}}
     # With the word that ends a thought in the text: else vLLM's parser loses what comes together
     # with that word, as it does on a busy machine.
     held = HELD | {"response_format": JSON, "logit_bias": {"6": 6}, "skip_special_tokens": False}
-    try:
-        whole = await check(engine, "chat", stream=True, **thinks)
-        assert said(whole.chunks)[0]["delta"]["reasoning"], "it thinks to its end"
-        await check(engine, "chat", **thinks)
-        await check(engine, "chat", stream=True, include_reasoning=False, **thinks)
-        whole = await check(engine, "chat", stream=True, **held)
-        assert said(whole.chunks)[0]["delta"]["content"], "it answers as it is held to"
-    finally:
-        await engine.close()
+    whole = await check(thoughtful, "chat", stream=True, **thinks)
+    assert said(whole.chunks)[0]["delta"]["reasoning"], "it thinks to its end"
+    await check(thoughtful, "chat", **thinks)
+    await check(thoughtful, "chat", stream=True, include_reasoning=False, **thinks)
+    whole = await check(thoughtful, "chat", stream=True, **held)
+    assert said(whole.chunks)[0]["delta"]["content"], "it answers as it is held to"
 
 
 async def test_patched_names_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import math
 import multiprocessing
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,20 +254,11 @@ async def test_a_tool_may_be_left_alone(vllm: Engine) -> None:
     assert answer.finish_reason == "length"
 
 
-async def test_reasoning_is_told_apart(profile: Any, tmp_path: Path) -> None:
-    from inference.agent.engines.vllm.engine import VLLMEngine
-
-    template = tmp_path / "template.jinja"
-    template.write_text("<|bos|>{% for m in messages %}{{ m.content }}{% endfor %}")
-    given = {"reasoning_parser": "deepseek_r1", "chat_template": template, "tool_parser": None}
-    engine = await VLLMEngine.start(replace(profile, **given))
-    try:
-        whole = await ask(engine)
-        streamed = await ask(engine, stream=True)
-        with pytest.raises(InvalidRequest) as caught:
-            await ask(engine, tools=[WEATHER])
-    finally:
-        await engine.close()
+async def test_reasoning_is_told_apart(thoughtful: Engine) -> None:
+    whole = await ask(thoughtful)
+    streamed = await ask(thoughtful, stream=True)
+    with pytest.raises(InvalidRequest) as caught:
+        await ask(thoughtful, tools=[WEATHER])
     message = whole.response["choices"][0]["message"]
     assert message["reasoning"] and not message["content"], "it never ends its thought"
     parts = [chunk["choices"][0]["delta"].get("reasoning") or "" for chunk in streamed.chunks]

@@ -20,14 +20,16 @@ from tenants.models import BaseModel, Conversation, Rollout, State, Tenant
 from tenants.permissions import RANK, TABLE, Permission
 
 LIVE = frozenset(route.name for route in (*live.OF_TENANT, *live.OF_ALL) if route.name)
-PARTS = frozenset({"audit-export", "find", "find-tenant", "requests-receipt"}) | LIVE
+PARTS = (
+    frozenset({"audit-export", "find", "find-tenant", "operate_usage-export", "requests-receipt"})
+    | LIVE
+)
 """Addresses that answer with less than a whole page: fragments and downloads."""
 PASSING = frozenset(
     {
         "console",
         "join",
         "invitation",
-        "keys-rotate",
         "openid_connect_callback",
         "operate_engines-drain",
         "playground-conversation",

@@ -28,7 +28,7 @@ def test_a_credential_is_made_and_shown_once() -> None:
     operator = client_of(make_tenant("acme"), "operator")
     url = reverse(CREDENTIALS)
     assert "There is no credential yet." in operator.get(url).content.decode()
-    answer = operator.post(url, {"name": "gpu-1", "pools": "llama, qwen"})
+    answer = operator.post(url, {"name": "gpu-1", "pools": "llama, qwen"}, follow=True)
     text = secret_in(answer.content.decode())
     credential = EngineCredential.objects.get()
     assert text is not None and credential.matches(text)
@@ -38,7 +38,8 @@ def test_a_credential_is_made_and_shown_once() -> None:
     assert secret_in(page) is None and f"le_{credential.prefix}" in page
     refused = operator.post(url, {"name": "gpu-1", "pools": ""})
     assert refused.status_code == 422 and b"has this name" in refused.content
-    rotated = operator.post(reverse("operate_engines-rotate", args=[credential.pk]))
+    rotate = reverse("operate_engines-rotate", args=[credential.pk])
+    rotated = operator.post(rotate, follow=True)
     assert credential.matches(text) and secret_in(rotated.content.decode()) not in (None, text)
     operator.post(reverse("operate_engines-revoke", args=[credential.pk]))
     assert not EngineCredential.objects.live().exists()

@@ -32,7 +32,7 @@ def full(tenant: Tenant) -> Tenant:
 
 
 def test_every_page_of_the_sidebar_has_a_key_of_its_own() -> None:
-    pages = [entry.page for entry in TENANT] + [page for page, _ in OPERATOR]
+    pages = [entry.page for entry in TENANT] + [page for page, *_ in OPERATOR]
     assert sorted(GO) == sorted(pages)
     assert len(set(GO.values())) == len(GO) and "g" not in GO.values()
 
@@ -57,7 +57,7 @@ def test_without_words_there_are_the_pages_that_one_may_see(full: Tenant) -> Non
 
 def test_an_operator_finds_all_tenants_and_his_own_pages(full: Tenant) -> None:
     client = client_of(full, "operator")
-    assert found(client, "/find", "") == [("Installation", title) for _, title in OPERATOR]
+    assert found(client, "/find", "") == [("Installation", title) for _, title, *_ in OPERATOR]
     assert found(client, "/find", "blue") == [("Tenant", "Blue-Other")]
     assert found(client, "/find", "price") == [("Installation", "Prices")]
     assert not AuditEntry.objects.filter(action="viewed").exists()

@@ -68,7 +68,7 @@ YESTERDAY = HOUR - timedelta(days=1)
 
 def test_of_nothing_there_is_nothing_to_say() -> None:
     found = strip()
-    assert [one.value for one in found.values()] == ["0", "\u2013", "\u2013", "\u2013", "0.00"]
+    assert [one.value for one in found.values()] == ["0", "\u2013", "\u2013", "\u2013", "$0.00"]
     assert {one.change for one in found.values()} == {""}
     assert found["TTFT p95"].path == "" and found["TTFT p95"].url == "/requests?period=24h"
 
@@ -88,7 +88,7 @@ def test_figures_and_their_changes() -> None:
     assert (ttft.value, ttft.change, ttft.tone) == ("78 ms", "\u221278 ms", "ok")
     assert (ttft.note, ttft.url) == ("p50 60 ms", "/requests?period=24h&ttft=0.078")
     assert (speed.value, speed.change, speed.tone) == ("60", "\u221240%", "bad")
-    assert (spend.value, spend.change, spend.url) == ("4\u202f700.00", "unchanged", "/usage")
+    assert (spend.value, spend.change, spend.url) == ("$4,700.00", "unchanged", "/usage")
 
 
 def test_percentiles_are_of_all_requests_of_the_period_together() -> None:

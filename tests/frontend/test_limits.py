@@ -62,7 +62,7 @@ def test_what_is_in_force_is_the_lesser_of_both(tenant: Tenant, admin: Client) -
     assert (of_requests.in_force, of_requests.own, of_requests.ceiling) == ("60", "60", "100")
     of_tokens = line(page, "Tokens per day")
     assert (of_tokens.in_force, of_tokens.own, of_tokens.ceiling) == (
-        "7\u202f000", "\u2013", "7\u202f000"
+        "7,000", "\u2013", "7,000"
     )  # fmt: skip
     assert (of_requests.ceiling_by, of_tokens.ceiling_by) == ("", "platform default")
     key, _ = make_key(tenant)
@@ -78,7 +78,7 @@ def test_above_the_ceiling_names_both(tenant: Tenant, admin: Client) -> None:
     text = answer.content.decode()
     assert answer.status_code == 422
     assert "101 is above the ceiling of 100." in text
-    assert "12.500001 is above the ceiling of 12.50." in text
+    assert "$12.500001 is above the ceiling of $12.50." in text
     assert 'value="12.500001"' in text and '<dialog id="edit-tenant"' in text
     assert not LimitSet.objects.filter(author="tenant").exists()
 
@@ -105,7 +105,7 @@ def test_money_is_entered_in_units_and_stored_in_millionths(tenant: Tenant, admi
     stored: Any = LimitSet.objects.get()
     assert (stored.cost_per_day, stored.cost_per_month) == (12_500_000, 10**12)
     page = admin.get(address(tenant, "limits"))
-    assert line(page, "Cost per day").in_force == "12.50"
+    assert line(page, "Cost per day").in_force == "$12.50"
     form = page.context["own_form"]
     assert (form["cost_per_day"].value(), form["cost_per_month"].value()) == (
         "12.50", "1000000.00"

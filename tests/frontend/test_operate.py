@@ -22,6 +22,7 @@ from tenants.models import (
     AuditEntry,
     BaseModel,
     EngineJournal,
+    GatewayProcess,
     IsolationCheck,
     LimitScope,
     LimitSet,
@@ -29,8 +30,10 @@ from tenants.models import (
     Tenant,
     UsageRollup,
 )
+from tenants.naming import ISOLATION_TENANTS
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
+from tests.frontend.test_audit import rows
 from tests.frontend.test_lists import ways
 from tests.tenants.making import (
     make_adapter,
@@ -42,7 +45,7 @@ from tests.tenants.making import (
 )
 from tests.tenants.refusing import met
 
-PAGES = [page for page, _ in OPERATOR]
+PAGES = [page for page, *_ in OPERATOR]
 ENGINE: dict[str, Any] = {
     "id": "engine-1",
     "kind": "synthetic",
@@ -505,7 +508,7 @@ def test_a_tenants_plan_ceilings_and_suspension_are_shown(operator: Client, tena
     LimitScope(tenant).store(LimitSet.Author.TENANT, {"concurrent_streams": 1})
     page = operator.get(where)
     assert page.context["ceilings"] == [
-        ("Tokens per day", "7\u202f000", False), ("Cost per day", "12.50", True),
+        ("Tokens per day", "7,000", False), ("Cost per day", "$12.50", True),
     ]  # fmt: skip
     assert "It is suspended" not in page.content.decode()
     Tenant.objects.filter(pk=tenant.pk).update(status="suspended")
@@ -518,7 +521,7 @@ def test_a_base_model_shows_what_its_engines_run_with(
     fleet.append(ENGINE | {"id": "other", "base_model": "else", "kv_tokens": 7})
     page = operator.get(reverse("operate_models-one", args=[make_base().pk]))
     assert [one["id"] for one in page.context["engines"]] == ["engine-1"]
-    assert "65\u202f536 tokens" in page.content.decode()
+    assert "65,536 tokens" in page.content.decode()
 
 
 # --- isolation and errors ------------------------------------------------------------------------
@@ -566,7 +569,7 @@ def test_the_default_limits_are_shown_and_set(operator: Client, tenant: Tenant) 
     assert (stored.tenant, stored.author) == (None, "operator")
     assert (stored.requests_per_minute, stored.cost_per_month) == (600, 12_500_000)
     shown = {label: value for label, _, value in operator.get(where).context["lines"]}
-    assert (shown["Requests per minute"], shown["Cost per month"]) == ("600", "12.50")
+    assert (shown["Requests per minute"], shown["Cost per month"]) == ("600", "$12.50")
     assert shown["Tokens per day"] == "\u2013"
     page = operator.get(f"/t/{tenant.slug}/limits").content.decode()
     assert "platform default" in page
@@ -599,3 +602,49 @@ def test_nobody_else_sets_defaults(tenant: Tenant, role: str) -> None:
     body = {"operator-requests_per_minute": "1"}
     assert client_of(tenant, role).post(reverse("operate_limits"), body).status_code == 404
     assert not LimitSet.objects.exists()
+
+
+def test_the_platforms_own_tenants_are_among_no_customers(operator: Client, tenant: Tenant) -> None:
+    ours = [make_tenant(slug) for slug in ISOLATION_TENANTS]
+    for one in (tenant, *ours):
+        use(one, cost=2)
+    overview = operator.get(reverse("operate"))
+    assert overview.context["tenants"] == 1 and overview.context["day"]["requests"] == 1
+    listed = operator.get(reverse("operate_tenants"))
+    assert [row.slug for row in listed.context["tenants"]] == ["acme"]
+    assert [one.slug for one in listed.context["tenant_choices"]] == ["acme"]
+    assert operator.get("/find", {"q": "lorikeet-iso"}).json()["found"] == []
+    assert operator.get(reverse("operate_tenants-edit", args=[ours[0].slug])).status_code == 200
+
+
+def test_operators_see_what_all_tenants_used_and_cost(operator: Client, tenant: Tenant) -> None:
+    other = make_tenant("globex")
+    for one, cost in ((tenant, 3), (other, 5), (make_tenant(ISOLATION_TENANTS[0]), 100)):
+        use(one, cost=cost)
+    page = operator.get(reverse("operate_usage"), {"show": "cost"})
+    assert [(name, int(row["cost"])) for name, row in page.context["rows"]] == [
+        (other.name, 5 * PICO), (tenant.name, 3 * PICO),
+    ]  # fmt: skip
+    assert "$8.00" in page.text
+    by_model = operator.get(reverse("operate_usage"), {"by": "base_model"})
+    assert [(name, row["requests"]) for name, row in by_model.context["rows"]] == [("base", 2)]
+    refused = operator.get(reverse("operate_usage"), {"by": "member"})
+    assert refused.status_code == 422
+    told = operator.get(reverse("operate_usage-export"), {"by": "tenant"})
+    head, *lines = rows(told)
+    assert head[:3] == ["start", "tenant", "requests"] and len(lines) == 2
+    assert {line[1] for line in lines} == {"acme", "globex"}
+
+
+def test_a_lost_gateway_is_told_on_top(operator: Client) -> None:
+    said = operator.get(reverse("operate")).text
+    assert "No gateway is alive: no request can be answered." in said
+    make_gateway("http://alive:8000")
+    for url, silent in (("gone", timedelta(minutes=5)), ("old", timedelta(hours=5))):
+        make_gateway(f"http://{url}:8000")
+        heard = timezone.now() - silent
+        GatewayProcess.objects.filter(url=f"http://{url}:8000").update(heartbeat_at=heard)
+    said = operator.get(reverse("operate")).text
+    assert "No gateway is alive" not in said and "http://old:8000" not in said
+    assert "<code>http://gone:8000</code> is lost:" in said
+    assert "<code>http://alive:8000</code> is lost:" not in said

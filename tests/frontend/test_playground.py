@@ -13,8 +13,10 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 from channels.db import database_sync_to_async
 from channels.routing import URLRouter
+from django.db import IntegrityError, transaction
 from django.test import Client
 from django.urls import re_path
+from django.utils import timezone
 from structlog.testing import capture_logs
 
 from frontend.playground import messages
@@ -32,7 +34,15 @@ from tests.frontend.clients import client_of
 from tests.frontend.live.sockets import Tab, asked, connected, doorway, ticket_of, turned_away
 from tests.inference.rig import Rig, agent_on, gateway, rig, until
 from tests.inference.samples import MODEL
-from tests.tenants.making import make_adapter, make_base, make_key, make_tenant, make_version
+from tests.tenants.making import (
+    make_adapter,
+    make_base,
+    make_key,
+    make_member,
+    make_tenant,
+    make_version,
+)
+from tests.tenants.spending import spend
 
 SLOW = Behaviour(tokens_per_second=40.0)
 """Slow enough that a long answer runs until it is ended, fast enough to have text at once."""
@@ -79,17 +89,50 @@ def test_without_any_model_it_says_so(tenant: Tenant) -> None:
 
 
 def test_its_key_can_be_neither_held_nor_ended(tenant: Tenant) -> None:
-    key = ApiKey.objects.open_playground(tenant)
-    assert ApiKey.objects.open_playground(tenant) == key
+    shared = ApiKey.objects.open_playground(tenant)
+    assert ApiKey.objects.open_playground(tenant) == shared
+    key = ApiKey.objects.playground_of(make_member(tenant, "developer"), tenant)
     assert ApiKey.objects.find(f"lk_{key.prefix}_{'s' * 43}") is None
     client = client_of(tenant, "owner")
     for verb in ("revoke", "rotate"):
         assert client.post(f"/t/{tenant.slug}/keys/{key.pk}/{verb}").status_code == 404
     _, admin = make_key(tenant, "admin")
     asked = {"authorization": f"Bearer {admin}"}
-    assert client.delete(f"/api/v1/keys/{key.pk}", headers=asked).status_code == 403
+    assert client.delete(f"/api/v1/keys/{shared.pk}", headers=asked).status_code == 403
+    assert client.delete(f"/api/v1/keys/{key.pk}", headers=asked).status_code == 404
     key.refresh_from_db()
     assert key.revoked_at is None
+
+
+def test_each_member_has_a_key_of_his_own_there(tenant: Tenant) -> None:
+    ada, bo = make_member(tenant, "developer"), make_member(tenant, "developer")
+    key = ApiKey.objects.playground_of(ada, tenant)
+    assert ApiKey.objects.playground_of(ada, tenant) == key
+    assert ApiKey.objects.playground_of(bo, tenant).pk != key.pk
+    assert (key.created_by, key.origin) == (ada, ApiKey.objects.open_playground(tenant))
+    with pytest.raises(IntegrityError), transaction.atomic():
+        twice = {"prefix": "play-another", "secret_hmac": b"", "scopes": ["inference"]}
+        ApiKey.objects.create(tenant=tenant, created_by=ada, name="x", **twice)
+
+
+def test_what_members_use_there_is_told_as_theirs(tenant: Tenant) -> None:
+    ada, bo = make_member(tenant, "developer"), make_member(tenant, "developer")
+    for member, times in ((ada, 2), (bo, 1)):
+        for _ in range(times):
+            spend(ApiKey.objects.playground_of(member, tenant), timezone.now())
+    where = f"/t/{tenant.slug}/usage"
+    page = client_of(tenant, "owner").get(where, {"by": "member"})
+    told = {name: row["requests"] for name, row in page.context["rows"]}
+    assert told == {ada.username: 2, bo.username: 1}
+    own = Client()
+    own.force_login(bo)
+    assert [row["requests"] for _, row in own.get(where).context["rows"]] == [1]
+    listed = own.get(f"/t/{tenant.slug}/requests")
+    assert [row.event.key_id for row in listed.context["rows"]] == [
+        ApiKey.objects.playground_of(bo, tenant).pk
+    ]
+    limited = client_of(tenant, "owner").get(f"/t/{tenant.slug}/limits")
+    assert [key.name for key in limited.context["keys"]] == ["Playground"]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +343,7 @@ async def test_an_answer_with_true_figures(tmp_path: Path, acme: Tenant, develop
         assert done["usage"]["completion_tokens"] == entry.usage.completion_tokens == 5
         assert done["usage"]["prompt_tokens"] == entry.usage.prompt_tokens
         assert done["finish_reason"] == "stop" and done["ttft_ms"] >= 0
-        key = await database_sync_to_async(ApiKey.objects.get)()
+        key = await database_sync_to_async(ApiKey.objects.get)(created_by__isnull=False)
         assert (entry.account.tenant_id, entry.account.key_id) == (acme.pk, key.pk)
         assert key.of_playground and here.rig.gateway.limits.settled.keys() == {entry.id}
 
@@ -315,7 +358,7 @@ async def test_answers_are_logged_as_requests_of_the_api_are(
                 await page.until("done", "error")
             await until(lambda: sum("surface" in line for line in lines) == 2)
     first, second = (line for line in lines if "surface" in line)
-    key = await database_sync_to_async(ApiKey.objects.get)()
+    key = await database_sync_to_async(ApiKey.objects.get)(created_by__isnull=False)
     for line in (first, second):
         assert (line["surface"], line["tenant"], line["key"]) == ("playground", "acme", key.prefix)
     assert (first["outcome"], first["engine"], first["output_tokens"]) == (

@@ -13,9 +13,10 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.templatetags.lorikeet import duration
+from frontend.causes import cause
+from frontend.formats import duration, exact_money
 from frontend.views.operate.requests import InstallationFilter
-from frontend.views.requests.request import SCALE, exact, phases, rate, reason
+from frontend.views.requests.request import SCALE, phases, rate
 from frontend.views.requests.requests import PAGE, RequestFilter, search
 from inference.errors import BY_CODE
 from inference.link.wire import Usage
@@ -547,13 +548,13 @@ def test_tokens_per_second_are_of_what_follows_the_first() -> None:
     "code", sorted({*BY_CODE, *(r for some in REASONS.values() for r in some)})
 )
 def test_every_reason_is_told_in_words(code: str) -> None:
-    assert reason(UsageEvent(finish_reason=code)).endswith(".")
-    assert f"`{code}`" not in reason(UsageEvent(finish_reason=code))
+    assert cause(code).endswith(".")
+    assert f"`{code}`" not in cause(code)
 
 
 def test_a_reason_that_is_unknown_is_a_failure_and_named() -> None:
     event = UsageEvent(finish_reason="odd")
-    assert (event.outcome, reason(event)) == (Outcome.FAILED, "It ended as `odd`.")
+    assert (event.outcome, cause(event.finish_reason)) == (Outcome.FAILED, "It ended as `odd`.")
 
 
 def test_charges_add_up_to_the_cost(tenant: Tenant, key: ApiKey, admin: Client) -> None:
@@ -561,8 +562,8 @@ def test_charges_add_up_to_the_cost(tenant: Tenant, key: ApiKey, admin: Client) 
     page = admin.get(at(tenant, event.id))
     charges = page.context["charges"]
     assert sum(one.tokens * one.price for one in charges) == event.cost
-    assert page.context["cost"] == exact(event.cost) == "0.000055275"
-    assert [one.cost for one in charges] == ["0.0000117", "0.000003375", "0.0000402"]
+    assert page.context["cost"] == exact_money(event.cost) == "$0.000055275"
+    assert [one.cost for one in charges] == ["$0.0000117", "$0.000003375", "$0.0000402"]
 
 
 def test_the_drawer_is_the_page_without_its_shell(

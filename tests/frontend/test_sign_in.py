@@ -171,7 +171,21 @@ def test_recovery_codes_are_shown() -> None:
         {"unused_codes": ["11112222", "33334444"], "can_view_codes": True},
         RequestFactory().get("/"),
     )
-    assert "readonly>11112222\n33334444</textarea>" in shown
+    assert ">11112222\n33334444</pre>" in shown
+
+
+@pytest.mark.parametrize("mail", [True, False])
+def test_no_mail_is_claimed_that_nobody_sends(ada: User, settings: Any, mail: bool) -> None:
+    if not mail:
+        settings.EMAIL_BACKEND = "gateway.mail.PrivateFiles"
+        settings.EMAIL_FILE_PATH = str(settings.VAR / "mail")
+    client = Client(REMOTE_ADDR=HERE)
+    asked = client.get("/account/password/reset/").text
+    done = client.post("/account/password/reset/", {"email": ada.email}, follow=True).text
+    claims = ("We send you a link", "a link is on its way")
+    assert [claim in page for claim, page in zip(claims, (asked, done), strict=True)] == [mail] * 2
+    for page in (asked, done):
+        assert ("This installation sends no mail. Ask an operator" in page) != mail
 
 
 # --- Mails ---------------------------------------------------------------------------------------

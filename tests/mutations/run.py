@@ -66,9 +66,10 @@ def run(
     seed: int,
     longest_s: float = math.inf,
     tell: Callable[[Tally], None] = lambda tally: None,
+    pause_s: float = 0.0,
 ) -> Tally:
     """Upload so many mutants, or as many as are begun in `longest_s`; `tell` is called with the
-    tally after each TOLD_AFTER of them."""
+    tally after each TOLD_AFTER of them. A neighbour waits `pause_s` before it asks again."""
     tally, end = Tally(), time.monotonic() + longest_s
     originals = {name: _read(folder) for name, folder in ADAPTERS.items()}
     engines = [one.pid for one in stack.children("engine")]
@@ -79,7 +80,7 @@ def run(
         one = mutant(originals, random.Random(f"{seed}-{number}"))
         return _ended(stack, f"mutant-{number % ADAPTER_NAMES}", one)
 
-    with _neighbours(stack, tally), ThreadPoolExecutor(AT_ONCE) as pool:
+    with _neighbours(stack, tally, pause_s), ThreadPoolExecutor(AT_ONCE) as pool:
         for ended in filter(None, pool.map(upload, range(count))):
             tally.ends[ended.kind, ended.how] += 1
             if ended.wrong:
@@ -177,7 +178,9 @@ Said = dict[tuple[str, str, str], str]
 """What a tenant (its slug) was told by a model, asked this."""
 
 
-def _compare(stack: Stack, slug: str, alone: Said, over: threading.Event, tally: Tally) -> None:
+def _compare(
+    stack: Stack, slug: str, alone: Said, over: threading.Event, tally: Tally, pause_s: float
+) -> None:
     """One tenant asks until it is over, and is told what it was told alone."""
     own = [(model, text, said) for (whose, model, text), said in alone.items() if whose == slug]
     try:
@@ -186,6 +189,7 @@ def _compare(stack: Stack, slug: str, alone: Said, over: threading.Event, tally:
                 for model, text, expected in own:
                     said = _said(client, model, text)
                     tally.answers[slug] += 1
+                    over.wait(pause_s)
                     if said != expected:
                         tally.wrong.append(f"{slug}, {model}: {said!r} and not {expected!r}")
     except Exception as error:  # whatever it is, it is told
@@ -193,7 +197,7 @@ def _compare(stack: Stack, slug: str, alone: Said, over: threading.Event, tally:
 
 
 @contextmanager
-def _neighbours(stack: Stack, tally: Tally) -> Iterator[None]:
+def _neighbours(stack: Stack, tally: Tally, pause_s: float) -> Iterator[None]:
     """Two tenants who ask all the time inside, each its adapter and the base model."""
     alone: Said = {
         (tenant.slug, model, text): ""
@@ -206,7 +210,7 @@ def _neighbours(stack: Stack, tally: Tally) -> Iterator[None]:
             alone[slug, model, text] = _said(client, model, text)
     over = threading.Event()
     threads = [
-        threading.Thread(target=_compare, args=[stack, tenant.slug, alone, over, tally])
+        threading.Thread(target=_compare, args=[stack, tenant.slug, alone, over, tally, pause_s])
         for tenant in NEIGHBOURS
     ]
     for thread in threads:

@@ -155,7 +155,7 @@ def right_code(page: Page) -> None:
     secret = page.locator("#authenticator_secret").input_value()
     counter = next(totp.yield_hotp_counters_from_time())
     entered(page, totp.format_hotp_value(totp.hotp_value(secret, counter)))
-    expect(page.get_by_role("heading", name="Recovery Codes")).to_be_visible()
+    expect(page.get_by_role("heading", name="Recovery codes")).to_be_visible()
 
 
 def entered(page: Page, code: str) -> None:

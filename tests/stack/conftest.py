@@ -9,14 +9,16 @@ import pytest
 
 from tests.browser.conftest import chromium, customer, office, owner, street  # noqa: F401
 from tests.document import conforming
+from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.running import Stack, signed_in, up
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    var = tmp_path_factory.mktemp("stack") / "var"
+    var = furnished(tmp_path_factory.mktemp("stack") / "var")
     # An engine that was killed takes its time to start on a busy machine.
-    with up(var, GATEWAYS="2", QUEUE_WITHOUT_ENGINE_S="300", METRICS_TENANTS="3") as running:
+    settings = SETTINGS | {"QUEUE_WITHOUT_ENGINE_S": "300", "METRICS_TENANTS": "3"}
+    with up(var, GATEWAYS="2", **settings) as running:
         running.hooks = {"response": [conforming.seen]}
         yield running
 

@@ -18,6 +18,7 @@ from websockets.sync.client import connect
 
 from demo import MODEL_NAME, TENANTS
 from tests.stack.asking import CHAT, ask, chunks, until
+from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.ingress import ingress
 from tests.stack.running import Stack, free_ports, signed_in, up
 
@@ -32,8 +33,9 @@ def planes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two gateways and a console on an engine that takes its time, as an ingress shows them."""
     port = free_ports(1)
     here = f"http://127.0.0.1:{port}"
-    var = tmp_path_factory.mktemp("planes") / "var"
-    with up(var, ENGINE_OPTIONS=SLOW, GATEWAYS="2", API_URL=here, CONSOLE_URL=here) as stack:
+    var = furnished(tmp_path_factory.mktemp("planes") / "var")
+    settings = SETTINGS | {"ENGINE_OPTIONS": SLOW, "API_URL": here, "CONSOLE_URL": here}
+    with up(var, GATEWAYS="2", **settings) as stack:
         first = int(stack.children("console")[0].cmdline()[-1])
         console = f"http://127.0.0.1:{first}"
         with ingress(port, f"http://127.0.0.1:{first - 2}", console):

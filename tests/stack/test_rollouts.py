@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from demo import MODEL_NAME, TENANTS
 from tests.stack.asking import CHAT, ask, until
 from tests.stack.engines import another_engine
+from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.running import Stack, signed_in, up
 
 pytestmark = pytest.mark.stack
@@ -26,8 +27,9 @@ SLOWER = ("--max-lora-rank", "64", "--tokens-per-second", "2")
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    with up(tmp_path_factory.mktemp("rollouts") / "var", ENGINE_OPTIONS="--engine synthetic") as it:
-        yield it
+    var = furnished(tmp_path_factory.mktemp("rollouts") / "var")
+    with up(var, **SETTINGS, ENGINE_OPTIONS="--engine synthetic") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +67,10 @@ def answered_by(stack: Stack, operator: httpx.Client, times: int = 1) -> dict[st
 
 def engines_of(stack: Stack, ids: set[str]) -> dict[str, str]:
     """As the ledger has them."""
-    run = (
-        "import json; from tenants.models import UsageEvent; "
-        "print(json.dumps(dict(UsageEvent.objects.values_list('id', 'engine_id'))))"
-    )
-    found: dict[str, str] = {}
-
-    def written() -> bool:
-        nonlocal found
-        done = stack.manage("shell", "--no-imports", "-c", run)
-        found = json.loads(done.stdout)
-        return ids <= found.keys()
-
-    until(written)
-    return found
+    query = "SELECT id, engine_id FROM tenants_usageevent WHERE id = ANY(%s)"
+    with psycopg.connect(stack.database_url, autocommit=True) as ledger:
+        until(lambda: ledger.execute(query, [list(ids)]).rowcount == len(ids))
+        return dict(ledger.execute(query, [list(ids)]).fetchall())
 
 
 def test_tenants_move_by_weight_after_their_adapters_were_tried(
@@ -149,11 +141,11 @@ def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.
 
 def test_other_engines_in_place_of_all_need_no_rollout(tmp_path: Path) -> None:
     """As after `make up` with other options: they take over, once adapters were tried on them."""
-    var = tmp_path / "var"
-    with up(var, ENGINE_OPTIONS="--engine synthetic"):
+    var = furnished(tmp_path / "var")
+    with up(var, **SETTINGS, ENGINE_OPTIONS="--engine synthetic"):
         pass
     with (
-        up(var, ENGINE_OPTIONS="--engine synthetic --max-lora-rank 32") as second,
+        up(var, **SETTINGS, ENGINE_OPTIONS="--engine synthetic --max-lora-rank 32") as second,
         signed_in(second) as operator,
     ):
         until(lambda: revisions(operator, engines=1, tried=len(TENANTS)))

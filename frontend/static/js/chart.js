@@ -1,12 +1,14 @@
 // <usage-chart>: draws the table that it holds as stacked bars. Without this script the table stays.
 // Colour and stripes of each series are those of its swatch in the legend.
+import { tick } from "./format.js";
+
 const HEIGHT = 240; // pixels
 const HOUR = 3600; // seconds
 const DAY = 24 * HOUR;
 const STEPS = [1, 2, 3, 6, 12].map((n) => n * HOUR).concat([1, 2, 3, 7, 14, 30, 60].map((n) => n * DAY));
-export const clock = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", hour: "2-digit", minute: "2-digit" });
+// The bars are hours and days of UTC, as bills are.
+const hour = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { timeZone: "UTC", day: "numeric", month: "short" });
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 });
 
 // Rows to columns: the times, then each series stacked on those before it; null where nothing was used.
 function stacked(rows, series) {
@@ -122,9 +124,9 @@ class UsageChart extends HTMLElement {
           space: 64,
           size: 32,
           incrs: STEPS.filter((step) => step >= 2 * half),
-          values: (_, ticks) => ticks.map((at) => (at % DAY ? clock : day).format(at * 1000)),
+          values: (_, ticks) => ticks.map((at) => (at % DAY ? hour : day).format(at * 1000)),
         },
-        { ...axis, size: 56, values: (_, ticks) => ticks.map((tick) => compact.format(tick)) },
+        { ...axis, size: 64, values: (_, ticks) => ticks.map((one) => tick(one, { isMoney: this.hasAttribute("data-money") })) },
       ],
       series: [{}, ...this.swatches.map((swatch) => this.#series(swatch, style.backgroundColor)).reverse()],
       hooks: { setCursor: [(chart) => this.#tell(chart.cursor.idx)] },

@@ -11,9 +11,23 @@ function openMenu(open) {
   document.querySelector("[data-opens=sidebar]")?.setAttribute("aria-expanded", String(open));
 }
 
+const FIELDS = "input:not([type=hidden]):enabled, select:enabled, textarea:enabled";
+
+// Opens a dialog at what is to be corrected, else at its first field; if it only asks whether to go
+// on with what cannot be undone, at the button that does not.
+function show(dialog) {
+  dialog.showModal();
+  const places = ["[autofocus]", "[aria-invalid=true]", FIELDS, ".button.danger ~ [data-closes]"];
+  places.map((place) => dialog.querySelector(place)).find(Boolean)?.focus();
+}
+
 document.addEventListener("change", (event) => {
   if (event.target.id === "theme-choice") choose(event.target.value);
-  if (event.target.matches("[data-go]")) location.assign(event.target.value);
+  if (event.target.id === "times-choice") {
+    localStorage.setItem("times", event.target.value);
+    tellZone();
+    location.reload();
+  }
 });
 
 document.addEventListener("click", (event) => {
@@ -21,23 +35,57 @@ document.addEventListener("click", (event) => {
   if (opener) {
     event.preventDefault(); // without this script it leads to a page with the dialog open
     const target = document.getElementById(opener.dataset.opens);
-    if (target instanceof HTMLDialogElement) target.showModal();
+    if (target instanceof HTMLDialogElement) show(target);
     else openMenu(!target.hasAttribute("data-open"));
+    closeMenus(null);
     return;
   }
   event.target.closest("[data-closes]")?.closest("dialog")?.close();
+  event.target.closest("[data-dismisses]")?.parentElement.remove();
   if (!event.target.closest("#sidebar")) openMenu(false);
+  closeMenus(event.target.closest("details.menu"));
 });
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") openMenu(false);
+  if (event.key !== "Escape") return;
+  openMenu(false);
+  const menu = event.target.closest?.("details.menu[open]");
+  if (menu) menu.querySelector("summary").focus();
+  closeMenus(null);
 });
 
-// Delegated, so that it works for buttons added later too.
-document.addEventListener("pointerover", (event) => {
-  const time = event.target.closest("time[datetime]");
-  if (time) time.title = new Date(time.dateTime).toLocaleString();
+// Menus of the sidebar: one is open at a time, and none after a click elsewhere.
+function closeMenus(but) {
+  for (const menu of document.querySelectorAll("details.menu[open]")) if (menu !== but) menu.open = false;
+}
+
+// The tenant menu's search.
+document.addEventListener("input", (event) => {
+  const list = document.getElementById(event.target.dataset.narrows ?? "");
+  const words = event.target.value.trim().toLowerCase();
+  for (const one of list?.children ?? []) one.hidden = !one.textContent.toLowerCase().includes(words);
 });
+
+// Drafts of this tab are not for whoever signs in next.
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("[data-signs-out]")) return;
+  document.documentElement.toggleAttribute("data-signing-out", true);
+  sessionStorage.clear();
+});
+
+// What was done is told for a moment, and longer while somebody is at it; what went wrong stays.
+const TOAST_MS = 8000;
+for (const toast of document.querySelectorAll(".toast:not(.error, .warning)")) {
+  const leave = () => (toast.matches(":hover, :focus-within") ? setTimeout(leave, TOAST_MS) : toast.remove());
+  setTimeout(leave, TOAST_MS);
+}
+
+// Whoever renders pages is told the time zone of this browser, or that UTC is preferred.
+function tellZone() {
+  const zone = localStorage.getItem("times") === "utc" ? "UTC" : Intl.DateTimeFormat().resolvedOptions().timeZone;
+  document.cookie = `zone=${zone}; path=/; max-age=31536000; SameSite=Lax`;
+}
+tellZone();
 
 class CopyButton extends HTMLElement {
   connectedCallback() {
@@ -54,8 +102,19 @@ customElements.define("copy-button", CopyButton);
 
 const theme = document.getElementById("theme-choice");
 if (theme) theme.value = localStorage.getItem("theme") ?? "system";
+const times = document.getElementById("times-choice");
+if (times) times.value = localStorage.getItem("times") ?? "local";
 // A dialog that the server opened to show errors; it gets the focus here.
 for (const dialog of document.querySelectorAll("dialog[open]")) {
   dialog.close();
-  dialog.showModal();
+  show(dialog);
 }
+// On a page: at what is to be corrected, else at what is shown this once; at the entrance, at the
+// first field that is still to be filled.
+function place() {
+  const main = document.querySelector("main");
+  const entrance = [...(main?.matches(".entrance") ? main.querySelectorAll(FIELDS) : [])];
+  const wrong = main?.querySelector("[aria-invalid=true]");
+  return wrong ?? main?.querySelector("[data-shown-once] button") ?? entrance.find((field) => !field.value) ?? entrance[0];
+}
+if (!document.querySelector("dialog[open]")) place()?.focus();

@@ -2,6 +2,7 @@
 // socket, which says that a topic has changed, or the marks of the requests that ended. Each part then
 // fetches its current content from the console, at most once in `every` seconds and only while the tab
 // is visible: from `src`, else from its page, which answers 304 if it is still as `seen`.
+import { interrupted, restored } from "./interruption.js";
 import { Socket } from "./socket.js";
 
 const PAUSE_MS = 60_000; // a tab that was hidden for this long closes its socket
@@ -10,6 +11,7 @@ const MOST = 50; // rows of requests to fetch at once
 class Link extends Socket {
   #parts = new Map(); // id -> LivePart
   #ids = 0;
+  #held = false;
 
   constructor() {
     super("/ws/live", "live", document.querySelector("live-part")?.getAttribute("tenant") ?? "");
@@ -38,6 +40,7 @@ class Link extends Socket {
   }
 
   heard(message) {
+    restored();
     this.#say("Live");
     if (message.type === "pong") this.#retry();
     if (message.type !== "news") return;
@@ -49,10 +52,18 @@ class Link extends Socket {
 
   lost() {
     this.#say("Reconnecting");
+    interrupted();
   }
 
   refused() {
+    restored();
     this.#say("Not live");
+  }
+
+  // A list of requests is held back by its reader, although the socket is up.
+  hold(held) {
+    this.#held = held;
+    if (this.isOpen) this.#say("Live");
   }
 
   #watch(part) {
@@ -77,10 +88,12 @@ class Link extends Socket {
   #pause() {
     if (this.ended || !this.#parts.size) return;
     this.disconnect();
+    restored();
     this.#say("Paused");
   }
 
-  #say(state) {
+  #say(socket) {
+    const state = socket === "Live" && this.#held ? "Paused" : socket;
     for (const shown of document.querySelectorAll("[data-live]")) {
       if (shown.dataset.state === state) continue;
       shown.hidden = false;
@@ -89,6 +102,7 @@ class Link extends Socket {
   }
 }
 const link = new Link();
+document.addEventListener("hold", (event) => link.hold(event.detail));
 
 // What the user is working with is not replaced: an open dialog, the focused field.
 const morphing = {

@@ -1,6 +1,7 @@
 // <load-chart>: draws the table of its <live-part> as lines, and again after each change.
 // Without this script the table stays.
-import { axisIn, clock, inPlaceOf, onTheme, plotOf } from "./chart.js";
+import { axisIn, inPlaceOf, onTheme, plotOf } from "./chart.js";
+import { clock } from "./format.js";
 
 const HEIGHT = 140; // pixels
 const PAST_S = 900; // what the axis shows; a gateway that started later has fewer points

@@ -118,6 +118,7 @@ async function follow(tail) {
   pause.addEventListener("click", () => {
     paused = !paused;
     pause.textContent = paused ? "Resume" : "Pause";
+    document.dispatchEvent(new CustomEvent("hold", { detail: paused }));
     update();
   });
   fresh.addEventListener("click", () => {

@@ -8,15 +8,18 @@ from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, redirect
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
+from frontend import shown_once
 from frontend.lists import page_of, place_of
 from frontend.pages import operator_page, refusals_told
 from tenants.errors import CredentialExists
 from tenants.models import EngineCredential, User
 
+LIST = "operate_engines-credentials"
 MAX_POOL = 255
 
 
@@ -54,24 +57,23 @@ class CredentialForm(forms.Form):
 @never_cache
 @operator_page
 def credentials(request: HttpRequest) -> HttpResponse:
-    """The list; POST makes a credential, whose text the answer shows this once."""
+    """The list; POST makes a credential, whose text the list then shows once."""
     if request.method != "POST":
         return _list(request, CredentialForm())
     assert isinstance(request.user, User)
     form = CredentialForm(request.POST)
     secret = form.issue(request.user) if form.is_valid() else None
-    return _list(request, form if secret is None else CredentialForm(), secret)
+    return _list(request, form) if secret is None else _showing(request, secret)
 
 
 @require_POST
-@never_cache
 @operator_page
 def rotate(request: HttpRequest, pk: int) -> HttpResponse:
     """Another secret in place of the old one, which ends now."""
-    credential, secret = get_object_or_404(EngineCredential, pk=pk), None
+    credential = get_object_or_404(EngineCredential, pk=pk)
     with refusals_told(request):
-        secret = credential.rotate()
-    return _list(request, CredentialForm(), secret)
+        return _showing(request, credential.rotate())
+    return redirect(LIST)
 
 
 @require_POST
@@ -81,14 +83,18 @@ def revoke(request: HttpRequest, pk: int) -> HttpResponse:
     credential = get_object_or_404(EngineCredential, pk=pk)
     credential.revoke()
     messages.success(request, f"“{credential.name}” is revoked. Its engine is cut off now.")
-    return redirect("operate_engines-credentials")
+    return redirect(LIST)
 
 
-def _list(request: HttpRequest, form: CredentialForm, secret: str | None = None) -> HttpResponse:
+def _showing(request: HttpRequest, secret: str) -> HttpResponse:
+    return shown_once.redirect(request, reverse(LIST), secret)
+
+
+def _list(request: HttpRequest, form: CredentialForm) -> HttpResponse:
     found = EngineCredential.objects.select_related("created_by")
     if (before := place_of(request, "before")) is not None:
         found = found.filter(pk__lt=before)
     rows, last = page_of(found)
-    context: dict[str, Any] = {"credentials": rows, "last": last, "form": form, "secret": secret}
+    context: dict[str, Any] = {"credentials": rows, "last": last, "form": form}
     status = 422 if form.errors else 200
-    return render(request, "operate/credentials.html", context, status=status)
+    return shown_once.render(request, "operate/credentials.html", context, status=status)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.conf import settings
 from django.contrib import messages
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
@@ -41,7 +40,6 @@ def limits(request: HttpRequest) -> HttpResponse:
         ],
         "tenants": list(others[:MAX_LISTED]),
         "count": others.count(),
-        "currency": settings.CURRENCY.upper(),
     }
     return render(request, "operate/limits.html", context, status=422 if form.errors else 200)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
 from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
@@ -47,7 +46,6 @@ def models(request: HttpRequest) -> HttpResponse:
     found = BaseModel.objects.annotate(adapter_count=Count("adapters"))
     context = {
         "models": [(one, prices.get(one.pk), serving[one.name]) for one in found],
-        "currency": settings.CURRENCY.upper(),
     }
     return render(request, "operate/models.html", context)
 
@@ -124,7 +122,6 @@ def page(
         "modules": module_kinds(base_model.modules),
         "engines": [one for one in fleet if one["base_model"] == base_model.name],
         "prices": list(Price.objects.at(timezone.now()).filter(base_model=base_model)[:20]),
-        "currency": settings.CURRENCY.upper(),
     }
     status = 200 if settings_form is None and rollout_form is None else 422
     return render(request, "operate/model.html", context, status=status)

@@ -25,13 +25,13 @@ from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import drifts
 from tenants.fleet.gateways import gateways
 from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageSum
-from tenants.models.usage import FIGURES
+from tenants.models.usage import FIGURES, UsageSumQuerySet
 
 TOP = 5
 MAX_JOURNALS = 10
 """Most journals that agree with the ledger to show; those that differ are all shown."""
 COUNTS = """
-SELECT (SELECT count(*) FROM tenants_tenant),
+SELECT (SELECT count(*) FROM tenants_tenant WHERE slug <> ALL(%s)),
        (SELECT count(*) FROM tenants_quarantinedentry WHERE status = 'open')
 """
 MAX_MODELS = 20
@@ -43,19 +43,19 @@ MAX_MODELS = 20
 def overview(request: HttpRequest) -> HttpResponse:
     now = timezone.now()
     hour = now.replace(minute=0, second=0, microsecond=0)
-    day = UsageSum.objects.sums([], hour - timedelta(days=1), now)
-    alive = list(GatewayProcess.objects.alive())
+    day = used_by_customers().sums([], hour - timedelta(days=1), now)
+    alive, lost = GatewayProcess.objects.alive_and_lost()
     context = {
         "fleet": fleet(),
         "day": next(iter(day), None) or dict.fromkeys(FIGURES, 0),
         "tops": tops(hour - timedelta(days=7), now),
         "journals": journals(),
         "gateways": alive,
+        "lost": lost,
         "limits": limits(len(alive)),
         **counts(),
         "failures": failures(None, now),
         "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
-        "currency": settings.CURRENCY.upper(),
         "periods": health.PERIODS.values(),
         **health.of_all(health.chosen(request), now),
     }
@@ -76,10 +76,16 @@ def check_isolation(request: HttpRequest) -> HttpResponse:
     return redirect("operate")
 
 
+def used_by_customers() -> UsageSumQuerySet:
+    """The usage of all tenants but the platform's own."""
+    ours = Tenant.objects.filter(slug__in=isolation.TENANTS)
+    return UsageSum.objects.exclude(tenant__in=ours)
+
+
 def counts() -> dict[str, int]:
-    """Tenants, and quarantined entries that wait for a decision; in one query."""
+    """Customers, and quarantined entries that wait for a decision; in one query."""
     with connection.cursor() as cursor:
-        cursor.execute(COUNTS)
+        cursor.execute(COUNTS, [list(isolation.TENANTS)])
         tenants, quarantined = cursor.fetchall()[0]
     return {"tenants": tenants, "quarantined": quarantined}
 
@@ -95,8 +101,7 @@ def fleet() -> dict[str, Any]:
 
 def tops(start: datetime, end: datetime) -> dict[str, list[dict[str, Any]]]:
     """The tenants with the highest cost and those with the most tokens."""
-    ours = Tenant.objects.filter(slug__in=isolation.TENANTS)
-    sums = UsageSum.objects.exclude(tenant__in=ours).sums(["tenant"], start, end)
+    sums = used_by_customers().sums(["tenant"], start, end)
     rows = [{**row, "tokens": row["prompt_tokens"] + row["completion_tokens"]} for row in sums]
     found = {f"By {by}": _most(rows, by) for by in ("cost", "tokens")}
     # Names are looked up last: in a join they would be compared for each sum.

@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -17,6 +16,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
+from frontend.formats import utc
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import operator_page
 from frontend.times import Moment
@@ -81,7 +81,7 @@ class PriceForm(forms.Form):
         now = timezone.now()
         at: datetime = self.cleaned_data["starts_at"] or now
         if at < now:
-            raise ValidationError(f"{at:%Y-%m-%d %H:%M} is in the past: bills are written already.")
+            raise ValidationError(f"{utc(at)} is in the past: bills are written already.")
         return at
 
     def clean(self) -> dict[str, Any]:
@@ -145,7 +145,6 @@ def _list(request: HttpRequest, form: PriceForm) -> HttpResponse:
         "filtered": bool(words or state == "past"),
         "form": form,
         "base_models": list(BaseModel.objects.values_list("name", flat=True)[:MAX_MODELS]),
-        "currency": settings.CURRENCY.upper(),
     }
     return render(request, "operate/prices.html", context, status=422 if form.errors else 200)
 

@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
 from django.db.models import Count, DecimalField, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
@@ -138,7 +137,6 @@ def edit(request: HttpRequest, tenant_slug: str) -> HttpResponse:
         "sections": _sections(tenant.slug),
         "storage": Storage.of(tenant),
         "ceilings": _ceilings(tenant),
-        "currency": settings.CURRENCY.upper(),
     }
     return render(request, "operate/tenant.html", context, status=422 if form.errors else 200)
 
@@ -169,7 +167,7 @@ def _set_status(
 def _list(request: HttpRequest, form: NewTenant) -> HttpResponse:
     words, status = words_of(request), request.GET.get("status", "")
     sort = Sort.of(request.GET.get("sort", ""))
-    found = _with_cost(Tenant.objects.all())
+    found = _with_cost(Tenant.objects.customers())
     if words:
         found = found.filter(Q(slug__icontains=words) | Q(name__icontains=words))
     if status in Tenant.Status.values:
@@ -185,7 +183,6 @@ def _list(request: HttpRequest, form: NewTenant) -> HttpResponse:
         "statuses": Tenant.Status.choices,
         "filtered": bool(words or status),
         "form": form,
-        "currency": settings.CURRENCY.upper(),
     }
     return render(request, "operate/tenants.html", context, status=422 if form.errors else 200)
 
@@ -221,7 +218,7 @@ def _with_counts(found: TenantQuerySet) -> TenantQuerySet:
     """Annotate `cost` and the numbers of members, live keys and adapters."""
     return _with_cost(found).annotate(
         member_count=_count(Membership.objects.all()),
-        key_count=_count(ApiKey.objects.filter(revoked_at=None)),
+        key_count=_count(ApiKey.objects.with_text().filter(revoked_at=None)),
         adapter_count=_count(Adapter.objects.all()),
     )
 

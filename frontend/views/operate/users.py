@@ -8,11 +8,12 @@ from allauth.mfa.models import Authenticator
 from django.contrib import messages
 from django.db.models import Count, Exists, OuterRef, Q
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import get_object_or_404, redirect, render
+from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
+from frontend import shown_once
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import operator_page, refusals_told
 from tenants.models import User
@@ -61,17 +62,17 @@ def remove_second_factor(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
-@never_cache
 @operator_page
 def password_link(request: HttpRequest, pk: int) -> HttpResponse:
-    """Create a link with which the user sets a new password; shown only this once."""
+    """Create a link with which the user sets a new password; which the list then shows once."""
     user = get_object_or_404(User, pk=pk, is_active=True)
     token = default_token_generator.make_token(user)
     where = reverse("account_reset_password_from_key", args=[user_pk_to_url_str(user), token])
-    return _list(request, user, request.build_absolute_uri(where))
+    link = request.build_absolute_uri(where)
+    return shown_once.redirect(request, reverse("operate_users"), link, about=user.username)
 
 
-def _list(request: HttpRequest, link_of: User | None = None, link: str = "") -> HttpResponse:
+def _list(request: HttpRequest) -> HttpResponse:
     found = User.objects.order_by("-pk").annotate(
         tenants=Count("memberships"),
         second_factor=Exists(Authenticator.objects.filter(user=OuterRef("pk"))),
@@ -91,7 +92,5 @@ def _list(request: HttpRequest, link_of: User | None = None, link: str = "") -> 
         "who": who,
         "choices": [(value, title) for value, (title, _) in WHO.items()],
         "filtered": bool(words or who),
-        "link_of": link_of,
-        "link": link,
     }
-    return render(request, "operate/users.html", context)
+    return shown_once.render(request, "operate/users.html", context)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -14,9 +13,9 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_GET
 from django.views.decorators.vary import vary_on_headers
 
+from frontend.causes import cause, remedy
+from frontend.formats import exact_money
 from frontend.pages import tenant_page
-from inference.errors import BY_CODE
-from tenants.billing.money import amount
 from tenants.billing.receipts import describe, signer
 from tenants.limits.kinds import KINDS
 from tenants.models import ApiKey, RefusedRequest, UsageEvent
@@ -24,16 +23,6 @@ from tenants.permissions import Caller, Permission
 
 SCALE = 1000
 """Width of the timeline, in SVG units."""
-REASONS = {
-    "stop": "The model ended its answer, or came to a stop sequence.",
-    "tool_calls": "The model called a tool.",
-    "function_call": "The model called a function.",
-    "length": "The answer reached `max_tokens`, the end of the model's context, or one of your "
-    "limits or budgets; in the last case its `finish_details` named the limit.",
-    "cancelled": "The client went away, or stopped it, before the answer was complete.",
-    "gateway_lost": "The gateway that passed the answer on was lost.",
-}
-"""Sentences for finish reasons that are not error codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +46,7 @@ class Charge:
 
     @property
     def cost(self) -> str:
-        return exact(self.tokens * self.price)
+        return exact_money(self.tokens * self.price)
 
 
 @require_GET
@@ -122,24 +111,16 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
         "caller": caller,
         "key": ApiKey.objects.filter(tenant=caller.tenant, pk=event.key_id).first(),
         "version": event.version,
-        "reason": reason(event),
+        "cause": cause(event.finish_reason),
+        "remedy": remedy(event.finish_reason),
         "phases": list(phases(event)),
         "scale": SCALE,
         "share": event.cached_tokens / event.prompt_tokens if event.prompt_tokens else None,
         "rate": rate(event),
         "charges": list(charges(event)),
-        "cost": exact(event.cost),
-        "currency": settings.CURRENCY.upper(),
+        "cost": exact_money(event.cost),
         "usage": f"{usage}?" + urlencode({"period": "custom", "first": day, "last": day}),
     }
-
-
-def reason(event: UsageEvent) -> str:
-    """Why it ended, as a sentence."""
-    code = event.finish_reason
-    if code in REASONS:
-        return REASONS[code]
-    return (BY_CODE[code].__doc__ or "").strip() if code in BY_CODE else f"It ended as `{code}`."
 
 
 def phases(event: UsageEvent) -> Iterator[Phase]:
@@ -181,9 +162,3 @@ def charges(event: UsageEvent) -> Iterator[Charge]:
     yield Charge("Uncached prompt", uncached, event.prompt_price)
     yield Charge("Cached prompt", event.cached_tokens, event.cached_prompt_price)
     yield Charge("Output", event.completion_tokens, event.output_price)
-
-
-def exact(cost: int) -> str:
-    """Format a cost in pico-units with all decimal places, at least two."""
-    whole, _, part = amount(cost).partition(".")
-    return f"{whole}.{part.rstrip('0').ljust(2, '0')}"

@@ -187,7 +187,6 @@ def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[
         "live": live_query(request, form),
         "query": query_of(request),
         "horizon": HORIZON,
-        "currency": settings.CURRENCY.upper(),
     }
 
 

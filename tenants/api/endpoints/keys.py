@@ -43,7 +43,7 @@ class Keys(
     filterset_class = KeyFilter
 
     def get_queryset(self) -> models.QuerySet[ApiKey]:
-        return self.caller.tenant.keys.select_related("created_by")
+        return self.caller.tenant.keys.with_limits().select_related("created_by")
 
     def get_serializer_context(self) -> dict[str, Any]:
         return {**super().get_serializer_context(), "caller": getattr(self, "caller", None)}

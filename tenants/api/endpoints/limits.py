@@ -119,7 +119,7 @@ class KeyLimits(Limits):
     queryset = ApiKey.objects.none()
 
     def scope(self) -> LimitScope:
-        key = get_object_or_404(self.caller.tenant.keys, pk=self.kwargs["pk"])
+        key = get_object_or_404(self.caller.tenant.keys.with_limits(), pk=self.kwargs["pk"])
         if key.revoked_at is not None and self.action != "retrieve":
             raise KeyRevoked
         return LimitScope(self.caller.tenant, key=key)

@@ -5,18 +5,35 @@ They say so themselves, without the models: `tenants.directory.registry`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 from django.db import models
+from django.db.models import ExpressionWrapper, Q
 from django.db.models.functions import Now
 
 from tenants.directory.registry import ALIVE_S
+
+LOST_FOR = timedelta(hours=1)
+"""How long a gateway that is gone is told of: it may have got another address."""
 
 
 class GatewayProcessQuerySet(models.QuerySet["GatewayProcess"]):
     def alive(self) -> GatewayProcessQuerySet:
         """Those heard of lately; the database's clock counts."""
         return self.filter(heartbeat_at__gt=Now() - timedelta(seconds=ALIVE_S))
+
+    def alive_and_lost(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+        """`url` and `heartbeat_at` of those that are alive, and of those that have gone silent
+        within LOST_FOR without saying that they stop."""
+        lately = Q(heartbeat_at__gt=Now() - timedelta(seconds=ALIVE_S))
+        found = self.filter(heartbeat_at__gt=Now() - LOST_FOR)
+        told = found.annotate(is_alive=ExpressionWrapper(lately, models.BooleanField()))
+        rows = list(told.values("url", "heartbeat_at", "is_alive"))
+        return [row for row in rows if row["is_alive"]], [
+            row for row in rows if not row["is_alive"]
+        ]
 
     def engines_of(self) -> dict[str, int]:
         """How many engines take new work, by the digest of their revision: each connects to every

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
+from frontend import formats
+from inference.grants import PICO
 from tests.browser.scripts.static import serve
 
 HOME = "http://scripts.test/"
@@ -266,16 +268,117 @@ def test_what_might_have_been_is_told_to_mouse_and_keyboard(blank: Page) -> None
 # --- Figures -------------------------------------------------------------------------------------
 
 
-def test_the_foot_has_the_figures_and_the_exact_cost(blank: Page) -> None:
+def test_the_foot_has_the_figures_and_the_cost(blank: Page) -> None:
     lines = [
         DONE,
         DONE | {"cost": 7_512_345, "ttft_ms": None, "tokens_per_s": None},
         DONE | {"cost": 0},
     ]
-    found = run(blank, "figures", 'return given.map((one) => it.footline(one, "USD"));', lines)
+    found = run(blank, "figures", "return given.map((one) => it.footline(one));", lines)
     assert found == [
         "TTFT 182 ms · 94 tok/s · 310 in (256 cached) · 88 out · $0.0004 · req_1",
-        "310 in (256 cached) · 88 out · $0.000007512345 · req_1",
+        "310 in (256 cached) · 88 out · $0.0000075 · req_1",
         "TTFT 182 ms · 94 tok/s · 310 in (256 cached) · 88 out · $0.00 · req_1",
     ]
-    assert run(blank, "figures", "return it.waits(given)", DONE) == "queued 0.8 s"
+    assert run(blank, "figures", "return it.waits(given)", DONE) == "queued 812 ms"
+
+
+def test_pages_scripts_write_amounts_and_durations_as_the_server_does(blank: Page) -> None:
+    amounts = [0, 1e-12, 0.003104, 0.0004, 0.009999, 0.01, 1284.1]
+    shown = run(blank, "../format", "return given.map(it.money);", amounts)
+    assert shown == [formats.money(round(one * PICO)) for one in amounts]
+    lengths = [0.00182, 0.182, 0.9996, 1.4, 12.34, 125.2]
+    shown = run(blank, "../format", "return given.map((s) => it.duration(s * 1000));", lengths)
+    assert shown == [formats.duration(one) for one in lengths]
+
+
+def test_the_axis_of_small_costs_tells_its_lines_apart(blank: Page) -> None:
+    script = "return given.map((one) => it.tick(one, { isMoney: true }));"
+    assert run(blank, "../format", script, [0, 0.0002, 0.0004, 12.5, 1234]) == [
+        "$0", "$0.0002", "$0.0004", "$12.5", "$1.23K",
+    ]  # fmt: skip
+
+
+# --- Answers -------------------------------------------------------------------------------------
+
+WRITTEN = """
+    const said = (parts) => {
+      const element = document.createElement("div");
+      const answer = new it.Answer(element);
+      for (const part of parts) answer.add(part);
+      answer.end();
+      const code = element.querySelector("pre.json code");
+      return code ? ["json", code.textContent, code.querySelectorAll("[class^=hljs-]").length > 0]
+        : ["text", element.textContent, element.querySelectorAll("a[href], strong").length];
+    };
+    return given.map(said);
+"""
+LINK = "[the page](https://example.com/) is **here**"
+
+
+def test_json_is_shown_as_json_and_text_as_markdown(blank: Page) -> None:
+    whole, cut = '{"a_b": "*not* bold", "n": 4180.0}', '{"a": [1, 2'
+    given = [
+        [*whole], ["  ", '{\n "a"', ": 1}"], [cut], ['[{"a": 1}]'],
+        [LINK], [*LINK], ["[1](https://example.com/) **one**"], ["{not json}"], [""],
+    ]  # fmt: skip
+    found = run(blank, "json", WRITTEN, given)
+    assert found[:4] == [
+        ["json", whole, True], ["json", '{\n "a": 1}', True], ["json", cut, True],
+        ["json", '[{"a": 1}]', True],
+    ]  # fmt: skip
+    assert found[4:] == [
+        ["text", "the page is here", 2], ["text", "the page is here", 2], ["text", "1 one", 2],
+        ["text", "{not json}", 0], ["text", "", 0],
+    ]  # fmt: skip
+
+
+# --- Drafts --------------------------------------------------------------------------------------
+
+
+def test_a_draft_is_of_its_address_and_its_user(blank: Page) -> None:
+    found = run(
+        blank,
+        "drafts",
+        """
+        const at = (path) => history.replaceState(null, "", path);
+        sessionStorage.clear();
+        it.keep("1", { message: "first" });
+        at("/other");
+        const none = it.kept("1");
+        it.keep("1", { message: "second" });
+        it.forget("1", "/");
+        const second = it.kept("1");
+        at("/");
+        const first = it.kept("1");
+        it.keep("2", { message: "theirs" });
+        it.kept("1");
+        const left = sessionStorage.length;
+        it.keep("1", { message: "mine" });
+        const name = "playground:1:/";
+        const old = JSON.parse(sessionStorage.getItem(name));
+        sessionStorage.setItem(name, JSON.stringify({ ...old, at: old.at - 3_600_000 }));
+        return [none, second.message, second.recent, first, left, it.kept("1").recent];
+        """,
+    )
+    assert found == [None, "second", True, None, 1, False]
+
+
+def test_a_draft_has_room_before_older_ones(blank: Page) -> None:
+    found = run(
+        blank,
+        "drafts",
+        """
+        sessionStorage.clear();
+        const big = "x".repeat(3_000_000);
+        for (const path of ["/a", "/b", "/c"]) {
+          history.replaceState(null, "", path);
+          it.keep("1", { message: big });
+        }
+        const last = it.kept("1").message.length;
+        it.keep("1", { message: big.repeat(4) });
+        history.replaceState(null, "", "/");
+        return [last, Object.keys(sessionStorage).filter((key) => key.endsWith("/a")).length];
+        """,
+    )
+    assert found == [3_000_000, 0]

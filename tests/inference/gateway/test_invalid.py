@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,12 @@ from tests.inference.rig import Rig, agent_on, chat, gateway, rig
 from tests.inference.samples import MODEL
 
 CHAT = "/v1/chat/completions"
-MANY_KEYS = json.dumps(chat() | {f"k{i}": i for i in range(600_000)}).encode()
-LIMIT = len(MANY_KEYS)
+
+
+@cache
+def many_keys() -> bytes:
+    """As big as a body may be here."""
+    return json.dumps(chat() | {f"k{i}": i for i in range(600_000)}).encode()
 
 
 class Watched(Chat):
@@ -58,7 +63,7 @@ async def watched(root: Path) -> AsyncIterator[tuple[Rig, Watched]]:
     registry = Registry([operation, COMPLETION])
     engine = SyntheticEngine(MODEL)
     async with (
-        gateway(operations=registry, max_body_bytes=LIMIT) as one,
+        gateway(operations=registry, max_body_bytes=len(many_keys())) as one,
         agent_on(engine, root, [one], operations=registry) as made,
     ):
         yield made, operation
@@ -80,7 +85,7 @@ async def test_what_holds_too_much_is_parsed_by_nobody(tmp_path: Path) -> None:
     ):
 
         async def attack() -> list[int]:
-            posts = [await acme.post(CHAT, content=MANY_KEYS) for _ in range(4)]
+            posts = [await acme.post(CHAT, content=many_keys()) for _ in range(4)]
             return [post.status_code for post in posts]
 
         async def ask() -> str:
@@ -97,7 +102,7 @@ async def test_what_holds_too_much_is_parsed_by_nobody(tmp_path: Path) -> None:
 
 async def test_a_refusal_says_what_is_too_much(tmp_path: Path) -> None:
     async with watched(tmp_path) as (stack, _), stack.gateway.client() as client:
-        keys = await client.post(CHAT, content=MANY_KEYS)
+        keys = await client.post(CHAT, content=many_keys())
         deep = await client.post(CHAT, content=b'{"a":' * 200 + b"1" + b"}" * 200)
         again = await client.post(CHAT, json=chat(max_tokens=1))
     assert (keys.status_code, deep.status_code, again.status_code) == (400, 400, 200)

@@ -126,7 +126,7 @@ def test_groups(owner: Api, used: ApiKey) -> None:
     ] * 2
 
 
-@pytest.mark.parametrize(("role", "requests"), [("admin", 3), ("developer", 1), ("viewer", 0)])
+@pytest.mark.parametrize(("role", "requests"), [("admin", 3), ("developer", 1), ("viewer", 3)])
 def test_admins_see_everybodys_usage_and_others_their_own(
     tenant: Tenant, used: ApiKey, role: str, requests: int
 ) -> None:

@@ -3,7 +3,7 @@ class SignedOut extends Error {}
 
 export class Keeping {
   #wanted = false;
-  #saving = false;
+  saving = false; // a change is on its way
 
   // `home` has `conversation()`; `kept` is { url, revision } or null; `told(state, message)` is called
   // with `kept`, `saving` or `failed`.
@@ -24,15 +24,15 @@ export class Keeping {
   // Something changed. One request at a time, so that revisions stay in order.
   async changed() {
     this.#wanted = true;
-    if (!this.kept || this.#saving) return;
-    this.#saving = true;
+    if (!this.kept || this.saving) return;
+    this.saving = true;
     while (this.#wanted) {
       this.#wanted = false;
       const { revision } = this.kept;
       const saved = await this.#post(`${this.kept.url}save`, { ...this.home.conversation(), revision });
       if (saved) Object.assign(this.kept, saved);
     }
-    this.#saving = false;
+    this.saving = false;
   }
 
   async #post(url, body) {

@@ -5,12 +5,10 @@ export class Link extends Socket {
   #answers = new Map(); // id -> { after, tokens, listen }
   #unsent = [];
 
-  // `changed(state)` is called with Live, Reconnecting or Closed; `leaving()` when the session has
-  // ended, before the page is left.
-  constructor(slug, changed, leaving) {
+  // `changed(state)` is called with Live, Reconnecting or Closed.
+  constructor(slug, changed) {
     super(`/ws/playground/${slug}`, "playground", slug);
     this.changed = changed;
-    this.leaving = leaving;
     this.connect();
   }
 
@@ -53,11 +51,6 @@ export class Link extends Socket {
 
   lost() {
     this.changed("Reconnecting");
-  }
-
-  signedOut() {
-    this.leaving();
-    super.signedOut();
   }
 
   refused() {

@@ -49,7 +49,8 @@ function setLink(node, value) {
   node.target = "_blank";
 }
 
-function colour(code) {
+// Highlights a block of code in its language.
+export function colour(code) {
   code.parentElement.tabIndex = 0; // it scrolls
   const language = hljs.getLanguage(code.dataset.language ?? "") ? code.dataset.language : null;
   if (!language) return;

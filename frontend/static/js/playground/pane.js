@@ -11,8 +11,9 @@ class Pane extends HTMLElement {
   running = null; // the id of the answer that is being generated
   #turns = new Map(); // node -> Turn, also of versions that are not shown
 
-  // `home` has: link, currency, readOnly, removed(pane), showCode(pane), altered(), edited().
-  open(home, { model, parameters = {}, nodes = [], leaf = null, resume = null }) {
+  // `home` has: link, readOnly, removed(pane), showCode(pane), altered(), edited(). An answer to
+  // `resume` is begun only if it is `recent`: else it is continued, or not at all.
+  open(home, { model, parameters = {}, nodes = [], leaf = null, resume = null, recent = true }) {
     this.home = home;
     this.readOnly = home.readOnly;
     this.className = "pane panel";
@@ -26,7 +27,7 @@ class Pane extends HTMLElement {
     this.addEventListener("change", (event) => event.target.dataset.field && this.#altered(event.target));
     this.tree = Tree.of({ nodes, leaf });
     this.#show();
-    if (resume) this.#resume(resume);
+    if (resume) this.#resume(resume, recent);
   }
 
   field(name) {
@@ -68,7 +69,17 @@ class Pane extends HTMLElement {
 
   send(text) {
     if (this.running) return;
-    this.#answer(this.tree.add(this.tree.leaf, "user", text));
+    const { leaf } = this.tree;
+    // A question that has no answer yet, as its page was left, is asked otherwise: two in a row would
+    // be no conversation.
+    this.#answer(leaf?.role === "user" ? this.tree.edit(leaf, text) : this.tree.add(leaf, "user", text));
+  }
+
+  // Answer a question that has no answer.
+  answer(question) {
+    if (this.running) return;
+    this.#answer(question);
+    this.home.altered();
   }
 
   // Another version of a question, and an answer to it.
@@ -189,13 +200,14 @@ class Pane extends HTMLElement {
 
   // Continue an answer that was being generated when the page was left; if that is impossible, keep
   // the part that is here. If none of it has arrived, it may never have begun, so begin it now.
-  #resume(id) {
+  #resume(id, recent) {
     const node = this.tree.leaf;
     node.running = true;
     this.#turns.delete(node);
     const request = this.#request(this.tree.get(node.parent));
     const { link } = this.home;
-    const ask = (listen) => (node.content ? link.resume(id, listen) : link.start(id, request, listen));
+    const begins = recent && !node.content;
+    const ask = (listen) => (begins ? link.start(id, request, listen) : link.resume(id, listen));
     this.#generate(node, (_, listen) => ask(listen), id);
   }
 
@@ -259,7 +271,7 @@ class Pane extends HTMLElement {
     const end = message.finish_reason === "cancelled" ? "Stopped" : "Done";
     this.#says([end, waits(message)].filter(Boolean).join(" · "));
     node.why = message.limited || REASONS[message.finish_reason];
-    node.foot = footline(message, this.home.currency);
+    node.foot = footline(message);
     turn.note(node);
   }
 

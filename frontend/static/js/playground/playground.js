@@ -1,7 +1,8 @@
 // The page: panes side by side, one composer below them.
+import { interrupted, restored } from "../interruption.js";
 import { snippets } from "./code.js";
+import { forget, keep, kept } from "./drafts.js";
 import { Keeping } from "./keeping.js";
-import { keep, returned } from "./leaving.js";
 import { Link } from "./link.js";
 import "./pane.js";
 
@@ -17,15 +18,24 @@ class Playground extends HTMLElement {
   connectedCallback() {
     this.panes = this.querySelector(".panes");
     this.message = this.querySelector("#message");
-    this.currency = this.dataset.currency;
     this.readOnly = this.hasAttribute("data-read-only");
     if (this.readOnly) return this.#open(given("kept"));
-    const left = returned(this.dataset.user);
-    this.link = new Link(this.dataset.slug, (state) => this.#linked(state), () => this.#leaving());
     this.keeping = this.#keeping();
-    this.#open(left?.panes ?? given("kept") ?? [{ model: this.dataset.model }]);
+    const left = this.#draft();
+    this.link = new Link(this.dataset.slug, (state) => this.#linked(state));
+    this.#open(left?.panes.map((pane) => ({ ...pane, recent: left.recent })) ?? given("kept") ?? [{ model: this.dataset.model }]);
     if (left) this.message.value = left.message;
     this.#listen();
+    this.#tellDraft();
+    if (matchMedia("(hover: hover)").matches) this.message.focus(); // else a keyboard would cover the page
+  }
+
+  // What this tab had when it left this address. Of a stored conversation only what follows from the
+  // stored one: another tab may have gone on with it.
+  #draft() {
+    const draft = kept(this.dataset.user);
+    const stored = this.keeping?.kept?.revision ?? 0;
+    return draft && (draft.revision ?? 0) <= stored && stored <= (draft.revision ?? 0) + Number(draft.saving) ? draft : null;
   }
 
   get all() {
@@ -78,6 +88,7 @@ class Playground extends HTMLElement {
   altered() {
     this.changed();
     this.edited();
+    this.#tellDraft();
   }
 
   #open(panes) {
@@ -105,6 +116,8 @@ class Playground extends HTMLElement {
     this.querySelector("#stop").addEventListener("click", () => this.#stop());
     this.querySelector("#edit").addEventListener("click", () => this.#edit());
     document.addEventListener("keydown", (event) => this.#pressed(event));
+    addEventListener("pagehide", () => this.#leaving());
+    document.addEventListener("visibilitychange", () => document.hidden && this.#leaving());
   }
 
   #pressed(event) {
@@ -134,10 +147,14 @@ class Playground extends HTMLElement {
 
   // Begin a new conversation; a saved one stays on the server.
   #begin() {
-    if (this.keeping?.kept) return location.assign(this.dataset.new);
+    if (this.keeping?.kept) {
+      forget(this.dataset.user, this.dataset.new);
+      return location.assign(this.dataset.new);
+    }
     for (const pane of this.all) pane.clear();
     this.#replaces(false);
     this.changed();
+    this.#tellDraft();
     this.message.focus();
   }
 
@@ -168,6 +185,7 @@ class Playground extends HTMLElement {
     document.getElementById("save").disabled = true;
     const made = await this.keeping.begin();
     if (!made) return this.changed();
+    forget(this.dataset.user);
     history.replaceState(null, "", made.url);
     document.querySelector("h1").textContent = made.title;
     for (const form of document.querySelectorAll("form[data-of-kept]")) form.action = made.url + form.dataset.ofKept;
@@ -181,6 +199,8 @@ class Playground extends HTMLElement {
     const shown = document.getElementById("kept-state");
     const [text, kind] = KEPT[state];
     shown.hidden = false;
+    shown.removeAttribute("title");
+    shown.dataset.state = state;
     shown.textContent = text;
     shown.className = `pill ${kind}`;
     const why = document.getElementById("not-kept");
@@ -188,18 +208,39 @@ class Playground extends HTMLElement {
     why.textContent = message;
   }
 
-  // The session has ended: keep what is here until the user has signed in again.
+  // The page is left, or its session has ended: what is here is kept until it is back.
   #leaving() {
+    if (this.#isUntouched()) return forget(this.dataset.user);
     keep(this.dataset.user, {
       panes: this.all.map((pane) => pane.stored({ running: true })),
       message: this.message.value,
+      revision: this.keeping?.kept?.revision,
+      saving: this.keeping?.saving ?? false,
     });
+  }
+
+  #isUntouched() {
+    const [pane, ...others] = this.all;
+    const { model, parameters, nodes } = pane.stored();
+    const set = nodes.length || Object.keys(parameters).length || model !== this.dataset.model;
+    return !others.length && !set && !this.message.value;
+  }
+
+  // A conversation that is not saved is a draft of this tab.
+  #tellDraft() {
+    const shown = document.getElementById("kept-state");
+    if (!shown || this.keeping?.kept || shown.dataset.state === "failed") return;
+    shown.hidden = !this.all.some((pane) => pane.tree.leaf);
+    [shown.textContent, shown.className] = ["Draft", "pill"];
+    shown.title = "Kept in this tab until you close it. Save keeps it on the server.";
   }
 
   #linked(state) {
     const shown = document.getElementById("link-state");
     shown.textContent = state;
     shown.className = `pill ${STATES[state]}`;
+    if (state === "Reconnecting") interrupted();
+    else restored();
   }
 }
 

@@ -1,5 +1,5 @@
 // The element of one message, with its actions.
-import { Markdown } from "./markdown.js";
+import { Answer } from "./json.js";
 import { Tokens } from "./tokens.js";
 
 export function element(tag, className = "", text = "") {
@@ -17,7 +17,7 @@ export function button(text, act, label = "") {
   return made;
 }
 
-// `pane` has: tree, readOnly, choose(node, step), resend(node, text), retry(node).
+// `pane` has: tree, readOnly, choose(node, step), resend(node, text), retry(node), answer(node).
 export class Turn {
   constructor(pane, node) {
     this.pane = pane;
@@ -33,7 +33,7 @@ export class Turn {
   // The writer of the answer: { add(text, tokens), end() }.
   writer({ tokens = false } = {}) {
     this.body.replaceChildren();
-    return tokens ? new Tokens(this.body) : new Markdown(this.body);
+    return tokens ? new Tokens(this.body) : new Answer(this.body);
   }
 
   note({ foot = "", why = "" }) {
@@ -71,7 +71,11 @@ export class Turn {
   }
 
   #actions() {
-    if (this.node.role === "user") return [button("Edit", () => this.#edit())];
+    if (this.node.role === "user") {
+      const edit = button("Edit", () => this.#edit());
+      const answered = this.node.children.length > 0;
+      return answered ? [edit] : [edit, button("Answer", () => this.pane.answer(this.node))];
+    }
     const copy = button("Copy", async () => {
       await navigator.clipboard.writeText(this.node.content);
       copy.textContent = "Copied";

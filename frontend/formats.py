@@ -1,0 +1,153 @@
+"""How the console writes money, numbers, durations and times: one form each.
+
+Templates use these as filters (`frontend.templatetags.lorikeet`), views as functions;
+`static/js/format.js` has the same forms for what a page's script writes.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from inference.grants import MICRO, PICO
+
+NONE = "\u2013"
+"""In place of a value that there is none of."""
+SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£"}
+"""Signs of currencies; the others are written with their code."""
+FEWEST_DIGITS = 2
+"""Of an amount below a cent, significant ones."""
+UNITS = (
+    ("year", 365 * 86_400),
+    ("month", 30 * 86_400),
+    ("week", 7 * 86_400),
+    ("day", 86_400),
+    ("hour", 3600),
+    ("minute", 60),
+)
+"""In which a distance in time is told, in seconds; of weeks only where it is a few of them."""
+WEEKS_FROM = 2 * 7 * 86_400
+
+
+def number(value: int | None) -> str:
+    """A count, with commas for thousands: `184,302`."""
+    return NONE if value is None else f"{value:,}"
+
+
+def money(pico: Any) -> str:
+    """A cost in pico-units: `$1,284.10`, and `$0.0031` below a cent."""
+    units = Decimal(int(pico or 0)).scaleb(-12)
+    if units and units < Decimal("0.01"):
+        return _with_currency(_significant(units))
+    return _with_currency(f"{units:,.2f}")
+
+
+def exact_money(pico: Any) -> str:
+    """A cost in pico-units with all its decimal places, at least two."""
+    return _with_currency(_at_least_two(Decimal(int(pico or 0)) / PICO))
+
+
+def price(micro: int) -> str:
+    """An amount in micro-units, exact: a price per million tokens, or a limit of spending."""
+    return _with_currency(_at_least_two(Decimal(micro) / MICRO))
+
+
+def entered(micro: int) -> str:
+    """As `price`, but as a form's field has it: `1284.10`."""
+    return _at_least_two(Decimal(micro) / MICRO).replace(",", "")
+
+
+def percent(share: float | None) -> str:
+    """A share from 0 to 1 as a percentage."""
+    return NONE if share is None else f"{share:.0%}"
+
+
+def duration(seconds: float | None) -> str:
+    """A duration, to about three significant figures."""
+    if seconds is None:
+        return NONE
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.2f} ms" if seconds < 0.00995 else f"{seconds * 1000:.0f} ms"
+    if seconds < 99.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s"
+
+
+def day(at: date | datetime | None) -> str:
+    """`22 Nov 2026`, in the time zone of whoever looks."""
+    if at is None:
+        return NONE
+    local = timezone.localtime(at) if isinstance(at, datetime) else at
+    return f"{local.day} {local:%b %Y}"
+
+
+def moment(at: datetime | None, form: str = "%H:%M") -> SafeString | str:
+    """`22 Nov 2026, 14:31`, in the time zone of whoever looks, and in UTC as its title."""
+    return NONE if at is None else _time(at, f"{day(at)}, {timezone.localtime(at):{form}}")
+
+
+def second(at: datetime | None) -> SafeString | str:
+    """As `moment`, to the second."""
+    return moment(at, "%H:%M:%S")
+
+
+def clock(at: datetime) -> str:
+    """`14:31:58`, in the time zone of whoever looks."""
+    return f"{timezone.localtime(at):%H:%M:%S}"
+
+
+def ago(at: datetime | None) -> SafeString | str:
+    """The distance from now, `in 7 days` or `3 hours ago`, with the moment as its title."""
+    if at is None:
+        return "never"
+    return _time(at, distance(at - timezone.now()))
+
+
+def distance(until: timedelta) -> str:
+    """A distance from now in words, rounded to one unit."""
+    seconds = until.total_seconds()
+    length = abs(seconds)
+    for name, unit in UNITS:
+        count = round(length / unit)
+        # The next unit may be what it rounds up to: 59.6 minutes are an hour.
+        if count and length >= 0.995 * unit and not (name == "week" and length < WEEKS_FROM):
+            told = f"{count} {name}{'' if count == 1 else 's'}"
+            return f"in {told}" if seconds > 0 else f"{told} ago"
+    return "just now" if length < 30 else "in 1 minute" if seconds > 0 else "1 minute ago"
+
+
+def utc(at: datetime) -> str:
+    """`22 Nov 2026, 14:31 UTC`, for texts that are not marked up."""
+    there = at.astimezone(UTC)
+    return f"{there.day} {there:%b %Y, %H:%M} UTC"
+
+
+def _time(at: datetime, text: str) -> SafeString:
+    there = at.astimezone(UTC)
+    title = f"{there.day} {there:%b %Y, %H:%M:%S} UTC"
+    local = timezone.localtime(at)
+    if local.utcoffset():
+        title = f"{local.day} {local:%b %Y, %H:%M:%S}, {title}"
+    return format_html('<time datetime="{}" title="{}">{}</time>', there.isoformat(), title, text)
+
+
+def _significant(units: Decimal) -> str:
+    places = FEWEST_DIGITS - 1 - units.adjusted()
+    return f"{units:.{places}f}".rstrip("0")
+
+
+def _at_least_two(units: Decimal) -> str:
+    whole, _, part = f"{units:,f}".partition(".")
+    return f"{whole}.{part.rstrip('0').ljust(2, '0')}"
+
+
+def _with_currency(amount: str) -> str:
+    code = settings.CURRENCY.upper()
+    return f"{SYMBOLS[code]}{amount}" if code in SYMBOLS else f"{code}\u00a0{amount}"

@@ -1,0 +1,59 @@
+"""Usage and cost of all customers together, by tenant or model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from frontend.pages import operator_page
+from frontend.views.operate.overview import used_by_customers
+from frontend.views.usage import Question, UsageForm, UsageSums, page
+from tenants.api.tables import CHUNK_ROWS, download
+from tenants.billing.money import amount
+from tenants.models import Tenant
+from tenants.models.usage import FIGURES
+
+BY = {"tenant": "tenant", "base_model": "base model", "model": "model"}
+
+
+@require_GET
+@operator_page
+def usage(request: HttpRequest) -> HttpResponse:
+    """As a tenant's page; without the platform's own tenants."""
+    form = UsageForm(request.GET, BY)
+    asked = form.question(timezone.now())
+    csv = f"{reverse('operate_usage-export')}?{asked.query()}"
+    context = {"csv": [(csv, "Usage and costs as CSV")]}
+    return page(request, form, asked, used_by_customers(), _names, context, "operate/usage.html")
+
+
+@require_GET
+@operator_page
+def export(request: HttpRequest) -> HttpResponseBase:
+    """The same as CSV, all groups, by the buckets of the chart."""
+    form = UsageForm(request.GET, BY)
+    asked = form.question(timezone.now())
+    sums = asked.sums(used_by_customers(), asked.bucket, asked.by)
+    name = f"usage-{asked.start:%Y-%m-%d}-{asked.by}.csv"
+    return download(name, ("start", asked.by, *FIGURES), _rows(asked, sums))
+
+
+def _rows(asked: Question, sums: UsageSums) -> Iterator[list[Any]]:
+    slugs = dict(Tenant.objects.values_list("pk", "slug")) if asked.by == "tenant" else {}
+    for row in sums.iterator(chunk_size=CHUNK_ROWS):
+        start = row[asked.bucket].astimezone(UTC).isoformat()
+        figures = [amount(int(row[name])) if name == "cost" else row[name] for name in FIGURES]
+        yield [start, slugs.get(row[asked.by], row[asked.by]), *figures]
+
+
+def _names(by: str, found: Sequence[Any]) -> Mapping[Any, str]:
+    if by != "tenant":
+        return {one: one for one in found}
+    return {pk: tenant.name for pk, tenant in Tenant.objects.in_bulk(found).items()}

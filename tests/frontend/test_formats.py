@@ -1,0 +1,75 @@
+"""Money, numbers, distances in time: one form each."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.utils import timezone
+
+from frontend import formats
+from inference.grants import PICO
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.mark.parametrize(
+    ("pico", "rounded", "exact"),
+    [
+        (0, "$0.00", "$0.00"),
+        (1, "$0.000000000001", "$0.000000000001"),
+        (3_104_000_000, "$0.0031", "$0.003104"),
+        (400_000_000, "$0.0004", "$0.0004"),
+        (9_999_000_000, "$0.01", "$0.009999"),
+        (10_000_000_000, "$0.01", "$0.01"),
+        (1284 * PICO + PICO // 10, "$1,284.10", "$1,284.10"),
+    ],
+)
+def test_money(pico: int, rounded: str, exact: str) -> None:
+    assert (formats.money(pico), formats.exact_money(pico)) == (rounded, exact)
+
+
+def test_a_currency_without_a_sign_is_told_by_its_code(settings: Any) -> None:
+    settings.CURRENCY = "chf"
+    assert formats.money(PICO) == "CHF\u00a01.00"
+
+
+def test_prices_and_limits_are_exact() -> None:
+    assert formats.price(150_000) == "$0.15" and formats.price(1_234_000_001) == "$1,234.000001"
+    assert formats.entered(1_234_500_000) == "1234.50"
+
+
+@pytest.mark.parametrize(
+    ("until", "said"),
+    [
+        (timedelta(days=7) - timedelta(seconds=5), "in 7 days"),
+        (timedelta(days=7), "in 7 days"),
+        (timedelta(days=6, hours=11), "in 6 days"),
+        (timedelta(days=13), "in 13 days"),
+        (timedelta(days=15), "in 2 weeks"),
+        (timedelta(days=45), "in 2 months"),
+        (timedelta(days=364, hours=12), "in 1 year"),
+        (timedelta(minutes=59, seconds=58), "in 1 hour"),
+        (timedelta(hours=23), "in 23 hours"),
+        (timedelta(seconds=50), "in 1 minute"),
+        (timedelta(seconds=10), "just now"),
+        (-timedelta(seconds=29), "just now"),
+        (-timedelta(minutes=22), "22 minutes ago"),
+        (-timedelta(days=1), "1 day ago"),
+    ],
+)
+def test_a_distance_is_rounded_to_one_unit(until: timedelta, said: str) -> None:
+    assert formats.distance(until) == said
+
+
+def test_a_moment_is_local_and_tells_utc_as_its_title() -> None:
+    at = datetime(2026, 11, 22, 23, 31, 58, tzinfo=UTC)
+    with timezone.override(ZoneInfo("Europe/Berlin")):
+        shown = formats.second(at)
+        assert ">23 Nov 2026, 00:31:58</time>" in shown
+        assert 'title="23 Nov 2026, 00:31:58, 22 Nov 2026, 23:31:58 UTC"' in shown
+        assert formats.day(at) == "23 Nov 2026" and formats.clock(at) == "00:31:58"
+    assert ">22 Nov 2026, 23:31</time>" in formats.moment(at)
+    assert formats.utc(at) == "22 Nov 2026, 23:31 UTC"
