@@ -89,8 +89,13 @@ def day(at: date | datetime | None) -> str:
 
 
 def moment(at: datetime | None, form: str = "%H:%M") -> SafeString | str:
-    """`22 Nov 2026, 14:31`, in the time zone of whoever looks, and in UTC as its title."""
-    return NONE if at is None else _time(at, f"{day(at)}, {timezone.localtime(at):{form}}")
+    """`22 Nov, 14:31`, in the time zone of whoever looks, with the year unless it is this one; the
+    whole of it, also in UTC, as its title."""
+    if at is None:
+        return NONE
+    local, now = timezone.localtime(at), timezone.localtime()
+    date = f"{local.day} {local:%b}" if local.year == now.year else day(at)
+    return _time(at, f"{date}, {local:{form}}")
 
 
 def second(at: datetime | None) -> SafeString | str:

@@ -124,6 +124,22 @@ class ModelCard:
     owned_by: str
     root: str
     """The base model that it runs on."""
+    max_model_len: int = 0
+    """Longest prompt and answer together, in tokens; 0 where it is not known."""
+    price: Price = Price()
+    """As of now."""
+
+    @classmethod
+    def of(cls, grant: Grant, target: Target) -> ModelCard:
+        """What is shown to whom it is resolved for."""
+        return cls(
+            target.model,
+            target.created,
+            OUR_MODELS if target.adapter is None else grant.tenant,
+            target.base_model,
+            target.max_model_len,
+            target.price,
+        )
 
 
 class Directory(Protocol):

@@ -37,6 +37,7 @@ class Permission(Enum):
     EDIT_KEYS = "change other people's API keys"
     READ_ADAPTERS = "see adapters"
     EDIT_ADAPTERS = "change adapters"
+    PULL_ADAPTERS = "download adapters"
     READ_LIMITS = "see the limits"
     EDIT_LIMITS = "change the limits"
     READ_USAGE = "see everybody's usage"
@@ -63,6 +64,8 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.EDIT_KEYS: (Role.ADMIN, ADMIN),
     P.READ_ADAPTERS: (Role.VIEWER, ADMIN | {Scope.WRITE_ADAPTERS, Scope.INFERENCE}),
     P.EDIT_ADAPTERS: (Role.DEVELOPER, ADMIN | {Scope.WRITE_ADAPTERS}),
+    # Not for inference: those keys are handed on to programs that only call models.
+    P.PULL_ADAPTERS: (Role.DEVELOPER, ADMIN | {Scope.WRITE_ADAPTERS}),
     P.READ_LIMITS: (Role.VIEWER, ADMIN),
     P.EDIT_LIMITS: (Role.ADMIN, ADMIN),
     P.READ_USAGE: (Role.ADMIN, ADMIN | {Scope.READ_USAGE}),

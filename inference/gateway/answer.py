@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from inference.gateway.exchange import EVENT_STREAM, Exchange, Headers
 from inference.gateway.fleet.stream import Stream
@@ -15,13 +15,18 @@ CHUNKS_AT_ONCE = 256
 millisecond; who reads slowly may find thousands."""
 
 
+Framed = Callable[[], Framing]
+"""Makes the framing, once an engine has the request: it says which."""
+
+
 async def write_whole(
-    exchange: Exchange, stream: Stream, framing: Framing, headers: Headers = ()
+    exchange: Exchange, stream: Stream, framed: Framed, headers: Headers = ()
 ) -> None:
     """One JSON body, when the engine has ended."""
     parts: list[str] = []
     while isinstance(news := await stream.read(), Delta):
         parts.append(news.text)
+    framing = framed()
     if news.response is None:
         text, reason = "".join(parts), _finish_reason(news)
         body = framing.whole(text, reason, news.usage, stream.limited)
@@ -31,15 +36,17 @@ async def write_whole(
 
 
 async def write_stream(
-    exchange: Exchange, stream: Stream, framing: Framing, headers: Headers = ()
+    exchange: Exchange, stream: Stream, framed: Framed, headers: Headers = ()
 ) -> None:
     """Server-sent events. Headers go out with the first news, so that an early failure still gets
     its HTTP status."""
-    news = await stream.read()
+    news, framing = await stream.read(), framed()
     await exchange.begin(200, [*EVENT_STREAM, *headers])
     whole_chunks = isinstance(news, Delta) and bool(news.chunks)
     opening = b"" if whole_chunks else framing.opening()
     while isinstance(news, Delta):
+        if news.prompt_tokens:
+            framing.counted(news.prompt_tokens, news.cached_tokens)
         for events in _events(news, framing, opening):
             await exchange.write(events)
             if len(news.chunks) > CHUNKS_AT_ONCE:

@@ -87,7 +87,12 @@ class Callers:
 
     async def note_limits(self, exchange: Exchange) -> None:
         """For the headers: what is left of the limits, where nothing was reserved of them."""
-        if exchange.grant is None or exchange.reservation is not None:
+        if exchange.grant is not None and exchange.reservation is None:
+            await self.note_rooms(exchange)
+
+    async def note_rooms(self, exchange: Exchange) -> None:
+        """For the headers: what is left of the limits now, whatever was reserved and by whom."""
+        if exchange.grant is None:
             return
         limits = exchange.grant.limits
         with suppress(InferenceError):  # the headers are not worth an answer

@@ -20,7 +20,7 @@ from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
 from inference.gateway.tick import Tick
 from inference.grants import Directory, Grant, Limiter, Price, Reservation, Target
-from inference.link.wire import BATCH, turn_of
+from inference.link.wire import BATCH, ModelInfo, turn_of
 from inference.operations.call import Call
 from inference.operations.estimate import Estimate
 from inference.tracing import Span, Tracer, timed
@@ -81,6 +81,10 @@ class Dispatcher:
         finally:
             stream.cancel(ClientDisconnected.code)
             self._learn(stream, body_bytes)
+
+    def engines(self) -> list[ModelInfo]:
+        """What each connected engine serves."""
+        return [engine.info for engine in self._hub.engines()]
 
     def running(self, key_id: int) -> Mapping[str, int]:
         """The requests of this API key that engines have and no gateway, with their turns; none for
@@ -162,6 +166,8 @@ class Dispatcher:
     ) -> Order:
         """What the hub is to do for the call; `more` are further fields."""
         bound = call.operation.bound(call, reservation.output_tokens)
+        if not call.operation.uses_adapter:
+            target = replace(target, adapter=None)
         return Order(
             grant=grant,
             target=target,

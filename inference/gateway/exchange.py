@@ -34,6 +34,7 @@ from inference.gateway.tick import Tick
 from inference.grants import Grant, KeptAnswer, Reservation, Room
 from inference.operations import openai
 from inference.operations.call import Call
+from inference.operations.error_shapes import OPENAI, ErrorShape
 from inference.operations.shape import Shape
 from inference.tracing import Span
 
@@ -79,12 +80,19 @@ class Exchange:
         self.call: Call | None = None
         self.stream: Stream | None = None
         self.span: Span | None = None
+        self.errors: ErrorShape = OPENAI
+        """How its client is told of errors."""
         self.reservation: Reservation | None = None
         """For the `x-ratelimit` headers."""
         self.began = time.monotonic()
         self._receive, self._send = receive, send
         self._all_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self._headers = dict(self._all_headers)
+
+    @property
+    def shown_id(self) -> str:
+        """Its id, as clients see it in headers."""
+        return f"req_{self.id}"
 
     @property
     def elapsed_s(self) -> float:
@@ -197,8 +205,10 @@ class Exchange:
     async def begin(self, status: int, headers: Headers) -> None:
         """Write the status and the headers that every answer has."""
         self.status = status
+        shown = self.shown_id.encode()
         common = [
-            (b"x-request-id", f"req_{self.id}".encode()),
+            (b"x-request-id", shown),
+            *([(self.errors.id_header, shown)] if self.errors.id_header else []),
             (b"openai-processing-ms", str(round(self.elapsed_s * 1000)).encode()),
             *_ratelimit_headers(self.reservation),
         ]
@@ -233,9 +243,10 @@ class Exchange:
         if isinstance(error, ClientDisconnected):
             self.status = self.status or error.http_status
         elif self.status:
-            await self.write(openai.error_event(error), more=False)
+            await self.write(self.errors.event(error, self.shown_id), more=False)
         else:
-            await self.reply(error.http_status, openai.error_body(error), _error_headers(error))
+            body = self.errors.body(error, self.shown_id)
+            await self.reply(error.http_status, body, _error_headers(error))
 
 
 def _key_in(name: bytes, value: bytes) -> bytes:

@@ -29,12 +29,18 @@ from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.measuring.records import Asked
 from inference.grants import Answers, Claim, Directory, KeptAnswer, Limiter
 from inference.operations.call import Call
-from inference.operations.operation import Operation
+from inference.operations.operation import Framing, Operation
 from inference.operations.registry import OPERATIONS, Registry
 from inference.operations.shape import Shape
 from inference.tracing import timed
 
 log = structlog.get_logger(__name__)
+
+INSTEAD = {
+    "/v1/moderations": "Nothing is moderated here. Ask a chat model for its judgement, with a "
+    "`response_format` of type `json_schema` that has the categories you need.",
+}
+"""What to do where clients look for an address that OpenAI has and this server has not."""
 
 
 class OpenAIServer:
@@ -50,11 +56,18 @@ class OpenAIServer:
         max_body_bytes: int,
         body_timeout_s: float = BODY_TIMEOUT_S,
         operations: Registry = OPERATIONS,
+        currency: str = "usd",
     ) -> None:
-        """`body_timeout_s` bounds the arrival of a request's body."""
+        """`body_timeout_s` bounds the arrival of a request's body; prices are in `currency`."""
         self._dispatcher, self._operations = dispatcher, operations
         self._callers, self._records = Callers(directory, limiter), dispatcher.records
-        self._models = models.Models(self._callers, directory)
+        self._models = models.Models(
+            self._callers,
+            directory,
+            operations,
+            engines=dispatcher.engines,
+            currency=currency,
+        )
         self._idempotency = Idempotency(
             answers, wait_s=dispatcher.timeout_s, running=dispatcher.running
         )
@@ -65,6 +78,7 @@ class OpenAIServer:
         exchange = Exchange(scope, receive, send)
         operation = self._operations.at(exchange.path)
         if operation is not None:
+            exchange.errors = operation.errors
             exchange.span = self._records.begin(
                 operation.name, exchange.began, exchange.traceparent
             )
@@ -103,7 +117,8 @@ class OpenAIServer:
         elif path.startswith(f"{models.PATH}/"):
             await self._models.reply_one(exchange)
         else:
-            raise NotFound(f"Unknown address: {exchange.method} {path}.")
+            said = f"Unknown address: {exchange.method} {path}."
+            raise NotFound(f"{said} {INSTEAD.get(path, '')}".rstrip())
 
     async def _serve(self, exchange: Exchange, operation: Operation) -> None:
         exchange.require_method("POST")
@@ -194,12 +209,17 @@ class OpenAIServer:
         adopted = stream.id != exchange.id
         exchange.id, exchange.stream = stream.id, stream
         exchange.reservation = stream.reservation
-        framing = call.operation.framing(call, stream.id, int(stream.started_at))
+        if adopted:  # another gateway reserved it, so what is left is not known here
+            await self._callers.note_rooms(exchange)
+
+        def framed() -> Framing:
+            return call.operation.framing(call, stream.id, int(stream.started_at), stream.revision)
+
         write = answer.write_stream if call.stream else answer.write_whole
         if recording is not None:
             recording.on_taken_over = partial(stream.end, taken_over(), elsewhere=True)
         try:
-            await write(exchange, stream, framing, [REPLAYED] if adopted else ())
+            await write(exchange, stream, framed, [REPLAYED] if adopted else ())
         finally:
             if recording is not None and stream.elsewhere:
                 recording.leave()

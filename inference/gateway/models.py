@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
 from inference.gateway.callers import Callers
 from inference.gateway.exchange import Exchange
-from inference.grants import OUR_MODELS, Directory, Grant, ModelCard
+from inference.grants import MICRO, Directory, Grant, ModelCard, Price
+from inference.link.wire import ModelInfo
+from inference.operations.registry import Registry
 
 PATH = "/v1/models"
 
 
 class Models:
-    """What a key may use, by name."""
+    """What a key may use, by name, and what can be asked of it.
 
-    def __init__(self, callers: Callers, directory: Directory) -> None:
-        self._callers, self._directory = callers, directory
+    The latter is what the engines here say. Of a base model none of whose engines is connected it
+    is what they said last; where none ever was, nothing is said.
+    """
+
+    def __init__(
+        self,
+        callers: Callers,
+        directory: Directory,
+        operations: Registry,
+        *,
+        engines: Callable[[], Iterable[ModelInfo]],
+        currency: str,
+    ) -> None:
+        """`engines` are those that are connected, `currency` that of prices."""
+        self._callers, self._directory, self._operations = callers, directory, operations
+        self._engines, self._currency = engines, currency
+        self._known: dict[str, dict[str, Any]] = {}
 
     async def reply_list(self, exchange: Exchange) -> None:
         """Every model of the caller."""
         grant = await self._greet(exchange)
-        cards = [_card(card) for card in await self._directory.models(grant)]
+        self._look()
+        cards = [self._card(card) for card in await self._directory.models(grant)]
         await exchange.reply(200, msgspec.json.encode({"object": "list", "data": cards}))
 
     async def reply_one(self, exchange: Exchange) -> None:
@@ -32,10 +51,10 @@ class Models:
             UnknownModel: the caller has no such model.
         """
         grant = await self._greet(exchange)
+        self._look()
         target = await self._directory.resolve(grant, exchange.path.removeprefix(f"{PATH}/"))
-        owner = OUR_MODELS if target.adapter is None else grant.tenant
-        card = ModelCard(target.model, target.created, owner, target.base_model)
-        await exchange.reply(200, msgspec.json.encode(_card(card)))
+        card = ModelCard.of(grant, target)
+        await exchange.reply(200, msgspec.json.encode(self._card(card)))
 
     async def _greet(self, exchange: Exchange) -> Grant:
         exchange.require_method("GET", "HEAD")
@@ -43,12 +62,52 @@ class Models:
         await self._callers.note_limits(exchange)
         return grant
 
+    def _card(self, card: ModelCard) -> dict[str, Any]:
+        shown = {
+            "id": card.id,
+            "object": "model",
+            "created": card.created,
+            "owned_by": card.owned_by,
+            "root": card.root,
+            "pricing": pricing(card.price, self._currency),
+        }
+        if card.max_model_len:
+            shown["max_model_len"] = card.max_model_len
+        return shown | self._known.get(card.root, {})
 
-def _card(card: ModelCard) -> dict[str, Any]:
+    def _look(self) -> None:
+        """What the engines say now, together: a request goes to one that can do it."""
+        by_model: dict[str, list[ModelInfo]] = {}
+        for info in self._engines():
+            by_model.setdefault(info.name, []).append(info)
+        for name, infos in by_model.items():
+            self._known[name] = self._offered(infos)
+
+    def _offered(self, infos: list[ModelInfo]) -> dict[str, Any]:
+        done = {operation for info in infos for operation in info.operations}
+        parsed = {reads for info in infos for reads in info.parsers}
+        return {
+            "operations": [one.path for one in self._operations if one.name in done],
+            "capabilities": {
+                "tools": "tool" in parsed,
+                "reasoning": "reasoning" in parsed,
+                "structured_outputs": any(info.engine == "vllm" for info in infos),
+                "vision": False,
+            },
+        }
+
+
+def pricing(price: Price, currency: str) -> dict[str, str]:
+    """What tokens cost, as decimal numbers without rounding."""
     return {
-        "id": card.id,
-        "object": "model",
-        "created": card.created,
-        "owned_by": card.owned_by,
-        "root": card.root,
+        "currency": currency,
+        "unit": "1M tokens",
+        "prompt": _decimal(price.prompt),
+        "cached_prompt": _decimal(price.cached_prompt),
+        "completion": _decimal(price.output),
     }
+
+
+def _decimal(micros: int) -> str:
+    whole, rest = divmod(micros, MICRO)
+    return f"{whole}.{rest:06}".rstrip("0").rstrip(".")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from inference.errors import InvalidRequest
 from inference.operations.beginnings import Beginnings
-from inference.operations.constraints import check_tools, with_parameters
+from inference.operations.constraints import (
+    check_named,
+    check_tools,
+    only_allowed,
+    read_tool_choice,
+    with_parameters,
+)
 from inference.operations.fields import SAMPLING
 from inference.operations.openai import NULL, Fields, OpenAIOperation, top_of
 from inference.operations.operation import PlainPrompt
@@ -18,6 +24,10 @@ from inference.operations.shape import Shape
 
 TEMPLATE_SWITCHES = ("enable_thinking", "thinking")
 """What a client may set in `chat_template_kwargs`; the rest could reach the tokenizer."""
+
+
+MESSAGE: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None, "annotations": []}
+"""The fields that every message of an answer has."""
 
 
 class _CalledFunction(msgspec.Struct):
@@ -37,7 +47,7 @@ class _Part(msgspec.Struct):
     refusal: str | None = None
 
 
-class _Message(msgspec.Struct):
+class Message(msgspec.Struct):
     """Of some thousands with a wrong field vLLM's reader took ten seconds to say so."""
 
     role: str | None = None
@@ -62,13 +72,19 @@ class _Message(msgspec.Struct):
             yield call.function.arguments
 
 
+MAX_IDENTIFIER = 128
+"""Characters of a `safety_identifier`, as OpenAI has it."""
+
+
 class _ChatFields(Fields):
-    messages: list[_Message] = []
+    messages: list[Message] = []
     max_completion_tokens: int | None = None
     tool_choice: msgspec.Raw = NULL
     tools: msgspec.Raw = NULL
     logprobs: msgspec.Raw = NULL
     top_logprobs: msgspec.Raw = NULL
+    parallel_tool_calls: bool | None = None
+    safety_identifier: Annotated[str, msgspec.Meta(max_length=MAX_IDENTIFIER)] | None = None
 
 
 class Chat(OpenAIOperation[_ChatFields]):
@@ -79,6 +95,7 @@ class Chat(OpenAIOperation[_ChatFields]):
     id_prefix = "chatcmpl"
     whole_object, chunk_object = "chat.completion", "chat.completion.chunk"
     decoder = msgspec.json.Decoder(_ChatFields)
+    tells_tier = True
     accepted = SAMPLING | {
         "add_generation_prompt",
         "continue_final_message",
@@ -113,10 +130,10 @@ class Chat(OpenAIOperation[_ChatFields]):
 
     def parsers(self, fields: _ChatFields) -> tuple[str, ...]:
         """One of tool calls, where there are tools that may be called."""
-        choice = bytes(fields.tool_choice)
-        must_use = choice not in (b"null", b'"none"', b'"auto"')
-        are_tools = check_tools(fields.tools, must_use=must_use)
-        return ("tool",) if are_tools and choice != b'"none"' else ()
+        choice = read_tool_choice(fields.tool_choice)
+        are_tools = check_tools(fields.tools, must_use=choice.must_use)
+        check_named(fields.tools, choice.names)
+        return ("tool",) if are_tools and choice.may_use else ()
 
     def beginnings(self, fields: _ChatFields) -> Beginnings:
         """Each message ends one; tools are in all of them."""
@@ -149,27 +166,45 @@ class Chat(OpenAIOperation[_ChatFields]):
 
     def choice(self, text: str) -> dict[str, Any]:
         """The message."""
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+        return {"message": MESSAGE | {"content": text}}
+
+    def conform(self, choice: dict[str, Any]) -> None:
+        """As the operation says. A message has the same fields whatever was asked for, and further
+        ones only where they say something."""
+        super().conform(choice)
+        if (logprobs := choice["logprobs"]) is not None:
+            logprobs.setdefault("refusal", None)
+        if (message := choice.get("message")) is not None:
+            choice["message"] = MESSAGE | _telling(message)
+        if (delta := choice.get("delta")) is not None:
+            choice["delta"] = _telling(delta)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """Messages of text, and of the template's arguments only switches."""
-        kept = super().allowed(body)
-        _check_messages(body.get("messages"))
+        kept = only_allowed(super().allowed(body))
+        check_messages(body.get("messages"))
         if isinstance(tools := kept.get("tools"), list):
             kept["tools"] = [with_parameters(tool) for tool in tools]
-        if switches := _switches(body.get("chat_template_kwargs")):
+        if switches := template_switches(body.get("chat_template_kwargs")):
             kept["chat_template_kwargs"] = switches
         return kept
 
     def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:
         """The messages one after another; the answer repeats the last one."""
-        texts = [_text(message.get("content")) for message in fields["messages"]]
-        roles = [message["role"] for message in fields["messages"]]
-        said = zip(roles, texts, strict=True)
-        return PlainPrompt("".join(f"<{role}>{text}" for role, text in said), texts[-1])
+        return plain_messages(fields["messages"])
 
 
-def _check_messages(messages: Any) -> None:
+def _telling(message: dict[str, Any]) -> dict[str, Any]:
+    """Its fields that are not null, nor an empty list."""
+    return {name: value for name, value in message.items() if value is not None and value != []}
+
+
+def check_messages(messages: Any) -> None:
+    """See that these are messages of text.
+
+    Raises:
+        InvalidRequest: they aren't.
+    """
     if not isinstance(messages, list):
         raise InvalidRequest("`messages` must be an array of messages.", param="messages")
     if not messages:
@@ -194,16 +229,28 @@ def _check_content(content: Any, param: str) -> None:
     for i, part in enumerate(content):
         type_ = part.get("type") if isinstance(part, dict) else None
         if type_ not in ("text", "refusal"):
-            raise InvalidRequest(f"`{param}`: only parts of type `text` are served.", param=param)
+            raise InvalidRequest(
+                f"`{param}[{i}]` is of type `{type_}`: only parts of type `text` are served; no "
+                "model here sees pictures or hears sound.",
+                param=param,
+            )
         if part.get(type_) is None:
             missing = f"{param}[{i}].{type_}"
             raise InvalidRequest(f"`{missing}` is missing.", param=missing)
 
 
-def _switches(given: Any) -> dict[str, bool]:
+def template_switches(given: Any) -> dict[str, bool]:
+    """What may be set of `chat_template_kwargs`."""
     if not isinstance(given, dict):
         return {}
     return {name: given[name] for name in TEMPLATE_SWITCHES if isinstance(given.get(name), bool)}
+
+
+def plain_messages(messages: list[dict[str, Any]]) -> PlainPrompt:
+    """Messages as a prompt without a chat template."""
+    texts = [_text(message.get("content")) for message in messages]
+    said = zip([message["role"] for message in messages], texts, strict=True)
+    return PlainPrompt("".join(f"<{role}>{text}" for role, text in said), texts[-1])
 
 
 def _text(content: str | list[dict[str, Any]] | None) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -62,6 +62,39 @@ class _Tool(msgspec.Struct):
     function: _Function
 
 
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _AllowedTool(msgspec.Struct):
+    type: Literal["function"]
+    function: _Named
+
+
+class _AllowedTools(msgspec.Struct):
+    mode: Literal["auto", "required"]
+    tools: list[_AllowedTool]
+
+
+class _ToolChoice(msgspec.Struct):
+    """An object: one function by its name, or those that may be called."""
+
+    type: Literal["function", "allowed_tools"] = "function"
+    function: _Named | None = None
+    allowed_tools: _AllowedTools | None = None
+
+
+_tool_choice = msgspec.json.Decoder(Literal["none", "auto", "required"] | _ToolChoice | None)
+
+
+class _ClientTool(msgspec.Struct):
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    type: str | None = None
+    description: str | None = None
+    input_schema: Schema | None = None
+
+
+_client_tools = msgspec.json.Decoder(list[_ClientTool] | None)
 _response_format = msgspec.json.Decoder(_ResponseFormat | None)
 _tools = msgspec.json.Decoder(list[_Tool] | None)
 
@@ -80,14 +113,81 @@ def check_response_format(raw: msgspec.Raw) -> None:
     _check_schemas(raw, "response_format")
 
 
+def check_schema(raw: msgspec.Raw, param: str) -> None:
+    """See that what holds a schema is bearable.
+
+    Raises:
+        InvalidRequest: it isn't.
+    """
+    _check_size(raw, param, MAX_CONSTRAINT_BYTES)
+    _check_schemas(raw, param)
+
+
 def check_structured_outputs(raw: msgspec.Raw) -> None:
     """See that it is bearable; the engine reads it.
 
     Raises:
         InvalidRequest: it isn't.
     """
-    _check_size(raw, "structured_outputs", MAX_CONSTRAINT_BYTES)
-    _check_schemas(raw, "structured_outputs")
+    check_schema(raw, "structured_outputs")
+
+
+class ToolChoice(NamedTuple):
+    """What `tool_choice` asks for: may there be calls, must there be one, and of which functions
+    alone, empty where any will do."""
+
+    may_use: bool
+    must_use: bool
+    names: tuple[str, ...] = ()
+
+
+def read_tool_choice(raw: msgspec.Raw) -> ToolChoice:
+    """What it asks for, where it is there or not.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    choice = decode_part(_tool_choice, raw, "tool_choice")
+    if not isinstance(choice, _ToolChoice):
+        return ToolChoice(choice != "none", choice == "required")
+    missing = f"tool_choice.{choice.type}"
+    if choice.type == "allowed_tools":
+        if choice.allowed_tools is not None:
+            names = tuple(tool.function.name for tool in choice.allowed_tools.tools)
+            if not names:
+                param = f"{missing}.tools"
+                raise InvalidRequest(f"`{param}` must name at least one.", param=param)
+            return ToolChoice(True, choice.allowed_tools.mode == "required", names)
+    elif choice.function is not None:
+        return ToolChoice(True, True, (choice.function.name,))
+    raise InvalidRequest(f"`{missing}` is missing.", param=missing)
+
+
+def check_named(tools: msgspec.Raw, names: Collection[str]) -> None:
+    """See that the functions that a choice names are there.
+
+    Raises:
+        InvalidRequest: one isn't.
+    """
+    found = {tool.function.name for tool in decode_part(_tools, tools, "tools") or ()}
+    for name in names:
+        if name not in found:
+            raise InvalidRequest(
+                f"`tool_choice` names the function `{name}`, which is not in `tools`.",
+                param="tool_choice",
+            )
+
+
+def only_allowed(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields with those tools alone that a `tool_choice` of `allowed_tools` allows, which is
+    then its mode. They are not changed. vLLM knows no such choice."""
+    choice = fields.get("tool_choice")
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return fields
+    allowed = choice["allowed_tools"]
+    names = {tool["function"]["name"] for tool in allowed["tools"]}
+    tools = [tool for tool in fields["tools"] if tool["function"]["name"] in names]
+    return fields | {"tools": tools, "tool_choice": allowed["mode"]}
 
 
 def check_tools(raw: msgspec.Raw, *, must_use: bool) -> bool:
@@ -111,6 +211,28 @@ def check_tools(raw: msgspec.Raw, *, must_use: bool) -> bool:
             )
     _check_schemas(raw, "tools")
     return bool(tools)
+
+
+def check_client_tools(raw: msgspec.Raw, *, must_use: bool) -> list[str]:
+    """As `check_tools`, of tools as Anthropic's API has them; their names.
+
+    Raises:
+        InvalidRequest: they aren't.
+    """
+    _check_size(raw, "tools", MAX_CONSTRAINT_BYTES if must_use else MAX_TOOLS_BYTES)
+    tools: list[_ClientTool] | None = decode_part(_client_tools, raw, "tools")
+    for i, tool in enumerate(tools or ()):
+        if tool.type not in (None, "custom") or tool.input_schema is None:
+            raise InvalidRequest(
+                f"`tools[{i}]` has no `input_schema` or is of type `{tool.type}`: only tools that "
+                "you run yourself are served.",
+                param=f"tools[{i}]",
+            )
+        if bytes(tool.input_schema.get("type", b'"object"')) != b'"object"':
+            param = f"tools[{i}].input_schema.type"
+            raise InvalidRequest(f"`{param}` must be `object`.", param=param)
+    _check_schemas(raw, "tools")
+    return [tool.name for tool in tools or ()]
 
 
 def with_parameters(tool: Any) -> Any:
@@ -156,7 +278,7 @@ def _check_schemas(raw: msgspec.Raw, param: str) -> None:
 def _schemas(constraint: Any) -> Iterator[dict[str, Any]]:
     """The schemas that a constraint holds: whole ones, in which references start."""
     for value in _within(constraint):
-        for name in ("schema", "json_schema", "json", "parameters"):
+        for name in ("schema", "json_schema", "json", "parameters", "input_schema"):
             inner = value.get(name)
             if isinstance(inner, str):  # vLLM takes a schema as text, too
                 try:

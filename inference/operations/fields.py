@@ -48,13 +48,30 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
     "guided_grammar": (None, "use `structured_outputs`"),
     "guided_json": (None, "use `response_format`"),
     "guided_regex": (None, "use `structured_outputs`"),
+    "metadata": (None, "answers are not stored, so there is nothing that it could belong to"),
     "modalities": (["text"], "only text is served"),
+    "moderation": (None, "nothing is moderated; ask a model for its judgement"),
+    "prediction": (None, "nothing is predicted; the answer is the same without it"),
     "prompt_logprobs": (None, "use `echo` and `logprobs` of a completion"),
+    "store": (False, "answers are not stored"),
     "use_beam_search": (None, "ask for choices with `n`"),
+    "verbosity": ("medium", "say in a message how long the answer should be"),
     "web_search_options": (None, "nothing is searched"),
 }
 """Fields of OpenAI's or vLLM's that would make another answer, so ignoring them would be to give a
 wrong one. The value that changes nothing, and what to do instead."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "user",
+    }
+)
+"""Fields of OpenAI's that change no answer, there or here. Who asks is known from the key alone,
+prompts are cached for each tenant by themselves, and nobody looks for misuse."""
 
 
 def check_fields(body: dict[str, Any]) -> None:

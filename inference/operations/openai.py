@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +33,9 @@ ARRAY = re.compile(rb"\s*\[\s*(.)", re.DOTALL)
 MAX_TOP = 1000
 """Log-probabilities of one token; engines take fewer."""
 
+FINGERPRINT_CHARS = 12
+"""Of an engine's revision, in `system_fingerprint`."""
+
 _json = msgspec.json.Encoder().encode
 
 
@@ -55,7 +58,7 @@ class Fields(msgspec.Struct):
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     n: int | None = None
-    service_tier: str | None = None
+    service_tier: Literal["auto", "default", "flex", "priority", "scale", "fast"] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     frequency_penalty: float | None = None
@@ -72,6 +75,7 @@ class Fields(msgspec.Struct):
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    user: str | None = None
 
 
 Read = TypeVar("Read", bound=Fields)
@@ -95,6 +99,8 @@ class OpenAIOperation(Operation, Generic[Read]):
     """The field `object` of an answer, and of a chunk."""
     decoder: ClassVar[msgspec.json.Decoder[Any]]
     """Reads the gateway's fields, of type `Read`."""
+    tells_tier: ClassVar[bool] = False
+    """Whether answers and chunks say how they were served (`service_tier`)."""
 
     @abstractmethod
     def check_prompt(self, fields: Read) -> None:
@@ -181,9 +187,16 @@ class OpenAIOperation(Operation, Generic[Read]):
             beginnings=self.beginnings(fields),
         )
 
-    def framing(self, call: Call, id: str, created: int) -> OpenAIFraming:
+    def framing(self, call: Call, id: str, created: int, revision: str = "") -> OpenAIFraming:
         """As the operation says."""
-        return OpenAIFraming(self, call, id, created)
+        return OpenAIFraming(self, call, id, created, told_of(self, call, revision))
+
+    def conform(self, choice: dict[str, Any]) -> None:
+        """As the operation says."""
+        for name in VLLM_ONLY_IN_CHOICE:
+            choice.pop(name, None)
+        choice.setdefault("logprobs", None)
+        choice.setdefault("finish_reason", None)
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
         """As the operation says."""
@@ -196,11 +209,38 @@ class OpenAIOperation(Operation, Generic[Read]):
         return kept
 
 
+VLLM_ONLY_IN_CHOICE = (
+    "prompt_logprobs",
+    "prompt_token_ids",
+    "routed_experts",
+    "stop_reason",
+    "token_ids",
+)
+"""Keys of a choice of vLLM's that OpenAI's don't have."""
+
+
+def told_of(operation: OpenAIOperation[Any], call: Call, revision: str) -> dict[str, str]:
+    """What every answer and chunk says of how it was made: the tier, and which weights, tokenizer
+    and options."""
+    told = {"service_tier": "flex" if call.flex else "default"} if operation.tells_tier else {}
+    if revision:
+        told["system_fingerprint"] = f"fp_{revision[:FINGERPRINT_CHARS]}"
+    return told
+
+
 class OpenAIFraming(Framing):
     """OpenAI's chunks and answers."""
 
-    def __init__(self, operation: OpenAIOperation[Any], call: Call, id: str, created: int) -> None:
-        self._operation = operation
+    def __init__(
+        self,
+        operation: OpenAIOperation[Any],
+        call: Call,
+        id: str,
+        created: int,
+        told: dict[str, str],
+    ) -> None:
+        """`told` are fields of every answer and chunk."""
+        self._operation, self._told = operation, told
         self._open = dict.fromkeys(range(call.choices))
         """Choices that have no finish reason yet."""
         self._include_usage = call.include_usage
@@ -212,8 +252,11 @@ class OpenAIFraming(Framing):
             "created": created,
             "model": call.model,
         }
+        fields = told | ({"usage": None} if self._include_usage else {})
+        self._more = b"," + _json(fields)[1:-1] if fields else b""
+        """What a chunk of the engine's lacks."""
+        self._head = b"data: " + _json(head | told)[:-1] + b',"choices":['
         usage = b',"usage":null' if self._include_usage else b""
-        self._head = b"data: " + _json(head)[:-1] + b',"choices":['
         self._tail = b"]" + usage + b"}\n\n"
         before, _, after = _running(operation.delta("")).partition(b'""')
         self._before_text, self._after_text = self._head + before, after + self._tail
@@ -233,9 +276,7 @@ class OpenAIFraming(Framing):
             for choice in msgspec.json.decode(chunk)["choices"]:
                 if choice.get("finish_reason") is not None:
                     self._open.pop(choice["index"], None)
-        if self._include_usage:
-            chunk = chunk[:-1] + b',"usage":null}'
-        return b"data: " + chunk + b"\n\n"
+        return b"data: " + chunk[:-1] + self._more + b"}\n\n"
 
     def closing(self, finish_reason: str, limited: InferenceError | None = None) -> bytes:
         """The chunk with the finish reason of each choice that has none, and with the limit that
@@ -269,15 +310,16 @@ class OpenAIFraming(Framing):
                 "model": self._model,
                 "choices": [choice],
                 "usage": usage_body(usage),
-                "system_fingerprint": None,
+                **self._told,
             }
         )
 
     def response(self, response: bytes, limited: InferenceError | None) -> bytes:
         """As the framing says; choices that a limit ended say so."""
         if limited is None:
-            return response
-        answer = msgspec.json.decode(response)
+            told = b"," + _json(self._told)[1:-1] if self._told else b""
+            return response[:-1] + told + b"}"
+        answer = msgspec.json.decode(response) | self._told
         for choice in answer["choices"]:
             if choice["finish_reason"] == "length":
                 choice |= _details(limited)
@@ -309,25 +351,6 @@ def span(seconds: float) -> str:
         return f"{ms / 1000:g}s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}m{rest}s"
-
-
-def error_body(error: InferenceError) -> bytes:
-    """The OpenAI error shape."""
-    return _json(
-        {
-            "error": {
-                "message": error.message,
-                "type": error.type,
-                "param": error.param,
-                "code": error.code,
-            }
-        }
-    )
-
-
-def error_event(error: InferenceError) -> bytes:
-    """An error in mid-stream. No `[DONE]` follows: a stream that failed never looks complete."""
-    return b"data: " + error_body(error) + b"\n\n"
 
 
 class Counts(Protocol):

@@ -33,6 +33,7 @@ import msgspec
 from inference.errors import InferenceError, InvalidRequest
 from inference.link.wire import Usage
 from inference.operations.call import Call
+from inference.operations.error_shapes import OPENAI, ErrorShape
 from inference.operations.estimate import Estimate, ask_of, bound_of, grows, prompt_tokens_of
 
 
@@ -51,6 +52,11 @@ class Framing(ABC):
     and `ending`. Text is the lean path, where an engine sends plain text; a chunk is a finished
     JSON body.
     """
+
+    def counted(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """The engine has counted the prompt. Comes before the first text or chunk, if at all; what
+        `ending` is told holds in any case."""
+        return
 
     @abstractmethod
     def opening(self) -> bytes:
@@ -101,6 +107,10 @@ class Operation(ABC):
     ones, and so is every field by which a client could say who it is or where its cache lies. A
     list of what is allowed also holds for fields that vLLM has yet to invent."""
 
+    errors: ClassVar[ErrorShape] = OPENAI
+    """How its errors look."""
+    uses_adapter: ClassVar[bool] = True
+    """Whether the weights of an adapter matter to it: if not, none is loaded for it."""
     max_numbers: ClassVar[int] = 0
     """How many numbers a body may hold in arrays, such as a prompt's tokens, beside
     `shape.MAX_VALUES` other values."""
@@ -131,8 +141,9 @@ class Operation(ABC):
         return bound_of(call, reserved_tokens)
 
     @abstractmethod
-    def framing(self, call: Call, id: str, created: int) -> Framing:
-        """What writes the answer. `id` is the request's; `created` a unix time in seconds."""
+    def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
+        """What writes the answer. `id` is the request's; `created` a unix time in seconds;
+        `revision` that of the engine (`ModelInfo.revision`), empty where it is not known."""
 
     # --- agent -----------------------------------------------------------------------------------
 
@@ -178,6 +189,11 @@ class Operation(ABC):
         Raises:
             InvalidRequest: it has a shape that only real engines take.
         """
+
+    def conform(self, choice: dict[str, Any]) -> None:
+        """Make a choice of vLLM's, of a chunk or of a whole answer, what clients are answered. The
+        choice is changed; unless an operation says otherwise it stays as it is."""
+        return
 
     def answer_id(self, request_id: str) -> str:
         """The id that the answer and each of its chunks show."""

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator
 from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
+from inference.operations.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Operation
+from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 
 class Registry:
@@ -39,4 +41,4 @@ class Registry:
         return self._by_path.get(path)
 
 
-OPERATIONS = Registry([CHAT, COMPLETION])
+OPERATIONS = Registry([CHAT, COMPLETION, MESSAGES, COUNT_TOKENS, TOKENIZE, DETOKENIZE])

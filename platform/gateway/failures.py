@@ -14,6 +14,7 @@ from django.views import defaults
 from inference.errors import InferenceError, InvalidRequest
 from tenants.api import problems
 from tenants.api.openai import views as v1
+from tenants.hub import replies as hub
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -26,6 +27,8 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
         return v1.refusal(InvalidRequest(detail))
     if request.path.startswith("/api/"):
         return problems.failure(HTTPStatus.BAD_REQUEST, detail, "bad_request")
+    if request.path.startswith("/hub/"):
+        return hub.refusal(hub.HubError(HTTPStatus.BAD_REQUEST, detail))
     return defaults.bad_request(request, exception)
 
 
@@ -36,6 +39,8 @@ def server_error(request: HttpRequest) -> HttpResponse:
         return v1.refusal(InferenceError(detail))
     if request.path.startswith("/api/"):
         return problems.failure(HTTPStatus.INTERNAL_SERVER_ERROR, detail, InferenceError.code)
+    if request.path.startswith("/hub/"):
+        return hub.refusal(hub.HubError(HTTPStatus.INTERNAL_SERVER_ERROR, detail))
     # Nothing of the request: it may be what went wrong.
     id = structlog.contextvars.get_contextvars().get("request_id")
     page = render_to_string("500.html", {"request_id": f"req_{id}" if id else None})

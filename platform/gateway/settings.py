@@ -125,6 +125,9 @@ MAX_TENANT_UPLOAD_BYTES = environ.size("MAX_TENANT_UPLOAD_BYTES", 8 << 30)
 TENANT_STORED_BYTES = environ.size("TENANT_STORED_BYTES", 50 << 30)
 TENANT_VERSIONS = environ.integer("TENANT_VERSIONS", 5000, low=1)
 """What a tenant may keep, where the operator sets nothing else for it."""
+HUB_COMMIT_BYTES = environ.size("HUB_COMMIT_BYTES", 512 << 20)
+"""Weights up to this are part of a push's commit. Larger ones are sent before it by Git LFS, which
+clients that have Xet no longer speak unless they are told to (HF_HUB_DISABLE_XET)."""
 OTHER_BASE_MODEL = environ.choice("OTHER_BASE_MODEL", ["confirm", "refuse"], "confirm")
 """An adapter that names another base model than its own is taken once that is confirmed, or not."""
 UPLOAD_WAIT_S = environ.integer("UPLOAD_WAIT_S", 30)

@@ -232,7 +232,7 @@ class CachedDirectory:
             PermissionDenied: the key lacks the scope for inference.
         """
         require_inference(grant)
-        return catalogue.cards(grant, *await self._names_of(grant))
+        return catalogue.cards(grant, *await self._names_of(grant), now=time.time())
 
     def serves(self) -> bool:
         """Whether keys that were seen lately are good: the database was heard of, if not now, then

@@ -12,7 +12,7 @@ import msgspec
 
 from inference.errors import UnknownModel
 from inference.gateway.routing.pools import Pool, Revisions, Rollout
-from inference.grants import OUR_MODELS, Grant, Limits, ModelCard, Price, Target
+from inference.grants import Grant, Limits, ModelCard, Price, Target
 from inference.link.wire import AdapterRef
 from tenants.limits import ceilings
 from tenants.limits.ceilings import Sets
@@ -262,12 +262,13 @@ def _ref(tenant: str, row: VersionRow | PinRow) -> AdapterRef:
     return AdapterRef(name, row.digest, row.rank or 0, tuple(row.modules or ()))
 
 
-def cards(grant: Grant, bases: Mapping[str, BaseRow], own: Catalogue) -> list[ModelCard]:
-    """Every model that the key may use, by name."""
-    found = {
-        row.name: ModelCard(row.name, row.created, OUR_MODELS, row.name) for row in bases.values()
-    }
-    for row in own.live():
-        card = ModelCard(row.adapter, row.created, grant.tenant, row.base_model)
-        found.setdefault(row.adapter, card)
-    return [found[name] for name in sorted(found) if allowed(grant, name)]
+def cards(
+    grant: Grant, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
+) -> list[ModelCard]:
+    """Every model that the key may use, by name, with its price at this unix time."""
+    names = {*bases, *(row.adapter for row in own.live())}
+    return [
+        ModelCard.of(grant, resolve(grant, name, bases, own, now=now))
+        for name in sorted(names)
+        if allowed(grant, name)
+    ]

@@ -50,6 +50,9 @@ class UploadSession(models.Model):
     became (`known`: which had this content before), or with the reason why it was refused:
     `{"status", "code", "detail"}` of the answer. `metadata` is the header Upload-Metadata as the
     client sent it. `base_confirmed`: whoever sends it knows that it names another base model.
+
+    One with an `oid` is the weights alone, of which a push to the hub (`tenants.hub`) said that
+    this is their SHA-256. It waits for the commit that names it, whose upload takes its file over.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -59,6 +62,7 @@ class UploadSession(models.Model):
     base_model_name = models.CharField(max_length=255, blank=True)
     base_confirmed = models.BooleanField(default=False)
     metadata = models.TextField()
+    oid = models.CharField(max_length=64, blank=True, editable=False, default="", db_default="")
     length_bytes = models.PositiveBigIntegerField()
     version = models.ForeignKey(AdapterVersion, models.CASCADE, null=True, related_name="+")
     known = models.BooleanField(default=False)

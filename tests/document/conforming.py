@@ -1,4 +1,5 @@
-"""Sees answers in all tests: one that is not as the document says fails the test.
+"""Sees answers in all tests: one that is not as the document says, or of `/v1` not as the types of
+the SDKs say (`sdk_types`), fails the test. So does each event of a stream, as it is read.
 
 With RECORD_ANSWERS, a folder, it writes them down for generated clients to read (`make clients`).
 """
@@ -8,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import httpx
 from django.conf import settings
 from django.http import HttpRequest, HttpResponseBase
 
+from tests.document import sdk_types
 from tests.document.document import Answer, Document
 
 FOLDER = os.environ.get("RECORD_ANSWERS", "")
@@ -59,16 +62,58 @@ async def seen_later(response: httpx.Response) -> None:
     """What `seen` does, for an asynchronous client."""
     if _is_json(response):
         await response.aread()
-        seen(response)
+    seen(response)
 
 
 def seen(response: httpx.Response) -> None:
-    """A hook of a client of a running gateway or console: JSON answers have to be as described."""
+    """A hook of a client of a running gateway or console: JSON answers have to be as described, and
+    the events of streams."""
     request, path = response.request, response.request.url.path
-    if _is_json(response) and described().template(path):
+    if str(response.headers.get("content-type", "")).startswith("text/event-stream"):
+        operation = described().operation(request.method, path)
+        if operation is not None:
+            response.stream = Events(response.stream, operation["operationId"])
+    elif _is_json(response) and described().template(path):
         headers = {name.lower(): value for name, value in response.headers.items()}
         body = response.read()
         examine(Answer(request.method, path, response.status_code, headers, body))
+
+
+class Events(httpx.AsyncByteStream, httpx.SyncByteStream):
+    """A stream that is looked at on its way to who reads it."""
+
+    def __init__(self, stream: Any, operation: str) -> None:
+        self._stream, self._operation = stream, operation
+        self._rest = b""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for part in self._stream:
+            self._look(part)
+            yield part
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._stream:
+            self._look(part)
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _look(self, part: bytes) -> None:
+        """Raises NotAsDescribed."""
+        *events, self._rest = (self._rest + part).split(b"\n\n")
+        for event in events:
+            data = event.rpartition(b"data: ")[2]
+            if data != b"[DONE]" and b'"error"' not in data[:40]:
+                _must_be_typed(self._operation, data, event=True)
+
+
+def _must_be_typed(operation: str, body: bytes, *, event: bool = False) -> None:
+    if faults := sdk_types.faults(operation, body, event=event):
+        raise NotAsDescribed(f"{operation}: {'; '.join(faults)}: {body!r:.500}")
 
 
 def _is_json(response: httpx.Response) -> bool:
@@ -80,6 +125,9 @@ def examine(answer: Answer) -> None:
     if faults := described().faults(answer):
         said = f"{answer.method} {answer.path}: {'; '.join(faults)}: {answer.body!r:.500}"
         raise NotAsDescribed(said)
+    operation = described().operation(answer.method, answer.path)
+    if operation is not None and answer.body and answer.status == 200:
+        _must_be_typed(operation["operationId"], answer.body)
     if FOLDER and answer.body:
         record(answer)
 

@@ -71,7 +71,7 @@ def work_of(
     **body: Any,
 ) -> Work:
     """A request; greedy and eight tokens long unless `body` says otherwise."""
-    prompt = {"messages": QUESTION} if kind == "chat" else {"prompt": "Who are you?"}
+    prompt = {"prompt": "Who are you?"} if kind == "completion" else {"messages": QUESTION}
     defaults = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True}
     return Work(
         id=f"request-{next(_ids)}",

@@ -112,6 +112,58 @@ async def test_it_says_what_its_prefix_cache_holds_for_whom(
     assert common and held[0][:common] == held[1][:common]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_messages_are_a_chat_written_in_another_way(engine: Engine, stream: bool) -> None:
+    given: dict[str, Any] = {"stream": stream, "max_tokens": 5, "ignore_eos": False}
+    system = {"role": "system", "content": "Be brief."}
+    chat = await ask(engine, messages=[system, *QUESTION], **given)
+    blocks = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}]
+    for turns in (QUESTION, blocks):
+        same = await ask(engine, "messages", system="Be brief.", messages=turns, **given)
+        assert (same.text, same.tokens) == (chat.text, chat.tokens)
+        assert same.finish_reason == chat.finish_reason
+        assert same.meter.prompt_tokens == chat.meter.prompt_tokens
+
+
+async def told(engine: Engine, kind: str, **body: Any) -> dict[str, Any]:
+    """The answer to what generates nothing, which costs nothing."""
+    work = replace(work_of(kind), body={"temperature": 0} | body)
+    before = engine.stats()
+    answer = await run(engine, work)
+    assert answer.meter == Meter()
+    assert engine.stats().completion_tokens == before.completion_tokens
+    assert answer.finish_reason == "stop"
+    return answer.response
+
+
+async def test_a_prompt_is_told_as_the_tokens_that_it_has(engine: Engine) -> None:
+    chat = await ask(engine)
+    made = await told(engine, "tokenize", messages=QUESTION)
+    assert made["count"] == len(made["tokens"]) == chat.meter.prompt_tokens
+    assert made["max_model_len"] == MAX_MODEL_LEN
+    assert made["token_strs"] is None
+    assert await told(engine, "count_tokens", messages=QUESTION) == {"input_tokens": made["count"]}
+    whole = await told(engine, "count_tokens", messages=QUESTION, system="Be brief.")
+    assert whole["input_tokens"] > made["count"]
+
+
+async def test_tokens_are_told_as_text(engine: Engine) -> None:
+    text = "The quick brown fox"
+    made = await told(engine, "tokenize", prompt=text, return_token_strs=True)
+    assert len(made["token_strs"]) == made["count"]
+    assert text in (await told(engine, "detokenize", tokens=made["tokens"]))["prompt"]
+    assert (await told(engine, "detokenize", tokens=[]))["prompt"] == ""
+    for wrong in ([10**12], [2**70], ["x"], "x"):
+        with pytest.raises(InvalidRequest) as caught:
+            await told(engine, "detokenize", tokens=wrong)
+        assert caught.value.param == "tokens"
+
+
+async def test_a_text_longer_than_the_context_has_tokens_too(engine: Engine) -> None:
+    made = await told(engine, "tokenize", prompt="The quick brown fox. " * 1000)
+    assert made["count"] > MAX_MODEL_LEN
+
+
 async def test_a_prompt_may_be_token_ids(engine: Engine) -> None:
     answer = await ask(engine, "completion", prompt=[20, 30, 40])
     assert answer.meter.prompt_tokens == 3

@@ -65,11 +65,17 @@ def test_a_distance_is_rounded_to_one_unit(until: timedelta, said: str) -> None:
 
 
 def test_a_moment_is_local_and_tells_utc_as_its_title() -> None:
-    at = datetime(2026, 11, 22, 23, 31, 58, tzinfo=UTC)
+    at = datetime(2020, 11, 22, 23, 31, 58, tzinfo=UTC)
     with timezone.override(ZoneInfo("Europe/Berlin")):
         shown = formats.second(at)
-        assert ">23 Nov 2026, 00:31:58</time>" in shown
-        assert 'title="23 Nov 2026, 00:31:58, 22 Nov 2026, 23:31:58 UTC"' in shown
-        assert formats.day(at) == "23 Nov 2026" and formats.clock(at) == "00:31:58"
-    assert ">22 Nov 2026, 23:31</time>" in formats.moment(at)
-    assert formats.utc(at) == "22 Nov 2026, 23:31 UTC"
+        assert ">23 Nov 2020, 00:31:58</time>" in shown
+        assert 'title="23 Nov 2020, 00:31:58, 22 Nov 2020, 23:31:58 UTC"' in shown
+        assert formats.day(at) == "23 Nov 2020" and formats.clock(at) == "00:31:58"
+    assert ">22 Nov 2020, 23:31</time>" in formats.moment(at)
+    assert formats.utc(at) == "22 Nov 2020, 23:31 UTC"
+
+
+def test_the_year_is_told_if_it_is_another_one() -> None:
+    now = timezone.now()
+    assert str(now.year) not in formats.moment(now).partition(">")[2]
+    assert "2020" in formats.moment(now.replace(year=2020, day=1)).partition(">")[2]

@@ -14,7 +14,7 @@ from inference.errors import (
     UnknownModel,
 )
 from inference.link.wire import Fault
-from inference.operations.openai import error_body
+from inference.operations.error_shapes import OPENAI
 
 pytestmark = pytest.mark.pure
 
@@ -37,7 +37,7 @@ def test_a_short_one_is_as_it_was_said() -> None:
 def test_half_a_character_breaks_neither_answer_nor_link() -> None:
     error = InvalidRequest("`\ud800` is nothing.", param="a\udc00")
     assert (error.message, error.param) == ("`?` is nothing.", "a?")
-    assert b'"a?"' in error_body(error)
+    assert b'"a?"' in OPENAI.body(error)
     assert msgspec.msgpack.encode(Fault.of(error))
 
 

@@ -87,6 +87,12 @@ function tellZone() {
 }
 tellZone();
 
+// Tables that are wider than their place scroll in it (the others leave that to the page).
+function measure() {
+  for (const wrap of document.querySelectorAll(".table-wrap")) wrap.toggleAttribute("data-wide", wrap.scrollWidth > wrap.clientWidth);
+}
+for (const event of ["load", "resize", "live"]) addEventListener(event, measure);
+
 class CopyButton extends HTMLElement {
   connectedCallback() {
     const button = this.querySelector("button");

@@ -49,6 +49,7 @@ from inference.errors import (
     InvalidRequest,
 )
 from inference.link.wire import EngineStats, ModelInfo, Resume
+from inference.operations.instant import InstantOperation
 from inference.operations.openai import OpenAIOperation, usage_body
 from inference.operations.operation import PlainPrompt
 from inference.operations.registry import OPERATIONS
@@ -93,6 +94,7 @@ class _Options(msgspec.Struct):
     max_completion_tokens: int | None = None
     n: int | None = None
     stop: str | list[str] | None = None
+    stop_sequences: list[str] | None = None
     stream: bool | None = None
     ignore_eos: bool | None = None
     temperature: float | None = None
@@ -243,6 +245,12 @@ class SyntheticEngine:
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """As the contract says; tools and log-probabilities are refused."""
         fields = work.take_fields()
+        if isinstance(work.operation, InstantOperation):
+            if not self.alive:
+                raise EngineFailed("The engine stopped.")
+            answer = work.operation.plain_answer(fields, Tokenizer(self.info.max_model_len))
+            yield Output(response=msgspec.json.encode(answer), finish_reason="stop")
+            return
         options = _options_of(fields)
         wanted = work.operation.max_tokens(fields)
         stream = self._stream_of(work, work.operation.plain_prompt(fields), options, wanted)
@@ -428,6 +436,25 @@ class _PrefixCache:
             self.news.add(Removed([self._blocks.popitem(last=False)[0]]))
 
 
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """See `inference.operations.instant.PlainTokenizer`. Unlike `_ids_of`, it can be undone."""
+
+    max_model_len: int
+
+    def encode(self, text: str) -> list[int]:
+        """A 1 before the bytes of each token, so that none are lost at its beginning."""
+        pieces = (text[at : at + TOKEN_CHARS] for at in range(0, len(text), TOKEN_CHARS))
+        return [int.from_bytes(b"\1" + piece.encode()) for piece in pieces]
+
+    def decode(self, tokens: list[int]) -> str:
+        """As the protocol says."""
+        pieces = [token.to_bytes((token.bit_length() + 7) // 8) for token in tokens]
+        if not all(piece.startswith(b"\1") for piece in pieces):
+            raise InvalidRequest("`tokens` has one that is not of this model.", param="tokens")
+        return b"".join(piece[1:] for piece in pieces).decode(errors="replace")
+
+
 def tokens_in(text: str) -> int:
     """The length of `text` in tokens."""
     return -(-len(text) // TOKEN_CHARS)
@@ -499,6 +526,7 @@ def _answer(text: str, limit: int, options: _Options) -> tuple[str, str]:
     if options.ignore_eos:
         text = (text + " ") * (limit * TOKEN_CHARS // len(text) + 1)
     stops = [options.stop] if isinstance(options.stop, str) else options.stop or []
+    stops = [*stops, *(options.stop_sequences or ())]
     ends = [at for stop in stops if stop and (at := text.find(stop)) >= 0]
     reason = "stop"
     if tokens_in(text[: min(ends, default=len(text))]) > limit or (options.ignore_eos and not ends):

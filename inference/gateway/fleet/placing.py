@@ -113,7 +113,7 @@ class Placing:
         most = Bounds(dispatch.prompt_tokens, dispatch.output_tokens)
         stream.delivered.begin(most, exact=self._is_exact(stream, order, link))
         stream.leg = Leg(self._owner, stream, link, stream.attempt, most, keeps=True)
-        stream.engine, stream.measured = link.engine.id, link.measured
+        stream.given_to(link)
         self._trace(stream, stream.leg)
         link.adopt(stream.leg, self._adoption(stream, order, link, orphan, most))
         if not order.body or stream.kept < len(order.body):
@@ -137,7 +137,7 @@ class Placing:
         keeps = stream.delivered.keeps
         can_keep = keeps and link.engine.version >= ADOPTS_SINCE
         stream.leg = Leg(self._owner, stream, link, stream.attempt, most, keeps=can_keep)
-        stream.engine, stream.measured = link.engine.id, link.measured
+        stream.given_to(link)
         frame = order.frame(
             self._dispatches,
             link.credential.id,

@@ -30,6 +30,7 @@ from inference.link.wire import GONE, LEFT, Cancel, Delta, Done, Fault, Usage, W
 from inference.operations.estimate import EXTENSION_TOKENS
 
 if TYPE_CHECKING:
+    from inference.gateway.fleet.engine_link import EngineLink
     from inference.gateway.fleet.journey import Journey
 
 LOW_TOKENS = 128
@@ -79,6 +80,7 @@ class Stream:
         """The highest so far."""
         self.engine = ""
         """The id of the engine that was given it last."""
+        self.revision = ""
         self.measured: OnEngine | None = None
         """Of that engine."""
         self.held_since: float | None = None
@@ -180,6 +182,11 @@ class Stream:
             self.order = None
             self._carrier.forgot(self)
             self.delivered.forget()
+
+    def given_to(self, link: EngineLink) -> None:
+        """This engine has it from now on."""
+        self.engine, self.measured = link.engine.id, link.measured
+        self.revision = link.engine.info.revision
 
     def waits(self, wait: Wait) -> None:
         """What it waits for: an engine said so, or it waits for an engine."""

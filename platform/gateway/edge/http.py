@@ -44,7 +44,7 @@ from inference.errors import (
     UriTooLong,
 )
 from inference.gateway.fleet.hub import new_id
-from inference.operations.openai import error_body
+from inference.operations.error_shapes import OPENAI
 
 log = structlog.get_logger(__name__)
 
@@ -309,7 +309,7 @@ def answer_of(error: InferenceError) -> bytes:
     """A whole answer, after which the connection is closed."""
     id = new_id()
     log.info("request", request_id=id, status=error.http_status, error=error.code)
-    body = error_body(error)
+    body = OPENAI.body(error)
     headers = {
         "content-type": "application/json",
         "content-length": str(len(body)),

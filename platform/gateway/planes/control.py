@@ -30,6 +30,7 @@ from tenants.adapters.uploads.intake import Intake, without_body  # noqa: E402
 from tenants.adapters.uploads.room import Room  # noqa: E402
 from tenants.directory.auth import PostgresDirectory  # noqa: E402
 from tenants.directory.reader import Reader  # noqa: E402
+from tenants.hub.bodies import BODIES, Bodies  # noqa: E402
 
 log = structlog.get_logger(__name__)
 
@@ -77,6 +78,7 @@ _routes = ProtocolTypeRouter(
             [
                 _route(r"^v1/", without_body(django_app)),
                 _route(r"^(healthz|health|readyz)$", Health({"database": _database_answers})),
+                _route(f"^{BODIES.pattern[1:]}$", Bodies(django_app)),
                 _route(r"", BodyGuard(Room(Intake(_pages)), directory)),
             ]
         ),

@@ -18,7 +18,7 @@ import structlog
 from inference.errors import HeadersTooLarge
 from inference.gateway.exchange import Receive, Scope, Send
 from inference.gateway.fleet.hub import new_id
-from inference.operations.openai import error_body
+from inference.operations.error_shapes import OPENAI
 from tenants.api.problems import MEDIA_TYPE, problem
 
 log = structlog.get_logger(__name__)
@@ -117,7 +117,7 @@ async def _refuse(path: str, error: HeadersTooLarge, send: Send) -> None:
 def _worded(path: str, error: HeadersTooLarge) -> tuple[str, bytes]:
     """Media type and body in the shape of the API at this path, or as plain text."""
     if path.startswith("/v1/"):
-        return "application/json", error_body(error)
+        return "application/json", OPENAI.body(error)
     if path.startswith("/api/"):
         described = problem(error.http_status, error.message, error.code)
         return MEDIA_TYPE, json.dumps(described).encode()

@@ -306,7 +306,12 @@ def application(parts: Parts) -> Any:
     )
     most = settings.MAX_REQUEST_BYTES
     inference = OpenAIServer(
-        dispatcher, directory, limiter, answers=parts.answers, max_body_bytes=most
+        dispatcher,
+        directory,
+        limiter,
+        answers=parts.answers,
+        max_body_bytes=most,
+        currency=settings.CURRENCY,
     )
     answers = Playground(dispatcher, directory, max_body_bytes=most)
     playground = PlaygroundSocket(answers, hub.closed)

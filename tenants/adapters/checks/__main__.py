@@ -18,7 +18,7 @@ from dataclasses import asdict
 from typing import IO, Any
 
 from inference.content import CONFIG, FILES, WEIGHTS
-from tenants.adapters.checks import contents
+from tenants.adapters.checks import commits, contents
 from tenants.adapters.checks.target_modules import TargetModules
 from tenants.adapters.uploads.refusals import UploadRefused
 
@@ -67,11 +67,20 @@ def _outcome(task: Task) -> dict[str, Any]:
 
 
 def _unpack(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    targets = _emptied(files)
+    return asdict(contents.unpack(files["archive"], task["name"], task["max_bytes"], targets))
+
+
+def _commit(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    return {"oid": commits.unpack(files["commit"], task["max_bytes"], _emptied(files))}
+
+
+def _emptied(files: Mapping[str, IO[bytes]]) -> dict[str, IO[bytes]]:
     targets = {name: files[name] for name in FILES}
     for target in targets.values():  # an earlier attempt may have written to it
         target.seek(0)
         target.truncate()
-    return asdict(contents.unpack(files["archive"], task["name"], task["max_bytes"], targets))
+    return targets
 
 
 def _read(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
@@ -96,6 +105,7 @@ def _check(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
 
 TASKS: Mapping[str, Callable[[Task, Mapping[str, IO[bytes]]], dict[str, Any]]] = {
     "unpack": _unpack,
+    "commit": _commit,
     "read": _read,
     "check": _check,
 }

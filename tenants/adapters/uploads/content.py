@@ -11,7 +11,8 @@ from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 
 PICKLE_NAMES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 COMPRESSED_TAR_NAMES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
-
+COMMIT = "commit.ndjson"
+"""The file name of an upload that is the commit of a push to the hub (`checks.commits`)."""
 
 MAX_RATIO = 200
 """Inflated size over stored size. Trained weights barely compress; half of an untrained adapter is

@@ -46,7 +46,7 @@ class Intake:
         if scope["method"] == "PATCH" and match[1]:
             await self._append(scope, receive, send)
         else:
-            await self._app(_bodiless(scope), _nothing(), send)
+            await self._app(bodiless(scope), nothing(), send)
 
     async def _append(self, scope: Scope, receive: Receive, send: Send) -> None:
         admitted = await self._ask(scope)
@@ -66,10 +66,10 @@ class Intake:
             answer = await self._ask(scope, reached) if moved else admitted
             await answer.pass_on(send)
 
-    async def _ask(self, scope: Scope, offset: int | None = None) -> _Answer:
+    async def _ask(self, scope: Scope, offset: int | None = None) -> Answer:
         """Django's answer to this request without its body, as though it began at `offset`."""
-        answer = _Answer()
-        await self._app(_bodiless(scope, offset), _nothing(), answer.keep)
+        answer = Answer()
+        await self._app(bodiless(scope, offset), nothing(), answer.keep)
         return answer
 
 
@@ -81,7 +81,7 @@ class ClientGone(Exception):
 
 
 @dataclass(slots=True)
-class _Answer:
+class Answer:
     """An answer that is looked at before it is sent."""
 
     messages: list[Message] = field(default_factory=list)
@@ -94,16 +94,19 @@ class _Answer:
         found: int = self.messages[0]["status"]
         return found
 
-    def number(self, header: bytes) -> int:
+    def text(self, header: bytes) -> str:
         found = {name.lower(): value for name, value in self.messages[0]["headers"]}
-        return int(found[header])
+        return str(found[header], "latin-1")
+
+    def number(self, header: bytes) -> int:
+        return int(self.text(header))
 
     async def pass_on(self, send: Send) -> None:
         for message in self.messages:
             await send(message)
 
 
-async def _take(scope: Scope, admitted: _Answer, receive: Receive) -> int:
+async def _take(scope: Scope, admitted: Answer, receive: Receive) -> int:
     """Append the body to the upload's file; the offset that was reached.
 
     Raises:
@@ -119,7 +122,7 @@ async def _take(scope: Scope, admitted: _Answer, receive: Receive) -> int:
     try:
         writer = Writer(UUID(scope["path"].rsplit("/", 1)[1]), offset)
         try:
-            await _copy(writer, length, receive)
+            await copy_body(writer, length, receive)
         finally:
             writer.close()
     except OffsetMoved as moved:
@@ -137,7 +140,7 @@ async def _take(scope: Scope, admitted: _Answer, receive: Receive) -> int:
     return writer.offset
 
 
-async def _copy(writer: Writer, length: int, receive: Receive) -> None:
+async def copy_body(writer: Writer, length: int, receive: Receive) -> None:
     more = True
     while more:
         message = await receive()
@@ -161,7 +164,7 @@ def without_body(app: App) -> App:
     """For requests without a body: the server discards one that Django would write to disk."""
 
     async def asked(scope: Scope, receive: Receive, send: Send) -> None:
-        await app(_bodiless(scope), _nothing(), send)
+        await app(bodiless(scope), nothing(), send)
 
     return asked
 
@@ -172,7 +175,7 @@ def _overridden(scope: Scope) -> Scope:
     return {**scope, "method": method.decode("latin-1").upper()} if method else scope
 
 
-def _bodiless(scope: Scope, offset: int | None = None) -> Scope:
+def bodiless(scope: Scope, offset: int | None = None) -> Scope:
     left_out = {b"content-length", b"transfer-encoding"}
     replaced = [] if offset is None else [(b"upload-offset", str(offset).encode())]
     left_out |= {name for name, _ in replaced}
@@ -180,7 +183,7 @@ def _bodiless(scope: Scope, offset: int | None = None) -> Scope:
     return {**scope, "headers": kept + replaced}
 
 
-def _nothing() -> Receive:
+def nothing() -> Receive:
     """An empty body, whose sender then waits for the answer however long that takes."""
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 

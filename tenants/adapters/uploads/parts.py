@@ -24,7 +24,7 @@ from uuid import UUID
 from django.conf import settings
 from django.core.files.uploadedfile import TemporaryUploadedFile, UploadedFile
 
-from inference.content import FILES
+from inference.content import FILES, WEIGHTS
 from tenants.models import UploadSession
 
 PATTERN = "*.part"
@@ -64,6 +64,23 @@ def durable_size(id: UUID) -> int:
         return os.fstat(file.fileno()).st_size
 
 
+def take_weights(object_id: UUID, size: int, id: UUID) -> bool:
+    """Make the file of one upload the weights of another; False where it has not this size.
+
+    Under the file's lock: whoever still writes to it finds it gone (`Writer.restart`).
+
+    Raises:
+        FileNotFoundError: it is gone.
+    """
+    with path(object_id).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_size != size:
+            return False
+        os.fsync(file.fileno())
+        os.rename(path(object_id), path(id, WEIGHTS))
+    return True
+
+
 @contextmanager
 def scratch_folder(id: UUID) -> Iterator[Path]:
     """An empty folder, on the same file system, for what one attempt to unpack the upload makes."""
@@ -90,10 +107,23 @@ class Writer:
     def __init__(self, id: UUID, offset: int) -> None:
         """Raises FileNotFoundError."""
         self.offset = offset
+        self._path = path(id)
         # Not by mode "ab", which would create the file of an upload that has ended anew.
-        self._file = open(os.open(path(id), os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
+        self._file = open(os.open(self._path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
         # A cancelled request closes the file while a thread may still be writing to it.
         self._mutex = threading.Lock()
+
+    def restart(self) -> None:
+        """Empty the file; another writer of it then finds that it has moved.
+
+        Raises:
+            FileNotFoundError: it was taken over meanwhile (`take_weights`).
+        """
+        with self._mutex, self._locked():
+            if not os.path.samestat(os.stat(self._path), os.fstat(self._file.fileno())):
+                raise FileNotFoundError(self._path)
+            self._file.truncate(0)
+            self.offset = 0
 
     def append(self, data: bytes) -> None:
         """Write all of `data` at `offset`, and move `offset` on.

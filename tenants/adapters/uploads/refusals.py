@@ -41,6 +41,9 @@ class Refusal(StrEnum):
     TOO_MANY_UPLOADS = "too_many_uploads"
     STORAGE_FULL = "storage_full"
     QUOTA_EXCEEDED = "storage_quota_exceeded"
+    COMMIT_INVALID = "commit_invalid"
+    OBJECT_MISSING = "object_missing"
+    OBJECT_DIFFERS = "object_differs"
 
 
 STATUS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,11 @@ from typing import Any
 from django.conf import settings
 from django.core.files import File
 
-from inference.content import FILES, digest_of
+from inference.content import FILES, WEIGHTS, digest_of
 from tenants.adapters import sandbox
-from tenants.adapters.uploads import parts
+from tenants.adapters.uploads import objects, parts
 from tenants.adapters.uploads.content import (
+    COMMIT,
     MAX_RATIO,
     RATIO_FREE_BYTES,
     Contents,
@@ -67,8 +68,7 @@ def unpacked(session: UploadSession) -> Iterator[Unpacked]:
     """
     with parts.scratch_folder(session.pk) as folder:
         try:
-            look = _unpack if is_archive_name(session.file_name) else _read
-            contents = Contents(**look(session, folder))
+            contents = Contents(**_reader(session)(session, folder))
         except sandbox.LimitExceeded as error:
             raise UploadRefused(
                 Refusal.CHECK_LIMIT_EXCEEDED,
@@ -81,29 +81,69 @@ def unpacked(session: UploadSession) -> Iterator[Unpacked]:
         yield Unpacked(folder, contents)
 
 
+def _reader(session: UploadSession) -> Callable[[UploadSession, Path], dict[str, Any]]:
+    if session.file_name == COMMIT:
+        return _read_commit
+    return _unpack if is_archive_name(session.file_name) else _read
+
+
 def _unpack(session: UploadSession, folder: Path) -> dict[str, Any]:
     most: int = settings.MAX_ADAPTER_BYTES
     task = {"task": "unpack", "name": session.file_name, "max_bytes": most}
     limits = sandbox.Limits.for_bytes(
         min(most, RATIO_FREE_BYTES + MAX_RATIO * session.length_bytes)
     )
+    return _written(task, "archive", session, folder, limits)
+
+
+def _written(
+    task: dict[str, Any],
+    source_name: str,
+    session: UploadSession,
+    folder: Path,
+    limits: sandbox.Limits,
+) -> dict[str, Any]:
+    """The outcome of a task that writes the two files out of the upload's only one."""
     with ExitStack() as opened:
-        archive = opened.enter_context(parts.path(session.pk).open("rb"))
+        source = opened.enter_context(parts.path(session.pk).open("rb"))
         targets = {name: opened.enter_context((folder / name).open("x+b")) for name in FILES}
         files = {name: (target, "r+b") for name, target in targets.items()}
-        found = sandbox.run(task, {"archive": (archive, "rb"), **files}, limits)
+        found = sandbox.run(task, {source_name: (source, "rb"), **files}, limits)
         for target in targets.values():
             os.fsync(target.fileno())
     return found
 
 
+def _read_commit(session: UploadSession, folder: Path) -> dict[str, Any]:
+    task = {"task": "commit", "max_bytes": settings.MAX_ADAPTER_BYTES}
+    limits = sandbox.Limits.for_bytes(session.length_bytes)
+    oid = str(_written(task, "commit", session, folder, limits)["oid"])
+    if oid:
+        objects.take_over(session, oid)
+        (folder / WEIGHTS).unlink()
+        _link(parts.path(session.pk, WEIGHTS), folder / WEIGHTS)
+    found = _look(folder)
+    if oid and found["weights_sha256"] != oid:
+        message = f"What was sent of {WEIGHTS} is not what its SHA-256 says: push it again."
+        raise UploadRefused(Refusal.OBJECT_DIFFERS, message)
+    return found
+
+
 def _read(session: UploadSession, folder: Path) -> dict[str, Any]:
+    for name in FILES:
+        _link(parts.path(session.pk, name), folder / name)
+    return _look(folder)
+
+
+def _look(folder: Path) -> dict[str, Any]:
+    """What is known of the two files in the folder."""
     with ExitStack() as opened:
-        files = {}
-        for name in FILES:
-            _link(parts.path(session.pk, name), folder / name)
-            files[name] = (opened.enter_context((folder / name).open("rb")), "rb")
-        return sandbox.run({"task": "read"}, files, sandbox.Limits.for_bytes(session.length_bytes))
+        paths = {name: folder / name for name in FILES}
+        size = sum(path.stat().st_size for path in paths.values())
+        files = {
+            name: (opened.enter_context(path.open("rb")), "rb") for name, path in paths.items()
+        }
+        return sandbox.run({"task": "read"}, files, sandbox.Limits.for_bytes(size))
 
 
 def _link(source: Path, target: Path) -> None:

@@ -126,6 +126,8 @@ class Uploads(
     def get_queryset(self) -> models.QuerySet[UploadSession]:
         related = ("tenant", "version__adapter", "version__created_by", "created_by")
         current = self.caller.tenant.uploads.current().select_related(*related)
+        if self.action in ("measure", "append"):
+            current = current.filter(oid="")  # alone, such an object becomes no version
         return current.unfinished().named() if self.action == "list" else current
 
     def options(self, request: Any, *args: Any, **kwargs: Any) -> Response:

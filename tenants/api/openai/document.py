@@ -12,6 +12,8 @@ import msgspec
 from django.conf import settings
 
 from inference.errors import BY_CODE, InferenceError
+from inference.operations.error_shapes import ANTHROPIC, OPENAI, ErrorShape
+from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
 from tenants.api.endpoints.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
 from tenants.api.endpoints.receipts import MAX_LIMIT
@@ -23,13 +25,25 @@ REF = "#/components/schemas/{name}"
 BODIES: Mapping[str, tuple[type, type]] = {
     "chat": (shapes.ChatRequest, shapes.ChatCompletion),
     "completion": (shapes.CompletionRequest, shapes.Completion),
+    "messages": (shapes.MessagesRequest, shapes.AnthropicMessage),
+    "count_tokens": (shapes.CountRequest, shapes.TokenCount),
+    "tokenize": (shapes.TokenizeRequest, shapes.Tokens),
+    "detokenize": (shapes.DetokenizeRequest, shapes.DetokenizedText),
 }
 """Request and answer of each operation of the registry, by its name."""
 ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shapes.Receipts,
-           shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer]  # fmt: skip
+           shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer,
+           shapes.AnthropicErrorAnswer]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """What an address under `/v1` may answer to a GET."""
 GENERATING = ASKING | {408, 409, 413, 415, 422, 429, 502, 504}
+AT_THE_EDGE = {414, 431}
+"""Refused before it is known what is asked for: always in OpenAI's shape."""
+ERROR_SHAPES: Mapping[ErrorShape, tuple[str, type]] = {
+    OPENAI: ("OpenAI", shapes.ErrorAnswer),
+    ANTHROPIC: ("Anthropic", shapes.AnthropicErrorAnswer),
+}
+"""With the names of their responses."""
 RATE_LIMITS = [f"x-ratelimit-{figure}-{what}" for what in ("requests", "tokens")
                for figure in ("limit", "remaining", "reset")]  # fmt: skip
 RETRYING = ["retry-after", "x-should-retry"]
@@ -49,7 +63,10 @@ def add(result: Object) -> None:
             _tell_the_truth(field)
     result["components"]["schemas"] |= schemas
     result["components"]["responses"] |= {
-        f"OpenAI{status}": _error(status, kinds) for status, kinds in _kinds().items()
+        f"{name}{status}": _error(status, kinds, shape)
+        for name, shape in ERROR_SHAPES.values()
+        for status, kinds in _kinds().items()
+        if shape is shapes.ErrorAnswer or status not in AT_THE_EDGE
     }
     server = {"url": settings.API_URL, "description": "The gateways, for `/v1`."}
     for path, method, operation in _operations():
@@ -70,7 +87,7 @@ def _tell_the_truth(field: Object) -> None:
 def _operations() -> Iterator[tuple[str, str, Object]]:
     """Address, method and description of each."""
     for served in OPERATIONS:
-        yield served.path, "post", _generating(served.name)
+        yield served.path, "post", _posting(served)
     of_usage = _period(WIDTHS, USAGE_GROUPS, "models")
     of_costs = _period(COST_WIDTHS, COST_GROUPS, "line_items")
     limit = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT}
@@ -126,14 +143,15 @@ def _asking(name: str, answer: type, parameters: Sequence[Object] = ()) -> Objec
     }
 
 
-def _generating(name: str) -> Object:
+def _posting(operation: Operation) -> Object:
     """The POST of an operation."""
-    request, answer = BODIES[name]
+    request, answer = BODIES[operation.name]
     described = _answer(answer)
     described["headers"] |= {header: {"schema": WORD} for header in RATE_LIMITS}
-    described["content"]["text/event-stream"] = {
-        "schema": {"type": "string", "description": "Chunks, where `stream` is true."}
-    }
+    if "stream" in operation.accepted:
+        described["content"]["text/event-stream"] = {
+            "schema": {"type": "string", "description": "Chunks, where `stream` is true."}
+        }
     key = {
         "name": "Idempotency-Key",
         "in": "header",
@@ -141,11 +159,11 @@ def _generating(name: str) -> Object:
         "description": "A retry with the same key and body is answered alike and billed once.",
     }
     return {
-        "operationId": name,
+        "operationId": operation.name,
         "parameters": [key],
         "security": [{"apiKey": []}],
         "requestBody": {"required": True, "content": _json(request)},
-        "responses": {"200": described, **_errors(GENERATING)},
+        "responses": {"200": described, **_errors(GENERATING, operation.errors)},
     }
 
 
@@ -158,9 +176,12 @@ def _answer(shape: type) -> Object:
     return {"description": "", "headers": headers, "content": _json(shape)}
 
 
-def _errors(statuses: Iterable[int]) -> Object:
+def _errors(statuses: Iterable[int], shape: ErrorShape = OPENAI) -> Object:
+    def name(status: int) -> str:
+        return ERROR_SHAPES[OPENAI if status in AT_THE_EDGE else shape][0]
+
     return {
-        str(status): {"$ref": f"#/components/responses/OpenAI{status}"}
+        str(status): {"$ref": f"#/components/responses/{name(status)}{status}"}
         for status in sorted(statuses)
     }
 
@@ -174,12 +195,12 @@ def _kinds() -> Mapping[int, list[type[InferenceError]]]:
     return dict(sorted(found.items()))
 
 
-def _error(status: int, kinds: Sequence[type[InferenceError]]) -> Object:
+def _error(status: int, kinds: Sequence[type[InferenceError]], shape: type) -> Object:
     said = [f"* `{kind.code}`: {(kind.__doc__ or '').strip()}" for kind in kinds]
     names = [*RETRYING, *(["www-authenticate"] if status == HTTPStatus.UNAUTHORIZED else [])]
     headers: Object = {name: {"schema": WORD} for name in names}
     return {
         "description": "\n".join(said),
         "headers": {"x-request-id": {"$ref": "#/components/headers/RequestId"}} | headers,
-        "content": _json(shapes.ErrorAnswer),
+        "content": _json(shape),
     }

@@ -18,6 +18,9 @@ class Open(Shape):
     """It may have others: vLLM adds some to its answers, and those of a request are ignored."""
 
 
+Tier = Literal["auto", "default", "flex", "priority", "scale", "fast"]
+
+
 class StreamOptions(Open):
     include_usage: bool | None = None
 
@@ -40,7 +43,7 @@ class Generation(Open):
     repetition_penalty: float | None = None
     response_format: dict[str, Any] | None = None
     seed: int | None = None
-    service_tier: str | None = None
+    service_tier: Tier | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     stop: str | list[str] | None = None
@@ -51,6 +54,7 @@ class Generation(Open):
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    user: str | None = None
 
 
 class TextPart(Open):
@@ -79,6 +83,7 @@ class ChatRequest(Generation, kw_only=True):
     max_completion_tokens: int | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    safety_identifier: str | None = None
     tool_choice: str | dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
     top_logprobs: int | None = None
@@ -118,9 +123,10 @@ class TokenUsage(Open):
 
 
 class Message(Open):
-    role: str
+    role: Literal["assistant"]
     content: str | None
-    refusal: str | None = None
+    refusal: str | None
+    annotations: list[dict[str, Any]]
     reasoning: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
 
@@ -150,12 +156,159 @@ class Whole(Open):
 
 class ChatCompletion(Whole, kw_only=True):
     object: Literal["chat.completion"]
+    service_tier: Literal["default", "flex"]
     choices: list[ChatChoice]
 
 
 class Completion(Whole, kw_only=True):
     object: Literal["text_completion"]
     choices: list[TextChoice]
+
+
+class Pricing(Shape):
+    """Decimal numbers, exact."""
+
+    currency: str
+    unit: Literal["1M tokens"]
+    prompt: str
+    cached_prompt: str
+    completion: str
+
+
+class Capabilities(Shape):
+    tools: bool
+    reasoning: bool
+    structured_outputs: bool
+    vision: bool
+
+
+class Tool(Open):
+    """One that the client runs."""
+
+    name: str
+    input_schema: dict[str, Any]
+    description: str | None = None
+
+
+class Block(Open):
+    """A part of a turn's content, by its type."""
+
+    type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]
+
+
+class Turn(Open):
+    role: Literal["user", "assistant", "system"]
+    content: str | list[Block]
+
+
+class CountRequest(Open):
+    """A conversation, as Anthropic's API has it."""
+
+    model: str
+    messages: list[Turn]
+    output_config: dict[str, Any] | None = None
+    system: str | list[Block] | None = None
+    thinking: dict[str, Any] | None = None
+    tool_choice: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+
+
+class MessagesRequest(CountRequest, kw_only=True):
+    """A conversation, and how its next turn shall be."""
+
+    max_tokens: int
+    metadata: dict[str, str | None] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+class ThinkingTokens(Shape):
+    thinking_tokens: int
+
+
+class MessageUsage(Shape):
+    """`input_tokens` are those that the prefix cache did not hold."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int
+    cache_creation_input_tokens: int
+    cache_creation: None
+    inference_geo: None
+    output_tokens_details: ThinkingTokens
+    server_tool_use: None
+    service_tier: Literal["standard"]
+
+
+class AnthropicMessage(Shape):
+    """The assistant's turn."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    container: None
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    stop_details: None
+    usage: MessageUsage
+    finish_details: FinishDetails | None = None
+
+
+class TokenCount(Shape):
+    input_tokens: int
+
+
+class TokenizeRequest(Open):
+    """A text or the messages of a chat."""
+
+    model: str
+    add_generation_prompt: bool | None = None
+    add_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, bool] | None = None
+    continue_final_message: bool | None = None
+    messages: list[GivenMessage] | None = None
+    prompt: str | None = None
+    return_token_strs: bool | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class Tokens(Shape):
+    """What the model reads."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizeRequest(Open):
+    model: str
+    tokens: list[int]
+
+
+class DetokenizedText(Shape):
+    prompt: str
+
+
+class AnthropicError(Shape):
+    type: str
+    message: str
+    code: str
+    param: str | None
+
+
+class AnthropicErrorAnswer(Shape):
+    """Anthropic's shape of an error."""
+
+    type: Literal["error"]
+    error: AnthropicError
+    request_id: str | None
 
 
 class Model(Shape):
@@ -166,6 +319,10 @@ class Model(Shape):
     created: int
     owned_by: str
     root: str
+    pricing: Pricing
+    max_model_len: int | None = None
+    operations: list[str] | None = None
+    capabilities: Capabilities | None = None
 
 
 class Models(Shape):

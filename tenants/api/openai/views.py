@@ -23,7 +23,7 @@ from inference.errors import (
     PermissionDenied,
     Unavailable,
 )
-from inference.operations.openai import error_body
+from inference.operations.error_shapes import OPENAI
 from tenants.models import ApiKey
 
 View = Callable[..., HttpResponse]
@@ -82,7 +82,7 @@ def refusal(error: InferenceError) -> HttpResponse:
     if error.retry_after_s is not None:
         headers = {**headers, "Retry-After": str(round(error.retry_after_s))}
     return HttpResponse(
-        error_body(error),
+        OPENAI.body(error),
         content_type="application/json",
         status=error.http_status,
         headers=headers,

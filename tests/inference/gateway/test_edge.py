@@ -133,7 +133,11 @@ async def test_a_model_is_found_by_every_name_that_a_request_may_have(stack: Rig
         assert (await client.post(CHAT, json=chat("support@2", max_tokens=1))).status_code == 200
         answer = await client.get("/v1/models/support@2")
         base = await client.get(f"/v1/models/{MODEL.name}")
-    found = {"object": "model", "created": 0, "root": MODEL.name}
+    free = dict.fromkeys(("prompt", "cached_prompt", "completion"), "0")
+    pricing = {"currency": "usd", "unit": "1M tokens"} | free
+    can = {"tools": False, "reasoning": False, "structured_outputs": False, "vision": False}
+    found = {"object": "model", "created": 0, "root": MODEL.name, "pricing": pricing}
+    found |= {"operations": [], "capabilities": can}
     assert answer.json() == found | {"id": "support@2", "owned_by": "acme"}
     assert base.json() == found | {"id": MODEL.name, "owned_by": "lorikeet"}
 

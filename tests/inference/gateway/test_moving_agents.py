@@ -15,6 +15,7 @@ import pytest
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.journey import Outcome, Why
+from tests.inference.operations.bodies import messages
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, until
 from tests.inference.samples import MOVABLE
 
@@ -23,8 +24,13 @@ STALLS = Behaviour(tokens_per_second=200.0, stall_after_tokens=7)
 """In the middle of an answer, so that what happens then meets it."""
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+MESSAGES = "/v1/messages"
 LONG: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "seed": 7}
 USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
+
+
+SAID = "a word and another " * 40
+"""What the engine repeats for as long as it may."""
 
 
 def completion(**fields: Any) -> dict[str, Any]:
@@ -37,6 +43,8 @@ ASKED = {
     "stream of two": (CHAT, chat(stream=True, n=2, **USAGE, **LONG)),
     "two whole": (CHAT, chat(n=2, **LONG)),
     "completion": (COMPLETION, completion(stream=True, **USAGE, **LONG)),
+    "messages": (MESSAGES, messages(content=SAID, stream=True, max_tokens=40)),
+    "whole messages": (MESSAGES, messages(content=SAID, max_tokens=40)),
 }
 
 
@@ -68,7 +76,7 @@ class Pair:
                 assert response.status_code == 200, await response.aread()
                 if body.get("stream"):
                     async for line in response.aiter_lines():
-                        if line and line != "data: [DONE]":
+                        if line.startswith("data: ") and line != "data: [DONE]":
                             note(answer, json.loads(line.removeprefix("data: ")))
                 else:
                     note(answer, json.loads(await response.aread()))
@@ -85,7 +93,24 @@ def note(answer: Answer, body: dict[str, Any]) -> None:
         answer.texts[index] = answer.texts.get(index, "") + text
         if choice["finish_reason"]:
             answer.reasons[index] = choice["finish_reason"]
-    answer.usage |= body.get("usage") or {}
+    if "choices" in body:
+        answer.usage |= body.get("usage") or {}
+    else:
+        note_event(answer, body)
+
+
+def note_event(answer: Answer, body: dict[str, Any]) -> None:
+    """Of Anthropic's API, or its whole answer."""
+    texts = [block["text"] for block in body.get("content", ())]
+    if said := "".join([*texts, body.get("delta", {}).get("text", "")]):
+        answer.texts[0] = answer.texts.get(0, "") + said
+    if reason := body.get("stop_reason") or body.get("delta", {}).get("stop_reason"):
+        answer.reasons[0] = {"max_tokens": "length", "end_turn": "stop"}[reason]
+    if counted := body.get("usage"):
+        answer.usage = {
+            "prompt_tokens": counted["input_tokens"] + counted["cache_read_input_tokens"],
+            "completion_tokens": counted["output_tokens"],
+        }
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from inference.errors import EngineLost
 from inference.gateway.fleet.held import Holding
 from inference.link.wire import LedgerEntry
 from tests.inference.answers import CLAIM_S, MemoryAnswers
+from tests.inference.operations.bodies import messages
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, until
 from tests.inference.samples import MOVABLE
 
@@ -26,10 +27,15 @@ STEADY = Behaviour(tokens_per_second=400.0)
 STALLS = Behaviour(tokens_per_second=400.0, stall_after_tokens=7)
 """In the middle of an answer, so that what happens then meets it."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+MESSAGES = "/v1/messages"
 LONG: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "seed": 7}
 USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 KEY = {"Idempotency-Key": "order 17"}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+
+
+SAID = "a word and another " * 40
+"""What the engine repeats for as long as it may."""
 
 
 def completion(**fields: Any) -> dict[str, Any]:
@@ -44,6 +50,8 @@ ASKED = {
     "completion": (COMPLETION, completion(stream=True, **USAGE, **LONG)),
     "whole completion": (COMPLETION, completion(**LONG)),
     "schema": (CHAT, chat(stream=True, response_format=SCHEMA, **USAGE, **LONG)),
+    "messages": (MESSAGES, messages(content=SAID, stream=True, max_tokens=30)),
+    "whole messages": (MESSAGES, messages(content=SAID, max_tokens=30)),
 }
 
 
@@ -70,7 +78,26 @@ class Answer:
             self.texts[choice["index"]] = self.texts.get(choice["index"], "") + text
             if choice["finish_reason"]:
                 self.reasons[choice["index"]] = choice["finish_reason"]
-        self.usage |= body.get("usage") or {}
+        if "choices" in body:
+            self.usage |= body.get("usage") or {}
+        else:
+            self._note_event(body)
+
+    def _note_event(self, body: dict[str, Any]) -> None:
+        """Of Anthropic's API, or its whole answer."""
+        self.opened += body.get("type") == "message_start"
+        texts = [block["text"] for block in body.get("content", ())]
+        texts.append(body.get("delta", {}).get("text", ""))
+        if said := "".join(texts):
+            self.texts[0] = self.texts.get(0, "") + said
+        if reason := body.get("stop_reason") or body.get("delta", {}).get("stop_reason"):
+            self.reasons[0] = {"max_tokens": "length", "end_turn": "stop"}[reason]
+        if counted := body.get("usage"):
+            prompt = counted["input_tokens"] + counted["cache_read_input_tokens"]
+            self.usage = {
+                "prompt_tokens": prompt,
+                "completion_tokens": counted["output_tokens"],
+            }
 
     @property
     def said(self) -> tuple[Any, ...]:
@@ -112,7 +139,7 @@ class Fleet:
                     answer.note(json.loads(await response.aread()))
                     return answer
                 async for line in response.aiter_lines():
-                    if line and line != "data: [DONE]":
+                    if line.startswith("data: ") and line != "data: [DONE]":
                         answer.note(json.loads(line.removeprefix("data: ")))
         return answer
 

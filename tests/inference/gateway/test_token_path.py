@@ -478,7 +478,7 @@ async def test_a_body_that_is_mostly_something_else_waits_for_no_empty_engine(st
         body = chat(max_tokens=2000, ignore_eos=True)
         before = asyncio.create_task(client.post("/v1/chat/completions", json=body))
         await until(lambda: stack.engine.stats().running)
-        body = chat(max_tokens=1, metadata="x" * 90_000)
+        body = chat(max_tokens=1, user="x" * 90_000)
         assert (await client.post("/v1/chat/completions", json=body)).is_success
         assert not before.done()
         before.cancel()

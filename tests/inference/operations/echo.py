@@ -72,7 +72,7 @@ class Echo(Operation):
         limit = fields.max_tokens
         return Call(self, fields.model, stream=fields.stream, max_tokens=limit, body=body)
 
-    def framing(self, call: Call, id: str, created: int) -> Framing:
+    def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
         return EchoFraming(self.answer_id(id), call.model)
 
     def plain_prompt(self, fields: dict[str, Any]) -> PlainPrompt:

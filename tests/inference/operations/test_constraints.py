@@ -187,6 +187,64 @@ def test_tools_that_may_be_called_need_a_parser(
     assert CHAT.parse(body_of({"tools": tools, "tool_choice": choice})).parsers == parsers
 
 
+def allowing(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def functions(*names: str) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {"name": name} | {"parameters": {}}} for name in names]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "function", "function": {"name": "f"}},
+        allowing("auto", "f"),
+        allowing("required", "f", "g"),
+    ],
+)
+def test_a_choice_of_functions_needs_a_parser(choice: Any) -> None:
+    call = CHAT.parse(body_of({"tools": functions("f", "g"), "tool_choice": choice}))
+    assert call.parsers == ("tool",)
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ("sometimes", "tool_choice"),
+        ({"type": "custom"}, "tool_choice.type"),
+        ({"type": "function"}, "tool_choice.function"),
+        ({"type": "allowed_tools"}, "tool_choice.allowed_tools"),
+        (allowing("auto"), "tool_choice.allowed_tools.tools"),
+        (allowing("never", "f"), "tool_choice.allowed_tools.mode"),
+        (allowing("auto", "f", "h"), "tool_choice"),
+        ({"type": "function", "function": {"name": "h"}}, "tool_choice"),
+    ],
+)
+def test_what_is_no_choice_is_named(choice: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        CHAT.parse(body_of({"tools": functions("f", "g"), "tool_choice": choice}))
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_an_engine_is_shown_the_allowed_tools_alone(mode: str) -> None:
+    asked = {"tools": functions("f", "g", "h"), "tool_choice": allowing(mode, "h", "f")}
+    before = json.dumps(asked)
+    kept = CHAT.allowed({"messages": HELLO} | asked)
+    assert [tool["function"]["name"] for tool in kept["tools"]] == ["f", "h"]
+    assert kept["tool_choice"] == mode
+    assert json.dumps(asked) == before
+
+
+def test_another_choice_is_left_to_the_engine() -> None:
+    named = {"type": "function", "function": {"name": "f"}}
+    asked = {"messages": HELLO, "tools": functions("f", "g"), "tool_choice": named}
+    kept = CHAT.allowed(asked)
+    assert (len(kept["tools"]), kept["tool_choice"]) == (2, named)
+
+
 NONE: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 

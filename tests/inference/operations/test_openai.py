@@ -15,6 +15,7 @@ from inference.operations import openai
 from inference.operations.call import Call
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION, COMPLETION_TOKENS
+from inference.operations.error_shapes import OPENAI
 from inference.operations.operation import Framing, Operation
 from inference.operations.registry import OPERATIONS
 
@@ -73,6 +74,9 @@ def chat(**fields: Any) -> bytes:
         (chat()[:-1] + b',"x":"\\ud800"}', None, "`\\ud800` is half of a surrogate pair"),
         (chat()[:-1] + b',"x":"\\uDC0a."}', None, "`\\uDC0a` is half of a surrogate pair"),
         (chat(stream_options={}), "stream_options", "only allowed when `stream`"),
+        (chat(service_tier="gold"), "service_tier", "invalid enum value 'gold'"),
+        (chat(safety_identifier="x" * 129), "safety_identifier", "length <= 128"),
+        (chat(parallel_tool_calls="no"), "parallel_tool_calls", "expected `bool"),
         (chat(stream=True, stream_options=5), "stream_options", "expected `object"),
         (
             chat(stream=True, stream_options={"include_usage": 3}),
@@ -252,7 +256,7 @@ def test_an_answer_that_a_limit_ended_says_so(operation: Operation) -> None:
     cut, whole_one = json.loads(answer.response(made, limited))["choices"]
     assert cut == {"finish_reason": "length", "finish_details": details}
     assert whole_one == {"finish_reason": "stop"}
-    assert answer.response(made, None) == made
+    assert json.loads(answer.response(made, None))["choices"] == json.loads(made)["choices"]
 
 
 @pytest.mark.parametrize("operation", [CHAT, COMPLETION])
@@ -355,7 +359,86 @@ def test_a_stream_as_clients_expect_it(operation: Operation, include_usage: bool
 def test_a_chunk_made_by_the_engine_is_passed_on(include_usage: bool) -> None:
     answer = framing_of(Call(CHAT, "m", True, include_usage))
     (chunk,) = events(answer.chunk(b'{"id":"x","choices":[]}'))
-    assert chunk == {"id": "x", "choices": []} | ({"usage": None} if include_usage else {})
+    told = {"service_tier": "default"} | ({"usage": None} if include_usage else {})
+    assert chunk == {"id": "x", "choices": []} | told
+
+
+REVISION = "0123456789abcdef" * 4
+FINGERPRINT = {"system_fingerprint": "fp_0123456789ab"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "revision", "told"),
+    [
+        (CHAT, "", {"service_tier": "default"}),
+        (CHAT, REVISION, {"service_tier": "default"} | FINGERPRINT),
+        (COMPLETION, "", {}),
+        (COMPLETION, REVISION, FINGERPRINT),
+    ],
+)
+def test_every_answer_and_chunk_says_how_it_was_made(
+    operation: Operation, revision: str, told: dict[str, str]
+) -> None:
+    """Whoever framed it."""
+    made = operation.framing(Call(operation, "m", True, True), "1", 0, revision)
+    data = made.opening() + made.text("a") + made.chunk(b'{"choices":[]}') + made.closing("stop")
+    *chunks, _ = events(data + made.ending(USAGE))
+    limited = RateLimitExceeded("No more.")
+    answers = [made.whole("a", "stop", USAGE), made.response(b'{"choices":[]}', None)]
+    answers.append(made.response(b'{"choices":[]}', limited))
+    for body in (*chunks, *map(json.loads, answers)):
+        found = {
+            name: body[name] for name in ("service_tier", "system_fingerprint") if name in body
+        }
+        assert found == told
+
+
+def test_a_chat_that_waits_behind_others_says_so() -> None:
+    call = CHAT.parse(chat(service_tier="flex"))
+    assert json.loads(framing_of(call).whole("a", "stop", USAGE))["service_tier"] == "flex"
+
+
+VLLM_SAYS = {"index": 0, "stop_reason": "x", "token_ids": None, "prompt_logprobs": None}
+CALL_MADE = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def conformed(operation: Operation, **choice: Any) -> dict[str, Any]:
+    made = VLLM_SAYS | choice
+    operation.conform(made)
+    return made
+
+
+def test_a_message_has_the_same_fields_whatever_was_asked_for() -> None:
+    empty: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+    nothing = {"audio": None, "function_call": None, "reasoning": None, "annotations": None}
+    message = empty | nothing | {"tool_calls": []}
+    shown = empty | {"annotations": []}
+    ended = {"index": 0, "logprobs": None, "finish_reason": None}
+    assert conformed(CHAT, message=message) == ended | {"message": shown}
+    told = {"reasoning": "Hm.", "content": "Yes.", "tool_calls": [CALL_MADE]}
+    assert conformed(CHAT, message=message | told)["message"] == shown | told
+    assert conformed(CHAT, message=message)["message"].keys() == CHAT.choice("a")["message"].keys()
+
+
+def test_a_delta_has_what_it_adds() -> None:
+    said: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": []}
+    delta = said | {"reasoning": None}
+    made = conformed(CHAT, delta=delta, finish_reason="stop", logprobs=None)
+    shown = {"role": "assistant", "content": ""}
+    assert made == {"index": 0, "delta": shown, "finish_reason": "stop", "logprobs": None}
+    assert conformed(CHAT, delta={}, logprobs={"content": []})["logprobs"] == {
+        "content": [],
+        "refusal": None,
+    }
+
+
+def test_a_completions_choice_has_what_openais_have() -> None:
+    assert conformed(COMPLETION, text="a", finish_reason="length") == {
+        "index": 0,
+        "text": "a",
+        "logprobs": None,
+        "finish_reason": "length",
+    }
 
 
 @pytest.mark.parametrize("operation", [CHAT, COMPLETION])
@@ -368,7 +451,7 @@ def test_a_whole_answer(operation: Operation) -> None:
 
 
 def test_the_error_shape() -> None:
-    body = json.loads(openai.error_body(InvalidRequest("no good", param="n")))
+    body = json.loads(OPENAI.body(InvalidRequest("no good", param="n")))
     assert body == {
         "error": {
             "message": "no good",
@@ -380,7 +463,7 @@ def test_the_error_shape() -> None:
 
 
 def test_an_error_in_mid_stream_never_looks_like_the_end() -> None:
-    (event,) = events(openai.error_event(InferenceError("gone")))
+    (event,) = events(OPENAI.event(InferenceError("gone")))
     assert event["error"]["message"] == "gone"
 
 

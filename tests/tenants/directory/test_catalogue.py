@@ -142,10 +142,17 @@ def test_the_allow_list_names_models_without_a_version() -> None:
 
 
 def test_cards_are_what_a_key_may_use() -> None:
-    found = cards(grant(), BASES, OWN)
+    found = cards(grant(), BASES, OWN, now=100.0)
     assert [card.id for card in found] == ["digits", "org/base", "shadow", "support"]
     assert [card.owned_by for card in found] == ["acme", "lorikeet", "lorikeet", "acme"]
-    assert [card.id for card in cards(grant("support", "gone"), BASES, OWN)] == ["support"]
+    assert [card.id for card in cards(grant("support", "gone"), BASES, OWN, now=1)] == ["support"]
+
+
+def test_a_card_has_what_a_request_would_resolve_to() -> None:
+    for card in cards(grant(), BASES, OWN, now=100.0):
+        target = resolve(grant(), card.id, BASES, OWN)
+        assert (card.root, card.price) == (target.base_model, target.price)
+        assert (card.created, card.max_model_len) == (target.created, target.max_model_len)
 
 
 # --- What it costs and how much of it ------------------------------------------------------------

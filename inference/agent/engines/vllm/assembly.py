@@ -23,15 +23,14 @@ class _Choice:
     def __init__(self) -> None:
         self.text = ""
         self.logprobs: dict[str, list[bytes]] = defaultdict(list)
-        self.ended: dict[str, Any] = {"finish_reason": None, "stop_reason": None}
+        self.finish_reason: str | None = None
 
     def add(self, choice: dict[str, Any]) -> None:
         self.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
         for name, values in (choice.get("logprobs") or {}).items():
             if values:
                 self.logprobs[name].append(_encode(values)[1:-1])
-        if choice.get("finish_reason") is not None:
-            self.ended = {name: choice.get(name) for name in self.ended}
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
 
     def whole_logprobs(self) -> dict[str, msgspec.Raw] | None:
         return {
@@ -57,12 +56,9 @@ class Assembly:
         choices = [
             {"index": index}
             | self._operation.choice(choice.text)
-            | {"logprobs": choice.whole_logprobs()}
-            | choice.ended
+            | {"logprobs": choice.whole_logprobs(), "finish_reason": choice.finish_reason}
             for index, choice in sorted(self._choices.items())
         ]
-        return {
-            "object": self._operation.whole_object,
-            "choices": choices,
-            "system_fingerprint": None,
-        }
+        for choice in choices:
+            self._operation.conform(choice)
+        return {"object": self._operation.whole_object, "choices": choices}

@@ -19,6 +19,8 @@ from contextlib import aclosing
 from typing import Any, Self
 from uuid import uuid4
 
+import msgspec
+from pydantic import ValidationError
 from vllm import __version__ as vllm_version
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
@@ -41,10 +43,17 @@ from inference.agent.engines.engine import (
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
 from inference.agent.engines.vllm.grammars import Grammars
-from inference.agent.engines.vllm.requests import Bounds, as_error, is_held, of_info, request_of
+from inference.agent.engines.vllm.requests import (
+    Bounds,
+    as_error,
+    invalid_field,
+    is_held,
+    of_info,
+    request_of,
+)
 from inference.agent.engines.vllm.resume import is_replayed
-from inference.agent.engines.vllm.runners.registry import RUNNERS, runner_of
-from inference.agent.engines.vllm.runners.runner import Runner
+from inference.agent.engines.vllm.runners.registry import INQUIRIES, RUNNERS, runner_of
+from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving, own_params
 from inference.agent.engines.vllm.start import Load, adapter_modules, model_revision, start_llm
 from inference.errors import (
@@ -56,6 +65,7 @@ from inference.errors import (
 from inference.link.wire import EngineStats, ModelInfo
 
 log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
 
 PROBE_PROMPT = (
     "Please answer briefly. Who are you, what can you do, and what is the capital of France? "
@@ -89,6 +99,7 @@ class VLLMEngine:
         self._bounds = Bounds(
             choices=llm.vllm_config.scheduler_config.max_num_seqs,
             tools=profile.tool_parser is not None,
+            reasons=profile.reasoning_parser is not None,
         )
         self._loaded: dict[int, tuple[LoRARequest, int]] = {}
         self._loading = asyncio.Lock()
@@ -124,7 +135,7 @@ class VLLMEngine:
             engine="vllm",
             revision=await asyncio.to_thread(model_revision, llm.model_config, profile),
             engine_version=vllm_version,
-            operations=list(RUNNERS),
+            operations=[*RUNNERS, *INQUIRIES],
             parsers=profile.parsers,
         )
         serving = await Serving.start(llm, profile)
@@ -174,6 +185,9 @@ class VLLMEngine:
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """As the contract says."""
         try:
+            if (inquiry := INQUIRIES.get(work.operation.name)) is not None:
+                yield await self._told(inquiry, work)
+                return
             async with aclosing(await self._outputs(work)) as outputs:
                 async for output in outputs:
                     yield output
@@ -281,6 +295,15 @@ class VLLMEngine:
             raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
         return loaded[0]
 
+    async def _told(self, inquiry: Inquiry, work: Work) -> Output:
+        """What needs no token generated."""
+        endpoint = self._serving.endpoint(inquiry)
+        try:
+            answer = await inquiry.answer(endpoint, work.take_fields())
+        except ValidationError as error:
+            raise invalid_field(error) from None
+        return Output(response=_encode(answer), finish_reason="stop")
+
     async def _outputs(self, work: Work) -> AsyncGenerator[Output, None]:
         if work.resume is not None and not self._resumes:
             raise EngineFailed("This engine cannot go on with what another one generated.")
@@ -294,10 +317,12 @@ class VLLMEngine:
     async def _request(self, work: Work, runner: Runner) -> Any:
         """vLLM's request object, which may take long to read only where the answer is held to
         something."""
-        fields = work.take_fields()
+        fields, endpoint = work.take_fields(), self._serving.endpoint(runner)
         if not is_held(fields):
-            return request_of(work, fields, runner, self._bounds)
-        return await self._grammars.run(lambda: request_of(work, fields, runner, self._bounds))
+            return request_of(work, fields, runner, endpoint, self._bounds)
+        return await self._grammars.run(
+            lambda: request_of(work, fields, runner, endpoint, self._bounds)
+        )
 
     async def _lean(
         self, runner: Runner, request: Any, work: Work, lora: LoRARequest | None

@@ -24,7 +24,8 @@ _REPEAT = re.compile(r"[*+?{]")
 _COUNTS = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?+\}")
 _PATTERNS = ("grammar", "pattern", "regex")
 _FREE = (None, "auto", "none")
-"""Values of `tool_choice` with which no call has to follow a schema."""
+"""Values of `tool_choice` with which no call has to follow a schema. Anthropic's API has them as
+types of an object."""
 
 
 def check_patterns(fields: dict[str, Any]) -> None:
@@ -33,8 +34,8 @@ def check_patterns(fields: dict[str, Any]) -> None:
     Raises:
         InvalidRequest: they aren't.
     """
-    names = ["response_format", "structured_outputs"]
-    if fields.get("tool_choice") not in _FREE:
+    names = ["response_format", "structured_outputs", "output_config"]
+    if not _is_free(fields.get("tool_choice")):
         names.append("tools")
     for name in names:
         patterns = list(_patterns(fields.get(name)))
@@ -52,6 +53,11 @@ def check_patterns(fields: dict[str, Any]) -> None:
                 f"up: it can be {MAX_COUNTS} times. A `maxLength` has no such bound.",
                 param=name,
             )
+
+
+def _is_free(choice: Any) -> bool:
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    return kind in _FREE
 
 
 def _highest_counts(pattern: str) -> int:

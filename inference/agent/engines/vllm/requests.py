@@ -36,46 +36,56 @@ FIELDS = frozenset[str]().union(*(operation.accepted for operation in OPERATIONS
 """What an error may name as the wrong parameter."""
 
 
+HELD_BY = ("output_config", "response_format", "structured_outputs", "tools")
+"""Fields that an answer may be held to."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a model can do: how many choices at once, and whether it has a tool-call parser."""
+    """What a model can do: how many choices at once, and whether it has parsers of tool calls and
+    of thoughts."""
 
     choices: int
     tools: bool
+    reasons: bool
 
 
 def is_held(fields: dict[str, Any]) -> bool:
     """Whether the answer is held to something that vLLM makes a grammar of."""
-    return any(fields.get(name) for name in ("response_format", "structured_outputs", "tools"))
+    return any(fields.get(name) for name in HELD_BY)
 
 
-def request_of(work: Work, fields: dict[str, Any], runner: Runner, bounds: Bounds) -> Any:
+def request_of(
+    work: Work, fields: dict[str, Any], runner: Runner, endpoint: Any, bounds: Bounds
+) -> Any:
     """Read the work's fields with vLLM's model for them; what identifies the client comes from
     `work` alone.
 
     Raises:
         InvalidRequest: a field has a wrong type or value.
     """
-    request = _read(work, fields, runner)
+    request = _read(work, fields, runner, endpoint)
     if (request.n or 1) > bounds.choices:
         raise InvalidRequest(f"`n` is {request.n}: it must be at most {bounds.choices}.", param="n")
     if runner.uses_tools(request):
         if not bounds.tools:
             raise InvalidRequest("`tools` is not supported by this model.", param="tools")
         foresee(request)
+    if fields.get("thinking", {}).get("type") == "enabled" and not bounds.reasons:
+        raise InvalidRequest("`thinking` is not supported by this model.", param="thinking")
     return request
 
 
-def _read(work: Work, fields: dict[str, Any], runner: Runner) -> Any:
+def _read(work: Work, fields: dict[str, Any], runner: Runner, endpoint: Any) -> Any:
     check_patterns(fields)
     fields |= {"request_id": work.key, "priority": work.priority, "cache_salt": work.salt or None}
     if fields.get("stream"):
         # The full path's last chunk then tells the reasoning tokens; it goes no further.
         fields["stream_options"] = {"include_usage": True}
     try:
-        return runner.request_model.model_validate(fields)
+        return runner.read(endpoint, fields)
     except ValidationError as error:
-        raise _invalid_field(error) from None
+        raise invalid_field(error) from None
     except VLLMValidationError as error:
         raise as_error(error) from None
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -119,7 +129,7 @@ def _named_field(message: str) -> str | None:
     return first if first in FIELDS else None
 
 
-def _invalid_field(error: ValidationError) -> InvalidRequest:
+def invalid_field(error: ValidationError) -> InvalidRequest:
     """One complaint as one sentence: `` `temperature`: input should be a valid number. ``
 
     Of a field that may be of several types that is what is wrong with the type it has.

@@ -36,7 +36,7 @@ from inference.agent.engines.vllm.cache_events import reporting
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import as_error, of_info
 from inference.agent.engines.vllm.resume import AT_ONCE, is_replayed, resumed
-from inference.agent.engines.vllm.runners.runner import Runner
+from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.steps import Step, Steps, reasons_of
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
 from inference.link.wire import Resume
@@ -49,11 +49,10 @@ VLLM_ONLY = (
     "kv_transfer_params",
     "ec_transfer_params",
     "metrics",
+    "service_tier",
+    "system_fingerprint",
 )
-"""Keys of vLLM's answers and chunks that OpenAI's don't have."""
-
-VLLM_ONLY_IN_CHOICE = ("prompt_logprobs", "prompt_token_ids", "routed_experts", "token_ids")
-"""The same for one choice."""
+"""Keys of vLLM's answers and chunks that OpenAI's don't have, or that gateways fill."""
 
 MAX_LOGPROBS = 200_000
 """Log-probabilities of one answer: 20 for each of 9,500 tokens. vLLM keeps them all to its end. How
@@ -315,8 +314,8 @@ class Serving:
         await init_app_state(llm, state, server_arguments(llm, profile), tasks)
         return cls(state, reasons=profile.reasoning_parser is not None)
 
-    def endpoint(self, runner: Runner) -> Any:
-        """The endpoint that this runner uses."""
+    def endpoint(self, runner: Runner | Inquiry) -> Any:
+        """The endpoint that this one uses."""
         return getattr(self._state, runner.endpoint)
 
     async def outputs(
@@ -401,7 +400,7 @@ async def _chunks(
         if usage := chunk.pop("usage", None):
             client.work.meter.reasoning_tokens = _reasoning_tokens(usage)
         if chunk["choices"]:
-            yield _openai(chunk)
+            yield _openai(chunk, client)
     if client.error is not None:
         raise client.error
 
@@ -419,7 +418,7 @@ async def _frame(
         if not request.stream:
             body: dict[str, Any] = result.model_dump(mode="json")
             client.work.meter.reasoning_tokens = _reasoning_tokens(body["usage"])
-            return _openai(body)
+            return _openai(body, client)
         async with aclosing(result):
             async for chunk in _chunks(result, client):
                 client.steps.add(chunk)
@@ -456,11 +455,10 @@ def _reason(reasons: set[str]) -> str:
     return "length" if "length" in reasons else min(reasons, default="stop")
 
 
-def _openai(body: dict[str, Any]) -> dict[str, Any]:
-    """`body` without what only vLLM has; it is changed."""
+def _openai(body: dict[str, Any], client: RequestClient) -> dict[str, Any]:
+    """`body` as its operation answers, without what only vLLM has; it is changed."""
     for choice in body["choices"]:
-        for key in VLLM_ONLY_IN_CHOICE:
-            choice.pop(key, None)
+        client.work.operation.conform(choice)
     for key in VLLM_ONLY:
         body.pop(key, None)
     return body

@@ -1,4 +1,5 @@
-"""The operations that vLLM runs here, and how. A new one is added to `RUNNERS`."""
+"""The operations that vLLM runs here, and how. A new one is added to `RUNNERS` if it generates,
+else to `INQUIRIES`."""
 
 from __future__ import annotations
 
@@ -6,13 +7,26 @@ from collections.abc import Mapping
 
 from inference.agent.engines.vllm.runners.chat import ChatRunner
 from inference.agent.engines.vllm.runners.completion import CompletionRunner
-from inference.agent.engines.vllm.runners.runner import Runner
+from inference.agent.engines.vllm.runners.messages import CountTokensInquiry, MessagesRunner
+from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
+from inference.agent.engines.vllm.runners.tokens import DetokenizeInquiry, TokenizeInquiry
 from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
+from inference.operations.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Operation
+from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
-RUNNERS: Mapping[str, Runner] = {CHAT.name: ChatRunner(), COMPLETION.name: CompletionRunner()}
+RUNNERS: Mapping[str, Runner] = {
+    CHAT.name: ChatRunner(),
+    COMPLETION.name: CompletionRunner(),
+    MESSAGES.name: MessagesRunner(),
+}
+INQUIRIES: Mapping[str, Inquiry] = {
+    COUNT_TOKENS.name: CountTokensInquiry(),
+    TOKENIZE.name: TokenizeInquiry(),
+    DETOKENIZE.name: DetokenizeInquiry(),
+}
 
 
 def runner_of(operation: Operation) -> Runner:

@@ -1,4 +1,7 @@
-"""How vLLM runs an operation: with which request model, on which of its endpoints."""
+"""How vLLM runs an operation: with which request model, on which of its endpoints.
+
+A `Runner` generates; an `Inquiry` is answered from the tokenizer alone.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,14 @@ class Runner(ABC):
     """Reads and validates a body."""
     endpoint: ClassVar[str]
     """The attribute of vLLM's application state that serves it (`init_app_state`)."""
+
+    def read(self, endpoint: Any, fields: dict[str, Any]) -> Any:
+        """The request, as the endpoint takes it. May be called on a thread.
+
+        Raises:
+            ValidationError: it is none.
+        """
+        return self.request_model.model_validate(fields)
 
     @abstractmethod
     def is_lean(self, request: Any) -> bool:
@@ -41,3 +52,18 @@ class Runner(ABC):
     def uses_tools(self, request: Any) -> bool:
         """Whether it needs a tool-call parser."""
         return False
+
+
+class Inquiry(ABC):
+    """One per operation that generates nothing, without state."""
+
+    endpoint: ClassVar[str]
+    """As a runner's."""
+
+    @abstractmethod
+    async def answer(self, endpoint: Any, fields: dict[str, Any]) -> dict[str, Any]:
+        """The whole answer.
+
+        Raises:
+            ValidationError, InvalidRequest: the fields are wrong.
+        """

@@ -1,0 +1,1 @@
+"""The command line of Lorikeet, for tenants. It shares no code with the server."""

@@ -1,0 +1,85 @@
+"""Requests to the management API and to the inference API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from lorikeet import connection
+from lorikeet.connection import Connection
+from lorikeet.failures import raise_for
+
+TIMEOUT = httpx.Timeout(60, connect=10, read=120)
+"""The request that ends an upload is answered when a worker has looked into it."""
+
+
+class Api:
+    """Both planes, with the key. Answers that are errors are raised as Failure."""
+
+    def __init__(self, where: Connection, transport: httpx.BaseTransport | None = None) -> None:
+        self.where = where
+        headers = {"Authorization": f"Bearer {where.key}", "User-Agent": "lorikeet-client"}
+        self.http = httpx.Client(headers=headers, timeout=TIMEOUT, transport=transport)
+
+    def __call__(self, method: str, path: str, **options: Any) -> Any:
+        """What the management API answers under `/api/v1/`; None where it answers nothing."""
+        response = self.http.request(method, f"{self.where.url}/api/v1/{path}", **options)
+        raise_for(response)
+        return response.json() if response.content else None
+
+    def all(self, path: str, **query: Any) -> list[Any]:
+        """All of a list that comes in pages."""
+        found: list[Any] = []
+        page = 1
+        while True:
+            body = self("GET", path, params={**query, "page": page, "limit": 200})
+            found += body["results"]
+            if body["next"] is None:
+                return found
+            page += 1
+
+    def whoami(self) -> dict[str, Any]:
+        """The key's tenant, its scopes, and where the inference API is."""
+        response = self.http.get(f"{self.where.url}/hub/api/whoami-v2")
+        raise_for(response)
+        body: dict[str, Any] = response.json()
+        return body
+
+    def infer(self, method: str, path: str, **options: Any) -> Any:
+        """What the inference API answers under `/v1/`."""
+        response = self.http.request(method, f"{self.where.api_url}/v1/{path}", **options)
+        raise_for(response)
+        return response.json()
+
+    @contextmanager
+    def streamed(self, path: str, body: dict[str, Any]) -> Iterator[Iterator[str]]:
+        """The events of a stream under `/v1/`."""
+        url = f"{self.where.api_url}/v1/{path}"
+        with self.http.stream("POST", url, json=body) as response:
+            if not response.is_success:
+                response.read()
+                raise_for(response)
+            yield _events(response.iter_lines())
+
+
+def _events(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        if line.startswith("data:") and (event := line.removeprefix("data:").strip()) != "[DONE]":
+            yield event
+
+
+@contextmanager
+def connected() -> Iterator[Api]:
+    """As whoever is signed in."""
+    api = Api(connection.load())
+    with api.http:
+        yield api
+
+
+def segment(name: str) -> str:
+    """A name as a part of an address."""
+    return quote(name, safe="")

@@ -1,0 +1,99 @@
+"""An adapter's two files as one tar, which is made while it is read.
+
+It is the same bytes each time, so that an upload can go on where it broke off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lorikeet.failures import Failure
+
+FILES = ("adapter_config.json", "adapter_model.safetensors")
+ARCHIVES = (".tar", ".zip")
+BLOCK = tarfile.BLOCKSIZE
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Bytes of the archive: `data`, or `size` bytes of the file at `path`."""
+
+    size: int
+    data: bytes = b""
+    path: Path | None = None
+
+
+class Archive:
+    """What is sent of a folder, or of a file that is an archive already."""
+
+    def __init__(self, source: Path) -> None:
+        """Raises Failure where there is no adapter."""
+        self.source = source
+        if source.is_dir():
+            self.name, self._paths = "adapter.tar", [source / name for name in FILES]
+            self._require_files()
+            self._pieces = [piece for path in self._paths for piece in _member(path)]
+            self._pieces.append(_Piece(2 * BLOCK, bytes(2 * BLOCK)))
+        elif source.is_file() and source.suffix.lower() in ARCHIVES:
+            self.name, self._paths = source.name, [source]
+            self._pieces = [_Piece(source.stat().st_size, path=source)]
+        else:
+            raise Failure(
+                f"{source} is neither a folder with an adapter nor a .tar or .zip of one."
+            )
+        self.size = sum(piece.size for piece in self._pieces)
+
+    def _require_files(self) -> None:
+        for path in self._paths:
+            if path.is_file():
+                continue
+            told = f"{path} is not there: save the adapter with PEFT's save_pretrained."
+            if path.with_name("adapter_model.bin").is_file():
+                told += " Save it as safetensors: the server opens no adapter_model.bin."
+            raise Failure(told)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for as long as the files are."""
+        found = hashlib.sha256()
+        for path in self._paths:
+            facts = path.stat()
+            found.update(f"{path.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+        return found.hexdigest()
+
+    def read(self, start: int, count: int, chunk: int = 256 << 10) -> Iterator[bytes]:
+        """`count` bytes from `start` on, or those that there are."""
+        end, at = min(start + count, self.size), 0
+        for piece in self._pieces:
+            first, last = max(start - at, 0), min(end - at, piece.size)
+            if first < last:
+                yield from _part(piece, first, last, chunk)
+            at += piece.size
+
+
+def _member(path: Path) -> Iterator[_Piece]:
+    facts = tarfile.TarInfo(path.name)
+    facts.size, facts.mode = path.stat().st_size, 0o644
+    header = facts.tobuf(tarfile.PAX_FORMAT)
+    yield _Piece(len(header), header)
+    yield _Piece(facts.size, path=path)
+    padding = bytes(-facts.size % BLOCK)
+    yield _Piece(len(padding), padding)
+
+
+def _part(piece: _Piece, first: int, last: int, chunk: int) -> Iterator[bytes]:
+    if piece.path is None:
+        yield piece.data[first:last]
+        return
+    with piece.path.open("rb") as file:
+        file.seek(first)
+        while first < last:
+            data = file.read(min(chunk, last - first))
+            if not data:
+                raise Failure(f"{piece.path} became shorter while it was sent: push it again.")
+            first += len(data)
+            yield data

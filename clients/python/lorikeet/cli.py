@@ -1,0 +1,78 @@
+"""All commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lorikeet import adapters, chat, keys, usage
+from lorikeet.api import Api, connected
+from lorikeet.connection import Connection, save
+from lorikeet.output import AsJson, say, show, show_json
+
+app = typer.Typer(
+    help="Push, promote and call LoRA adapters on Lorikeet.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(adapters.app, name="adapters")
+app.add_typer(keys.app, name="keys")
+app.command("usage")(usage.usage)
+app.command("chat")(chat.chat)
+
+
+@app.command()
+def login(
+    url: Annotated[
+        str, typer.Option(prompt="Address of the console", help="Address of the console.")
+    ],
+    key: Annotated[
+        str,
+        typer.Option(prompt="API key", hide_input=True, help="API key; asked for if not given."),
+    ],
+    api_url: Annotated[
+        str, typer.Option(help="Address of the API; the console tells it if not given.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Remember where the server is, and a key, in a file that only you can read."""
+    where = Connection(url.rstrip("/"), "", key.strip())
+    api = Api(where)
+    with api.http:
+        who = api.whoami()
+    told = api_url or who["lorikeet"]["api_url"]
+    file = save(Connection(where.url, told.rstrip("/"), where.key))
+    if as_json:
+        show_json({"tenant": who["name"], "scopes": who["lorikeet"]["scopes"], "file": str(file)})
+    else:
+        say(f"Signed in to {who['name']}. The key is in {file}.")
+
+
+@app.command()
+def whoami(as_json: AsJson = False) -> None:
+    """Show the key's tenant and what the key may do."""
+    with connected() as api:
+        who = api.whoami()
+        facts = {
+            "tenant": who["name"],
+            "name": who["fullname"],
+            "key": who["auth"]["accessToken"]["displayName"],
+            "scopes": who["lorikeet"]["scopes"],
+            "url": api.where.url,
+            "api_url": api.where.api_url,
+        }
+    show(facts, as_json=as_json, columns=["", ""], rows=facts.items())
+
+
+@app.command()
+def models(as_json: AsJson = False) -> None:
+    """List what can be called: base models, and adapters with a live version."""
+    with connected() as api:
+        found = api.infer("GET", "models")["data"]
+    show(
+        found,
+        as_json=as_json,
+        columns=["Model", "Owner"],
+        rows=[(model["id"], model["owned_by"]) for model in found],
+    )

@@ -1,0 +1,106 @@
+"""Downloads an adapter from a hub at a commit that never changes.
+
+Here, on the client, and not on the server: that one fetches nothing from addresses that a tenant
+names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from lorikeet.api import TIMEOUT
+from lorikeet.archive import FILES
+from lorikeet.failures import Failure, NotFound, raise_for
+
+HUGGING_FACE = "https://huggingface.co"
+MAX_REDIRECTS = 5
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A repository and one of its commits."""
+
+    repo: str
+    commit: str
+
+    @classmethod
+    def parse(cls, text: str) -> Pin:
+        """Raises Failure where it is not pinned: a branch means other files tomorrow."""
+        match = re.fullmatch(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)@([0-9a-f]{40})", text)
+        if match is None:
+            raise Failure(
+                f"{text!r} is not of the form owner/name@commit, with the 40 digits of a commit. "
+                "The hub's page `Files and versions` shows them under History."
+            )
+        return cls(match[1], match[2])
+
+    @property
+    def name(self) -> str:
+        """The repository's, as adapters are named."""
+        return self.repo.partition("/")[2].lower()
+
+
+def download(pin: Pin, hub: str, folder: Path) -> None:
+    """Put the adapter's two files into the folder.
+
+    Raises:
+        Failure: one is not there, or is not what the hub says it is.
+    """
+    token = os.environ.get("HF_TOKEN", "")
+    # A key of Lorikeet may be in the same variable, for its own hub; it is nobody else's business.
+    headers = {"Authorization": f"Bearer {token}"} if token.startswith("hf_") else {}
+    with httpx.Client(headers=headers, timeout=TIMEOUT) as http:
+        for name in FILES:
+            _fetch(http, pin, f"{hub}/{pin.repo}/resolve/{pin.commit}/{name}", folder / name)
+
+
+def _fetch(http: httpx.Client, pin: Pin, url: str, target: Path) -> None:
+    with _opened(http, pin, url) as (response, expected), target.open("xb") as file:
+        found = hashlib.sha256()
+        for chunk in response.iter_bytes():
+            found.update(chunk)
+            file.write(chunk)
+    if SHA256.fullmatch(expected) and found.hexdigest() != expected:
+        raise Failure(f"{url} is not what the hub says it is: its SHA-256 differs. Try again.")
+
+
+@contextmanager
+def _opened(http: httpx.Client, pin: Pin, url: str) -> Iterator[tuple[httpx.Response, str]]:
+    """The answer that has the file, and the SHA-256 that the hub names for it, if it does: in its
+    own answer, before it leads elsewhere."""
+    commit = expected = ""
+    request = http.build_request("GET", url)
+    for _ in range(MAX_REDIRECTS):
+        response = http.send(request, stream=True)
+        try:
+            commit = commit or response.headers.get("x-repo-commit", "")
+            expected = expected or response.headers.get("x-linked-etag", "").strip('"')
+            if response.next_request is None:
+                _require(response, pin, commit, url)
+                yield response, expected
+                return
+            request = response.next_request  # without the token where it is another host
+        finally:
+            response.close()
+    raise Failure(f"{url} leads from one address to the next without end.")
+
+
+def _require(response: httpx.Response, pin: Pin, commit: str, url: str) -> None:
+    if response.status_code in (401, 403, 404):
+        raise NotFound(
+            f"{url} is not there, or needs a token: set HF_TOKEN to one of Hugging Face's."
+        )
+    if not response.is_success:
+        response.read()
+        raise_for(response)
+    if commit and commit != pin.commit:
+        raise Failure(f"{url} is of the commit {commit}, which is not the one asked for.")

@@ -1,0 +1,64 @@
+"""`lorikeet keys`: with a key that has the scope `admin`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lorikeet.api import connected
+from lorikeet.output import AsJson, say, screen, show, show_json
+
+app = typer.Typer(help="List, create and revoke API keys.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the tenant's keys."""
+    with connected() as api:
+        found = api.all("keys")
+    show(
+        found,
+        as_json=as_json,
+        columns=["Id", "Name", "Key", "Scopes", "Last used", "Expires", "Revoked"],
+        rows=[
+            (one["id"], one["name"], f"lk_{one['prefix']}…", one["scopes"],
+             one["last_used_at"], one["expires_at"], one["revoked_at"])
+            for one in found
+        ],
+    )  # fmt: skip
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="What it is for.")],
+    scope: Annotated[
+        list[str], typer.Option(help="inference, adapters:write, usage:read or admin; repeatable.")
+    ] = ["inference"],  # noqa: B006  Typer copies it
+    model: Annotated[
+        list[str] | None, typer.Option(help="A model that it may use; repeatable. Else all.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a key. Its text is printed this once."""
+    with connected() as api:
+        made = api("POST", "keys", json={"name": name, "scopes": scope, "models": model or None})
+    if as_json:
+        show_json(made)
+    else:
+        screen.print(made["secret"])
+        say("Keep it now: nobody can find it out later.")
+
+
+@app.command()
+def revoke(
+    id: Annotated[int, typer.Argument(help="The key's id, as `keys list` shows it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Revoke a key for good; its open streams end."""
+    with connected() as api:
+        api("DELETE", f"keys/{id}")
+    if as_json:
+        show_json({"id": id, "revoked": True})
+    else:
+        say(f"Key {id} is revoked.")

@@ -1,0 +1,58 @@
+"""What commands print: a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+screen = Console(highlight=False, markup=False, soft_wrap=True)
+notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+"""For progress and remarks: output that is piped on stays clean."""
+
+
+def show(
+    body: Any, *, as_json: bool, columns: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> None:
+    """Print `body` as JSON, or a table."""
+    if as_json:
+        show_json(body)
+        return
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(_cell(one) for one in row))
+    screen.print(table)
+
+
+def show_json(body: Any) -> None:
+    sys.stdout.write(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+
+
+def say(text: str) -> None:
+    """A sentence for people, in between."""
+    notes.print(text)
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_cell, value))
+    text = "-" if value is None or value == "" else str(value)
+    # Names and messages of others: no control characters for the terminal.
+    return "".join(char if char.isprintable() else " " for char in text)

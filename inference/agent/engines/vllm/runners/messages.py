@@ -1,0 +1,61 @@
+"""How vLLM runs what is asked in Anthropic's way: as the chat that it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.entrypoints.anthropic.protocol import (
+    AnthropicCountTokensRequest,
+    AnthropicMessagesRequest,
+)
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+from vllm.entrypoints.generate.base.protocol import StreamOptions
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+
+from inference.agent.engines.vllm.requests import of_info
+from inference.agent.engines.vllm.runners.chat import ChatRunner
+from inference.agent.engines.vllm.runners.runner import Inquiry
+
+
+def _as_chat(endpoint: Any, kind: Any, fields: dict[str, Any]) -> Any:
+    """The chat request that vLLM makes of it, for whichever model the endpoint has."""
+    asked = kind.model_validate(fields | {"model": "any"})
+    chat = AnthropicServingMessages.to_chat_completion_request(
+        asked, merge_inline_system=endpoint._merge_inline_system
+    )
+    chat.model = None
+    return chat
+
+
+class MessagesRunner(ChatRunner):
+    """On `AnthropicServingMessages`, which is an `OpenAIServingChat`. What it makes of the answer
+    is not used: the gateway frames a chat's (`operations.messages_framing`)."""
+
+    request_model = AnthropicMessagesRequest
+    endpoint = "anthropic_serving_messages"
+
+    def read(self, endpoint: Any, fields: dict[str, Any]) -> Any:
+        """As the runner says."""
+        chat = _as_chat(endpoint, self.request_model, fields)
+        chat.request_id, chat.priority = fields["request_id"], fields["priority"]
+        if chat.stream:
+            chat.stream_options = StreamOptions(include_usage=True)
+        return chat
+
+    def is_lean(self, request: Any) -> bool:
+        """The full path alone tells which sequence ended an answer."""
+        return super().is_lean(request) and not request.stop
+
+
+class CountTokensInquiry(Inquiry):
+    """By the chat template."""
+
+    endpoint = "anthropic_serving_messages"
+
+    async def answer(self, endpoint: Any, fields: dict[str, Any]) -> dict[str, Any]:
+        """As the inquiry says."""
+        chat = _as_chat(endpoint, AnthropicCountTokensRequest, fields)
+        rendered = await endpoint.render_chat_request(chat)
+        if isinstance(rendered, ErrorResponse):
+            raise of_info(rendered.error)
+        return {"input_tokens": sum(len(prompt["prompt_token_ids"]) for prompt in rendered[1])}

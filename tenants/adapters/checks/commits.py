@@ -1,0 +1,195 @@
+"""Reads the commit of a push to the hub: an adapter's two files out of the operations of a commit.
+
+Each line of the body is a JSON object, `{"key": ..., "value": ...}`: a header, then the operations
+in any order. A `file` holds its content in Base64, so that a line can have hundreds of megabytes:
+it is decoded as it is read, and only what surrounds the content is parsed. A `lfsFile` names a
+large object that was sent before. Files that are no part of an adapter are left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from inference.content import CONFIG, FILES, WEIGHTS
+from tenants.adapters.checks.findings import shown
+from tenants.adapters.checks.strict_json import BadJson, load_object
+from tenants.adapters.uploads.content import named
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused, too_large
+
+MAX_LINES = 1024
+"""Clients send some hundred files in one commit at most."""
+SHORT_BYTES = 512 << 10
+"""A line up to this is parsed whole. A configuration has a few KiB, a README some hundreds."""
+COPY_BYTES = 256 << 10
+OID = re.compile(r"[0-9a-f]{64}")
+_LONG_CONTENT = re.compile(rb'"content"\s*:\s*"(?=[A-Za-z0-9+/=]*\Z)')
+"""Where the content of a line begins of which only the beginning was read."""
+_IGNORED = frozenset({"header", "deletedFile", "deletedFolder"})
+"""Operations that say nothing of the new version: it has the files of this commit and no other."""
+
+
+def unpack(commit: IO[bytes], max_bytes: int, targets: Mapping[str, IO[bytes]]) -> str:
+    """Write the two files to `targets`, which has one for each of `inference.content.FILES`.
+
+    Returns:
+        The SHA-256 by which the commit names the weights if they were sent before; else nothing.
+
+    Raises:
+        UploadRefused: it is not of this form, lacks one of the files, or has more than `max_bytes`.
+    """
+    found = _Found(targets, max_bytes)
+    commit.seek(0)
+    lines = 0
+    while line := commit.readline(SHORT_BYTES):
+        lines += 1
+        if lines > MAX_LINES:
+            raise _invalid(f"it has more than {MAX_LINES} lines")
+        if len(line) == SHORT_BYTES and not line.endswith(b"\n"):
+            found.add_long(line, commit)
+        elif line.strip():
+            found.add(*_operation(line))
+    named(found.names)
+    for target in targets.values():
+        target.flush()
+    return found.oid
+
+
+@dataclass
+class _Found:
+    """What the lines so far held of an adapter."""
+
+    targets: Mapping[str, IO[bytes]]
+    max_bytes: int
+    names: list[str] = field(default_factory=list)
+    oid: str = ""
+
+    def __post_init__(self) -> None:
+        self.left = self.max_bytes
+
+    def add(self, key: str, value: Mapping[str, Any]) -> None:
+        """Take in an operation that was read whole."""
+        if key in _IGNORED:
+            if value.get("parentCommit"):
+                raise _invalid("it names a parent commit, but versions have none")
+            return
+        path = _text(value, "path")
+        if key not in ("file", "lfsFile"):
+            raise _invalid(f"it has the operation {shown(key)}")
+        if path not in FILES:
+            return
+        self.names.append(path)
+        if key == "lfsFile":
+            self._name_object(path, value)
+        else:
+            _require_base64(value)
+            content = _decoded(_text(value, "content").encode("ascii", "replace"))
+            self._spend(len(content))
+            self.targets[path].write(content)
+
+    def add_long(self, beginning: bytes, commit: IO[bytes]) -> None:
+        """Take in a file whose line is longer than `beginning`, and read that line's rest."""
+        match = _LONG_CONTENT.search(beginning)
+        if match is None:
+            raise _invalid(f"it has a line of more than {SHORT_BYTES} bytes that holds no file")
+        content = _Content(beginning[match.end() :], commit)
+        # Where it belongs may be said behind it.
+        target = self.targets[WEIGHTS]
+        start = target.tell()
+        for chunk in content:
+            self._spend(len(chunk))
+            target.write(chunk)
+        key, value = _operation(beginning[: match.end()] + b'"' + content.rest)
+        path = _text(value, "path")
+        if key != "file" or value.get("content") != "":
+            raise _invalid("it has a long text that is not the content of a file")
+        _require_base64(value)
+        if path == CONFIG:
+            raise _invalid(f"{CONFIG} has more than {SHORT_BYTES} bytes")
+        if path == WEIGHTS:
+            self.names.append(path)
+        else:
+            self.left += target.tell() - start
+            target.seek(start)
+            target.truncate()
+
+    def _name_object(self, path: str, value: Mapping[str, Any]) -> None:
+        oid = _text(value, "oid")
+        if path != WEIGHTS or not OID.fullmatch(oid):
+            raise _invalid(f"it names a large object for {path} which is no SHA-256 of {WEIGHTS}")
+        self.oid = oid
+
+    def _spend(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise too_large(self.max_bytes)
+
+
+class _Content:
+    """The bytes of a content that begins with `beginning` and goes on in `commit`; iterated to its
+    end, `rest` is what follows it on the line."""
+
+    def __init__(self, beginning: bytes, commit: IO[bytes]) -> None:
+        self._text, self._commit = beginning, commit
+        self.rest = b""
+
+    def __iter__(self) -> Iterator[bytes]:
+        ended = False
+        while not ended:
+            more = self._commit.readline(COPY_BYTES)
+            if not more:
+                raise _invalid("it ends within a file")
+            content, quote, rest = more.partition(b'"')
+            self._text += content
+            if ended := bool(quote):
+                self._finish(rest)
+            whole = len(self._text) if ended else len(self._text) // 4 * 4
+            chunk, self._text = self._text[:whole], self._text[whole:]
+            if not ended and b"=" in chunk:
+                raise _invalid("a content goes on after its end")
+            yield _decoded(chunk)
+
+    def _finish(self, rest: bytes) -> None:
+        if not rest.endswith(b"\n"):
+            rest += self._commit.readline(SHORT_BYTES)
+        if len(rest) >= SHORT_BYTES:
+            raise _invalid("a line goes on too long after its content")
+        self.rest = rest
+
+
+def _operation(line: bytes) -> tuple[str, Mapping[str, Any]]:
+    try:
+        read = load_object(line)
+    except BadJson as error:
+        raise _invalid(f"a line is no JSON object: {error}") from None
+    key, value = read.get("key"), read.get("value")
+    if not isinstance(key, str) or not isinstance(value, dict):
+        raise _invalid("a line is not of the form {key, value}")
+    return key, value
+
+
+def _text(value: Mapping[str, Any], name: str) -> str:
+    text = value.get(name)
+    if not isinstance(text, str):
+        raise _invalid(f"an operation has no `{name}`")
+    return text
+
+
+def _require_base64(value: Mapping[str, Any]) -> None:
+    if value.get("encoding") != "base64":
+        raise _invalid("a file's content is not in Base64")
+
+
+def _decoded(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise _invalid("a file's content is not Base64") from None
+
+
+def _invalid(reason: str) -> UploadRefused:
+    return UploadRefused(Refusal.COMMIT_INVALID, f"The commit cannot be taken: {reason}.")

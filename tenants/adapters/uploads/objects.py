@@ -1,0 +1,58 @@
+"""Large files of pushes to the hub: sent before the commit that names them by their SHA-256.
+
+Each is an upload with an `oid`, counted like any other from the moment it is announced. The first
+commit that names it takes its file over; without one it expires.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from inference.content import WEIGHTS
+from tenants.adapters.uploads import parts
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.models import Tenant, UploadSession
+from tenants.models.uploads import UploadSessionQuerySet
+
+OID = re.compile(r"[0-9a-f]{64}")
+LIFETIME = timedelta(hours=6)
+"""From its announcement to its commit: 2 GiB at 100 KB/s."""
+
+
+def waiting(tenant: Tenant, adapter_name: str, oid: str) -> UploadSessionQuerySet:
+    """The objects of this SHA-256 that a commit to the tenant's adapter may name."""
+    found: UploadSessionQuerySet = tenant.uploads.unfinished()
+    return found.filter(adapter_name=adapter_name, oid=oid)
+
+
+def is_complete(session: UploadSession) -> bool:
+    """Whether all of the object has arrived."""
+    try:
+        return parts.durable_size(session.pk) == session.length_bytes
+    except FileNotFoundError:
+        return False
+
+
+def take_over(commit: UploadSession, oid: str) -> None:
+    """Give the commit's upload the object's file, as its weights; the object is then gone.
+
+    Raises:
+        UploadRefused: none of it has arrived completely.
+    """
+    weights = parts.path(commit.pk, WEIGHTS)
+    for session in waiting(commit.tenant, commit.adapter_name, oid):
+        if weights.exists() or _taken(session, commit):  # else by a worker that was killed here
+            parts.discard(session)
+    if not weights.exists():
+        raise UploadRefused(
+            Refusal.OBJECT_MISSING,
+            f"The commit names {WEIGHTS} by its SHA-256, {oid}, but it was not sent completely.",
+        )
+
+
+def _taken(session: UploadSession, commit: UploadSession) -> bool:
+    try:
+        return parts.take_weights(session.pk, session.length_bytes, commit.pk)
+    except FileNotFoundError:
+        return False

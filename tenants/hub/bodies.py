@@ -1,0 +1,110 @@
+"""Receives the large bodies of pushes without Django, which would keep them in memory or on disk
+before it knows who sends them.
+
+As `uploads.intake` does it: Django is asked twice, before the body whether it may come and where it
+goes, and after it for the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from uuid import UUID
+
+from channels.db import database_sync_to_async
+
+from tenants.adapters.uploads.guard import App, Receive, Scope, Send, content_length
+from tenants.adapters.uploads.intake import (
+    FULL,
+    Answer,
+    ClientGone,
+    bodiless,
+    copy_body,
+    nothing,
+)
+from tenants.adapters.uploads.parts import OffsetMoved, Writer, discard
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused
+from tenants.models import UploadSession
+
+BODIES = re.compile(r"/hub/(?:objects/[^/]+|api/models/[^/]+/[^/]+/commit/[^/]+)")
+LENGTH, RECEIVED = "lorikeet.hub_length", "lorikeet.hub_received"
+"""Keys in the request's scope: how long the body says that it is, and, once it has been received,
+the id of its upload."""
+
+
+class Bodies:
+    """Passes requests on to `app`, without their bodies."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        length = content_length(dict(scope["headers"]))
+        admitted = await self._ask({**scope, LENGTH: length})
+        if admitted.status != HTTPStatus.NO_CONTENT:
+            await admitted.pass_on(send)
+            return
+        id = UUID(admitted.text(b"upload-id"))
+        try:
+            await _take(id, admitted.number(b"upload-length"), receive)
+        except UploadRefused as refusal:
+            await _give_up(id)
+            await _refuse(send, refusal)
+        except ClientGone:
+            await _give_up(id)
+        else:
+            await (await self._ask({**scope, RECEIVED: id})).pass_on(send)
+
+    async def _ask(self, scope: Scope) -> Answer:
+        answer = Answer()
+        await self._app(bodiless(scope), nothing(), answer.keep)
+        return answer
+
+
+async def _take(id: UUID, most: int, receive: Receive) -> None:
+    """Make the body the upload's file.
+
+    Raises:
+        UploadRefused: it has more bytes than `most`, another request sends it too, it was given up
+            meanwhile, or the disk is full.
+        ClientGone: the client disconnected.
+    """
+    try:
+        writer = Writer(id, 0)
+        try:
+            writer.restart()
+            await copy_body(writer, most, receive)
+        finally:
+            writer.close()
+    except (OffsetMoved, FileNotFoundError) as error:
+        message = "Another request sends this, or has committed it."
+        raise UploadRefused(Refusal.OFFSET_MISMATCH, message) from error
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        message = "The server's disk for uploads is full: push again when its operator made room."
+        raise UploadRefused(Refusal.STORAGE_FULL, message) from error
+
+
+async def _give_up(id: UUID) -> None:
+    """Forget a commit whose body did not come. An object is sent again to the same address."""
+    await database_sync_to_async(_discard)(id)
+
+
+def _discard(id: UUID) -> None:
+    for session in UploadSession.objects.filter(pk=id, oid="", received_at=None):
+        discard(session)
+
+
+async def _refuse(send: Send, refusal: UploadRefused) -> None:
+    body = json.dumps({"error": refusal.message}).encode()
+    headers: Iterable[tuple[bytes, bytes]] = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-error-message", refusal.message.encode("ascii", "backslashreplace")),
+    ]
+    start = {"type": "http.response.start", "status": refusal.status_code, "headers": headers}
+    await send(start)
+    await send({"type": "http.response.body", "body": body})

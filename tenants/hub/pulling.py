@@ -1,0 +1,144 @@
+"""What clients ask who look at an adapter, or download it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import closing
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
+
+from tenants.adapters import storage
+from tenants.hub import repos
+from tenants.hub.replies import EntryNotFound, HubError, hub_view
+from tenants.models import LIVE, Adapter, AdapterVersion, Scope
+from tenants.permissions import Caller, Permission
+
+READ, PULL = Permission.READ_ADAPTERS, Permission.PULL_ADAPTERS
+CHUNK_BYTES = 1 << 20
+_REST = re.compile(r"bytes=(\d{1,18})-")
+"""How a client asks for the rest of a file. Other ranges are answered with the whole, as is right
+for whoever does not know ranges."""
+
+
+@hub_view("GET")
+def whoami(request: HttpRequest, caller: Caller) -> dict[str, Any]:
+    """The key's tenant, as though it were a user of the hub. `lorikeet` is for our own client."""
+    key = caller.key
+    assert key is not None
+    writes = caller.may(Permission.EDIT_ADAPTERS)
+    token = {"displayName": key.name, "role": "write" if writes else "read"}
+    return {
+        "type": "user",
+        "id": caller.tenant.slug,
+        "name": caller.tenant.slug,
+        "fullname": caller.tenant.name,
+        "orgs": [],
+        "auth": {"type": "access_token", "accessToken": token},
+        "lorikeet": {"scopes": sorted(Scope(one).value for one in key.scopes),
+                     "api_url": settings.API_URL},
+    }  # fmt: skip
+
+
+@hub_view("GET", "HEAD", needs=READ)
+def info(
+    request: HttpRequest, caller: Caller, name: str, revision: str | None = None
+) -> dict[str, Any]:
+    """The adapter at a revision. Without one it is there too while no version is live."""
+    adapter = repos.find(caller, name)
+    if revision is None:
+        version = adapter.versions.filter(aliases__name=LIVE).first()
+    else:
+        version = repos.version_of(adapter, revision)
+    return _described(adapter, version, sizes="blobs" in request.GET)
+
+
+def _described(adapter: Adapter, version: AdapterVersion | None, *, sizes: bool) -> dict[str, Any]:
+    id = f"{adapter.tenant.slug}/{adapter.name}"
+    files = repos.files_of(version) if version else []
+    changed = version.created_at if version else adapter.created_at
+    return {
+        "id": id,
+        "modelId": id,
+        "author": adapter.tenant.slug,
+        "sha": repos.commit_of(version) if version else None,
+        "createdAt": adapter.created_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "lastModified": changed.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "private": True,
+        "gated": False,
+        "disabled": False,
+        "downloads": 0,
+        "likes": 0,
+        "library_name": "peft",
+        "tags": ["peft", "lora", f"base_model:adapter:{adapter.base_model.name}"],
+        "siblings": [
+            {"rfilename": file.name} | ({"size": file.size, "blobId": file.oid} if sizes else {})
+            for file in files
+        ],
+    }
+
+
+@hub_view("GET", "HEAD", needs=READ)
+def tree(
+    request: HttpRequest, caller: Caller, name: str, revision: str, path: str = ""
+) -> list[dict[str, Any]]:
+    """Its files; it has no folders."""
+    version = repos.version_of(repos.find(caller, name), revision)
+    if path:
+        raise EntryNotFound
+    return [
+        {"type": "file", "path": file.name, "size": file.size, "oid": file.oid}
+        for file in repos.files_of(version)
+    ]
+
+
+@hub_view("GET", "HEAD", needs=PULL)
+def resolve(
+    request: HttpRequest, caller: Caller, name: str, revision: str, path: str
+) -> HttpResponseBase:
+    """A file, or the rest of it."""
+    repos.require_file(caller, name, path)
+    file = repos.File(repos.version_of(repos.find(caller, name), revision), path)
+    _require_usable(caller, name)
+    size, start = file.size, _start(request)
+    if start >= size > 0:
+        raise HubError(416, f"{path} has {size} bytes.")
+    headers = {
+        "ETag": f'"{file.oid}"',
+        "X-Repo-Commit": repos.commit_of(file.version),
+        "Accept-Ranges": "bytes",
+        "Content-Length": str(size - start),
+        "Content-Disposition": f'attachment; filename="{path}"',
+    }
+    if start:
+        headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+    kind = "application/octet-stream"
+    if request.method == "HEAD":
+        return HttpResponse(content_type=kind, headers=headers)
+    status = 206 if start else 200
+    content = _read(file.version.folder, path, start)
+    return StreamingHttpResponse(content, status=status, content_type=kind, headers=headers)
+
+
+def _require_usable(caller: Caller, name: str) -> None:
+    """A key that is limited to some models downloads no others."""
+    allowed = caller.key.allowed_models if caller.key else None
+    if allowed is not None and name not in allowed:
+        raise HubError(403, f"This API key is not allowed to use {name}.")
+
+
+def _start(request: HttpRequest) -> int:
+    asked = _REST.fullmatch(request.headers.get("Range", ""))
+    return int(asked[1]) if asked and request.method == "GET" else 0
+
+
+async def _read(folder: str, name: str, start: int) -> AsyncIterator[bytes]:
+    """In chunks, each as the client takes them: a slow one holds nobody up."""
+    file = await asyncio.to_thread(storage.open_file, folder, name)
+    with closing(file):
+        await asyncio.to_thread(file.seek, start)
+        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            yield chunk

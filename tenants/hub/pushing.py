@@ -1,0 +1,269 @@
+"""What clients ask who push an adapter.
+
+They create the repository, ask how to send each file, send large ones by Git LFS, and commit. The
+weights are part of the commit up to HUB_COMMIT_BYTES: a client that has Xet, another protocol,
+sends no file by Git LFS. Where such bodies go is `bodies`' affair, which asks here before and
+after.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.conf import settings
+from django.core import signing
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+
+from inference.content import FILES, WEIGHTS
+from tenants.adapters.checks.findings import shown
+from tenants.adapters.uploads import handover, objects, parts
+from tenants.adapters.uploads.content import COMMIT, PICKLE_NAMES
+from tenants.adapters.uploads.keeping import Destination, check_name, refuse_suspended
+from tenants.adapters.uploads.refusals import Refusal, UploadRefused, too_large
+from tenants.hub import repos
+from tenants.hub.bodies import LENGTH, RECEIVED
+from tenants.hub.replies import HubError, hub_view, read, refusing, reply
+from tenants.models import UploadSession
+from tenants.models.audit import actor_of
+from tenants.permissions import Caller, Permission
+
+EDIT = Permission.EDIT_ADAPTERS
+MAX_FILES = 256
+"""In a question; clients ask for so many at once."""
+MAX_COMMIT_LINES_BYTES = 1 << 20
+"""What a commit may have beside the weights."""
+LFS = "application/vnd.git-lfs+json"
+_signer = signing.TimestampSigner(salt="tenants.hub.objects")
+
+
+class NewRepo(msgspec.Struct):
+    name: str
+    organization: str | None = None
+    type: str | None = None
+
+
+class ToSend(msgspec.Struct):
+    path: str
+    size: int
+
+
+class Question(msgspec.Struct):
+    files: list[ToSend]
+
+
+class LargeObject(msgspec.Struct):
+    oid: str
+    size: int
+
+
+class Batch(msgspec.Struct):
+    operation: str
+    objects: list[LargeObject]
+    transfers: list[str] = msgspec.field(default_factory=lambda: ["basic"])
+
+
+@hub_view("POST", needs=EDIT)
+def create(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Say whether an adapter can have this name. Its first version makes it, not this."""
+    asked = read(request, NewRepo)
+    owner = asked.organization or caller.tenant.slug
+    if asked.type not in (None, "model"):
+        raise HubError(400, f"There are models here alone, and no {shown(asked.type)}.")
+    if owner != caller.tenant.slug:
+        raise HubError(
+            403, f"This API key makes adapters of {caller.tenant.slug}, not of {shown(owner)}."
+        )
+    check_name(caller.tenant, asked.name)
+    told = {"url": repos.url(request, caller, asked.name), "name": f"{owner}/{asked.name}"}
+    if caller.tenant.adapters.filter(name=asked.name).exists():
+        return reply(told | {"error": "You already created this adapter"}, 409)
+    return reply(told)
+
+
+@hub_view("POST")
+def validate_yaml(request: HttpRequest, caller: Caller) -> dict[str, list[str]]:
+    """Of a README, which isn't kept."""
+    return {"errors": [], "warnings": []}
+
+
+@hub_view("POST", needs=EDIT)
+def preupload(request: HttpRequest, caller: Caller, name: str, revision: str) -> dict[str, Any]:
+    """How to send each file; those that are no part of an adapter are to be left out."""
+    _require_main(request, revision)
+    files = read(request, Question).files
+    if len(files) > MAX_FILES:
+        raise HubError(400, f"There are {len(files)} files, but {MAX_FILES} can be asked for.")
+    return {"files": [_how(file) for file in files]}
+
+
+def _how(file: ToSend) -> dict[str, Any]:
+    stem, dot, kind = file.path.rpartition(".")
+    if stem == WEIGHTS.rpartition(".")[0] and dot + kind in PICKLE_NAMES:
+        raise UploadRefused(
+            Refusal.PICKLE_REFUSED,
+            f"{file.path} can run code when it is loaded: save the adapter as safetensors.",
+        )
+    ours = file.path in FILES
+    if ours and file.size > settings.MAX_ADAPTER_BYTES:
+        raise too_large(settings.MAX_ADAPTER_BYTES)
+    large = file.path == WEIGHTS and file.size > settings.HUB_COMMIT_BYTES
+    return {
+        "path": file.path,
+        "uploadMode": "lfs" if large else "regular",
+        "shouldIgnore": not ours,
+        "oid": None,
+    }
+
+
+def _require_main(request: HttpRequest, revision: str) -> None:
+    if revision != repos.MAIN or "create_pr" in request.GET:
+        raise HubError(
+            400,
+            "Push to main: each push becomes a version. Aliases are pointed at it with promote.",
+        )
+
+
+@hub_view("GET", needs=EDIT)
+def xet_token(request: HttpRequest, caller: Caller, name: str, revision: str) -> HttpResponse:
+    """Asked by clients that have Xet, for a file that they were told to send by Git LFS."""
+    raise HubError(
+        400,
+        f"Weights of more than {settings.HUB_COMMIT_BYTES} bytes are sent by Git LFS: "
+        "set HF_HUB_DISABLE_XET=1 and push again.",
+    )
+
+
+# --- Large objects -------------------------------------------------------------------------------
+
+
+@hub_view("POST", needs=EDIT)
+def batch(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Where to send a large object, unless it is here already (Git LFS's batch API)."""
+    asked = read(request, Batch)
+    if asked.operation != "upload" or "basic" not in asked.transfers:
+        raise HubError(400, "Git LFS is for uploads here, with the transfer `basic`.")
+    if len(asked.objects) != 1:
+        raise HubError(400, f"An adapter has one large file, {WEIGHTS}.")
+    (one,) = asked.objects
+    session = _announced(caller, name, one)
+    answer: dict[str, Any] = {"oid": one.oid, "size": one.size, "authenticated": True}
+    if not objects.is_complete(session):
+        href = f"{repos.base_url(request)}/objects/{_signer.sign(str(session.pk))}"
+        answer["actions"] = {"upload": {"href": href, "header": {}}}
+    response = reply({"transfer": "basic", "objects": [answer]})
+    response["Content-Type"] = LFS
+    return response
+
+
+def _announced(caller: Caller, name: str, one: LargeObject) -> UploadSession:
+    """The upload of an object: one that waits already, or a new one.
+
+    Raises:
+        UploadRefused: it could not become a version, or the tenant has too much under way.
+    """
+    if not objects.OID.fullmatch(one.oid):
+        raise HubError(400, f"{shown(one.oid)} is no SHA-256.")
+    if one.size > settings.MAX_ADAPTER_BYTES:
+        raise too_large(settings.MAX_ADAPTER_BYTES)
+    if one.size < 1:
+        raise HubError(400, f"The object's size is {one.size}, but must be at least 1.")
+    Destination(caller.tenant, name, "", None).refuse_unless_possible()
+    known = objects.waiting(caller.tenant, name, one.oid).filter(length_bytes=one.size).first()
+    session = known or UploadSession(
+        tenant=caller.tenant,
+        adapter_name=name,
+        file_name=WEIGHTS,
+        oid=one.oid,
+        length_bytes=one.size,
+        expires_at=timezone.now() + objects.LIFETIME,
+    )
+    return session if known else _admitted(session)
+
+
+def _admitted(session: UploadSession) -> UploadSession:
+    with transaction.atomic():
+        handover.admit(session)
+        parts.create(session.pk)
+    return session
+
+
+@refusing
+def put_object(request: HttpRequest, signed: str) -> HttpResponse:
+    """Take an object's bytes from whoever has its address."""
+    if request.method != "PUT":
+        raise HubError(405, f"This address does not take {request.method}.")
+    session = _signed(signed)
+    refuse_suspended(session.tenant)
+    if request.scope.get(RECEIVED) is None:  # type: ignore[attr-defined]
+        return _go_on(session)
+    if not objects.is_complete(session):
+        raise HubError(400, f"The body is shorter than the {session.length_bytes} bytes announced.")
+    return reply({})
+
+
+def _signed(signed: str) -> UploadSession:
+    try:
+        id = _signer.unsign(signed, max_age=objects.LIFETIME)
+    except signing.BadSignature:
+        raise HubError(403, "This address has expired, or is none that was given.") from None
+    waiting = UploadSession.objects.unfinished().exclude(oid="").select_related("tenant")
+    session = waiting.filter(pk=UUID(id), received_at=None).first()
+    if session is None:
+        raise HubError(404, "This object has been committed, or was given up.")
+    return session
+
+
+# --- Commits -------------------------------------------------------------------------------------
+
+
+@hub_view("POST", needs=EDIT)
+def commit(request: HttpRequest, caller: Caller, name: str, revision: str) -> HttpResponse:
+    """Make a version of a commit. The answer comes once a worker has looked into it, mostly."""
+    received: UUID | None = request.scope.get(RECEIVED)  # type: ignore[attr-defined]
+    if received is None:
+        _require_main(request, revision)
+        return _go_on(_begun(caller, name, request.scope.get(LENGTH, 0)))  # type: ignore[attr-defined]
+    session = caller.tenant.uploads.unfinished().filter(pk=received, received_at=None).first()
+    if session is None:
+        raise HubError(404, "This push was given up meanwhile: push again.")
+    actor = actor_of(request, caller.key)
+    assert actor is not None, "a caller is a key"
+    handover.hand_over(session, actor)
+    handover.outcome(session)
+    # Of one that is still looked into the version isn't known yet, nor its digest.
+    oid = repos.commit_of(session.version) if session.version else session.pk.hex.ljust(40, "0")
+    url = f"{repos.url(request, caller, name)}/commit/{oid}"
+    return reply({"success": True, "commitOid": oid, "commitUrl": url, "hookOutput": ""})
+
+
+def _begun(caller: Caller, name: str, length: int) -> UploadSession:
+    """The upload of a commit whose body is to be received.
+
+    Raises:
+        UploadRefused: it could not become a version, or the tenant has too much under way.
+    """
+    most = settings.HUB_COMMIT_BYTES * 4 // 3 + MAX_COMMIT_LINES_BYTES
+    if length > most:
+        raise UploadRefused(
+            Refusal.PAYLOAD_TOO_LARGE, f"The commit has {length} bytes, but {most} are allowed."
+        )
+    Destination(caller.tenant, name, "", None).refuse_unless_possible()
+    return _admitted(
+        UploadSession(
+            tenant=caller.tenant,
+            adapter_name=name,
+            file_name=COMMIT,
+            length_bytes=length or most,
+            expires_at=timezone.now() + objects.LIFETIME,
+        )
+    )
+
+
+def _go_on(session: UploadSession) -> HttpResponse:
+    """Tells `bodies` where the body goes, and how long it may be."""
+    headers = {"Upload-Id": str(session.pk), "Upload-Length": str(session.length_bytes)}
+    return HttpResponse(status=204, headers=headers)

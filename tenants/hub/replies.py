@@ -1,0 +1,155 @@
+"""Answers as Hugging Face's libraries read them, and who may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+
+from inference.errors import short
+from tenants.adapters.uploads.refusals import UploadRefused
+from tenants.models import ApiKey
+from tenants.models.audit import act_as, actor_of
+from tenants.permissions import Caller, NotPermitted, Permission
+
+log = structlog.get_logger(__name__)
+
+View = Callable[..., HttpResponseBase]
+KeyedView = Callable[..., Any]
+"""Takes the request, the caller and what the address names; returns a response, or what becomes
+JSON."""
+SAFE_METHODS = ("GET", "HEAD")
+_json = msgspec.json.Encoder().encode
+
+
+class HubError(Exception):
+    """A refusal; `code` decides which exception Hugging Face's libraries raise."""
+
+    def __init__(self, status: int, message: str, code: str = "", wait: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.wait = status, message, code, wait
+
+
+class RepoNotFound(HubError):
+    """There is no such adapter, or it is another tenant's: the two look alike."""
+
+    def __init__(self) -> None:
+        super().__init__(404, "Repository not found", "RepoNotFound")
+
+
+class RevisionNotFound(HubError):
+    def __init__(self, message: str) -> None:
+        super().__init__(404, message, "RevisionNotFound")
+
+
+class EntryNotFound(HubError):
+    """There is no such file."""
+
+    def __init__(self) -> None:
+        super().__init__(404, "Entry not found", "EntryNotFound")
+
+
+def hub_view(
+    *methods: str, needs: Permission = Permission.READ_TENANT
+) -> Callable[[KeyedView], View]:
+    """Makes a view of a function: for these methods, and for keys that may do what it `needs`. What
+    an address names as `tenant` must be the key's own."""
+
+    def make(answer: KeyedView) -> View:
+        @wraps(answer)
+        def view(request: HttpRequest, **named: Any) -> HttpResponseBase:
+            if request.method not in methods:
+                raise HubError(405, f"This address does not take {request.method}.")
+            caller = _authenticate(request)
+            if named.pop("tenant", caller.tenant.slug) != caller.tenant.slug:
+                raise RepoNotFound
+            caller.require(needs)
+            answered = answer(request, caller, **named)
+            return answered if isinstance(answered, HttpResponseBase) else reply(answered)
+
+        return refusing(view)
+
+    return make
+
+
+def refusing(view: View) -> View:
+    """Makes errors of a view answers in the hub's shape."""
+
+    @csrf_exempt
+    @wraps(view)
+    def guarded(request: HttpRequest, **named: Any) -> HttpResponseBase:
+        try:
+            return view(request, **named)
+        except HubError as error:
+            return refusal(error)
+        except UploadRefused as error:
+            return refusal(HubError(error.status_code, error.message, wait=error.wait))
+        except NotPermitted as error:
+            return refusal(HubError(403, str(error)))
+        except DatabaseError as error:
+            log.error("database_unavailable", error=str(error))
+            return refusal(HubError(503, "The database cannot be reached.", wait=1))
+
+    return guarded
+
+
+@csrf_exempt
+def not_found(request: HttpRequest, **named: Any) -> HttpResponse:
+    """For what a hub has and this one does not."""
+    message = "This hub takes and gives adapters of tenants; it has no such address."
+    return refusal(HubError(404, message))
+
+
+def reply(body: Any, status: int = 200) -> HttpResponse:
+    return HttpResponse(_json(body), "application/json", status)
+
+
+def refusal(error: HubError) -> HttpResponse:
+    message = short(error.message)
+    response = reply({"error": message}, error.status)
+    response["X-Error-Message"] = in_header(message)
+    if error.code:
+        response["X-Error-Code"] = error.code
+    if error.wait is not None:
+        response["Retry-After"] = str(error.wait)
+    return response
+
+
+def in_header(message: str) -> str:
+    """The message as one line of ASCII."""
+    return " ".join(message.split()).encode("ascii", "backslashreplace").decode()
+
+
+def read(request: HttpRequest, shape: type[Any]) -> Any:
+    """The body as this struct; unknown fields are left aside, as new releases of clients add some.
+
+    Raises:
+        HubError: it is not of this form.
+    """
+    try:
+        return msgspec.json.decode(request.body, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise HubError(
+            HTTPStatus.BAD_REQUEST, f"The body is not as it should be: {error}"
+        ) from None
+
+
+def _authenticate(request: HttpRequest) -> Caller:
+    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+    key = ApiKey.objects.find(secret.strip()) if scheme.lower() == "bearer" else None
+    now = timezone.now()
+    if key is None or not key.usable(now):
+        # These words, or the client takes it for a repository that is not there.
+        raise HubError(401, "Invalid credentials in Authorization header")
+    ApiKey.objects.filter(pk=key.pk).touch(now)
+    if request.method not in SAFE_METHODS:
+        act_as(actor_of(request, key))
+    return Caller(key.tenant, key=key)

@@ -1,0 +1,102 @@
+"""Adapters as repositories: their names, revisions and files."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from django.http import HttpRequest
+
+from inference.content import FILES
+from tenants.adapters import storage
+from tenants.adapters.checks.findings import shown
+from tenants.hub.replies import EntryNotFound, RepoNotFound, RevisionNotFound
+from tenants.models import LIVE, Adapter, AdapterVersion, State
+from tenants.permissions import Caller, Permission
+
+PREFIX = "/hub"
+MAIN = "main"
+"""What clients ask for who name no revision."""
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}")
+_DIGEST = re.compile(r"[0-9a-f]{8,64}")
+
+
+def base_url(request: HttpRequest) -> str:
+    """What HF_ENDPOINT is, as this client wrote it."""
+    return request.build_absolute_uri(PREFIX)
+
+
+def url(request: HttpRequest, caller: Caller, name: str) -> str:
+    return f"{base_url(request)}/{caller.tenant.slug}/{name}"
+
+
+def commit_of(version: AdapterVersion) -> str:
+    """Forty hexadecimal digits, which clients take for a commit that never changes."""
+    return version.digest[:40]
+
+
+def find(caller: Caller, name: str) -> Adapter:
+    """Raises RepoNotFound where the tenant has no such adapter."""
+    adapter = caller.tenant.adapters.select_related("base_model").filter(name=name).first()
+    if adapter is None:
+        raise RepoNotFound
+    return adapter
+
+
+def version_of(adapter: Adapter, revision: str) -> AdapterVersion:
+    """The ready version that `revision` names: `main` (the live one), a number, an alias, or the
+    beginning of a digest, such as a commit.
+
+    Raises:
+        RevisionNotFound: there is none, or it is not ready.
+    """
+    versions = adapter.versions.all()
+    if _NUMBER.fullmatch(revision):
+        found = versions.filter(number=int(revision))
+    else:
+        found = versions.filter(aliases__name=LIVE if revision == MAIN else revision)
+    pinned = list(found[:1])
+    if not pinned and _DIGEST.fullmatch(revision):
+        pinned = list(versions.filter(digest__startswith=revision)[:2])
+    if len(pinned) != 1:
+        told = "has no live version" if revision == MAIN else f"has no version {shown(revision)}"
+        raise RevisionNotFound(f"{adapter.name} {told}.")
+    if pinned[0].state != State.READY:
+        told = f"Version {pinned[0].number} of {adapter.name} is {pinned[0].state}, not ready."
+        raise RevisionNotFound(told)
+    return pinned[0]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a version."""
+
+    version: AdapterVersion
+    name: str
+
+    @property
+    def oid(self) -> str:
+        """Its own for each content, of the form that clients expect of git."""
+        return hashlib.sha1(f"{self.version.digest} {self.name}".encode()).hexdigest()
+
+    @property
+    def size(self) -> int:
+        try:
+            return storage.size(self.version.folder, self.name)
+        except FileNotFoundError:  # it was deleted meanwhile
+            raise EntryNotFound from None
+
+
+def files_of(version: AdapterVersion) -> list[File]:
+    return [File(version, name) for name in FILES]
+
+
+def require_file(caller: Caller, name: str, path: str) -> None:
+    """Raises EntryNotFound where no adapter has such a file; RepoNotFound where there is no adapter
+    of this name and the caller could not push one either."""
+    if path in FILES:
+        return
+    if not caller.may(Permission.EDIT_ADAPTERS):
+        find(caller, name)
+    raise EntryNotFound

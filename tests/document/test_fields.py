@@ -1,0 +1,122 @@
+"""What `docs/api.md` says of each field of OpenAI's and Anthropic's is what the code does."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from anthropic.types.message_create_params import (
+    MessageCreateParamsBase,
+    MessageCreateParamsStreaming,
+)
+from openai.types.chat.completion_create_params import (
+    CompletionCreateParamsBase,
+    CompletionCreateParamsStreaming,
+)
+
+from gateway.start import ROOT
+from inference.errors import InvalidRequest
+from inference.operations import fields, messages
+from inference.operations.chat import CHAT
+from inference.operations.messages import MESSAGES
+from inference.operations.operation import Operation
+from tests.inference.operations.bodies import BODIES
+
+pytestmark = pytest.mark.pure
+NAME = re.compile(r"`(\w+)`")
+
+
+@dataclass(frozen=True)
+class Api:
+    """An API, what its SDK knows of fields, and what the code has of them."""
+
+    heading: str
+    served: str
+    operation: Operation
+    known: Set[str]
+    unserved: Mapping[str, tuple[Any, str]]
+    without_effect: Set[str]
+
+    def rows(self) -> dict[str, str]:
+        """What the table says of each field."""
+        section = (ROOT / "docs" / "api.md").read_text().partition(f"### {self.heading}\n")[2]
+        found: dict[str, str] = {}
+        for line in section.partition("\n### ")[0].splitlines():
+            if line.startswith("| `"):
+                names, said, *_ = line.strip("| ").split(" | ")
+                for name in NAME.findall(names):
+                    assert name not in found
+                    found[name] = said.strip("| ")
+        return found
+
+    def does(self, name: str) -> str:
+        """What the code does with it."""
+        if name in self.unserved:
+            return "refused"
+        if name in self.without_effect:
+            return "no effect"
+        read = {*self.operation.accepted, *self.operation.decoder.type.__struct_fields__}  # type: ignore[attr-defined]
+        return self.served if name in read else "nothing"
+
+
+APIS = [
+    Api(
+        "OpenAI's fields",
+        "as OpenAI's",
+        CHAT,
+        CompletionCreateParamsBase.__annotations__.keys()
+        | CompletionCreateParamsStreaming.__annotations__.keys(),
+        fields.UNSERVED,
+        fields.WITHOUT_EFFECT,
+    ),
+    Api(
+        "Anthropic's API",
+        "as Anthropic's",
+        MESSAGES,
+        MessageCreateParamsBase.__annotations__.keys()
+        | MessageCreateParamsStreaming.__annotations__.keys(),
+        messages.UNSERVED,
+        messages.WITHOUT_EFFECT,
+    ),
+]
+EACH = pytest.mark.parametrize("api", APIS, ids=lambda api: api.operation.name)
+
+
+@EACH
+def test_each_field_of_the_sdk_is_in_the_table_with_what_is_done(api: Api) -> None:
+    rows = api.rows()
+    assert rows == {name: api.does(name) for name in api.known | rows.keys()}
+
+
+@EACH
+def test_what_has_no_effect_reaches_no_engine(api: Api) -> None:
+    assert not api.operation.accepted & api.without_effect
+    assert not api.operation.accepted & api.unserved.keys()
+
+
+@EACH
+def test_what_is_refused_is_refused_by_its_name(api: Api) -> None:
+    for name, (harmless, _) in api.unserved.items():
+        body = BODIES[api.operation.name]("m")
+        with pytest.raises(InvalidRequest, match=f"`{name}`") as caught:
+            api.operation.allowed(body | {name: {"any": "thing"}})
+        assert caught.value.param == name
+        assert name not in api.operation.allowed(body | {name: harmless})
+        assert name not in api.operation.allowed(body | {name: None})
+
+
+@EACH
+def test_what_has_no_effect_is_taken(api: Api) -> None:
+    given: dict[str, Callable[[], Any]] = {
+        "metadata": lambda: {"user_id": "x"},
+        "service_tier": lambda: "auto",
+    }
+    body = BODIES[api.operation.name]("m")
+    for name in api.without_effect:
+        whole = body | {name: given.get(name, lambda: "x")()}
+        api.operation.parse(json.dumps(whole).encode())
+        assert api.operation.allowed(whole) == api.operation.allowed(body)

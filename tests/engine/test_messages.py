@@ -1,0 +1,158 @@
+"""Anthropic's API on vLLM, from its chunks to what a client reads; and the shape of chats."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from inference.agent.engines.engine import Engine
+from inference.errors import InvalidRequest
+from inference.link.wire import Usage
+from inference.operations.call import Call
+from inference.operations.chat import CHAT
+from inference.operations.completion import COMPLETION
+from inference.operations.messages import MESSAGES
+from inference.operations.operation import Operation
+from tests.document.sdk_types import faults
+from tests.engine.driving import QUESTION, Answer, ask
+from tests.engine.test_vllm import NAMED, SCHEMA, WEATHER
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
+
+TOOL: dict[str, Any] = {"name": "get_weather", "description": "Weather", "input_schema": SCHEMA}
+CALLS: dict[str, Any] = {"tools": [TOOL], "tool_choice": {"type": "any"}, "max_tokens": 60}
+TOOLED: dict[str, Any] = {"tools": [WEATHER], "tool_choice": NAMED, "max_tokens": 60}
+
+
+def written(operation: Operation, answer: Answer, *, stream: bool) -> list[Any]:
+    """What the gateway writes of it: events, or one answer. Each is as the SDK's types say."""
+    call = Call(operation, "m", stream)
+    framing = operation.framing(call, "1", 0, "r" * 64)
+    meter = answer.meter
+    usage = Usage(meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens)
+    reason = answer.finish_reason or ""
+    if not stream:
+        made = [one.response for one in answer.outputs if one.response is not None]
+        body = (
+            framing.response(made[0], None) if made else framing.whole(answer.text, reason, usage)
+        )
+        assert not faults(operation.name, body)
+        return [json.loads(body)]
+    full = any(one.chunks for one in answer.outputs)
+    data = b"" if full else framing.opening()
+    for output in answer.outputs:
+        data += b"".join(map(framing.chunk, output.chunks))
+        data += framing.text(output.text) if output.text else b""
+    data += framing.closing(reason) + framing.ending(usage)
+    events = [part.rpartition(b"data: ")[2] for part in data.split(b"\n\n")[:-1]]
+    bodies = [event for event in events if event != b"[DONE]"]
+    for body in bodies:
+        assert not faults(operation.name, body, event=True), body
+    return [json.loads(body) for body in bodies]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"n": 2, "temperature": 1.0},
+        {"logprobs": True, "top_logprobs": 2},
+        TOOLED,
+        {"tools": [WEATHER]},
+        {"tools": [WEATHER], "tool_choice": "none"},
+        {"response_format": {"type": "json_object"}, "ignore_eos": False},
+        {"stop": ["a", "e"]},
+    ],
+    ids=lambda fields: "-".join(fields) or "plain",
+)
+async def test_a_chat_has_one_shape_whatever_is_asked_for(
+    vllm: Engine, fields: dict[str, Any], stream: bool
+) -> None:
+    answer = await ask(vllm, stream=stream, **fields)
+    bodies = written(CHAT, answer, stream=stream)
+    plain = written(CHAT, await ask(vllm, stream=stream), stream=stream)
+    assert {frozenset(body) for body in bodies} == {frozenset(body) for body in plain}
+    choices = [choice for body in bodies for choice in body["choices"]]
+    kinds = {frozenset(choice) for body in plain for choice in body["choices"]}
+    assert {frozenset(choice) for choice in choices} == kinds
+    for choice in [] if stream else choices:
+        assert choice["message"].keys() - {"tool_calls"} == plain[0]["choices"][0]["message"].keys()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"logprobs": 2}, {"echo": True, "logprobs": 1}, {"n": 2, "temperature": 1.0}],
+    ids=lambda fields: "-".join(fields) or "plain",
+)
+async def test_so_has_a_completion(vllm: Engine, fields: dict[str, Any], stream: bool) -> None:
+    bodies = written(
+        COMPLETION, await ask(vllm, "completion", stream=stream, **fields), stream=stream
+    )
+    plain = written(COMPLETION, await ask(vllm, "completion", stream=stream), stream=stream)
+    assert {frozenset(body) for body in bodies} == {frozenset(body) for body in plain}
+    for body in bodies:
+        for choice in body["choices"]:
+            assert choice.keys() == plain[0]["choices"][0].keys()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_tool_is_called(vllm: Engine, stream: bool) -> None:
+    answer = await ask(vllm, "messages", stream=stream, **CALLS)
+    bodies = written(MESSAGES, answer, stream=stream)
+    if stream:
+        started = [one["content_block"] for one in bodies if one["type"] == "content_block_start"]
+        (block,) = [one for one in started if one["type"] == "tool_use"]
+        (ended,) = [one["delta"] for one in bodies if one["type"] == "message_delta"]
+        parts = [one["delta"].get("partial_json", "") for one in bodies if "delta" in one]
+        given = json.loads("".join(parts))
+    else:
+        (ended,) = bodies
+        (block,) = ended["content"]
+        given = block["input"]
+    assert (block["type"], block["name"]) == ("tool_use", "get_weather")
+    assert given in ({"open": True}, {"open": False})
+    assert ended["stop_reason"] == "tool_use"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_sequence_that_ended_it_is_told(vllm: Engine, stream: bool) -> None:
+    plain = (await ask(vllm, "messages", max_tokens=30)).text
+    stop = plain[len(plain) // 2 : len(plain) // 2 + 2]
+    answer = await ask(vllm, "messages", max_tokens=30, stop_sequences=[stop], stream=stream)
+    *_, last = written(MESSAGES, answer, stream=stream)[: -1 if stream else None]
+    ended = last["delta"] if stream else last
+    assert (ended["stop_reason"], ended["stop_sequence"]) == ("stop_sequence", stop)
+
+
+async def test_what_happened_with_tools_goes_into_the_prompt(vllm: Engine) -> None:
+    call = {"type": "tool_use", "id": "call_1", "name": "get_weather", "input": {"open": True}}
+    turns = [
+        *QUESTION,
+        {"role": "assistant", "content": [{"type": "text", "text": "I look."}, call]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "call_1", "content": "Sunny."}],
+        },
+    ]
+    short = await ask(vllm, "messages")
+    long = await ask(vllm, "messages", messages=turns, tools=[TOOL])
+    assert long.meter.prompt_tokens > short.meter.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}, "thinking"),
+        ({"temperature": -1}, "temperature"),
+        ({"stop_sequences": "x"}, "stop_sequences"),
+        ({"top_k": "x"}, "top_k"),
+    ],
+)
+async def test_what_vllm_finds_wrong_is_named(vllm: Engine, fields: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        await ask(vllm, "messages", **fields)
+    assert caught.value.param == param

@@ -1,0 +1,63 @@
+"""What `GET /v1/models` tells of a model beside its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from inference.agent.engines.synthetic import SyntheticEngine
+from inference.gateway.models import pricing
+from inference.grants import Price
+from inference.operations.registry import OPERATIONS
+from tests.inference.rig import agent_on, gateway, until
+from tests.inference.samples import MODEL
+
+ABLE = msgspec.structs.replace(
+    MODEL, operations=["chat", "tokenize"], parsers={"tool": "hermes"}, engine="vllm"
+)
+
+
+@pytest.mark.parametrize(
+    ("micros", "shown"), [(0, "0"), (150_000, "0.15"), (3_000_000, "3"), (1, "0.000001")]
+)
+def test_prices_are_exact(micros: int, shown: str) -> None:
+    assert pricing(Price(micros, 0, 10 * micros), "eur")["prompt"] == shown
+
+
+async def test_it_tells_what_its_engines_can_and_could_last(tmp_path: Path) -> None:
+    async with gateway() as one, one.client() as client:
+
+        async def card() -> dict[str, Any]:
+            (found,) = (await client.get("/v1/models")).json()["data"]
+            assert (await client.get(f"/v1/models/{MODEL.name}")).json()["id"] == found["id"]
+            return dict(found)
+
+        assert "operations" not in await card(), "nobody has said yet"
+        for name, info in (("a", ABLE), ("b", msgspec.structs.replace(MODEL, operations=["chat"]))):
+            (tmp_path / name).mkdir()
+            engine = SyntheticEngine(info)
+            async with agent_on(engine, tmp_path / name, [one], id=name):
+                assert (await card())["operations"][0] == "/v1/chat/completions"
+            await engine.close()
+            await until(lambda: not one.hub.snapshot())
+        last = await card()
+        assert last["operations"] == ["/v1/chat/completions"]
+        assert last["capabilities"]["tools"] is False
+
+
+async def test_several_engines_tell_it_together(tmp_path: Path) -> None:
+    plain = msgspec.structs.replace(MODEL, operations=[one.name for one in OPERATIONS])
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    async with gateway() as one, one.client() as client:
+        async with agent_on(SyntheticEngine(ABLE), folders[0], [one], id="a"):
+            async with agent_on(SyntheticEngine(plain), folders[1], [one], id="b"):
+                await until(lambda: len(one.hub.snapshot()) == 2)
+                (found,) = (await client.get("/v1/models")).json()["data"]
+    assert found["operations"] == [one.path for one in OPERATIONS]
+    can = {"tools": True, "reasoning": False, "structured_outputs": True, "vision": False}
+    assert found["capabilities"] == can

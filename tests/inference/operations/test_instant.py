@@ -1,0 +1,121 @@
+"""What an engine answers from its tokenizer alone, without an engine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from inference.agent.engines.synthetic import Tokenizer
+from inference.errors import InvalidRequest
+from inference.grants import Ask
+from inference.link.wire import Usage
+from inference.operations.call import Call
+from inference.operations.estimate import Estimate
+from inference.operations.instant import InstantOperation
+from inference.operations.messages import COUNT_TOKENS
+from inference.operations.operation import PlainPrompt
+from inference.operations.registry import OPERATIONS
+from inference.operations.tokens import DETOKENIZE, TOKENIZE
+from tests.inference.operations.bodies import BODIES, SAID
+
+pytestmark = pytest.mark.pure
+
+INSTANT = [one for one in OPERATIONS if isinstance(one, InstantOperation)]
+TOKENIZER = Tokenizer(2048)
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def parse(operation: InstantOperation, **fields: Any) -> Call:
+    return operation.parse(json.dumps({"model": "m"} | fields).encode())
+
+
+@pytest.mark.parametrize("operation", INSTANT, ids=lambda one: one.name)
+def test_it_reserves_nothing_and_waits_as_its_text_would(operation: InstantOperation) -> None:
+    call = operation.parse(json.dumps(BODIES[operation.name]("m")).encode())
+    assert (call.model, call.stream, call.max_tokens) == ("m", False, 0)
+    assert operation.estimate(call, 7, 2048) == Estimate(7, Ask(0, 0, 0), grows=False)
+    assert operation.bound(call, 0) is None
+    assert operation.plain_prompt({}) == PlainPrompt("", "")
+
+
+@pytest.mark.parametrize("operation", INSTANT, ids=lambda one: one.name)
+def test_its_answer_is_what_the_engine_says(operation: InstantOperation) -> None:
+    framing = operation.framing(parse(TOKENIZE, prompt="x"), "1", 0)
+    assert framing.response(b'{"a":1}', None) == b'{"a":1}'
+    assert framing.whole("{}", "stop", Usage()) == framing.text("{}") == framing.chunk(b"{}")
+    assert framing.opening() + framing.closing("stop") + framing.ending(Usage()) == b""
+
+
+def answer(operation: InstantOperation, **fields: Any) -> dict[str, Any]:
+    return operation.plain_answer(operation.allowed({"model": "m"} | fields), TOKENIZER)
+
+
+def test_a_text_as_tokens_and_back() -> None:
+    made = answer(TOKENIZE, prompt=SAID)
+    assert made["count"] == len(made["tokens"]) == -(-len(SAID) // 4)
+    assert (made["max_model_len"], made["token_strs"]) == (2048, None)
+    assert answer(DETOKENIZE, tokens=made["tokens"]) == {"prompt": SAID}
+    assert "".join(answer(TOKENIZE, prompt="Héllo", return_token_strs=True)["token_strs"]) == (
+        "Héllo"
+    )
+
+
+def test_a_chat_as_tokens() -> None:
+    made = answer(TOKENIZE, messages=HELLO)
+    assert answer(DETOKENIZE, tokens=made["tokens"]) == {"prompt": "<user>Hello"}
+    counted = answer(COUNT_TOKENS, messages=HELLO, max_tokens=9)
+    assert counted == {"input_tokens": made["count"]}
+
+
+def test_an_engine_sees_what_is_served() -> None:
+    fields = {"messages": HELLO, "chat_template": "x", "chat_template_kwargs": {"x": 1}}
+    assert TOKENIZE.allowed(fields) == {"messages": HELLO}
+    switched = fields | {"chat_template_kwargs": {"enable_thinking": False}}
+    assert TOKENIZE.allowed(switched)["chat_template_kwargs"] == {"enable_thinking": False}
+    tool = {"type": "function", "function": {"name": "f"}}
+    (kept,) = TOKENIZE.allowed({"messages": HELLO, "tools": [tool]})["tools"]
+    assert kept["function"]["parameters"]["type"] == "object"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": "x", "messages": HELLO}, "prompt"),
+        ({"prompt": "x" * (1 + (1 << 20))}, "prompt"),
+        ({"messages": [{"role": "user", "content": "x" * (1 << 20)}]}, "messages"),
+        ({"prompt": 7}, "prompt"),
+        ({"prompt": "x", "tools": [{}]}, "tools[0].function"),
+    ],
+)
+def test_what_is_no_text_is_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(TOKENIZE, **fields)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("tokens", [None, "x", 7, {}, [1] * ((1 << 18) + 1)])
+def test_what_are_no_tokens_is_refused(tokens: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(DETOKENIZE, tokens=tokens)
+    assert caught.value.param == "tokens"
+
+
+@pytest.mark.parametrize("tokens", [None, [1, "x"], [-1], [True], [1.5]])
+def test_engines_get_tokens_alone(tokens: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        DETOKENIZE.allowed({"tokens": tokens})
+    assert caught.value.param == "tokens"
+    assert DETOKENIZE.allowed({"tokens": []}) == {"tokens": []}
+
+
+def test_a_token_of_another_model_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="not of this model"):
+        answer(DETOKENIZE, tokens=[7])
+
+
+def test_a_message_to_count_must_be_text() -> None:
+    with pytest.raises(InvalidRequest):
+        TOKENIZE.allowed({"messages": [{"role": "user"}]})
