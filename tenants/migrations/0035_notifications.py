@@ -79,7 +79,7 @@ NO_AUDIT = "DROP TRIGGER zz_audit ON tenants_target;"
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0037_playground_of_members'),
+        ('tenants', '0039_lfs_objects'),
     ]
 
     operations = [
