@@ -37,7 +37,10 @@ MAX_FILES = 256
 MAX_COMMIT_LINES_BYTES = 1 << 20
 """What a commit may have beside the weights."""
 LFS = "application/vnd.git-lfs+json"
-_signer = signing.TimestampSigner(salt="tenants.hub.objects")
+
+
+def _signer() -> signing.TimestampSigner:
+    return signing.TimestampSigner(salt="tenants.hub.objects")
 
 
 class NewRepo(msgspec.Struct):
@@ -152,7 +155,7 @@ def batch(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
     session = _announced(caller, name, one)
     answer: dict[str, Any] = {"oid": one.oid, "size": one.size, "authenticated": True}
     if not objects.is_complete(session):
-        href = f"{repos.base_url(request)}/objects/{_signer.sign(str(session.pk))}"
+        href = f"{repos.base_url(request)}/objects/{_signer().sign(str(session.pk))}"
         answer["actions"] = {"upload": {"href": href, "header": {}}}
     response = reply({"transfer": "basic", "objects": [answer]})
     response["Content-Type"] = LFS
@@ -207,7 +210,7 @@ def put_object(request: HttpRequest, signed: str) -> HttpResponse:
 
 def _signed(signed: str) -> UploadSession:
     try:
-        id = _signer.unsign(signed, max_age=objects.LIFETIME)
+        id = _signer().unsign(signed, max_age=objects.LIFETIME)
     except signing.BadSignature:
         raise HubError(403, "This address has expired, or is none that was given.") from None
     waiting = UploadSession.objects.unfinished().exclude(oid="").select_related("tenant")

@@ -71,7 +71,7 @@ def test_a_socket_without_its_session_leads_to_signing_in_and_back(
 
 def test_a_second_factor_is_enrolled_and_asked_for(owner: Page, customer: Customer) -> None:
     name = f"owner-of-{customer.slug}"
-    follow(owner, owner.get_by_role("link", name=name))
+    open_account(owner)
     follow(owner, owner.get_by_role("link", name="Second factor"))
     follow(owner, owner.get_by_role("link", name="Activate"))
     owner.get_by_label("Password").fill(PASSWORD)  # once more: it guards the account

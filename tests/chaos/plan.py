@@ -132,7 +132,10 @@ class _Fates:
             for name in victim.names
             if self._may_die(victim.kind, name, at_s)
         ]
-        choices = [one for one in choices if one[0].kind not in self.struck] or choices
+        fresh = [one for one in choices if one[0].kind not in self.struck]
+        late = at_s >= REDIS_LEFT_ALONE_AFTER / 2 * self.seconds
+        redis = [one for one in fresh if one[0].kind == "redis" and late]  # whose time ends soon
+        choices = redis or fresh or choices
         if not choices:
             return []
         weights = [victim.weight / len(victim.names) for victim, _ in choices]

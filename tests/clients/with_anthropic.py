@@ -19,6 +19,8 @@ WEATHER: Any = {
         "additionalProperties": False,
     },
 }
+GREEDY: Any = {"extra_body": {"temperature": 0}}
+"""So that an answer is the same twice."""
 QUESTION: Any = [{"role": "user", "content": "What is the capital of Peru?"}]
 
 
@@ -30,7 +32,7 @@ def check(url: str, key: str, model: str) -> None:
 
 
 def answers(client: Anthropic, model: str) -> None:
-    asked: Any = {"model": model, "max_tokens": 60, "messages": QUESTION}
+    asked: Any = {"model": model, "max_tokens": 60, "messages": QUESTION} | GREEDY
     message = client.messages.create(**asked, system="Answer in a sentence.")
     assert (message.type, message.role, message.model) == ("message", "assistant", model)
     assert message.stop_reason == "end_turn"
@@ -47,7 +49,7 @@ def answers(client: Anthropic, model: str) -> None:
 
 
 def streams(client: Anthropic, model: str) -> None:
-    asked: Any = {"model": model, "max_tokens": 60, "messages": QUESTION}
+    asked: Any = {"model": model, "max_tokens": 60, "messages": QUESTION} | GREEDY
     whole = client.messages.create(**asked)
     with client.messages.stream(**asked) as stream:
         text = "".join(stream.text_stream)

@@ -24,6 +24,7 @@ from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.revision import revision_of
 from inference.errors import AdapterLoadFailed, ContextLengthExceeded, InvalidRequest
 from inference.link.wire import Resume, Usage
+from inference.operations.registry import OPERATIONS
 from tests.engine.conftest import PLACES
 from tests.engine.driving import (
     CREATED,
@@ -445,7 +446,7 @@ async def test_two_attempts_of_a_request_run_at_once(engine: Engine) -> None:
 async def test_an_engine_says_what_it_serves(engine: Engine, profile: EngineProfile) -> None:
     folder = Path(profile.model)
     assert engine.info.revision == revision_of(folder, folder)
-    assert engine.info.operations == ["chat", "completion"]
+    assert engine.info.operations == [operation.name for operation in OPERATIONS]
     assert engine.info.engine_version
 
 

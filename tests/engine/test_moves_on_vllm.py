@@ -17,18 +17,11 @@ from inference.link.wire import LedgerEntry
 from tests.engine.driving import nameless, said
 from tests.engine.test_resume import JSON, WEATHER
 from tests.inference.answers import MemoryAnswers
-from tests.inference.operations.bodies import messages
 from tests.inference.rig import Gateway, agent_on, chat, gateway, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-MESSAGES = "/v1/messages"
-MESSAGE: dict[str, Any] = {"temperature": 0.0, "max_tokens": 160}
-TOOLS: dict[str, Any] = {
-    "tools": [{"name": "now", "input_schema": {"type": "object", "additionalProperties": False}}],
-    "tool_choice": {"type": "any"},
-}
 SEEDED: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 160, "ignore_eos": True}
 HELD: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 250}
 STREAM: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
@@ -43,9 +36,6 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "log-probabilities whole": (CHAT, chat("tiny", logprobs=True, **SEEDED)),
     "schema": (CHAT, chat("tiny", response_format=JSON, **HELD, **STREAM)),
     "tools": (CHAT, chat("tiny", tools=[WEATHER], tool_choice="required", **HELD, **STREAM)),
-    "messages": (MESSAGES, messages("tiny", **MESSAGE, stream=True)),
-    "messages whole": (MESSAGES, messages("tiny", **MESSAGE)),
-    "messages with tools": (MESSAGES, messages("tiny", **MESSAGE, **TOOLS, stream=True)),
     "prompts": (COMPLETION, PROMPTS | SEEDED | STREAM),
     "prompts whole": (COMPLETION, PROMPTS | SEEDED),
 }
@@ -58,8 +48,6 @@ async def ask(one: Gateway, name: str, key: str = "") -> tuple[Any, Any]:
     async with one.client() as client:
         answer = await client.post(path, json=body, headers=headers)
     assert answer.status_code == 200, answer.text
-    if path == MESSAGES:
-        return message_of(answer.text if body.get("stream") else answer.json())
     if not body.get("stream"):
         whole = nameless(answer.json())
         return whole["choices"], whole["usage"]
@@ -68,30 +56,6 @@ async def ask(one: Gateway, name: str, key: str = "") -> tuple[Any, Any]:
     *chunks, last = [json.loads(line.removeprefix("data: ")) for line in lines]
     assert not [chunk for chunk in chunks if "error" in chunk]
     return said(chunks), nameless(last)["usage"]
-
-
-def message_of(answer: Any) -> tuple[Any, Any]:
-    """What one of Anthropic's API says, be it whole or a stream, and its usage as a chat has it."""
-    if isinstance(answer, dict):
-        blocks, message = answer["content"], answer
-    else:
-        blocks, message = [], {}
-        for part in answer.split("\n\n")[:-1]:
-            event = json.loads(part.partition("\ndata: ")[2])
-            assert event["type"] != "error"
-            if event["type"] == "content_block_start":
-                blocks.append(event["content_block"] | {"said": ""})
-            if event["type"] == "content_block_delta":
-                blocks[-1]["said"] += event["delta"].get("text", "")
-                blocks[-1]["said"] += event["delta"].get("partial_json", "")
-            if event["type"] == "message_delta":
-                message = event["delta"] | {"usage": event["usage"]}
-    for block in blocks:
-        block.pop("id", None)
-    counted = message["usage"]
-    prompt = counted["input_tokens"] + counted["cache_read_input_tokens"]
-    usage = {"prompt_tokens": prompt, "completion_tokens": counted["output_tokens"]}
-    return (blocks, message["stop_reason"]), usage
 
 
 async def test_no_answer_is_another_for_having_moved(vllm: Engine, tmp_path: Path) -> None:

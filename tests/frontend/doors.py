@@ -11,6 +11,8 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.urls.resolvers import RoutePattern
 
+from gateway.urls import ADAPTER
+
 SAMPLES = {
     "int": "1",
     "slug": "acme",
@@ -23,6 +25,8 @@ MATCHES = {
     r"^(?P<provider_id>[^/]+)/": "sso/",
     "": "no-such-address",
     r"^api(?:/|$)": "api/no-such-address",
+    ADAPTER: "hub/acme/support",
+    r"^hub(?:/|$)": "hub/no-such-address",
     r"^v1$": "v1",
     r"^confirm-email/(?P<key>[-:\w]+)/$": "confirm-email/sample/",
     r"^password/reset/key/(?P<uidb36>[0-9A-Za-z]+)-(?P<key>.+)/$": "password/reset/key/1-sample/",

@@ -196,7 +196,7 @@ class Block(Open):
     type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]
 
 
-class Turn(Open):
+class MessagesTurn(Open):
     role: Literal["user", "assistant", "system"]
     content: str | list[Block]
 
@@ -205,7 +205,7 @@ class CountRequest(Open):
     """A conversation, as Anthropic's API has it."""
 
     model: str
-    messages: list[Turn]
+    messages: list[MessagesTurn]
     output_config: dict[str, Any] | None = None
     system: str | list[Block] | None = None
     thinking: dict[str, Any] | None = None
