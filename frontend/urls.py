@@ -109,6 +109,16 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("quarantine/<int:pk>/dismiss", quarantine.dismiss, name="operate_quarantine-dismiss"),
     path("notifications", notifications.of_installation, name="operate_notifications"),
     path(
+        "notifications/mail",
+        notifications.choose_mails_of_installation,
+        name="operate_notifications-mail",
+    ),
+    path(
+        "notifications/<int:pk>/rotate",
+        notifications.rotate_of_installation,
+        name="operate_notifications-rotate",
+    ),
+    path(
         "notifications/<int:pk>/remove",
         notifications.remove_of_installation,
         name="operate_notifications-remove",
@@ -177,6 +187,12 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("engines", engines.engines, name="engines"),
                 path("notifications", notifications.notifications, name="notifications"),
+                path("notifications/mail", notifications.choose_mails, name="notifications-mail"),
+                path(
+                    "notifications/<int:pk>/rotate",
+                    notifications.rotate,
+                    name="notifications-rotate",
+                ),
                 path(
                     "notifications/<int:pk>/remove",
                     notifications.remove,

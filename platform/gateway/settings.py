@@ -294,6 +294,8 @@ EMAIL_BACKEND = (
     "django.core.mail.backends.smtp.EmailBackend" if EMAIL_HOST else "gateway.mail.PrivateFiles"
 )
 EMAIL_FILE_PATH = str(VAR / "mail")
+EMAIL_TIMEOUT = 10
+"""For each step of sending a mail, in seconds."""
 EMAIL_PORT = environ.integer("EMAIL_PORT", 25, low=1, high=65535)
 EMAIL_HOST_USER = environ.text("EMAIL_HOST_USER", "")
 EMAIL_HOST_PASSWORD = environ.text("EMAIL_HOST_PASSWORD", "")

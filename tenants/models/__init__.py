@@ -14,7 +14,7 @@ from tenants.models.fleet.rollouts import Rollout, RolloutState, RolloutTenant, 
 from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
-from tenants.models.notifications import Delivery, Notification, Target
+from tenants.models.notifications import Delivery, Muted, Notification, Target
 from tenants.models.outcomes import (
     RefusedRequest,
     RequestHour,
@@ -55,6 +55,7 @@ __all__ = [
     "LimitScope",
     "LimitSet",
     "Membership",
+    "Muted",
     "Notification",
     "PoolRevision",
     "Price",

@@ -1,19 +1,29 @@
 """Where a webhook may lead: to hosts of the public Internet, unless a setting says otherwise.
 
 A name is resolved here, all of its addresses are looked at, and the connection goes to one of them:
-a name that resolves to something else a moment later leads nowhere else.
+a name that resolves to something else a moment later leads nowhere else. Names that are unknown and
+those of private networks are refused in the same words, so that nobody finds out which names there
+are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import urlsplit, urlunsplit
 
 MAX_URL = 500
+HOST = re.compile(r"(?!-)[a-zA-Z0-9_.-]{1,253}|[0-9a-fA-F:.]+")
+"""A name, or an address of IPv6."""
+NOWHERE = "The host is unknown or in a private network, where webhooks do not lead."
+PUBLIC = ipaddress.IPv6Network("2000::/3")
+"""Global unicast addresses; whatever else IPv6 has is a host's, a site's or nobody's."""
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -47,37 +57,48 @@ def check_form(url: str, *, private: bool) -> tuple[str, int]:
         raise Forbidden("The URL must begin with https://.")
     if not parts.hostname or parts.username is not None or parts.password is not None:
         raise Forbidden("The URL must have a host, and neither a user nor a password.")
+    labels = parts.hostname.rstrip(".").split(".")
+    if HOST.fullmatch(parts.hostname) is None or not all(1 <= len(one) <= 63 for one in labels):
+        raise Forbidden("The URL's host is neither a name nor an address.")
+    if port == 0:
+        raise Forbidden("There is no port 0.")
     return parts.hostname, port or (443 if parts.scheme == "https" else 80)
 
 
 def check_address(address: str, *, private: bool) -> None:
     """Raises Forbidden unless this IP address is one of the public Internet."""
+    if private:
+        return
     found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address) and found not in PUBLIC and found not in NAT64:
+        raise Forbidden(NOWHERE)
     for one in (found, *_embedded(found)):
-        if not private and (not one.is_global or one.is_multicast):
-            raise Forbidden("The host is in a private network, where webhooks do not lead.")
+        if not one.is_global or one.is_multicast:
+            raise Forbidden(NOWHERE)
 
 
 def _embedded(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> Iterator[ipaddress.IPv4Address]:
-    """The IPv4 addresses to which gateways translate this one."""
+    """The IPv4 addresses to which routers translate this one."""
     if isinstance(address, ipaddress.IPv6Address):
         yield from filter(None, (address.ipv4_mapped, address.sixtofour))
         if address in NAT64:
             yield ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
 
 
-async def pin(url: str, *, private: bool) -> Pinned:
-    """Where to connect for this URL.
+async def pin(url: str, *, private: bool, threads: Executor | None = None) -> Pinned:
+    """Where to connect for this URL; its name is resolved in one of `threads`.
 
     Raises:
         Forbidden: nowhere.
-        OSError: its name cannot be resolved.
     """
     host, port = check_form(url, private=private)
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    resolve = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.get_running_loop().run_in_executor(threads, resolve)
+    except OSError:
+        raise Forbidden(NOWHERE) from None
     addresses = [str(one[4][0]) for one in found]
     for address in addresses:
         check_address(address, private=private)

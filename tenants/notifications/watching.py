@@ -17,6 +17,8 @@ from tenants.limits.kinds import KINDS
 from tenants.limits.kinds import Kind as LimitKind
 from tenants.models import ApiKey, EngineCredential, LimitScope, Tenant, UsageSum
 from tenants.models.notifications import Kind, Notification, Target
+from tenants.models.usage import Span
+from tenants.notifications import mail
 
 app: procrastinate.App = django_app
 
@@ -24,6 +26,8 @@ EXPIRES_SOON = timedelta(days=7)
 LOST_AFTER = timedelta(minutes=3)
 """Engines are noted once a minute while they are connected."""
 FORGOTTEN_AFTER = timedelta(days=1)
+USED_LATELY = timedelta(hours=2)
+"""Sums are by the hour."""
 PARTS = (100, 80)
 """Percents of a budget, the highest first."""
 
@@ -42,18 +46,19 @@ def watch(timestamp: int) -> None:
     Notification.objects.long_past().delete()
 
 
-def _wanted(kind: Kind) -> set[int | None]:
-    """The tenants with a target for this kind; None among them is the installation."""
+def _is_wanted(kind: Kind) -> bool:
+    """Whether anybody would get it."""
     targets = Target.objects.filter(kinds__contains=[kind.value], ended_at=None)
-    return set(targets.values_list("tenant_id", flat=True))
+    return mail.is_sent() or targets.exists()
 
 
 def keys(now: datetime) -> None:
     """Keys that expire within a week."""
+    if not _is_wanted(Kind.KEY_EXPIRING):
+        return
     soon = ApiKey.objects.with_text().filter(
-        tenant__in=[id for id in _wanted(Kind.KEY_EXPIRING) if id],
-        revoked_at=None, expires_at__gt=now, expires_at__lte=now + EXPIRES_SOON,
-    )  # fmt: skip
+        revoked_at=None, expires_at__gt=now, expires_at__lte=now + EXPIRES_SOON
+    )
     for key in soon.select_related("tenant"):
         assert key.expires_at is not None
         data = {"key": key.name, "prefix": key.prefix, "expires_at": key.expires_at.isoformat()}
@@ -62,8 +67,11 @@ def keys(now: datetime) -> None:
 
 
 def budgets(now: datetime) -> None:
-    """Budgets of tenants of which 80 or 100 % are used."""
-    for tenant in Tenant.objects.filter(pk__in=[id for id in _wanted(Kind.BUDGET_REACHED) if id]):
+    """Budgets of which 80 or 100 % are used, of tenants that have used something lately."""
+    if not _is_wanted(Kind.BUDGET_REACHED):
+        return
+    lately = UsageSum.objects.filter(span=Span.HOUR, start__gte=now - USED_LATELY)
+    for tenant in Tenant.objects.filter(pk__in=lately.values("tenant")):
         in_force = ceilings.in_force(LimitScope(tenant).sets())
         for kind in KINDS.values():
             limit = in_force[kind.name]
@@ -86,12 +94,13 @@ def _budget(tenant: Tenant, kind: LimitKind, limit: int, now: datetime) -> None:
 
 
 def engines(now: datetime) -> None:
-    """Engines that were connected within the last day, and are not any more."""
-    if None not in _wanted(Kind.ENGINE_LOST):
+    """Engines that were connected within the last day, are not any more, and did not say so."""
+    if not _is_wanted(Kind.ENGINE_LOST):
         return
     gone = EngineCredential.objects.filter(
-        revoked_at=None, last_seen_at__gt=now - FORGOTTEN_AFTER, last_seen_at__lt=now - LOST_AFTER
-    )
+        revoked_at=None, stopped_at=None,
+        last_seen_at__gt=now - FORGOTTEN_AFTER, last_seen_at__lt=now - LOST_AFTER,
+    )  # fmt: skip
     for one in gone:
         assert one.last_seen_at is not None
         data = {"engine": one.name, "last_seen_at": one.last_seen_at.isoformat()}
@@ -100,7 +109,7 @@ def engines(now: datetime) -> None:
 
 def ledger(now: datetime) -> None:
     """Engines' journals that the ledger differs from; once a day each."""
-    if None not in _wanted(Kind.LEDGER_DRIFT):
+    if not _is_wanted(Kind.LEDGER_DRIFT):
         return
     for drift in drifts():
         if drift:

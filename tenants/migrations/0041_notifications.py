@@ -1,4 +1,5 @@
-"""Notifications, their webhooks and their deliveries; triggers write what is a change of a row."""
+"""Notifications, webhooks, and deliveries to these and to people; triggers write what is a change
+of a row. That an engine was seen, or has stopped, is no change of its credential."""
 
 
 import django.contrib.postgres.fields
@@ -76,6 +77,20 @@ CREATE TRIGGER zz_audit AFTER INSERT OR UPDATE OR DELETE ON tenants_target FOR E
 NO_AUDIT = "DROP TRIGGER zz_audit ON tenants_target;"
 
 
+CHANGED = """
+DROP TRIGGER notify_changed ON tenants_enginecredential;
+DROP TRIGGER zz_audit_changed ON tenants_enginecredential;
+CREATE TRIGGER notify_changed AFTER UPDATE ON tenants_enginecredential FOR EACH ROW
+    WHEN ((to_jsonb(OLD) - {quiet}) IS DISTINCT FROM (to_jsonb(NEW) - {quiet}))
+    EXECUTE FUNCTION tenants_notify_engine();
+CREATE TRIGGER zz_audit_changed AFTER UPDATE ON tenants_enginecredential FOR EACH ROW
+    WHEN ((to_jsonb(OLD) - {quiet}) IS DISTINCT FROM (to_jsonb(NEW) - {quiet}))
+    EXECUTE FUNCTION tenants_audit('credential', '', 'name');
+"""
+QUIET = CHANGED.format(quiet="ARRAY['last_seen_at', 'stopped_at']")
+AS_BEFORE = CHANGED.format(quiet="'last_seen_at'")
+
+
 class Migration(migrations.Migration):
 
     dependencies = [
@@ -83,14 +98,20 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AddField(
+            model_name='enginecredential',
+            name='stopped_at',
+            field=models.DateTimeField(editable=False, null=True),
+        ),
         migrations.CreateModel(
             name='Notification',
             fields=[
                 ('id', models.UUIDField(db_default=django.contrib.postgres.functions.RandomUUID(), primary_key=True, serialize=False)),
-                ('kind', models.CharField(choices=[('adapter.ready', 'Adapter ready'), ('adapter.rejected', 'Adapter rejected'), ('budget.reached', '80 or 100 % of a budget used'), ('key.expiring', 'API key expires within a week'), ('engine.lost', 'Engine lost'), ('ledger.drift', 'Ledger differs from an engine'), ('isolation.failed', 'Check of isolation failed'), ('rollout.stopped', 'Rollout rolled back or aborted')], max_length=32)),
+                ('kind', models.CharField(choices=[('adapter.ready', 'Adapter ready'), ('adapter.rejected', 'Adapter rejected'), ('budget.reached', '80 or 100 % of a budget used'), ('key.expiring', 'API key expires within a week'), ('engine.lost', 'Engine lost'), ('ledger.drift', 'Ledger differs from an engine'), ('isolation.failed', 'Isolation check failed'), ('rollout.stopped', 'Rollout rolled back or aborted')], max_length=32)),
                 ('data', models.JSONField()),
                 ('once', models.CharField(max_length=200)),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ('mailed', models.BooleanField(db_default=False)),
                 ('tenant', models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
             ],
             options={
@@ -103,7 +124,8 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('url', models.CharField(max_length=500)),
                 ('kinds', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=32), size=None)),
-                ('secret', models.CharField(db_column='password', default=tenants.models.notifications.new_secret, editable=False, max_length=64)),
+                ('secrets', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=64), db_column='password', default=tenants.models.notifications.first_secrets, editable=False, size=None)),
+                ('rotated_at', models.DateTimeField(null=True)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('ended_at', models.DateTimeField(null=True)),
                 ('created_by', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
@@ -123,11 +145,25 @@ class Migration(migrations.Migration):
                 ('tried_at', models.DateTimeField(null=True)),
                 ('status', models.PositiveSmallIntegerField(null=True)),
                 ('error', models.CharField(db_default='', max_length=300)),
+                ('user', models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('notification', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='tenants.notification')),
-                ('target', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='tenants.target')),
+                ('target', models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='tenants.target')),
             ],
             options={
                 'ordering': ['-id'],
+            },
+        ),
+        migrations.CreateModel(
+            name='Muted',
+            fields=[
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kinds', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=32), size=None)),
+                ('tenant', models.ForeignKey(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='tenants.tenant')),
+                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+            ],
+            options={
+                'ordering': ['id'],
+                'constraints': [models.UniqueConstraint(fields=('user', 'tenant'), name='muted_once', nulls_distinct=False)],
             },
         ),
         migrations.AddIndex(
@@ -144,8 +180,13 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='delivery',
-            constraint=models.UniqueConstraint(fields=('notification', 'target'), name='delivery_once'),
+            constraint=models.UniqueConstraint(fields=('notification', 'target', 'user'), name='delivery_once', nulls_distinct=False),
+        ),
+        migrations.AddConstraint(
+            model_name='delivery',
+            constraint=models.CheckConstraint(condition=models.Q(('target__isnull', True), ('user__isnull', True), _connector='XOR'), name='delivery_to_one'),
         ),
         migrations.RunSQL(OUTBOX, NO_OUTBOX),
         migrations.RunSQL(AUDIT, NO_AUDIT),
+        migrations.RunSQL(QUIET, AS_BEFORE),
     ]
