@@ -98,7 +98,7 @@ class DeliverySerializer(serializers.ModelSerializer[Delivery]):
     message_id = serializers.SerializerMethodField(
         help_text="The `webhook-id` of each attempt, by which a receiver knows a repeated one."
     )
-    data = serializers.JSONField(source="notification.data")
+    data = serializers.JSONField(source="notification.data")  # type: ignore[assignment]
     happened_at = serializers.DateTimeField(source="notification.at")
     state = serializers.ChoiceField(choices=DeliveryState.choices)
 

@@ -19,11 +19,15 @@ from functools import partial
 from urllib.parse import urlsplit, urlunsplit
 
 MAX_URL = 500
-HOST = re.compile(r"(?!-)[a-zA-Z0-9_.-]{1,253}|[0-9a-fA-F:.]+")
-"""A name, or an address of IPv6."""
+MAX_NAME = 253
+LABEL = re.compile(r"[a-zA-Z0-9_-]{1,63}")
+"""Of a host's name."""
 NOWHERE = "The host is unknown or in a private network, where webhooks do not lead."
 PUBLIC = ipaddress.IPv6Network("2000::/3")
 """Global unicast addresses; whatever else IPv6 has is a host's, a site's or nobody's."""
+NOT_PUBLIC = [ipaddress.ip_network(one) for one in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")]
+"""Of https://www.iana.org/assignments/iana-ipv4-special-registry and its like for IPv6, those that
+Python's `is_global` passes."""
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -57,12 +61,21 @@ def check_form(url: str, *, private: bool) -> tuple[str, int]:
         raise Forbidden("The URL must begin with https://.")
     if not parts.hostname or parts.username is not None or parts.password is not None:
         raise Forbidden("The URL must have a host, and neither a user nor a password.")
-    labels = parts.hostname.rstrip(".").split(".")
-    if HOST.fullmatch(parts.hostname) is None or not all(1 <= len(one) <= 63 for one in labels):
+    if not _is_host(parts.hostname, in_brackets="[" in parts.netloc):
         raise Forbidden("The URL's host is neither a name nor an address.")
     if port == 0:
         raise Forbidden("There is no port 0.")
     return parts.hostname, port or (443 if parts.scheme == "https" else 80)
+
+
+def _is_host(host: str, *, in_brackets: bool) -> bool:
+    if not in_brackets:
+        labels = host.removesuffix(".").split(".")
+        return len(host) <= MAX_NAME and all(map(LABEL.fullmatch, labels))
+    try:
+        return bool(ipaddress.IPv6Address(host))
+    except ValueError:
+        return False
 
 
 def check_address(address: str, *, private: bool) -> None:
@@ -73,7 +86,7 @@ def check_address(address: str, *, private: bool) -> None:
     if isinstance(found, ipaddress.IPv6Address) and found not in PUBLIC and found not in NAT64:
         raise Forbidden(NOWHERE)
     for one in (found, *_embedded(found)):
-        if not one.is_global or one.is_multicast:
+        if not one.is_global or one.is_multicast or any(one in known for known in NOT_PUBLIC):
             raise Forbidden(NOWHERE)
 
 

@@ -89,7 +89,7 @@ def payload_of(delivery: Delivery) -> dict[str, Any]:
 
 def claim(now: datetime, in_flight: Collection[Delivery] = ()) -> list[Delivery]:
     """Take deliveries that are due, for a LEASE, as far as there is room beside those in flight."""
-    values = {
+    values: dict[str, Any] = {
         "now": now,
         "busy": [one.target_id for one in in_flight if one.target_id],
         "in_flight": json.dumps(Counter(one.notification.tenant_id or 0 for one in in_flight)),
@@ -126,8 +126,8 @@ def record(delivery: Delivery, result: Result, now: datetime) -> None:
         error=result.error.replace("\0", "")[:MAX_ERROR],
         **fields,
     )
-    if gone:
-        Target.objects.filter(pk=delivery.target_id, ended_at=None).update(ended_at=now)
+    if gone and delivery.target is not None:
+        Target.objects.filter(pk=delivery.target.pk, ended_at=None).update(ended_at=now)
     log.info(
         "notification_sent" if not result.error else "notification_not_sent",
         id=str(delivery.notification_id), kind=delivery.notification.kind,
@@ -145,9 +145,9 @@ class Sender:
 
     async def start_due(self) -> int:
         """Begin to deliver what is due and there is room for; how many were begun."""
-        now, in_flight = timezone.now(), list(self._in_flight.values())
         if mail.is_sent():
-            await database_sync_to_async(mail.address)(now)
+            await database_sync_to_async(mail.address)(timezone.now())
+        now, in_flight = timezone.now(), list(self._in_flight.values())
         if len(in_flight) >= AT_ONCE:
             return 0
         taken = await database_sync_to_async(claim)(now, in_flight)

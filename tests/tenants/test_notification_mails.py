@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.tenants.making import make_member, make_user
 
 pytestmark = pytest.mark.django_db
 
-SAID = {
+SAID: Mapping[Kind, Mapping[str, Any]] = {
     Kind.ADAPTER_READY: {"adapter": "support", "version": 3, "digest": "ab"},
     Kind.ADAPTER_REJECTED: {"adapter": "support", "version": 4, "reason": "rank 128 is above 64"},
     Kind.BUDGET_REACHED: {

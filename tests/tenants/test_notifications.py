@@ -7,9 +7,11 @@ import base64
 import hmac
 import json
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +21,7 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
+from openai import InvalidWebhookSignatureError, OpenAI
 
 from inference.grants import MICRO
 from tenants.directory.registry import Registry
@@ -35,7 +38,14 @@ from tenants.models import (
     Target,
     Tenant,
 )
-from tenants.models.notifications import KEPT_FOR, MAX_TARGETS, OVERLAP, DeliveryState, Kind
+from tenants.models.notifications import (
+    KEPT_FOR,
+    MAX_TARGETS,
+    OVERLAP,
+    DeliveryState,
+    Kind,
+    new_secret,
+)
 from tenants.notifications import sending, watching
 from tenants.notifications.addresses import NOWHERE, Forbidden, check_address, check_form, pin
 from tests.tenants.making import make_adapter, make_key, make_rollout, make_tenant, make_version
@@ -103,7 +113,6 @@ def test_what_nobody_changes_is_watched_for_and_told_of_once(tenant: Tenant) -> 
     listen(None)
     key = make_key(tenant, expires_at=now + timedelta(days=3))[0]
     make_key(tenant, expires_at=now + timedelta(days=30))
-    make_key(make_tenant("deaf"), expires_at=now + timedelta(days=3))
     LimitScope(tenant).store(
         LimitSet.Author.TENANT, {"tokens_per_day": 130, "cost_per_month": MICRO}
     )
@@ -179,8 +188,8 @@ def test_what_is_no_webhooks_url(url: str) -> None:
     ["127.0.0.1", "10.0.0.1", "172.16.5.5", "192.168.1.1", "169.254.169.254", "0.0.0.0",
      "100.64.0.1", "224.0.0.1", "::1", "fe80::1%eth0", "fc00::1", "::ffff:10.0.0.1", "::",
      "2002:7f00:1::", "64:ff9b::7f00:1", "ff02::1", "::7f00:1", "fec0::1", "64:ff9b:1::a00:1",
-     "2001::1", "2001:db8::1", "5f00::1", "192.0.0.8", "198.18.0.1", "240.0.0.1",
-     "255.255.255.255"],
+     "2001::1", "2001:db8::1", "5f00::1", "192.0.0.8", "192.88.99.1", "3fff::1", "198.18.0.1",
+     "240.0.0.1", "255.255.255.255"],
 )  # fmt: skip
 def test_private_addresses_are_forbidden(address: str) -> None:
     with pytest.raises(Forbidden):
@@ -348,6 +357,27 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
     )
     signature = sending.sign([secret], id, at, b'{"test": 2432232314}')
     assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_documented_ways_to_verify_a_signature() -> None:
+    secret, now = new_secret(), int(time.time())
+    page = Path("docs/webhooks.md").read_text()
+    documented: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], documented)
+    is_genuine, sdk = documented["is_genuine"], OpenAI(api_key="-", webhook_secret=secret).webhooks
+    signature = sending.sign([new_secret(), secret], "msg_1", now, b"{}")
+    headers = {
+        "webhook-id": "msg_1", "webhook-timestamp": str(now), "webhook-signature": signature
+    }  # fmt: skip
+    assert is_genuine(secret, headers, b"{}")
+    sdk.verify_signature("{}", headers)
+    for wrong, body in (
+        ({}, b"{ }"), ({"webhook-id": "msg_2"}, b"{}"), ({"webhook-timestamp": "1"}, b"{}"),
+        ({"webhook-signature": "v1,AAAA"}, b"{}"),
+    ):  # fmt: skip
+        assert not is_genuine(secret, headers | wrong, body)
+        with pytest.raises(InvalidWebhookSignatureError):
+            sdk.verify_signature(body.decode(), headers | wrong)
 
 
 @pytest.mark.parametrize("status", [302, 400, 500])

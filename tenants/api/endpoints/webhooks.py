@@ -26,6 +26,7 @@ from tenants.permissions import Permission
 
 
 class _Webhooks(
+    StrictView,
     mixins.ListModelMixin,
     mixins.RetrieveModelMixin,
     mixins.DestroyModelMixin,
@@ -85,7 +86,7 @@ class Webhooks(TenantView, _Webhooks):
         return self.make_secret()
 
 
-class InstallationWebhooks(StrictView, _Webhooks):
+class InstallationWebhooks(_Webhooks):
     """Where the installation's events are posted, signed as Standard Webhooks are."""
 
     permission_classes = [Operating]
@@ -105,7 +106,9 @@ class InstallationWebhooks(StrictView, _Webhooks):
         return self.make_secret()
 
 
-class _Deliveries(mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Delivery]):
+class _Deliveries(
+    StrictView, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Delivery]
+):
     queryset = Delivery.objects.none()
     serializer_class = DeliverySerializer
     filterset_class = DeliveryFilter
@@ -134,7 +137,7 @@ class Deliveries(TenantView, _Deliveries):
         return self.caller.tenant
 
 
-class InstallationDeliveries(StrictView, _Deliveries):
+class InstallationDeliveries(_Deliveries):
     """What was sent to the installation's webhooks in the last 30 days, the newest first."""
 
     permission_classes = [Operating]
