@@ -79,8 +79,7 @@ def _ill_typed(field: Field, value: Any) -> str:
     if isinstance(field, serializers.ListField) and isinstance(value, list):
         return next(filter(None, (_ill_typed(field.child, one) for one in value)), "")
     wrong = value is not None and any(
-        isinstance(field, kind) and type(value) not in types
-        for kind, types in JSON_TYPES.items()
+        isinstance(field, kind) and type(value) not in types for kind, types in JSON_TYPES.items()
     )
     return str(field.error_messages["invalid"]) if wrong else ""
 

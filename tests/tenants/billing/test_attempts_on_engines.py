@@ -13,9 +13,9 @@ from asgiref.sync import sync_to_async
 from django.utils import timezone
 
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
-from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.order import Order
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.requests.held import Holding
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.stream import Stream
 from inference.grants import Grant, Price, Reservation, Target
 from inference.link.wire import Delta, Done
 from tenants.billing.receipts import describe
