@@ -17,6 +17,7 @@ class TenantsConfig(AppConfig):
         from tenants.adapters import jobs  # noqa: F401
         from tenants.batches import jobs as of_batches  # noqa: F401
         from tenants.files import jobs as of_files  # noqa: F401
+        from tenants.notifications import watching  # noqa: F401
 
     @cached_property
     def gateways(self) -> "Gateways":

@@ -11,7 +11,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0039_lfs_objects'),
+        ('tenants', '0041_notifications'),
     ]
 
     operations = [

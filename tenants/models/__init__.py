@@ -16,6 +16,7 @@ from tenants.models.fleet.rollouts import Rollout, RolloutState, RolloutTenant, 
 from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
+from tenants.models.notifications import Delivery, Muted, Notification, Target
 from tenants.models.outcomes import (
     RefusedRequest,
     RequestHour,
@@ -48,6 +49,7 @@ __all__ = [
     "Batch",
     "BatchLine",
     "Conversation",
+    "Delivery",
     "EngineCredential",
     "EngineJournal",
     "GatewayProcess",
@@ -58,6 +60,8 @@ __all__ = [
     "LimitScope",
     "LimitSet",
     "Membership",
+    "Muted",
+    "Notification",
     "PoolRevision",
     "Price",
     "Purpose",
@@ -75,6 +79,7 @@ __all__ = [
     "State",
     "StoredFile",
     "SupersededAttempt",
+    "Target",
     "Tenant",
     "Tier",
     "TotalHour",

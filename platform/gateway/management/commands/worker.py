@@ -18,6 +18,7 @@ from inference.supervision import ended, supervised
 from tenants.adapters.jobs import UPLOADS
 from tenants.batches import jobs as batches
 from tenants.batches.runner import Runner
+from tenants.notifications import sending
 from tenants.rollouts import tending, trials
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -25,8 +26,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 class Command(BaseCommand):
     help = (
-        "Run background jobs (reading, checking and probing of uploads, cleaning up), run batches "
-        "and drive rollouts. Any number may run; another one takes up what one that was killed did."
+        "Run background jobs (reading, checking and probing of uploads, cleaning up), run batches, "
+        "drive rollouts and send notifications. Any number may run; another one takes up what one "
+        "that was killed did."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -85,8 +87,11 @@ async def _work(queues: dict[str, int]) -> None:
         loop = asyncio.get_running_loop()
         announce.ready()
         alive = loop.create_task(announce.keep_alive())
-        tended = loop.create_task(supervised("pools", _tend))
-        runner = loop.create_task(Runner(settings.WORKER_TOKEN).run())
+        beside = [
+            loop.create_task(supervised(name, work))
+            for name, work in (("pools", _tend), ("notifications", sending.send))
+        ]
+        beside.append(loop.create_task(Runner(settings.WORKER_TOKEN).run()))
 
         def stop() -> None:
             announce.stopping()
@@ -99,8 +104,7 @@ async def _work(queues: dict[str, int]) -> None:
             loop.add_signal_handler(number, stop)
         await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
         alive.cancel()
-        tended.cancel()
-        await ended([runner])
+        await ended(beside)
         stop()  # also where one has lost its database: whoever runs this process starts it again
         for result in await asyncio.gather(*workers, return_exceptions=True):
             if isinstance(result, Exception):
