@@ -64,7 +64,7 @@ GO = {
     "playground": "p",
     "adapters": "a",
     "requests": "r",
-    "batches": "v",
+    "batches": "y",
     "usage": "u",
     "keys": "k",
     "limits": "l",
