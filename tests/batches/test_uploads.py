@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 from django.utils import timezone
+from openai.types.uploads import UploadPart as SentPart
 from pytest_django.fixtures import Settings
 
 from tenants.adapters.quota import Storage
@@ -46,7 +47,7 @@ def test_a_file_in_parts(ask: Ask, settings: Settings) -> None:
     assert (upload["status"], upload["file"]) == ("pending", None)
     assert upload["expires_at"] - upload["created_at"] == 3600
     late = send(ask, upload, CONTENT[5:]).json()
-    openai.types.uploads.UploadPart.model_validate(late)
+    SentPart.model_validate(late)
     lost = send(ask, upload, CONTENT[:5]).json()
     early = send(ask, upload, CONTENT[:5]).json()
     assert lost["id"] != early["id"], "its answer was lost, so it is sent again"

@@ -27,6 +27,8 @@ from tests.inference.samples import MODEL
 SECRET = "s" * 40
 CREATED_AT = 1795370511.25
 HANGS_S = 60.0
+RUNNING = 4
+"""Lines that the engine runs at a time."""
 
 
 class KnownKeys:
@@ -100,7 +102,7 @@ class Worker:
 
 @pytest.fixture
 async def one(tmp_path: Path) -> AsyncIterator[Rig]:
-    async with rig(tmp_path, max_running=4) as made:
+    async with rig(tmp_path, max_running=RUNNING) as made:
         yield made
 
 
@@ -182,14 +184,15 @@ async def test_lines_wait_here_and_not_in_front_of_engines(one: Rig) -> None:
         worker.open()
         for number in range(1, 61):
             worker.ask(number)
-        await until(lambda: len(lines.live) == 60 and one.gateway.hub.in_flight >= AHEAD)
+        there = RUNNING + AHEAD
+        await until(lambda: len(lines.live) == 60 and one.gateway.hub.in_flight >= there)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert one.gateway.hub.in_flight == AHEAD
+        assert one.gateway.hub.in_flight == there
         worker.say(Withdraw("batch_1"))
-        given_back = [await worker.answer(number) for number in range(AHEAD + 1, 61)]
+        given_back = [await worker.answer(number) for number in range(there + 1, 61)]
         assert {(answer.again_s, answer.sent) for answer in given_back} == {(0.0, False)}
-        assert len(lines.live) == AHEAD
+        assert len(lines.live) == there
     await until(lambda: not lines.live)
 
 
