@@ -24,10 +24,12 @@ reason what a gateway dispatches counts at once, for warm, loaded and waiting.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import NamedTuple
+
+import msgspec
 
 from inference.gateway.routing.engine_state import LOAD_TOKENS, EngineState, Needs
 from inference.gateway.routing.engines import Able
@@ -75,19 +77,20 @@ def cheapest(able: Able, needs: Needs, rng: random.Random) -> EngineState:
     homes = [engine for engine in _homes(able, needs, rng) if engine not in holders]
     offers += prices.of(homes, loads=False)
     cold = needs.prompt_tokens + (0 if needs.adapter is None else LOAD_TOKENS)
-    if offers and min(offers, key=_COST).cost <= cold:
-        return _best(offers, rng)
+    least = min(offers, key=_COST).cost if offers else math.inf
+    if least <= cold:
+        return _best(offers, least, rng)
     home = needs.home
     strangers = prices.of(_strangers(able, home, rng))
-    least = min(strangers, key=_COST).cost
-    if offers and min(offers, key=_COST).cost <= least:
-        return _best(offers, rng)
+    least_cold = min(strangers, key=_COST).cost
+    if least <= least_cold:
+        return _best(offers, least, rng)
     if home is None:
-        return _best(strangers, rng)
-    return next(one.engine for one in strangers if one.cost <= least + HOME_TOKENS)
+        return _best(strangers, least_cold, rng)
+    return next(one.engine for one in strangers if one.cost <= least_cold + HOME_TOKENS)
 
 
-class _Offer(NamedTuple):
+class _Offer(msgspec.Struct):
     """What it costs to give a request to an engine."""
 
     cost: float
@@ -119,7 +122,8 @@ class _Prices:
             cost = prompt_tokens + engine.queue + LEVEL * (max(load, IDLE_TOKENS) - level)
             if load > most:
                 cost += load - most
-            cost += max(0, load + prompt_tokens - engine.info.kv_tokens)
+            if (beyond := load + prompt_tokens - engine.info.kv_tokens) > 0:
+                cost += beyond
             if held := engine.warmth.longest(hashes):
                 cost -= prompt_tokens * ends[held - 1] // ends[-1]
             if adapter is not None:
@@ -168,10 +172,9 @@ def _strangers(able: Able, home: int | None, rng: random.Random) -> list[EngineS
     return [*able.nearest(home, NEAREST), *two]
 
 
-def _best(offers: list[_Offer], rng: random.Random) -> EngineState:
-    """The cheapest; of several like it, the less loaded of two by chance."""
-    most = min(offers, key=_COST).cost + TIE_TOKENS
-    tied = [one for one in offers if one.cost <= most]
+def _best(offers: list[_Offer], least: float, rng: random.Random) -> EngineState:
+    """The one that costs least; of several like it, the less loaded of two by chance."""
+    tied = [one for one in offers if one.cost <= least + TIE_TOKENS]
     if len(tied) > 2:
         tied = rng.sample(tied, 2)
     return min(tied, key=_LOAD).engine
