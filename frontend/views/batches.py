@@ -52,9 +52,7 @@ def batches(request: HttpRequest, caller: Caller) -> HttpResponse:
 @tenant_page(Permission.USE_FILES)
 def batch(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
     """One batch."""
-    context = state(caller.tenant, batch_id)
-    may_cancel = context["batch"].status in (Status.VALIDATING, Status.IN_PROGRESS)
-    return render(request, "batch.html", context | {"may_cancel": may_cancel})
+    return render(request, "batch.html", state(caller.tenant, batch_id))
 
 
 @require_POST
@@ -93,6 +91,7 @@ def state(tenant: Tenant, batch_id: str) -> dict[str, Any]:
         "batch": found,
         "slug": tenant.slug,
         "ended": found.status in ENDED,
+        "may_cancel": found.status in (Status.VALIDATING, Status.IN_PROGRESS),
         "cost": _cost(found),
         "files": [(role, title, kept.get(ids[role])) for role, title in FILES.items() if ids[role]],
     }

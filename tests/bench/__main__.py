@@ -19,6 +19,7 @@ from tests import environment
 django.setup()
 from tests.bench import (  # noqa: E402
     batches,
+    deciding,
     fairness,
     latency,
     ledger,
@@ -52,6 +53,7 @@ BENCHMARKS = {
     "pages": pages.run,
     "planes": planes.run,
     "routing": routing.run,
+    "deciding": deciding.run,
     "moves": moving.run,
     "scale": scaling.run,
 }

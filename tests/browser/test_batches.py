@@ -70,4 +70,4 @@ def test_a_batch_is_cancelled(owner: Page, customer: Customer) -> None:
     expect(owner.locator(".pill")).to_have_text(re.compile("Cancelled"))
     expect(owner.get_by_role("link", name="Errors")).to_be_visible()
     owner.goto(customer.page("audit"))
-    expect(owner.get_by_role("main")).to_contain_text("cancelled batch")
+    expect(owner.get_by_role("main")).to_contain_text("Cancelled batch")
