@@ -375,3 +375,13 @@ def usage_body(usage: Counts) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+
+
+def counts_of(body: dict[str, Any]) -> Usage:
+    """The counts in such an object."""
+    return Usage(
+        body["prompt_tokens"],
+        body["prompt_tokens_details"]["cached_tokens"],
+        body["completion_tokens"],
+        body["completion_tokens_details"]["reasoning_tokens"],
+    )

@@ -17,7 +17,7 @@ from inference.errors import InvalidRequest
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
-from tests.inference.operations.bodies import BODIES
+from tests.inference.operations.bodies import BODIES, MAX_TOKENS
 from tests.inference.rig import STALLED, Rig, rig, until
 from tests.inference.samples import MODEL
 
@@ -117,7 +117,8 @@ async def test_limits_of_requests_hold(stack: Rig, operation: Operation) -> None
 async def test_limits_of_tokens_hold(stack: Rig, operation: Operation) -> None:
     stack.gateway.limits.tokens_left = 10
     assert code_of(await ask(stack, operation), operation) == (429, "rate_limit_exceeded")
-    allowed = await ask(stack, operation, body_of(operation, max_tokens=10))
+    bound = {MAX_TOKENS.get(operation.name, "max_tokens"): 10}
+    allowed = await ask(stack, operation, body_of(operation, **bound))
     assert allowed.headers["x-ratelimit-remaining-tokens"] == "0"
 
 

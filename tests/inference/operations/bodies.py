@@ -28,6 +28,7 @@ BODIES: Mapping[str, Callable[[str], Body]] = {
         "messages": [{"role": "user", "content": SAID}],
     },
     "completion": lambda model: {"model": model, "max_tokens": 20, "prompt": SAID},
+    "responses": lambda model: {"model": model, "max_output_tokens": 20, "input": SAID},
     "messages": messages,
     "count_tokens": lambda model: {
         "model": model,
@@ -37,3 +38,6 @@ BODIES: Mapping[str, Callable[[str], Body]] = {
     "detokenize": lambda model: {"model": model, "tokens": TOKENS},
 }
 """By the operation's name, for a model."""
+
+MAX_TOKENS: Mapping[str, str] = {"responses": "max_output_tokens"}
+"""What the bound of an answer is called, where not `max_tokens`."""

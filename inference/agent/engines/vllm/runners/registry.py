@@ -15,12 +15,14 @@ from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.operations.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Operation
+from inference.operations.responses import RESPONSES
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 RUNNERS: Mapping[str, Runner] = {
     CHAT.name: ChatRunner(),
     COMPLETION.name: CompletionRunner(),
     MESSAGES.name: MessagesRunner(),
+    RESPONSES.name: ChatRunner(),
 }
 INQUIRIES: Mapping[str, Inquiry] = {
     COUNT_TOKENS.name: CountTokensInquiry(),
