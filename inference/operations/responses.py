@@ -47,7 +47,6 @@ UNSERVED: Mapping[str, tuple[Any, str]] = {
     "moderation": (None, "nothing is moderated; ask a model for its judgement"),
     "previous_response_id": (None, "answers are not stored; send their items as `input`"),
     "prompt": (None, "there are no stored prompts; send it as `instructions` and `input`"),
-    "truncation": ("disabled", "the input is taken as it is"),
 }
 """As `fields.UNSERVED`."""
 
@@ -137,6 +136,7 @@ _Include = Literal[
 ]
 """All but one are about what no answer has here; thoughts are not encrypted."""
 _ToolChoice = Literal["none", "auto", "required"] | _Choice | None
+_Truncation = Literal["auto", "disabled"]
 _Key = Annotated[str, msgspec.Meta(max_length=64)]
 _Value = Annotated[str, msgspec.Meta(max_length=512)]
 _text = msgspec.json.Decoder(_Text | None)
@@ -160,6 +160,7 @@ class ResponsesFields(Fields, kw_only=True):
     tool_choice: msgspec.Raw = NULL
     tools: msgspec.Raw = NULL
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    truncation: _Truncation | None = None
 
 
 class Responses(Operation):
@@ -179,6 +180,7 @@ class Responses(Operation):
         "tool_choice",
         "tools",
         "top_logprobs",
+        "truncation",
     }
     decoder = msgspec.json.Decoder(ResponsesFields)
 
@@ -229,7 +231,7 @@ class Responses(Operation):
         return max(0, wanted) if isinstance(wanted, int) else None
 
     def allowed(self, body: dict[str, Any]) -> dict[str, Any]:
-        """As the operation says: the chat that it is."""
+        """As the operation says: the chat that it is, and whether it may begin later."""
         for name, (harmless, instead) in UNSERVED.items():
             if (given := body.get(name)) and given != harmless:
                 raise InvalidRequest(f"`{name}` is not supported: {instead}.", param=name)
@@ -237,7 +239,8 @@ class Responses(Operation):
         chat = {name: kept[name] for name in SAMPLED & kept.keys()} | _as_chat(kept)
         if switches := template_switches(body.get("chat_template_kwargs")):
             chat["chat_template_kwargs"] = switches
-        return CHAT.allowed(chat)
+        shortened = kept.get("truncation") == "auto"
+        return CHAT.allowed(chat) | ({"truncation": "auto"} if shortened else {})
 
     def conform(self, choice: dict[str, Any]) -> None:
         """As a chat's."""
@@ -339,7 +342,7 @@ def _told(
         "tools": [_shown_tool(tool) for tool in tools],
         "top_logprobs": fields.top_logprobs or 0,
         "top_p": _or(fields.top_p, 1.0),
-        "truncation": "disabled",
+        "truncation": fields.truncation or "disabled",
     }
 
 
@@ -350,8 +353,7 @@ def _or(given: Any, default: Any) -> Any:
 def _shown_format(format: _Format | None) -> dict[str, Any]:
     if format is None:
         return {"type": "text"}
-    shown = {"type": format.type, "name": format.name, "description": format.description}
-    shown |= {"strict": format.strict, "schema": _kept(format.schema)}
+    shown = msgspec.structs.asdict(format) | {"schema": _kept(format.schema)}
     return {name: value for name, value in shown.items() if value is not None}
 
 

@@ -112,7 +112,8 @@ class _Item:
 
     def shown(self, status: str) -> dict[str, Any]:
         """The item, as far as it has come; without content while it begins."""
-        item = {"id": self._id, "type": self.kind, "status": status} | self._fields
+        item: dict[str, Any] = {"id": self._id, "type": self.kind, "status": status}
+        item |= self._fields
         if self.kind == CALL:
             return item | {"arguments": self.text}
         item |= {"summary": []} if self.kind == REASONING else {"role": "assistant"}

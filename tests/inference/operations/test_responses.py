@@ -114,6 +114,7 @@ def test_items_that_begin_alike_are_found() -> None:
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"reasoning": {"effort": "utmost"}}, "reasoning.effort"),
         ({"temperature": "hot"}, "temperature"),
+        ({"truncation": "some"}, "truncation"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
@@ -145,7 +146,6 @@ def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
         ({"input": [{"type": "reasoning"}]}, "input"),
         ({"instructions": 7}, "instructions"),
         ({"background": True}, "background"),
-        ({"truncation": "auto"}, "truncation"),
     ],
 )
 def test_no_engine_sees_what_none_serves(fields: dict[str, Any], param: str) -> None:
@@ -187,6 +187,8 @@ def test_an_engine_sees_a_chat() -> None:
     assert chat(text={"format": {"type": "json_object"}})["response_format"] == {
         "type": "json_object"
     }
+    assert chat(truncation="auto")["truncation"] == "auto"
+    assert "truncation" not in chat(truncation="disabled")
     assert "response_format" not in chat(text={"format": {"type": "text"}})
     switched = chat(chat_template_kwargs={"enable_thinking": False, "tools": "x"})
     assert switched["chat_template_kwargs"] == {"enable_thinking": False}
@@ -507,7 +509,7 @@ def test_the_answer_repeats_what_was_asked_for() -> None:
         "tools": [TOOL | {"description": None, "strict": True}],
         "top_logprobs": 3,
         "top_p": 0.5,
-        "truncation": "disabled",
+        "truncation": "auto",
     }
     shown = json.loads(framing(**given, store=True).whole("a", "stop", USAGE))
     whole(json.dumps(shown).encode())
