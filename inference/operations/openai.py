@@ -49,15 +49,12 @@ NULL = msgspec.Raw(b"null")
 """Of a field that is not there."""
 
 
-class Fields(msgspec.Struct):
+class Sampled(msgspec.Struct):
     """What the gateway reads of any generating request: what it needs, and what engines take too
     lightly or find out too late. A number is one, not a text such as "NaN"."""
 
     model: str
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
-    n: int | None = None
     service_tier: Literal["auto", "default", "flex", "priority", "scale", "fast"] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
@@ -67,7 +64,6 @@ class Fields(msgspec.Struct):
     min_tokens: int | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    response_format: msgspec.Raw = NULL
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -76,6 +72,15 @@ class Fields(msgspec.Struct):
     top_k: int | None = None
     top_p: float | None = None
     user: str | None = None
+
+
+class Fields(Sampled):
+    """And of one whose answer is choices."""
+
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    response_format: msgspec.Raw = NULL
 
 
 Read = TypeVar("Read", bound=Fields)

@@ -29,7 +29,7 @@ from inference.operations.constraints import (
     check_structured_outputs,
 )
 from inference.operations.fields import SAMPLING
-from inference.operations.openai import NULL, Fields
+from inference.operations.openai import NULL, Sampled
 from inference.operations.operation import Framing, Operation, PlainPrompt
 from inference.operations.reading import convert, decode, decode_part
 from inference.operations.responses_framing import ResponsesFraming
@@ -143,7 +143,7 @@ _text = msgspec.json.Decoder(_Text | None)
 _tool_choice = msgspec.json.Decoder(_ToolChoice)
 
 
-class ResponsesFields(Fields, kw_only=True):
+class ResponsesFields(Sampled, kw_only=True):
     """What the gateway reads of a request."""
 
     input: Input

@@ -25,7 +25,7 @@ class StreamOptions(Open):
     include_usage: bool | None = None
 
 
-class Generation(Open):
+class Sampled(Open):
     """What any request that generates may hold."""
 
     model: str
@@ -35,13 +35,10 @@ class Generation(Open):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     logit_bias: dict[str, float] | None = None
-    max_tokens: int | None = None
     min_p: float | None = None
     min_tokens: int | None = None
-    n: int | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    response_format: dict[str, Any] | None = None
     seed: int | None = None
     service_tier: Tier | None = None
     skip_special_tokens: bool | None = None
@@ -49,12 +46,20 @@ class Generation(Open):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     structured_outputs: dict[str, Any] | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     user: str | None = None
+
+
+class Generation(Sampled):
+    """And one whose answer is choices."""
+
+    max_tokens: int | None = None
+    n: int | None = None
+    response_format: dict[str, Any] | None = None
+    stream_options: StreamOptions | None = None
 
 
 class TextPart(Open):
@@ -198,34 +203,25 @@ class Item(Open):
     type: Literal["message", "function_call", "function_call_output", "reasoning"] | None = None
 
 
-class ResponsesRequest(Open):
+class ResponsesRequest(Sampled, kw_only=True):
     """Instructions and items, and how the next ones shall be."""
 
-    model: str
     input: str | list[Item]
     chat_template_kwargs: dict[str, bool] | None = None
-    frequency_penalty: float | None = None
     include: list[str] | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     metadata: dict[str, str] | None = None
     parallel_tool_calls: bool | None = None
-    presence_penalty: float | None = None
     prompt_cache_key: str | None = None
     reasoning: dict[str, Any] | None = None
     safety_identifier: str | None = None
-    seed: int | None = None
-    service_tier: Tier | None = None
-    stop: str | list[str] | None = None
-    stream: bool | None = None
-    temperature: float | None = None
     text: dict[str, Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
     tools: list[FunctionTool] | None = None
-    top_k: int | None = None
     top_logprobs: int | None = None
-    top_p: float | None = None
+    truncation: Literal["auto", "disabled"] | None = None
 
 
 class InputTokensDetails(Shape):
