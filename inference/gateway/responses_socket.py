@@ -250,7 +250,8 @@ async def _say(send: Send, event: bytes) -> None:
 def _as_http(scope: Scope) -> Scope:
     """The request that each turn is."""
     headers = [(name, value) for name, value in scope["headers"] if name in KEPT_HEADERS]
-    return scope | {"type": "http", "method": "POST", "headers": headers, "extensions": {}}
+    here = {"type": "http", "method": "POST", "path": RESPONSES.path, "extensions": {}}
+    return scope | here | {"headers": headers}
 
 
 def _as_event(status: int, error: bytes) -> bytes:

@@ -90,9 +90,11 @@ async def test_logprobs_are_those_of_the_text(vllm: Engine, stream: bool) -> Non
     answer = await asked(vllm, stream=stream, include=LOGPROBS, top_logprobs=2)
     (item,) = response(answer, stream=stream)["output"]
     (part,) = item["content"]
-    assert len(part["logprobs"]) == 8
     assert {len(one["top_logprobs"]) for one in part["logprobs"]} == {2}
-    assert "".join(one["token"] for one in part["logprobs"]) == part["text"]
+    (choice,) = (await ask(vllm, logprobs=True, top_logprobs=2)).response["choices"]
+    tokens = [one["token"] for one in choice["logprobs"]["content"]]
+    assert [one["token"] for one in part["logprobs"]] == tokens
+    assert len(tokens) == 8 and part["text"] == choice["message"]["content"]
 
 
 @STREAM
