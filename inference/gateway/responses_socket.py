@@ -6,8 +6,8 @@ headers by which the socket's client said who it is: so limits, bill, moves and 
 any request, and the key holds for each turn anew.
 
 What `previous_response_id` may name is the response before, on the same socket: its items are kept
-here, in memory, as long as the socket is open, and nowhere else. A turn that fails forgets it, as
-its client can't know how far it came. Nobody else's is ever there.
+in memory as long as the socket is open (`conversations.py`), and nowhere else. A turn that fails
+forgets it, as its client can't know how far it came. Nobody else's is ever there.
 
 One turn runs at a time, and one message may wait.
 """
@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from inference.errors import InferenceError, InvalidApiKey, InvalidRequest, UnknownResponse
 from inference.gateway.callers import Callers
+from inference.gateway.conversations import Conversations, Said
 from inference.gateway.exchange import KEY_HEADERS, Exchange, Receive, Scope, Send
 from inference.gateway.http import OpenAIServer
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
@@ -52,13 +53,6 @@ ENDINGS = (b"response.completed", b"response.incomplete")
 """Events after which a client can go on."""
 
 
-class _Last(NamedTuple):
-    """A response, and all items up to its end, as JSON without the brackets of their list."""
-
-    id: str
-    items: bytes
-
-
 class _Response(msgspec.Struct):
     id: str
     output: msgspec.Raw
@@ -83,17 +77,20 @@ class ResponsesSocket:
         closed: asyncio.Event,
         *,
         max_body_bytes: int,
+        kept_bytes: int,
         life_s: float = LIFE_S,
     ) -> None:
-        """Once it is `closed`, a client is sent away after its turn."""
+        """Once it is `closed`, a client is sent away after its turn. `kept_bytes` are for all that
+        is kept between two turns."""
         self._server, self._callers, self._closed = server, callers, closed
         self._max_body_bytes, self._life_s = max_body_bytes, life_s
+        self._conversations = Conversations(kept_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
         http = _as_http(scope)
         try:
-            await self._callers.identify(Exchange(http, receive, send))
+            grant = await self._callers.identify(Exchange(http, receive, send))
         except InferenceError as error:
             code = UNAUTHORISED if isinstance(error, InvalidApiKey) else NOT_ALLOWED
             reason = error.message[:MAX_REASON]
@@ -102,21 +99,40 @@ class ResponsesSocket:
         # More than a body may have, so that one above it hears so.
         trust(scope, 2 * self._max_body_bytes, paced=True)
         await send({"type": "websocket.accept"})
-        conversation = _Conversation(self._server, http, receive, send, self._max_body_bytes)
-        await conversation.run(self._closed, self._life_s)
+        kept = _Kept(self._conversations, grant.tenant_id)
+        try:
+            await _Socket(self._server, http, receive, send, kept).run(self._closed, self._life_s)
+        finally:
+            kept.forget()
 
 
-class _Conversation:
-    """One open socket."""
+class _Kept:
+    """What is kept for one socket."""
+
+    def __init__(self, conversations: Conversations, tenant_id: int) -> None:
+        self._conversations, self._tenant_id = conversations, tenant_id
+
+    @property
+    def said(self) -> Said | None:
+        return self._conversations.find(self._tenant_id, self)
+
+    def keep(self, said: Said) -> None:
+        self._conversations.keep(self._tenant_id, self, said)
+
+    def forget(self) -> None:
+        self._conversations.forget(self._tenant_id, self)
+
+
+class _Socket:
+    """One that is open."""
 
     def __init__(
-        self, server: OpenAIServer, http: Scope, receive: Receive, send: Send, max_bytes: int
+        self, server: OpenAIServer, http: Scope, receive: Receive, send: Send, kept: _Kept
     ) -> None:
-        self._server, self._http, self._max_bytes = server, http, max_bytes
+        self._server, self._http, self._kept = server, http, kept
         self._receive, self._send = receive, send
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._gone = asyncio.Event()
-        self._last: _Last | None = None
 
     async def run(self, closed: asyncio.Event, life_s: float) -> None:
         """Serve it until its client goes, or is sent away."""
@@ -161,11 +177,10 @@ class _Conversation:
         turn = _Turn(_json(fields), self._send, self._gone)
         del fields, message
         await self._server(self._http, turn.receive, turn.send)
-        if (ended := turn.ended) is None:
-            self._last = None if goes_on else self._last
-        else:
-            items = b",".join(filter(None, (items, _items(ended.output))))
-            self._last = _Last(ended.id, items) if len(items) <= self._max_bytes else None
+        if turn.ended is not None:
+            self._kept.keep(Said(turn.ended.id, _joined(items, _items(turn.ended.output))))
+        elif goes_on:
+            self._kept.forget()
 
     async def _fail(self, error: InferenceError) -> None:
         await _say(self._send, _as_event(error.http_status, OPENAI.body(error)))
@@ -196,9 +211,9 @@ class _Conversation:
         named = bytes(fields.pop("previous_response_id", NULL))
         if named == b"null":
             return False
-        if (last := self._last) is None or named != _json(last.id):
+        if (said := self._kept.said) is None or named != _json(said.id):
             raise UnknownResponse(param="previous_response_id")
-        items = b",".join(filter(None, (last.items, _items(fields.get("input", NULL)))))
+        items = _joined(said.items, _items(fields.get("input", NULL)))
         fields["input"] = msgspec.Raw(b"[" + items + b"]")
         return True
 
@@ -257,6 +272,11 @@ def _as_http(scope: Scope) -> Scope:
 def _as_event(status: int, error: bytes) -> bytes:
     """The body of an error, as an event."""
     return b'{"type":"error","status":' + str(status).encode() + b"," + error[1:]
+
+
+def _joined(*items: bytes) -> bytes:
+    """Those of several lists, without brackets."""
+    return b",".join(filter(None, items))
 
 
 def _items(given: msgspec.Raw) -> bytes:

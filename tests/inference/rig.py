@@ -244,7 +244,11 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     bounds = {"max_body_bytes": 100_000}
     server = OpenAIServer(dispatcher, keys, limits, answers=answers, **(bounds | options))
     responses = ResponsesSocket(
-        server, Callers(keys, limits), hub.closed, max_body_bytes=bounds["max_body_bytes"]
+        server,
+        Callers(keys, limits),
+        hub.closed,
+        max_body_bytes=bounds["max_body_bytes"],
+        kept_bytes=1 << 20,
     )
     http = URLRouter(
         [

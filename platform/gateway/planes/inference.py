@@ -316,7 +316,11 @@ def application(parts: Parts) -> Any:
         currency=settings.CURRENCY,
     )
     responses = ResponsesSocket(
-        inference, Callers(directory, limiter), hub.closed, max_body_bytes=most
+        inference,
+        Callers(directory, limiter),
+        hub.closed,
+        max_body_bytes=most,
+        kept_bytes=settings.CONVERSATION_BYTES,
     )
     answers = Playground(dispatcher, directory, max_body_bytes=most)
     playground = PlaygroundSocket(answers, hub.closed)
