@@ -183,8 +183,9 @@ class ResponsesFraming(Framing):
             delta = choice.get("delta") or {}
             if thought := delta.get("reasoning"):
                 events += self._add(REASONING, thought)
-            if text := delta.get("content"):
-                events += self._add(MESSAGE, text, _logprobs(choice))
+            text, logprobs = delta.get("content"), _logprobs(choice)
+            if text or (text is not None and logprobs):  # a token may be a part of a character
+                events += self._add(MESSAGE, text, logprobs)
             for call in delta.get("tool_calls") or ():
                 events += self._call(call)
             self._reason = choice.get("finish_reason") or self._reason

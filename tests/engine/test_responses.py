@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inference.agent.engines.engine import Engine
-from inference.errors import ContextLengthExceeded, InvalidRequest
+from inference.errors import ContextLengthExceeded, RequestError
 from inference.operations.responses import RESPONSES
 from tests.engine.driving import QUESTION, Answer, ask, goes_on
 from tests.engine.test_messages import written
@@ -183,6 +183,6 @@ async def test_a_call_that_moves_is_one_item(vllm: Engine, stream: bool) -> None
     ],
 )
 async def test_what_vllm_finds_wrong_is_named(vllm: Engine, fields: Any, param: Any) -> None:
-    with pytest.raises(InvalidRequest) as caught:
+    with pytest.raises(RequestError) as caught:
         await asked(vllm, **fields)
     assert caught.value.param == param

@@ -400,11 +400,14 @@ def test_a_call_that_was_cut_is_incomplete() -> None:
 
 def test_logprobs_come_with_their_text() -> None:
     made = framing(include=["message.output_text.logprobs"])
-    data = made.chunk(chunk(content="a", logprobs=logprobs("a")))
-    data += made.chunk(chunk("stop", content="b", logprobs=logprobs("b")))
-    _, response = read(data + made.closing("stop") + made.ending(USAGE))
+    data = made.chunk(chunk(role="assistant", content=""))
+    for text in ("a", "", "b"):  # of a token that is a part of a character there is no text yet
+        data += made.chunk(chunk(content=text, logprobs=logprobs(text)))
+    data += made.chunk(chunk("stop", content=""))
+    types, response = read(data + made.closing("stop") + made.ending(USAGE))
     found = response["output"][0]["content"][0]["logprobs"]
-    assert found == logprobs("a", "b")["content"]
+    assert found == logprobs("a", "", "b")["content"]
+    assert types.count("output_text.delta") == 3
 
 
 def test_a_stream_that_fails_says_so_after_all_that_it_said() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.exceptions import VLLMValidationError
 
 from inference.agent.engines.vllm.requests import as_error, of_info
 from inference.agent.engines.vllm.runners.chat import ChatRunner
@@ -20,8 +20,11 @@ class _Chat(ChatCompletionRequest):  # type: ignore[misc]  # vLLM is untyped her
 
     def build_tok_params(self, model_config: Any) -> Any:
         """With the name of the field that clients know."""
-        params = super().build_tok_params(model_config)
-        return replace(params, max_output_tokens_param="max_output_tokens")
+        try:
+            return super().build_tok_params(model_config)
+        except VLLMValidationError as error:
+            message = str(error.args[0]).replace("max_completion_tokens", "max_output_tokens")
+            raise VLLMValidationError(message, parameter="max_output_tokens") from None
 
 
 class ResponsesRunner(ChatRunner):
