@@ -181,8 +181,16 @@ async def test_the_queue_is_fair_to_it(stack: Rig, operation: Operation) -> None
     assert ended.index("globex") < ended.index("acme 1") < ended.index("acme 2")
 
 
-async def test_what_there_is_none_of_says_what_to_use(stack: Rig) -> None:
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [
+        ("/v1/moderations", "chat model"),
+        ("/v1/conversations", "as the `input`"),
+        ("/v1/responses/compact", "`truncation`"),
+    ],
+)
+async def test_what_there_is_none_of_says_what_to_use(stack: Rig, path: str, instead: str) -> None:
     async with stack.gateway.client() as client:
-        answer = await client.post("/v1/moderations", json={"input": "x"})
+        answer = await client.post(path, json={"input": "x"})
     assert answer.status_code == 404
-    assert "chat model" in answer.json()["error"]["message"]
+    assert instead in answer.json()["error"]["message"]
