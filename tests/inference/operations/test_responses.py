@@ -7,6 +7,8 @@ import sys
 from typing import Any
 
 import pytest
+from llm_comply.schema import SpecLoader
+from llm_comply.specs import __path__ as specs
 from openai import omit
 from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
@@ -478,6 +480,25 @@ def test_a_whole_answer_that_says_nothing_has_a_message() -> None:
     (item,) = nothing.output
     assert item.type == "message" and item.status == "incomplete"
     assert nothing.output_text == ""
+
+
+@pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")  # the suite's
+def test_answers_and_events_are_as_open_responses_has_them() -> None:
+    """But for thoughts, whose events have OpenAI's names, and clients'."""
+    loader = SpecLoader(f"{specs[0]}/openresponses.json")
+    asked = {"tools": [TOOL, OTHER], "tool_choice": ONLY_NOW, "text": {"format": SCHEMA}}
+    made = framing(**asked, include=["message.output_text.logprobs"])
+    data = made.chunk(chunk(content="Let me see.", logprobs=logprobs("Let")))
+    data += made.chunk(chunk(tool_calls=[call(0, "", "now")]))
+    data += made.chunk(chunk("tool_calls", tool_calls=[call(0, "{}")]))
+    data += made.closing("tool_calls") + made.ending(USAGE) + framing().failed(InvalidRequest())
+    events = [json.loads(part.rpartition(b"data: ")[2]) for part in data.split(b"\n\n")
+              if part.startswith(b"event: ")]  # fmt: skip
+    assert len({event["type"] for event in events}) == 12
+    for event in events:
+        assert not loader.validate_sse_event(event["type"], event)
+    body = json.loads(framing(**asked).whole("a", "length", USAGE))
+    assert not loader.validate(body, "ResponseResource")
 
 
 def test_the_limit_that_ended_an_answer_is_told() -> None:
