@@ -351,10 +351,15 @@ def _or(given: Any, default: Any) -> Any:
 
 
 def _shown_format(format: _Format | None) -> dict[str, Any]:
-    if format is None:
-        return {"type": "text"}
-    shown = msgspec.structs.asdict(format) | {"schema": _kept(format.schema)}
-    return {name: value for name, value in shown.items() if value is not None}
+    if format is None or format.type != "json_schema":
+        return {"type": "text" if format is None else format.type}
+    return {
+        "type": format.type,
+        "name": format.name,
+        "description": format.description,
+        "schema": _kept(format.schema),
+        "strict": bool(format.strict),
+    }
 
 
 def _shown_tool(tool: FunctionTool) -> dict[str, Any]:

@@ -37,6 +37,7 @@ ONLY_NOW = {
     "tools": [{"type": "function", "name": "now"}],
 }
 SCHEMA = {"type": "json_schema", "name": "x", "schema": PARAMETERS}
+SHOWN = SCHEMA | {"description": None, "strict": False}
 _event: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
@@ -484,9 +485,9 @@ def test_a_whole_answer_that_says_nothing_has_a_message() -> None:
 
 @pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")  # the suite's
 def test_answers_and_events_are_as_open_responses_has_them() -> None:
-    """But for thoughts, whose events have OpenAI's names, and clients'."""
+    """But for thoughts, whose events have OpenAI's names, and schemas, which it wants to be null."""
     loader = SpecLoader(f"{specs[0]}/openresponses.json")
-    asked = {"tools": [TOOL, OTHER], "tool_choice": ONLY_NOW, "text": {"format": SCHEMA}}
+    asked: dict[str, Any] = {"tools": [TOOL, OTHER], "tool_choice": ONLY_NOW}
     made = framing(**asked, include=["message.output_text.logprobs"])
     data = made.chunk(chunk(content="Let me see.", logprobs=logprobs("Let")))
     data += made.chunk(chunk(tool_calls=[call(0, "", "now")]))
@@ -528,7 +529,7 @@ def test_the_answer_repeats_what_was_asked_for() -> None:
         "safety_identifier": "y",
         "service_tier": "flex",
         "temperature": 0.0,
-        "text": {"format": SCHEMA, "verbosity": "medium"},
+        "text": {"format": SHOWN, "verbosity": "medium"},
         "tool_choice": ONLY_NOW,
         "tools": [TOOL | {"description": None, "strict": True}],
         "top_logprobs": 3,
