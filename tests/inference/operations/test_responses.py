@@ -485,7 +485,7 @@ def test_a_whole_answer_that_says_nothing_has_a_message() -> None:
 
 @pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")  # the suite's
 def test_answers_and_events_are_as_open_responses_has_them() -> None:
-    """But for thoughts, whose events have OpenAI's names, and schemas, which it wants to be null."""
+    """But for thoughts, whose events are called as OpenAI does, and schemas, which must be null."""
     loader = SpecLoader(f"{specs[0]}/openresponses.json")
     asked: dict[str, Any] = {"tools": [TOOL, OTHER], "tool_choice": ONLY_NOW}
     made = framing(**asked, include=["message.output_text.logprobs"])
