@@ -116,7 +116,10 @@ class _Item:
         item |= self._fields
         if self.kind == CALL:
             return item | {"arguments": self.text}
-        item |= {"summary": []} if self.kind == REASONING else {"role": "assistant"}
+        if self.kind == REASONING:
+            item["summary"] = []
+        else:
+            item["role"] = "assistant"
         return item | {"content": [] if status == IN_PROGRESS else [self.part()]}
 
 

@@ -91,7 +91,8 @@ def calls_a_tool(client: OpenAI, model: str) -> None:
         with client.responses.stream(**asked) as stream:
             streamed = stream.get_final_response()
         for response in (whole, streamed):
-            (call,) = [item for item in response.output if item.type == "function_call"]
+            items: list[Any] = [one for one in response.output if one.type == "function_call"]
+            (call,) = items
             assert (call.name, call.status) == ("get_weather", "completed")
             assert Weather.model_validate_json(call.arguments)
 

@@ -117,7 +117,7 @@ async def test_limits_of_requests_hold(stack: Rig, operation: Operation) -> None
 async def test_limits_of_tokens_hold(stack: Rig, operation: Operation) -> None:
     stack.gateway.limits.tokens_left = 10
     assert code_of(await ask(stack, operation), operation) == (429, "rate_limit_exceeded")
-    bound = {MAX_TOKENS.get(operation.name, "max_tokens"): 10}
+    bound: dict[str, Any] = {MAX_TOKENS.get(operation.name, "max_tokens"): 10}
     allowed = await ask(stack, operation, body_of(operation, **bound))
     assert allowed.headers["x-ratelimit-remaining-tokens"] == "0"
 

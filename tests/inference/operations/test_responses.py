@@ -458,9 +458,8 @@ def test_a_whole_answer() -> None:
     assert (called.call_id, called.name, called.arguments) == ("call_1", "now", '{"a": 1}')
     assert full.usage == plain.usage
     scored = framing().response(answer(content="ab", logprobs=logprobs("a", "b")), None)
-    (message,) = whole(scored).output
-    found = message.content[0].logprobs  # type: ignore[union-attr]
-    assert [one.token for one in found] == ["a", "b"]  # type: ignore[union-attr]
+    message: Any = whole(scored).output[0]
+    assert [one.token for one in message.content[0].logprobs] == ["a", "b"]
 
 
 def test_a_whole_answer_is_what_its_stream_would_be() -> None:
