@@ -27,6 +27,7 @@ REF = "#/components/schemas/{name}"
 BODIES: Mapping[str, tuple[type, type]] = {
     "chat": (shapes.ChatRequest, shapes.ChatCompletion),
     "completion": (shapes.CompletionRequest, shapes.Completion),
+    "responses": (shapes.ResponsesRequest, shapes.Response),
     "messages": (shapes.MessagesRequest, shapes.AnthropicMessage),
     "count_tokens": (shapes.CountRequest, shapes.TokenCount),
     "tokenize": (shapes.TokenizeRequest, shapes.Tokens),
