@@ -25,7 +25,7 @@ from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.orphans import Found
 from inference.gateway.fleet.shares import Shares
 from inference.gateway.fleet.stream import Stream
-from inference.gateway.routing.choice import choose, tier_of
+from inference.gateway.routing.choice import choose, never_done, tier_of
 from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.pools import Pool
 from inference.gateway.routing.popularity import Popularity
@@ -88,15 +88,14 @@ class Placing:
             alike = resume is None or link.engine.pool == journey.pool
             return alike and link not in journey.avoided
 
+        # What is resumed goes on where it was, whatever became of that revision since.
+        needs = self._needs(order, version) if resume is None else order.needs(version)
+        needs = self._popularity.weighed(needs)
+        wanted = None if journey is None and not paced else may_take
         try:
-            any_may = journey is None and not paced
-            # What is resumed goes on where it was, whatever became of that revision since.
-            needs = self._needs(order, version) if resume is None else order.needs(version)
-            needs = self._popularity.weighed(needs)
-            wanted = None if any_may else may_take
             link = choose_link(self._links, needs, wanted, now=time.monotonic())
         except Overloaded as refusal:
-            return refusal
+            return never_done([one.engine for one in self._links.values()], needs) or refusal
         self._start(stream, order, link, left_s, resume)
         self._popularity.note(needs)
         return None

@@ -5,7 +5,7 @@ rank 16, or only one has a tool parser. A request goes only to an engine that ca
 can, it depends on whose matter that is. What the operator's fleet lacks (an engine, a rank, a
 module, an operation) is `NoEngine`, which may pass. What the client asked for and no engine of this
 base model offers (a longer context, tools) goes to an engine all the same, whose error names the
-field and the limit.
+field and the limit. Only what no such model does (a chat with one that embeds) is `never_done`.
 
 Among those that can, the cheapest gets it, in tokens to compute before its first one comes:
 
@@ -37,9 +37,10 @@ from heapq import nlargest
 from operator import attrgetter
 from typing import NamedTuple
 
-from inference.errors import NoEngine
+from inference.errors import InvalidRequest, NoEngine
 from inference.gateway.routing.engine_state import LOAD_TOKENS, EngineState, Needs
 from inference.link.wire import AdapterRef
+from inference.operations.registry import OPERATIONS
 
 LEVEL = 0.1
 """What each token on an engine above the average costs. Little: it decides where conversations
@@ -105,6 +106,22 @@ def tier_of(engines: Iterable[EngineState], needs: Needs) -> frozenset[str]:
     raise NoEngine(
         f"This adapter was not tried yet on the engines that serve `{name}` now.",
         retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def never_done(engines: Iterable[EngineState], needs: Needs) -> InvalidRequest | None:
+    """Why no engine of this base model will ever run a request: models of this sort do no such
+    thing. None where one may, or where no engine says what it does."""
+    infos = [engine.info for engine in engines if engine.info.name == needs.base_model]
+    done = frozenset[str]().union(*(info.operations for info in infos))
+    alike = OPERATIONS.alike(needs.operation)
+    if not done or not all(info.operations for info in infos):
+        return None
+    if not alike or not alike.isdisjoint(done):
+        return None
+    offered = ", ".join(one.path for one in OPERATIONS if one.name in done)
+    return InvalidRequest(
+        f"`{needs.base_model}` does {offered}: ask another model for this.", param="model"
     )
 
 

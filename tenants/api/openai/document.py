@@ -25,6 +25,9 @@ REF = "#/components/schemas/{name}"
 BODIES: Mapping[str, tuple[type, type]] = {
     "chat": (shapes.ChatRequest, shapes.ChatCompletion),
     "completion": (shapes.CompletionRequest, shapes.Completion),
+    "embeddings": (shapes.EmbeddingsRequest, shapes.Embeddings),
+    "score": (shapes.ScoreRequest, shapes.Scores),
+    "rerank": (shapes.RerankRequest, shapes.Reranking),
     "messages": (shapes.MessagesRequest, shapes.AnthropicMessage),
     "count_tokens": (shapes.CountRequest, shapes.TokenCount),
     "tokenize": (shapes.TokenizeRequest, shapes.Tokens),
