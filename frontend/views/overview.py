@@ -189,7 +189,7 @@ def progress(tenant: Tenant) -> Any:
     )
     return Tenant.objects.annotate(
         live_adapter=Subquery(live.order_by("adapter__name").values("adapter__name")[:1]),
-        base_model=Subquery(BaseModel.objects.order_by("name").values("name")[:1]),
+        base_model=Subquery(BaseModel.objects.that_chat().order_by("name").values("name")[:1]),
         has_key=Exists(keys),
         has_usage=Exists(UsageSum.objects.filter(tenant=OuterRef("pk"))),
     ).get(pk=tenant.pk)
