@@ -184,6 +184,7 @@ def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
 def progress(tenant: Tenant) -> Any:
     """The tenant, annotated for the checklist and the snippets, in one query."""
     live = Alias.objects.filter(adapter__tenant=OuterRef("pk"), name=LIVE)
+    live = live.filter(adapter__base_model__in=BaseModel.objects.that_chat())
     keys = ApiKey.objects.with_text().filter(
         tenant=OuterRef("pk"), revoked_at=None, scopes__contains=["inference"]
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from array import array
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -31,7 +31,7 @@ MAX_ANSWER_BYTES = MAX_FRAME_BYTES // 2
 
 Text = str | list[int]
 """A prompt, or its tokens."""
-Vector = array[float]
+Vector: TypeAlias = "array[float]"
 """Of 4 bytes each, and finite."""
 
 

@@ -13,6 +13,7 @@ from anthropic.types.message_create_params import (
     MessageCreateParamsBase,
     MessageCreateParamsStreaming,
 )
+from openai.types import EmbeddingCreateParams
 from openai.types.chat.completion_create_params import (
     CompletionCreateParamsBase,
     CompletionCreateParamsStreaming,
@@ -22,6 +23,7 @@ from gateway.start import ROOT
 from inference.errors import InvalidRequest
 from inference.operations import fields, messages
 from inference.operations.chat import CHAT
+from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.messages import MESSAGES
 from inference.operations.operation import Operation
 from tests.inference.operations.bodies import BODIES
@@ -72,6 +74,14 @@ APIS = [
         | CompletionCreateParamsStreaming.__annotations__.keys(),
         fields.UNSERVED,
         fields.WITHOUT_EFFECT,
+    ),
+    Api(
+        "Embeddings",
+        "as OpenAI's",
+        EMBEDDINGS,
+        EmbeddingCreateParams.__annotations__.keys(),
+        {},
+        {"user"},
     ),
     Api(
         "Anthropic's API",

@@ -189,7 +189,8 @@ def test_texts_are_scored_one_with_each_or_in_pairs(names: tuple[str, str]) -> N
     one, other = names
     body = answer(SCORE, **{one: "a b", other: ["a b", "c d"]})
     assert [pair["index"] for pair in body["data"]] == [0, 1]
-    assert body["data"][0]["score"] == pytest.approx(1.0) > body["data"][1]["score"]
+    assert body["data"][0]["score"] == pytest.approx(1.0)
+    assert body["data"][1]["score"] < 0.9
     pairs = answer(SCORE, **{one: ["a b", "c d"], other: ["a b", "c d"]})["data"]
     assert [pair["score"] for pair in pairs] == pytest.approx([1.0, 1.0])
     assert body["object"] == "list" and body["created"] == TOLD.created

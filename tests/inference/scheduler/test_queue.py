@@ -67,13 +67,12 @@ def test_prompts_that_are_computed_a_few_at_a_time_hold_nobody_up() -> None:
     push(q, "c1", tenant="c", prompt_tokens=50)
     assert sorted(q.admit(0.0)) == ["a1", "b1"], "two steps' worth of prompts"
     generated(q, "a1", 0, prompt=100)
-    assert q.admit(0.0) == ["c1"], "what it holds is one step's, though it is charged for all"
-    generated(q, "b1", 0, prompt=100)
-    assert q.admit(0.0) == ["a2"]
+    assert q.admit(0.0) == ["c1", "a2"], "each is charged for all, and holds a step's worth"
     generated(q, "a1", 0, prompt=4000)
-    q.finish("a1", 0.0)
-    push(q, "a3", tenant="a", prompt_tokens=10)
-    assert q.admit(0.0) == ["a3"]
+    generated(q, "b1", 0, prompt=100)
+    generated(q, "a2", 0, prompt=100)
+    push(q, "d1", tenant="d", prompt_tokens=500)
+    assert q.admit(0.0) == ["d1"], "600 of 1000 tokens are free still"
 
 
 def test_what_another_engine_generated_is_computed_too() -> None:

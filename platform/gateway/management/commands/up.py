@@ -39,7 +39,7 @@ MENDED_PYTHON = (3, 11, 10)
 all that runs on this machine."""
 EMBEDDER = "engine-embedding"
 NICE = {"console": 5, "worker": 5, EMBEDDER: 10}
-"""What people and uploads do gives way to tokens, and the start of a second engine to everything."""
+"""What people and uploads do gives way to tokens, and what embeds to all of it."""
 QUESTION = "What is the capital of Peru?"
 
 
@@ -162,7 +162,7 @@ class _Up:
         names = [f"engine-{i + 1}" for i in range(self.options["engines"])]
         all_names = [*names, EMBEDDER] if self.embeds else names
         credentials = await sync_to_async(seed.engines)(known, all_names)
-        for i, name in enumerate(names):  # first, because they take longest
+        for name in names:  # first, because they take longest
             credential = {"ENGINE_CREDENTIAL": credentials[name]}
             command = self._engine_command(name) + shlex.split(self.options["engine_options"])
             await self._start("engine", command, credential, name=name)
