@@ -89,10 +89,12 @@ class ScoringOperation(PoolingOperation):
         scores = [sum(map(mul, a, b)) for a, b in zip(ones, others, strict=True)]
         return self.answer(fields, scores, told)
 
-    def _call(self, model: str, texts: int, body: bytes) -> Call:
+    def _call(self, model: str, pairs: int, body: bytes) -> Call:
+        """Whether each text is a prompt, or each pair, and then one text of many, is the model's
+        matter."""
         if not model:
             raise InvalidRequest("You must provide a model parameter.", param="model")
-        return Call(self, model, max_tokens=0, prompts=texts, body=body)
+        return Call(self, model, max_tokens=0, prompts=2 * pairs, rereads=pairs, body=body)
 
 
 class _ScoreFields(msgspec.Struct):
@@ -122,8 +124,8 @@ class Score(ScoringOperation):
         given = {name: value for name in _ScoreFields.__struct_fields__
                  if isinstance(value := getattr(fields, name), msgspec.Raw)
                  and bytes(value) != b"null"}  # fmt: skip
-        counts = [count_texts(given[name], name)[0] for name in self.pair(given)]
-        return self._call(fields.model, max(counts) + counts[1], body)
+        pairs = max(count_texts(given[name], name)[0] for name in self.pair(given))
+        return self._call(fields.model, pairs, body)
 
     def pair(self, fields: dict[str, Any]) -> tuple[str, str]:
         """Of these names exactly two that belong together."""
@@ -167,7 +169,7 @@ class Rerank(ScoringOperation):
         if bytes(fields.documents) == b"null":
             raise InvalidRequest("You must provide a documents parameter.", param="documents")
         count, _ = count_texts(fields.documents, "documents")
-        return self._call(fields.model, 2 * count, body)
+        return self._call(fields.model, count, body)
 
     def pair(self, fields: dict[str, Any]) -> tuple[str, str]:
         """The query and the documents."""

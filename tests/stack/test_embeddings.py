@@ -1,5 +1,5 @@
-"""The second pool of `make up` on real vLLM, through OpenAI's SDK: held-out sentences find each other,
-a tenant's adapter is tried and used, and all of it is billed."""
+"""The second pool of `make up` on real vLLM, through OpenAI's SDK: held-out sentences find each
+other, a tenant's adapter is tried and used, and all of it is billed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
@@ -65,20 +66,15 @@ def test_each_model_says_what_it_does(embedding: Stack) -> None:
             client.completions.create(model=EMBEDDING_NAME, prompt="x")
 
 
+async def uploaded(stack: Stack, folder: Path) -> None:
+    """As the demo's own adapters are."""
+    async with httpx.AsyncClient(base_url=stack.console_url, timeout=60) as client:
+        await seed.adapter(client, stack.key(MINE), "near", folder, EMBEDDING_NAME)
+
+
 def test_an_adapter_is_tried_and_has_vectors_of_its_own(embedding: Stack, tmp_path: Path) -> None:
     folder = AdapterFactory(EMBEDDING, tmp_path).make(seed=3).path
-    uploading = seed.SeedFailed  # the demo's own way of uploading one, with its errors
-
-    async def upload() -> None:
-        import httpx
-
-        async with httpx.AsyncClient(base_url=embedding.console_url, timeout=60) as client:
-            await seed.adapter(client, embedding.key(MINE), "near", folder, EMBEDDING_NAME)
-
-    try:
-        asyncio.run(upload())
-    except uploading as error:
-        pytest.fail(str(error))
+    asyncio.run(uploaded(embedding, folder))
     with embedding.manager(embedding.key(MINE)) as manager:
         version = manager.get("/api/v1/adapters/near/versions/1").json()
     assert version["report"]["probe"]["of_vector"]
@@ -93,8 +89,10 @@ def test_an_adapter_is_tried_and_has_vectors_of_its_own(embedding: Stack, tmp_pa
 def test_prompts_are_billed_at_the_pools_own_price(embedding: Stack) -> None:
     with sdk(embedding, OTHER) as client:
         answer = client.embeddings.with_raw_response.create(model=EMBEDDING_NAME, input=["a", "b"])
-    id, tokens = answer.headers["x-request-id"], answer.parse().usage.prompt_tokens
+    where = f"/v1/usage/receipts/{answer.headers['x-request-id']}"
     with embedding.client(embedding.key(OTHER)) as client:
-        until(lambda: client.get(f"/v1/usage/receipts/{id}").status_code == 200)
-        receipt = client.get(f"/v1/usage/receipts/{id}").json()
-    assert str(tokens) in str(receipt)
+        until(lambda: client.get(where).is_success)  # the ledger is written after the answer
+        receipt = client.get(where).json()["receipt"]
+    assert receipt["prompt_tokens"] == answer.parse().usage.prompt_tokens
+    assert (receipt["completion_tokens"], receipt["base_model"]) == (0, EMBEDDING_NAME)
+    assert receipt["prompt_price"] == seed.EMBEDDING_PRICE["prompt"]

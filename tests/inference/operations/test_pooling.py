@@ -12,6 +12,7 @@ import pytest
 
 from inference.agent.engines.plain_vectors import DIMENSIONS, vector_of
 from inference.errors import ContextLengthExceeded, InvalidRequest
+from inference.gateway.fleet.dispatches import Bounds
 from inference.grants import Ask
 from inference.link.wire import Usage
 from inference.operations.call import Call
@@ -75,6 +76,18 @@ def test_its_answer_is_what_the_engine_says(operation: PoolingOperation) -> None
 def test_inputs_are_counted(given: Any, prompts: int, tokens: int) -> None:
     call = parse(EMBEDDINGS, input=given)
     assert (call.prompts, call.tokens) == (prompts, tokens)
+
+
+def test_texts_that_are_compared_may_each_be_read_with_all_others() -> None:
+    for call in (
+        parse(RERANK, query="x", documents=["a", "b", "c"]),
+        parse(SCORE, queries="x", documents=["a", "b", "c"]),
+    ):
+        assert (call.prompts, call.rereads) == (6, 3)
+    body = b"x" * 1000
+    once = Bounds.of(body, 1 << 20, prompts=6, choices=1, each=0)
+    thrice = Bounds.of(body, 1 << 20, prompts=6, choices=1, each=0, rereads=3)
+    assert thrice.prompt_tokens == 3 * once.prompt_tokens
 
 
 def test_more_tokens_than_the_inputs_can_have_are_refused() -> None:
