@@ -31,6 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 PAIRS = (("queries", "documents"), ("text_1", "text_2"), ("data_1", "data_2"), ("queries", "items"))
 """What vLLM calls the texts that are compared."""
+NAMES = frozenset(name for pair in PAIRS for name in pair)
 
 
 class ScoringOperation(PoolingOperation):
@@ -116,7 +117,7 @@ class Score(ScoringOperation):
     path = "/v1/score"
     id_prefix = "score"
     decoder = msgspec.json.Decoder(_ScoreFields)
-    accepted = frozenset({*(name for pair in PAIRS for name in pair), "truncate_prompt_tokens"})
+    accepted = NAMES | {"truncate_prompt_tokens"}
 
     def parse(self, body: bytes) -> Call:
         """As the operation says."""
@@ -129,7 +130,7 @@ class Score(ScoringOperation):
 
     def pair(self, fields: dict[str, Any]) -> tuple[str, str]:
         """Of these names exactly two that belong together."""
-        given = fields.keys() - {"model", "truncate_prompt_tokens"}
+        given = fields.keys() & NAMES
         for pair in PAIRS:
             if given == {*pair}:
                 return pair

@@ -50,11 +50,14 @@ from inference.errors import (
     InvalidRequest,
 )
 from inference.link.wire import EngineStats, ModelInfo, Resume
+from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.instant import InstantOperation
 from inference.operations.openai import OpenAIOperation, usage_body
 from inference.operations.operation import PlainPrompt
 from inference.operations.pooling import PoolingOperation, Text, Told
 from inference.operations.registry import OPERATIONS
+from inference.operations.scoring import RERANK, SCORE
+from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 TOKEN_CHARS = 4
 BLOCK_TOKENS = 32
@@ -517,10 +520,9 @@ def _operations(runner: str | None) -> list[str]:
     """Those that a real engine with this runner would have; all, if none is named."""
     if runner is None:
         return [operation.name for operation in OPERATIONS]
-    pools = runner == POOLING
-    tokenizing = [one for one in OPERATIONS if isinstance(one, InstantOperation)]
-    done = [one for one in OPERATIONS if one.pools == pools and one not in tokenizing]
-    return [one.name for one in (*done, *tokenizing)]
+    if runner == POOLING:
+        return [one.name for one in (EMBEDDINGS, SCORE, RERANK, TOKENIZE, DETOKENIZE)]
+    return [one.name for one in OPERATIONS if not one.pools]
 
 
 def _length_of(text: Text) -> int:

@@ -100,9 +100,9 @@ class ScoringPooler(Pooler):
         if self._operation is not SCORE:
             return RerankRequest.model_validate(fields)
         one, other = SCORE.pair(fields)
-        return ScoreDataRequest.model_validate(
-            fields | {"data_1": fields[one], "data_2": fields[other]}
-        )
+        rest = {name: value for name, value in fields.items() if name not in (one, other)}
+        given = {"data_1": fields[one], "data_2": fields[other]}
+        return ScoreDataRequest.model_validate(rest | given)
 
     def keep(self, fields: Fields, path: str, at: int, output: PoolingRequestOutput) -> Any:
         """As the pooler says: all of it."""
