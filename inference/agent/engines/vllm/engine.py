@@ -54,6 +54,7 @@ from inference.agent.engines.vllm.requests import (
     request_of,
 )
 from inference.agent.engines.vllm.resume import is_replayed
+from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.registry import INQUIRIES, POOLERS, RUNNERS
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving, own_params
@@ -132,7 +133,7 @@ class VLLMEngine:
         resumes = all(await llm.collective_rpc("lorikeet_resumes"))
         config = llm.vllm_config
         serving = await Serving.start(llm, profile)
-        known = (RUNNERS | POOLERS | INQUIRIES).items()
+        known: dict[str, Runner | Pooler | Inquiry] = {**RUNNERS, **POOLERS, **INQUIRIES}
         info = ModelInfo(
             name=profile.name,
             max_model_len=llm.model_config.max_model_len,
@@ -143,7 +144,7 @@ class VLLMEngine:
             engine="vllm",
             revision=await asyncio.to_thread(model_revision, llm.model_config, profile),
             engine_version=vllm_version,
-            operations=[name for name, runner in known if serving.has(runner)],
+            operations=[name for name, runner in known.items() if serving.has(runner)],
             parsers=profile.parsers,
         )
         return cls(profile, llm, load, serving, info, events, resumes=resumes)
