@@ -14,8 +14,8 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from inference.agent.engines.profile import EngineProfile
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
-from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.journey import Outcome, Why
+from inference.gateway.requests.held import Holding
+from inference.gateway.requests.journey import Outcome, Why
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, rig, until
 from tests.inference.samples import MODEL, MOVABLE
 
