@@ -79,7 +79,7 @@ PROBE_TOKENS = 16
 """Tokens that a probe generates to show in its report: a few steps on any machine."""
 
 STEPS_AHEAD = 2
-"""Of prompts, where no KV cache says how much an engine can hold."""
+"""Of prompts, where no KV cache says how many an engine can hold."""
 
 SHUTDOWN_S = 5.0
 """How long the engine core may take to end before it is killed."""
@@ -408,9 +408,11 @@ class VLLMEngine:
 
 
 def _kv_tokens(config: VllmConfig) -> int:
-    """The capacity of the KV cache. A model without one, such as an encoder, computes a step at a
-    time, and the next one is ready."""
-    held = (config.cache_config.num_gpu_blocks or 0) * config.cache_config.block_size
+    """The capacity of the KV cache. A model that pools may have none: it computes a step at a time,
+    and the next one is ready."""
+    held = int((config.cache_config.num_gpu_blocks or 0) * config.cache_config.block_size)
+    if config.model_config.runner_type != POOLING:
+        return held
     return int(max(held, STEPS_AHEAD * config.scheduler_config.max_num_batched_tokens))
 
 
