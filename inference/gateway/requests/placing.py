@@ -26,7 +26,6 @@ from inference.gateway.requests.order import Order
 from inference.gateway.requests.shares import Shares
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
-from inference.gateway.routing.engines import never_done
 from inference.gateway.routing.pools import Pool
 from inference.gateway.routing.popularity import Popularity
 from inference.link.wire import ADOPTS_SINCE, MOVES_SINCE, Adopt, Orphan, Resume
@@ -94,7 +93,7 @@ class Placing:
         try:
             link = self.decide(needs, None if any_may else may_take)
         except Overloaded as refusal:
-            return never_done([one.engine for one in self._links.values()], needs) or refusal
+            return self._candidates.never_done(needs) or refusal
         self._start(stream, order, link, left_s, resume)
         return None
 

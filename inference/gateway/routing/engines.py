@@ -5,7 +5,7 @@ rank 16, or only one has a tool parser. A request goes only to an engine that ca
 can, it depends on whose matter that is. What the operator's fleet lacks (an engine, a rank, a
 module, an operation) is `NoEngine`, which may pass. What the client asked for and no engine of this
 base model offers (a longer context, tools) goes to an engine all the same, whose error names the
-field and the limit. Only what no such model does (a chat with one that embeds) is `never_done`.
+field and the limit. Only what no such model does (a chat with one that embeds) is `Engines.never_done`.
 
 What an engine can do depends on its *kind*, of which there are few. So a decision looks at kinds,
 and finds the list of their engines made, and of a home that is asked for often the engines that are
@@ -110,21 +110,21 @@ class Engines:
             retry_after_s=RETRY_AFTER_S,
         )
 
-
-def never_done(engines: Iterable[EngineState], needs: Needs) -> InvalidRequest | None:
-    """Why no engine of this base model will ever run a request: models of this sort do no such
-    thing. None where one may, or where no engine says what it does."""
-    infos = [engine.info for engine in engines if engine.info.name == needs.base_model]
-    done = frozenset[str]().union(*(info.operations for info in infos))
-    alike = OPERATIONS.alike(needs.operation)
-    if not done or not all(info.operations for info in infos):
-        return None
-    if not alike or not alike.isdisjoint(done):
-        return None
-    offered = ", ".join(one.path for one in OPERATIONS if one.name in done)
-    return InvalidRequest(
-        f"`{needs.base_model}` does {offered}: ask another model for this.", param="model"
-    )
+    def never_done(self, needs: Needs) -> InvalidRequest | None:
+        """Why no engine of this base model will ever run a request: models of this sort do no such
+        thing. None where one may, or where no engine says what it does."""
+        name = needs.base_model
+        infos = [engine.info for engine in self._kinds.values() if engine.info.name == name]
+        done = frozenset[str]().union(*(info.operations for info in infos))
+        alike = OPERATIONS.alike(needs.operation)
+        if not done or not all(info.operations for info in infos):
+            return None
+        if not alike or not alike.isdisjoint(done):
+            return None
+        offered = ", ".join(one.path for one in OPERATIONS if one.name in done)
+        return InvalidRequest(
+            f"`{name}` does {offered}: ask another model for this.", param="model"
+        )
 
 
 def _nobody(base_model: str) -> NoEngine:

@@ -10,7 +10,7 @@ import pytest
 
 from inference.errors import NoEngine
 from inference.gateway.routing.engine_state import LOAD_TOKENS, REQUEST_TOKENS, EngineState, Needs
-from inference.gateway.routing.engines import never_done
+from inference.gateway.routing.engines import Engines
 from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Stats
 from tests.inference.routing.chosen import choose
 from tests.inference.samples import MODEL, REF
@@ -51,7 +51,7 @@ def test_what_models_of_a_sort_never_do_is_known_where_all_engines_say_what_they
         for i, operations in enumerate(done)
     ]
     other = EngineState("other", msgspec.structs.replace(MODEL, name="other", operations=[asked]))
-    error = never_done([*engines, other], Needs(MODEL.name, operation=asked))
+    error = Engines([*engines, other]).never_done(Needs(MODEL.name, operation=asked))
     assert (error is not None) == never
     if error is not None:
         assert error.param == "model" and "/v1/" in error.message
