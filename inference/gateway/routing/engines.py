@@ -5,7 +5,8 @@ rank 16, or only one has a tool parser. A request goes only to an engine that ca
 can, it depends on whose matter that is. What the operator's fleet lacks (an engine, a rank, a
 module, an operation) is `NoEngine`, which may pass. What the client asked for and no engine of this
 base model offers (a longer context, tools) goes to an engine all the same, whose error names the
-field and the limit. Only what no such model does (a chat with one that embeds) is `Engines.never_done`.
+field and the limit. Only what no such model does (a chat with one that embeds) is refused at once
+(`Engines.never_done`).
 
 What an engine can do depends on its *kind*, of which there are few. So a decision looks at kinds,
 and finds the list of their engines made, and of a home that is asked for often the engines that are
