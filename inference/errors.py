@@ -192,6 +192,34 @@ class RequestQuarantined(RequestError):
     http_status = 422
 
 
+class StorageFull(RequestError):
+    """The tenant has no room for more files."""
+
+    code = "storage_quota_exceeded"
+    http_status = 403
+
+
+class FileInUse(RequestError):
+    """A batch reads this file."""
+
+    code = "file_in_use"
+    http_status = 409
+
+
+class UploadEnded(RequestError):
+    """The upload is complete, cancelled or expired."""
+
+    code = "upload_ended"
+    http_status = 409
+
+
+class BatchEnded(RequestError):
+    """The batch has ended, so there is nothing to cancel."""
+
+    code = "batch_ended"
+    http_status = 409
+
+
 class RateLimitExceeded(InferenceError):
     """A rate limit is reached."""
 

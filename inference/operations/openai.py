@@ -94,6 +94,7 @@ class OpenAIOperation(Operation, Generic[Read]):
     The dicts that describe a choice lack `index`, `logprobs` and `finish_reason`.
     """
 
+    in_batches = True
     whole_object: ClassVar[str]
     chunk_object: ClassVar[str]
     """The field `object` of an answer, and of a chunk."""

@@ -107,6 +107,8 @@ class Operation(ABC):
     ones, and so is every field by which a client could say who it is or where its cache lies. A
     list of what is allowed also holds for fields that vLLM has yet to invent."""
 
+    in_batches: ClassVar[bool] = False
+    """Whether a batch may have it: its answer can be one JSON object."""
     errors: ClassVar[ErrorShape] = OPENAI
     """How its errors look."""
     uses_adapter: ClassVar[bool] = True

@@ -141,6 +141,18 @@ os.makedirs(FILE_UPLOAD_TEMP_DIR, mode=0o700, exist_ok=True)
 FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 FILE_UPLOAD_HANDLERS = ["tenants.adapters.uploads.receiving.BoundedUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
+
+# --- Files and batches ---------------------------------------------------------------------------
+FILES_DIR = environ.text("FILES_DIR", os.path.join(FILE_UPLOAD_TEMP_DIR, "files"))
+"""Where consoles and workers keep tenants' files; on one file system with UPLOAD_DIR."""
+os.makedirs(FILES_DIR, mode=0o700, exist_ok=True)
+MAX_FILE_BYTES = environ.size("MAX_FILE_BYTES", 512 << 20)
+TENANT_FILES = environ.integer("TENANT_FILES", 1000, low=1)
+"""Their bytes count with those of adapters in TENANT_STORED_BYTES."""
+TENANT_BATCHES = environ.integer("TENANT_BATCHES", 50, low=1)
+"""Of one tenant that have not ended."""
+FORWARDED_BYTES_PER_S = environ.size("FORWARDED_BYTES_PER_S", 32 << 20)
+"""What each gateway process passes on to a console of files, all together."""
 _S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},

@@ -51,6 +51,7 @@ from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
+from inference.gateway.lines.server import Lines
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Refusal
@@ -156,7 +157,7 @@ class Parts:
             gate=gate,
             history=history,
             board=board,
-            forward=Forward(settings.CONSOLE_INTERNAL_URL),
+            forward=Forward(settings.CONSOLE_INTERNAL_URL, settings.FORWARDED_BYTES_PER_S),
             demand=demand,
             external_metrics=ExternalMetrics.configured(demand),
             tracer=tracing.start("lorikeet-gateway", settings.GATEWAY_URL),
@@ -323,7 +324,10 @@ def application(parts: Parts) -> Any:
     answers = Playground(dispatcher, directory, max_body_bytes=most)
     playground = PlaygroundSocket(answers, hub.closed)
     http = [
-        _route(r"^v1/(organization|usage)/", Cors(parts.forward, settings.CORS_ORIGINS)),
+        _route(
+            r"^v1/(organization/|usage/|(files|uploads|batches)(/|$))",
+            Cors(parts.forward, settings.CORS_ORIGINS),
+        ),
         _route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),
         _route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
         _route(
@@ -346,6 +350,17 @@ def application(parts: Parts) -> Any:
     ]
     sockets = [
         _route(r"^ws/engine$", EngineSocket(hub, parts.engines)),
+        _route(
+            r"^ws/lines$",
+            Lines(
+                dispatcher,
+                directory,
+                hub,
+                token=settings.WORKER_TOKEN,
+                secret=settings.INTERNAL_TOKEN,
+                max_body_bytes=most,
+            ),
+        ),
         _route(r"^ws/live$", parts.gate.guarded(tickets.LIVE, LiveSocket(parts.board))),
         _route(
             r"^ws/playground/(?P<slug>[a-z0-9-]+)$",

@@ -554,6 +554,156 @@ class ReceiptKey(Shape):
     pem: str
 
 
+class File(Shape):
+    """A file; its `content` is at an address of its own."""
+
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: Literal["batch", "fine-tune", "evals", "user_data", "batch_output"]
+    status: Literal["processed"]
+
+
+class DeletedFile(Shape):
+    id: str
+    object: Literal["file"]
+    deleted: bool
+
+
+class UploadRequest(Shape):
+    """A file that is to come in parts."""
+
+    filename: str
+    purpose: Literal["batch", "fine-tune", "evals", "user_data"]
+    bytes: int
+    mime_type: str
+    expires_after: OutputExpiry | None = None
+
+
+class UploadEnding(Shape):
+    """Its parts in their order."""
+
+    part_ids: list[str]
+    md5: str | None = None
+
+
+class Upload(Shape):
+    """It has a `file` once it is complete."""
+
+    id: str
+    object: Literal["upload"]
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["pending", "completed", "cancelled", "expired"]
+    file: File | None
+
+
+class UploadPart(Shape):
+    id: str
+    object: Literal["upload.part"]
+    created_at: int
+    upload_id: str
+
+
+class Listed(Shape):
+    object: Literal["list"]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Files(Listed, kw_only=True):
+    data: list[File]
+
+
+class OutputExpiry(Shape):
+    anchor: Literal["created_at"]
+    seconds: int
+
+
+class BatchRequest(Shape):
+    """A file of requests to one address."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: Literal["24h"]
+    metadata: dict[str, str] | None = None
+    output_expires_after: OutputExpiry | None = None
+
+
+class BatchError(Shape):
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
+class BatchErrors(Shape):
+    object: Literal["list"]
+    data: list[BatchError]
+
+
+class RequestCounts(Shape):
+    total: int
+    completed: int
+    failed: int
+
+
+class InputDetails(Shape):
+    cached_tokens: int
+
+
+class OutputDetails(Shape):
+    reasoning_tokens: int
+
+
+class BatchUsage(Shape):
+    """Of lines that have answers."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class Batch(Shape):
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: Literal["24h"]
+    status: Literal[
+        "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling",
+        "cancelled",
+    ]  # fmt: skip
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int | None
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    usage: BatchUsage
+    metadata: dict[str, str] | None
+
+
+class Batches(Listed, kw_only=True):
+    data: list[Batch]
+
+
 class Error(Shape):
     message: str
     type: str
