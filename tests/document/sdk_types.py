@@ -3,7 +3,9 @@ type has not, and null only where it means something."""
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -65,6 +67,7 @@ def _types() -> dict[str, tuple[Any, Any]]:
     return {
         "chat": (openai.types.chat.ChatCompletion, openai.types.chat.ChatCompletionChunk),
         "completion": (text, text),
+        "embeddings": (openai.types.CreateEmbeddingResponse, None),
         "models_retrieve": (openai.types.Model, None),
         "responses": (openai.types.responses.Response, openai.types.responses.ResponseStreamEvent),
         "messages": (message, anthropic.types.RawMessageStreamEvent),
@@ -90,6 +93,8 @@ def faults(operation: str, body: bytes, *, event: bool = False) -> list[str]:
     found = [f"{path} is null" for path in _nulls(value, nulls)]
     if operation == "completion":
         value = _as_typed(value)
+    if operation == "embeddings":
+        value = _as_read(value)
     try:
         read = adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
@@ -107,6 +112,15 @@ def _as_typed(completion: dict[str, Any]) -> dict[str, Any]:
             if logprobs[name] and logprobs[name][0] is None:
                 logprobs[name] = logprobs[name][1:]
     return completion
+
+
+def _as_read(answer: dict[str, Any]) -> dict[str, Any]:
+    """With the vectors that the SDK makes of what it asks for by default."""
+    for one in answer["data"]:
+        if isinstance(embedding := one["embedding"], str):
+            packed = base64.b64decode(embedding, validate=True)
+            one["embedding"] = list(struct.unpack(f"<{len(packed) // 4}f", packed))
+    return answer
 
 
 def _nulls(value: Any, allowed: set[str], path: str = "") -> Iterator[str]:
