@@ -103,6 +103,12 @@ def second(at: datetime | None) -> SafeString | str:
     return moment(at, "%H:%M:%S")
 
 
+def lately(at: datetime) -> SafeString | str:
+    """As `second`, without the day if that is today."""
+    local, now = timezone.localtime(at), timezone.localtime()
+    return _time(at, f"{local:%H:%M:%S}") if local.date() == now.date() else second(at)
+
+
 def clock(at: datetime) -> str:
     """`14:31:58`, in the time zone of whoever looks."""
     return f"{timezone.localtime(at):%H:%M:%S}"

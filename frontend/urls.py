@@ -29,7 +29,7 @@ from frontend.views.operate import overview as installation
 from frontend.views.operate import requests as all_requests
 from frontend.views.operate import tenants as all_tenants
 from frontend.views.operate import usage as all_usage
-from frontend.views.requests import request, requests
+from frontend.views.requests import request, requests, views
 
 ADAPTER = [
     path("", adapters.adapter, name="adapters-one"),
@@ -161,6 +161,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 ),
                 path("adapters/<str:name>/", include(ADAPTER)),
                 path("requests", requests.requests, name="requests"),
+                path("requests/csv", requests.export, name="requests-export"),
+                path("requests/views", views.save, name="requests-save-view"),
+                path("requests/views/<int:pk>/delete", views.delete, name="requests-drop-view"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("engines", engines.engines, name="engines"),

@@ -118,6 +118,12 @@ class TooManyConversations(Refused):
     code = "too_many_conversations"
 
 
+class TooManySavedViews(Refused):
+    """There are as many saved views as one may have: delete some first."""
+
+    code = "too_many_saved_views"
+
+
 class ConversationTooLarge(Refused):
     """The conversation is too large to be kept: begin a new one."""
 

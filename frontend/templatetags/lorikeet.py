@@ -30,6 +30,7 @@ for _form in (
     formats.day,
     formats.moment,
     formats.second,
+    formats.lately,
     formats.clock,
     formats.ago,
 ):

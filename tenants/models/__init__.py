@@ -21,6 +21,7 @@ from tenants.models.outcomes import (
     TotalHour,
     TotalMinute,
 )
+from tenants.models.saved_views import SavedView
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import (
     EngineJournal,
@@ -64,6 +65,7 @@ __all__ = [
     "Rollout",
     "RolloutState",
     "RolloutTenant",
+    "SavedView",
     "Scope",
     "Standing",
     "State",

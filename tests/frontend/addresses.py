@@ -21,7 +21,16 @@ from tenants.permissions import RANK, TABLE, Permission
 
 LIVE = frozenset(route.name for route in (*live.OF_TENANT, *live.OF_ALL) if route.name)
 PARTS = (
-    frozenset({"audit-export", "find", "find-tenant", "operate_usage-export", "requests-receipt"})
+    frozenset(
+        {
+            "audit-export",
+            "find",
+            "find-tenant",
+            "operate_usage-export",
+            "requests-export",
+            "requests-receipt",
+        }
+    )
     | LIVE
 )
 """Addresses that answer with less than a whole page: fragments and downloads."""

@@ -14,7 +14,8 @@ from django.views.decorators.http import require_GET
 
 from frontend.pages import operator_page
 from frontend.views.operate.overview import used_by_customers
-from frontend.views.usage import Question, UsageForm, UsageSums, page
+from frontend.views.requests.failures import failures
+from frontend.views.usage import Question, UsageForm, UsageSums, Whose, page
 from tenants.api.tables import CHUNK_ROWS, download
 from tenants.billing.money import amount
 from tenants.models import Tenant
@@ -30,8 +31,32 @@ def usage(request: HttpRequest) -> HttpResponse:
     form = UsageForm(request.GET, BY)
     asked = form.question(timezone.now())
     csv = f"{reverse('operate_usage-export')}?{asked.query()}"
-    context = {"csv": [(csv, "Usage and costs as CSV")]}
-    return page(request, form, asked, used_by_customers(), _names, context, "operate/usage.html")
+    context = {
+        "csv": [(csv, "CSV")],
+        "failures": failures(None, asked.start, asked.end),
+    }
+    named = Named()
+    listed = reverse("operate_requests")
+    whose = Whose(used_by_customers(), named.names, listed, named.closer)
+    return page(request, form, asked, whose, context, "operate/usage.html")
+
+
+class Named:
+    """Names of groups; tenants, once they were named, lead to their own pages."""
+
+    def __init__(self) -> None:
+        self._tenants: Mapping[Any, Tenant] = {}
+
+    def names(self, by: str, found: Sequence[Any]) -> Mapping[Any, str]:
+        if by != "tenant":
+            return {one: one for one in found}
+        self._tenants = Tenant.objects.in_bulk(found)
+        return {pk: tenant.name for pk, tenant in self._tenants.items()}
+
+    def closer(self, asked: Question, group: Any) -> str:
+        tenant = self._tenants.get(group) if asked.by == "tenant" else None
+        query = asked.query(by="adapter")
+        return f"{reverse('usage', args=[tenant.slug])}?{query}" if tenant else ""
 
 
 @require_GET
@@ -51,9 +76,3 @@ def _rows(asked: Question, sums: UsageSums) -> Iterator[list[Any]]:
         start = row[asked.bucket].astimezone(UTC).isoformat()
         figures = [amount(int(row[name])) if name == "cost" else row[name] for name in FIGURES]
         yield [start, slugs.get(row[asked.by], row[asked.by]), *figures]
-
-
-def _names(by: str, found: Sequence[Any]) -> Mapping[Any, str]:
-    if by != "tenant":
-        return {one: one for one in found}
-    return {pk: tenant.name for pk, tenant in Tenant.objects.in_bulk(found).items()}
