@@ -23,6 +23,7 @@ register = template.Library()
 for _form in (
     formats.number,
     formats.money,
+    formats.signed_money,
     formats.exact_money,
     formats.price,
     formats.percent,

@@ -236,6 +236,8 @@ class Whose:
     """The address of the list of requests."""
     closer: Callable[[Question, Any], str]
     """The address of what is behind a group; empty if there is none."""
+    more: Callable[[Question, Row, Sequence[Row]], tuple[list[Stat], Any]] = lambda *_: ([], None)
+    """Further figures from the total and the groups, and what else the template shows of them."""
 
 
 @require_GET
@@ -276,16 +278,21 @@ def page(
     buckets = stacks(asked, used, rows[:MAX_SERIES])
     total = added_up(buckets.values())
     names = whose.names(asked.by, [row[asked.by] for row in rows])
+    more_stats, more = whose.more(asked, total, rows)
     month = added_up(used.sums([], month_start(now), month_end(now)))
+    cost, *others = stats(total, added_up(used.sums([], *asked.before)))
     context = {
         **context,
         "form": form,
         "asked": asked,
         "periods": [(asked.query(period=name), text, name) for name, text in PERIODS.items()],
         "stats": [
-            *stats(total, added_up(used.sums([], *asked.before))),
+            cost,
             forecast(month["cost"], now, context.get("budget")),
+            *more_stats,
+            *others,
         ],
+        "more": more,
         "chart": (drawn := chart(asked, buckets, rows, names) if rows else None),
         "lines": [
             (at, cells, drill(asked, at, whose.requests))

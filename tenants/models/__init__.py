@@ -5,6 +5,7 @@ from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, S
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.conversations import Conversation
+from tenants.models.fleet.engine_hours import EngineHour
 from tenants.models.fleet.engines import EngineCredential
 from tenants.models.fleet.isolation import IsolationCheck
 from tenants.models.fleet.pools import PoolRevision, RevisionMinute, Standing, Trial
@@ -21,6 +22,7 @@ from tenants.models.outcomes import (
     TotalHour,
     TotalMinute,
 )
+from tenants.models.saved_prompts import SavedPrompt
 from tenants.models.saved_views import SavedView
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import (
@@ -45,6 +47,7 @@ __all__ = [
     "BaseModel",
     "Conversation",
     "EngineCredential",
+    "EngineHour",
     "EngineJournal",
     "GatewayProcess",
     "IdempotentAnswer",
@@ -65,6 +68,7 @@ __all__ = [
     "Rollout",
     "RolloutState",
     "RolloutTenant",
+    "SavedPrompt",
     "SavedView",
     "Scope",
     "Standing",

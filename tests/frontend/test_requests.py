@@ -724,7 +724,8 @@ def test_the_drawer_tells_of_every_attempt(tenant: Tenant, key: ApiKey, admin: C
     counts = dict.fromkeys(("prompt_tokens", "cached_tokens", "reasoning_tokens"), 0)
     SupersededAttempt.objects.create(
         request_id=event.id, started_at=event.started_at, attempt=1, engine_id="rack-1",
-        journal="j", completion_tokens=96, inherited_tokens=0, finish_reason="engine_lost", **counts,
+        journal="j", completion_tokens=96, inherited_tokens=0, finish_reason="engine_lost",
+        **counts,
     )  # fmt: skip
     page = admin.get(at(tenant, event.id))
     assert [one.engine_id for one in page.context["attempts"]] == ["rack-1"]
