@@ -58,7 +58,8 @@ class Words:
 
     @property
     def of_refused(self) -> Q:
-        return self._common | Q(code=self.text) | Q(message__icontains=self.text)
+        said = Q(code=self.text) | Q(limit_kind=self.text) | Q(message__icontains=self.text)
+        return self._common | said
 
 
 @dataclass(frozen=True, slots=True)

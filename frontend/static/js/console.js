@@ -30,7 +30,26 @@ document.addEventListener("change", (event) => {
   }
 });
 
+// A dialog whose form the server has; its link leads to a page with the same.
+async function load(link) {
+  const dialog = document.getElementById("loaded");
+  try {
+    const answer = await fetch(link.href, { headers: { "HX-Request": "true" } });
+    if (answer.status !== 200) throw new Error(answer.statusText);
+    dialog.innerHTML = await answer.text();
+  } catch {
+    return location.assign(link.href);
+  }
+  show(dialog);
+}
+
 document.addEventListener("click", (event) => {
+  const loader = event.target.closest("[data-loads]");
+  if (loader && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    event.preventDefault();
+    load(loader);
+    return;
+  }
   const opener = event.target.closest("[data-opens]");
   if (opener) {
     event.preventDefault(); // without this script it leads to a page with the dialog open
