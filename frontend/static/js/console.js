@@ -85,6 +85,14 @@ document.addEventListener("input", (event) => {
   for (const one of list?.children ?? []) one.hidden = !one.textContent.toLowerCase().includes(words);
 });
 
+// A name that breaks its rule says so while it is typed.
+document.addEventListener("input", ({ target }) => {
+  if (!target.dataset.rule) return;
+  const wrong = target.validity.patternMismatch;
+  target.setAttribute("aria-invalid", String(wrong));
+  document.getElementById(`${target.id}-wrong`).textContent = wrong ? target.dataset.rule : "";
+});
+
 // Drafts of this tab are not for whoever signs in next.
 document.addEventListener("submit", (event) => {
   if (!event.target.matches("[data-signs-out]")) return;
