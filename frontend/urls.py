@@ -17,6 +17,7 @@ from frontend.views import (
     members,
     overview,
     playground,
+    prompts,
     tickets,
     usage,
 )
@@ -119,6 +120,8 @@ KEPT = [
 PLAYGROUND: list[URLPattern | URLResolver] = [
     path("conversations", conversations.conversations, name="playground-conversations"),
     path("conversations/<int:pk>/", include(KEPT)),
+    path("prompts", prompts.save, name="playground-save-prompt"),
+    path("prompts/<int:pk>/delete", prompts.delete, name="playground-drop-prompt"),
     path("shared/<uuid:link>", conversations.shared, name="playground-shared"),
     path("shared/<uuid:link>/copy", conversations.copy, name="playground-copy"),
 ]
