@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,9 +62,10 @@ def find(caller: Caller, name: str, number: int) -> AdapterVersion:
 
 
 def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
-    others = version.adapter.versions.exclude(pk=version.pk).exclude(config={})
+    readable = version.adapter.versions.exclude(pk=version.pk).exclude(config={})
+    others = list(readable.only("number", "state", "adapter")[:MAX_CHOICES])
     aliases = list(version.aliases.values_list("name", flat=True))
-    before = ready_before(version)
+    before = ready_before(version, others)
     return {
         "version": version,
         "adapter": version.adapter,
@@ -74,17 +76,20 @@ def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
         "names": [version.adapter.name + suffix for suffix in _suffixes(version, aliases)],
         "engines": engines_by_adapter().get(version.lora_name, []),
         "stages": stages(State(version.state)) if version.state in UNJUDGED else [],
-        "others": list(others.values_list("number", flat=True)[:MAX_CHOICES]),
+        "others": [other.number for other in others],
         "trials": list(version.trials.select_related("revision")[:MAX_CHOICES]),
         "unjudged": version.state in UNJUDGED,
         "may_edit": caller.may(EDIT),
     }
 
 
-def ready_before(version: AdapterVersion) -> AdapterVersion | None:
-    """The version that served before this one was made, as far as numbers tell."""
-    older = version.adapter.versions.filter(number__lt=version.number, state=State.READY)
-    return older.defer("config", "report").first()
+def ready_before(
+    version: AdapterVersion, others: Sequence[AdapterVersion]
+) -> AdapterVersion | None:
+    """The one among the others, newest first, that served before this one was made, as far as
+    numbers tell."""
+    ready = (one for one in others if one.state == State.READY and one.number < version.number)
+    return next(ready, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -112,6 +112,8 @@ class RequestFilter(forms.Form):
         # Until there was one search for everything, an id had a field of its own.
         super().__init__({"period": self.usual, "q": given.get("id", "")} | given.dict())
         self._keys = keys
+        self.offered: list[ApiKey] = []
+        """The keys that can be chosen."""
         self._offer("model", [("", "Model"), *((name, name) for name in models)])
         for name in ("ttft", "total"):
             self._offer(name, self.fields[name].widget.choices)
@@ -123,10 +125,11 @@ class RequestFilter(forms.Form):
         field.queryset = keys
         # The queryset limits what may be chosen, the choices what is offered.
         chosen = given.get("key", "")
-        offered = list(keys[:MAX_CHOICES])
-        if chosen.isdecimal() and int(chosen) not in {key.pk for key in offered}:
-            offered += keys.filter(pk=int(chosen))
-        field.widget.choices = [("", field.empty_label), *((key.pk, key.name) for key in offered)]
+        self.offered += keys[:MAX_CHOICES]
+        if chosen.isdecimal() and int(chosen) not in {key.pk for key in self.offered}:
+            self.offered += keys.filter(pk=int(chosen))
+        names = ((key.pk, key.name) for key in self.offered)
+        field.widget.choices = [("", field.empty_label), *names]
 
     def _offer(self, name: str, choices: Sequence[tuple[str, str]]) -> None:
         """These choices, and what is chosen now."""
@@ -243,9 +246,12 @@ def look_of(entry: Entry) -> str:
     return "ok" if entry.status < 400 else "warn" if entry.status < 500 else "bad"
 
 
-def rows_of(found: Found, tenant: Tenant | None = None) -> list[Row]:
-    """Rows of the list; without `tenant`, requests must have selected theirs."""
-    keys = ApiKey.objects.in_bulk({event.key_id for event in found.events})
+def rows_of(found: Found, tenant: Tenant | None = None, known: Iterable[ApiKey] = ()) -> list[Row]:
+    """Rows of the list; without `tenant`, requests must have selected theirs. Keys that are
+    `known` are not looked up."""
+    keys = {key.pk: key for key in known}
+    if unknown := {event.key_id for event in found.events} - keys.keys():
+        keys |= ApiKey.objects.in_bulk(unknown)
     versions = {event.version_id for event in found.events if event.version_id}
     named = AdapterVersion.objects.filter(pk__in=versions).values_list("pk", "number")
     numbers = dict(named) if versions else {}
@@ -321,7 +327,7 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
         told = None if form.id else counts(form.filter, form.window(timezone.now()), tenant, own)
     query = query_of(request)
     context = context_of(request, form, found) | {
-        "rows": rows_of(found, tenant),
+        "rows": rows_of(found, tenant, form.offered),
         "counts": told,
         "own": not whole,
         "never": not found.events and not caller.usage().exists(),
