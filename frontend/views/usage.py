@@ -19,7 +19,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from frontend.formats import money, number, percent, price
+from frontend.formats import money, number, percent
 from frontend.pages import tenant_page
 from frontend.times import Day, midnight
 from frontend.views.requests.failures import failures
@@ -345,8 +345,8 @@ def forecast(spent: int, now: datetime, budget: int | None) -> Stat:
     expected = round(spent / passed)
     told = f"{money(spent)} so far"
     if budget:
-        told += f"; {percent(expected / (budget * MICRO))} of the budget of {price(budget)}"
-    return Stat(f"Forecast for {now:%B}", money(expected), told)
+        told += f"; {percent(expected / (budget * MICRO))} of the {money(budget * MICRO)} budget"
+    return Stat(f"{now:%B} forecast", money(expected), told)
 
 
 def added_up(rows: Iterable[Row]) -> dict[str, int]:

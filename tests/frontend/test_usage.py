@@ -126,7 +126,7 @@ def test_figures_are_the_tenants_and_compared(tenant: Tenant, key: ApiKey, admin
     spend(make_key(make_tenant())[0], now, tokens(10_000))
     page = admin.get(address(tenant, "usage"), {"period": "24h"})
     cost, expected, *others = page.context["stats"]
-    assert expected.title.startswith("Forecast for ") and expected.change.endswith("so far")
+    assert expected.title.endswith(" forecast") and expected.change.endswith("so far")
     assert [(stat.text, stat.change) for stat in (cost, *others)] == [
         ("$0.000016", "+26 % on the period before"),
         ("1", "as before"),
@@ -258,8 +258,9 @@ def test_the_forecast_goes_on_at_the_pace_of_the_month(
     now: datetime, spent: int, expected: str
 ) -> None:
     told = forecast(spent * PICO, now, 40 * MICRO)
-    assert (told.title, told.text) == ("Forecast for June", expected)
-    assert told.change.startswith(f"${spent}.00 so far; ") and "budget of $40.00" in told.change
+    assert (told.title, told.text) == ("June forecast", expected)
+    assert told.change.startswith(f"${spent}.00 so far; ")
+    assert told.change.endswith("of the $40.00 budget")
 
 
 def test_what_is_shown_leads_to_what_is_behind_it(
