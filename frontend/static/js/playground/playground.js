@@ -12,6 +12,7 @@ const ENTER = "enter-sends";
 const STATES = { Live: "ok", Reconnecting: "warn", Closed: "bad" };
 const KEPT = { kept: ["Saved", "ok"], saving: ["Saving", "busy"], failed: ["Not saved", "bad"] };
 const HINT = "sends, Esc stops.";
+const HINT_OF_ENTER = "Shift and Enter begin a new line, Esc stops.";
 const INSTEAD = "sends this instead of the last message of each pane, Esc leaves it as it is.";
 
 class Playground extends HTMLElement {
@@ -81,7 +82,10 @@ class Playground extends HTMLElement {
   }
 
   #tellEnter() {
-    this.querySelector("#sends-by").textContent = this.enter.checked ? "Enter" : "Ctrl Enter";
+    const [key, hint] = [this.querySelector("#sends-by"), this.querySelector("#hint")];
+    key.textContent = this.enter.checked ? "Enter" : "Ctrl Enter";
+    key.hidden = this.enter.checked && !this.#replacing;
+    hint.textContent = this.#replacing ? INSTEAD : this.enter.checked ? HINT_OF_ENTER : HINT;
   }
 
   // The stored conversation is out of date.
@@ -200,7 +204,7 @@ class Playground extends HTMLElement {
   #replaces(replacing, text = "") {
     this.#replacing = replacing;
     this.message.value = text;
-    this.querySelector("#hint").textContent = replacing ? INSTEAD : HINT;
+    this.#tellEnter();
   }
 
   #keeping() {
