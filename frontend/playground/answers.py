@@ -33,8 +33,8 @@ from inference.errors import (
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.hub import new_id
 from inference.gateway.fleet.orphans import Found
-from inference.gateway.fleet.stream import Gone, Stream
 from inference.gateway.measuring.records import Asked
+from inference.gateway.requests.stream import Gone, Stream
 from inference.grants import Grant
 from inference.link.wire import Delta, Wait
 from inference.operations.call import Call

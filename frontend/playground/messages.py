@@ -13,7 +13,7 @@ import msgspec
 
 from frontend.sockets import Message, Ping
 from inference.errors import InferenceError, InvalidRequest
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.requests.stream import Stream
 from inference.link.wire import Done, Usage
 from inference.operations.openai import usage_body
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from inference.gateway.exchange import EVENT_STREAM, Exchange, Headers
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.requests.stream import Stream
 from inference.link.wire import Delta, Done
 from inference.operations.operation import Framing
 

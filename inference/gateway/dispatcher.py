@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from inference.errors import ClientDisconnected
 from inference.gateway.fleet.hub import Hub
-from inference.gateway.fleet.order import Order, Watch
 from inference.gateway.fleet.orphans import Found
-from inference.gateway.fleet.stream import Gone, Stream
 from inference.gateway.measuring.records import Records
 from inference.gateway.prompt_lengths import PromptLengths
+from inference.gateway.requests.order import Order, Watch
+from inference.gateway.requests.stream import Gone, Stream
 from inference.gateway.tick import Tick
 from inference.grants import Directory, Grant, Limiter, Price, Reservation, Target
 from inference.link.wire import BATCH, ModelInfo, turn_of

@@ -28,8 +28,8 @@ from inference.errors import (
 )
 from inference.gateway import idempotency
 from inference.gateway.fleet.hub import new_id
-from inference.gateway.fleet.stream import Stream
 from inference.gateway.idempotency import Recording
+from inference.gateway.requests.stream import Stream
 from inference.gateway.tick import Tick
 from inference.grants import Grant, KeptAnswer, Reservation, Room
 from inference.operations import openai

@@ -24,9 +24,9 @@ from inference.gateway import answer, idempotency, models
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import BODY_TIMEOUT_S, REPLAYED, Exchange, Receive, Scope, Send
-from inference.gateway.fleet.stream import Gone, Stream
 from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.measuring.records import Asked
+from inference.gateway.requests.stream import Gone, Stream
 from inference.grants import Answers, Claim, Directory, KeptAnswer, Limiter
 from inference.operations.call import Call
 from inference.operations.operation import Framing, Operation

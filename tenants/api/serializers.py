@@ -47,6 +47,7 @@ JSON_TYPES: Mapping[type[Field], tuple[type, ...]] = {
     serializers.CharField: (str,),
     serializers.BooleanField: (bool,),
     serializers.IntegerField: (int, float),
+    serializers.FloatField: (int, float),
 }
 
 
@@ -78,8 +79,7 @@ def _ill_typed(field: Field, value: Any) -> str:
     if isinstance(field, serializers.ListField) and isinstance(value, list):
         return next(filter(None, (_ill_typed(field.child, one) for one in value)), "")
     wrong = value is not None and any(
-        isinstance(field, kind) and not isinstance(value, types)
-        for kind, types in JSON_TYPES.items()
+        isinstance(field, kind) and type(value) not in types for kind, types in JSON_TYPES.items()
     )
     return str(field.error_messages["invalid"]) if wrong else ""
 

@@ -48,11 +48,11 @@ class FiguresQuerySet(models.QuerySet[M]):
             start = Func(Value(step), F("at"), Value(EPOCH), function="date_bin",
                          output_field=models.DateTimeField())  # fmt: skip
             found = found.annotate(start=start)
-        columns = [*by] or ["everything"]
         if not by:
+            by = ("everything",)
             found = found.annotate(everything=Value(0))
         groups: models.QuerySet[M, dict[str, Any]]
-        groups = found.values(*columns).annotate(**_sums()).order_by(*by)
+        groups = found.values(*by).annotate(**_sums()).order_by(*by)
         return groups
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.requests.stream import Stream
 from inference.link import wire
 from inference.link.wire import Delta
 from tests.bench.machinery.report import Figure, Report, Row, take_turns

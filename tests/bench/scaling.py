@@ -16,21 +16,21 @@ from statistics import median
 
 from tests.bench.machinery.report import Figure, Report, Row
 from tests.bench.machinery.scale import Scale
-from tests.bench.routing import LOADS_TARGET, SESSIONS, SKEW_TARGET, WARM_S
+from tests.bench.routing import LOADS_TARGET, SESSIONS, SKEW_TARGET
 from tests.bench.simulation.engine import PLACES
 from tests.bench.simulation.fleet import Figures, Fleet, endless, percentile
 from tests.bench.simulation.traces import Turn, Workload, blocks_after
 
 ENGINES, GATEWAYS, TENANTS, ADAPTERS = 512, 16, 10_000, 100_000
 """With fewer engines there are as many fewer tenants and adapters."""
-PHASE_S, FLOOD_S = 60, 20
+WARM_S, PHASE_S, FLOOD_S = 40, 30, 10
 FLOODS = [f"flood-{number}" for number in range(10)]
 FLOOD_SESSIONS = 64
 """For each engine: alone as many as run on it at once."""
 TOKENS_PER_MINUTE = 5_000
 """Of each flood, for each engine: all ten together a fifteenth of what the fleet computes."""
 DEAD = 0.05
-COME_S = 20
+COME_S = 10
 """Within which engines come where there were none."""
 TOLD_EVERY_S = 10
 
@@ -157,7 +157,7 @@ def _death_rows(found: Figures, ordinary: Figures, dead: int) -> list[Row]:
         _row(f"{dead} engines die: requests moved", found.moves, ""),
         _row("deaths: moved twice or more", found.moved_again, "requests"),
         _row("deaths: gap of a move, p99", found.gap_ms(0.99), "ms"),
-        _row("deaths: TTFT p99 in the minute after", found.ttft_ms(0.99), "ms"),
+        _row("deaths: TTFT p99 afterwards", found.ttft_ms(0.99), "ms"),
         _row("deaths: the same over ordinary", found.ttft_ms(0.99) / ordinary.ttft_ms(0.99), "x"),
         _row("deaths: hits over an infinite engine's", found.hit_ratio, "x"),
         _row("deaths: work, p99 over mean", found.skew, "x"),

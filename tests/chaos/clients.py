@@ -124,7 +124,7 @@ class _Client:
         body |= {"temperature": 0} if luck.random() < 0.3 else {"temperature": 0.8, "seed": number}
         if luck.random() < 0.9:
             body |= {"max_tokens": luck.randint(4, 90), "ignore_eos": True}
-        if luck.random() < 0.1:
+        if luck.random() < 0.1 and body["temperature"]:  # vLLM refuses several greedy choices
             body["n"] = 2
         if luck.random() < 0.1:
             body["service_tier"] = "flex"

@@ -11,8 +11,8 @@ import pytest
 
 from inference.agent.engines.engine import Engine
 from inference.errors import EngineLost
-from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.journey import Outcome, Why
+from inference.gateway.requests.held import Holding
+from inference.gateway.requests.journey import Outcome, Why
 from inference.link.wire import LedgerEntry
 from tests.engine.driving import nameless, said
 from tests.engine.test_resume import JSON, WEATHER

@@ -10,11 +10,27 @@ from django.test import Client
 
 from frontend.navigation import TENANT
 from gateway.middleware import policy
-from tenants.models import ApiKey, AuditEntry, Invitation, LimitSet, Membership, Role, Tenant
+from tenants.models import (
+    ApiKey,
+    AuditEntry,
+    Invitation,
+    LimitSet,
+    Membership,
+    Role,
+    State,
+    Tenant,
+)
 from tenants.permissions import RANK, TABLE
 from tests.frontend.addresses import pages, parts
 from tests.frontend.clients import address, client_of
-from tests.tenants.making import make_key, make_member, make_tenant, make_user
+from tests.tenants.making import (
+    make_adapter,
+    make_key,
+    make_member,
+    make_tenant,
+    make_user,
+    make_version,
+)
 
 ROLES = ("owner", "admin", "developer", "viewer")
 
@@ -146,6 +162,15 @@ def test_a_rotated_key_is_like_the_old_one_which_ends_later(tenant: Tenant) -> N
     client.post(rotate, {"overlap": "0"})
     old.refresh_from_db()
     assert old.revoked_at is not None
+
+
+def test_a_key_is_offered_the_adapters_that_can_be_asked(tenant: Tenant) -> None:
+    for name, state in (("served", State.READY), ("refused", State.REJECTED)):
+        make_version(make_adapter(tenant, name), state=state)
+    make_adapter(tenant, "empty")
+    page = client_of(tenant, "owner").get(address(tenant, "keys"))
+    offered = page.context["form"]["models"].field.choices
+    assert [name for name, _ in offered] == ["served", "base"]
 
 
 def test_a_developer_ends_only_keys_of_his_own(tenant: Tenant) -> None:

@@ -17,8 +17,8 @@ from inference.agent.journal.journal import Journal
 from inference.errors import InferenceError
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.fleet.hub import Hub
-from inference.gateway.fleet.order import Order
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.stream import Stream
 from inference.grants import Ask, Reservation, Source, Written
 from inference.link import wire
 from inference.link.wire import (

@@ -1,1 +1,1 @@
-"""The engines of a gateway: their links, which of them gets what, and the streams on them."""
+"""The engines of a gateway: their links, what they say, and what they are told."""

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from inference.errors import EngineLost, InferenceError, ProtocolViolation
-from inference.gateway.fleet.leg import Leg
 from inference.gateway.fleet.service import Listener
 from inference.gateway.measuring.measures import Measures, OnEngine
+from inference.gateway.requests.leg import Leg
 from inference.gateway.routing.engine_state import EngineState
 from inference.grants import EngineCredential
 from inference.link import wire
@@ -176,6 +176,38 @@ class EngineLink:
         """Send no new work; the engine says so to the other gateways."""
         self.engine.draining = True
         self.post(wire.Drain())
+
+    def described(self) -> dict[str, Any]:
+        """The engine, for display."""
+        engine, info, stats = self.engine, self.engine.info, self.engine.stats
+        return {
+            "id": engine.id,
+            "credential": self.credential.name,
+            "kind": info.engine,
+            "base_model": info.name,
+            "revision": info.revision,
+            "pool_revision": engine.pool,
+            "engine_version": info.engine_version,
+            "operations": list(info.operations),
+            "parsers": dict(info.parsers),
+            "max_model_len": info.max_model_len,
+            "max_loras": info.max_loras,
+            "max_lora_rank": info.max_lora_rank,
+            "kv_tokens": info.kv_tokens,
+            "connected_at": self.connected_at.isoformat(),
+            "draining": engine.draining,
+            "running": stats.running,
+            "waiting": stats.waiting,
+            "queued": stats.queued,
+            "kv_usage": stats.kv_usage,
+            "resident_adapters": list(engine.resident),
+            "prompt_tokens": stats.prompt_tokens,
+            "cached_tokens": stats.cached_tokens,
+            "completion_tokens": stats.completion_tokens,
+            "failures": stats.failures,
+            "last_failure": stats.last_failure,
+            "refused_suspects": stats.refused_suspects,
+        }
 
     # --- what the shell asks (shell.End) ---------------------------------------------------------
 

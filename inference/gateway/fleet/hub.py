@@ -8,7 +8,6 @@ engine a request runs on is decided in `requests`.
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 import time
 from collections import Counter, defaultdict
@@ -23,26 +22,27 @@ from inference.errors import (
     EngineRefused,
     InferenceError,
     Overloaded,
-    ProtocolViolation,
 )
 from inference.gateway.fleet.demand import Demand, seen
-from inference.gateway.fleet.dispatches import Dispatches, Mismatch
+from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.journey import Outcome, Why
-from inference.gateway.fleet.order import Order
+from inference.gateway.fleet.intake import Intake
 from inference.gateway.fleet.orphans import Found, Orphans
-from inference.gateway.fleet.placing import choose_link
-from inference.gateway.fleet.requests import KEPT_BYTES, Requests
+from inference.gateway.fleet.pins import Pins
 from inference.gateway.fleet.service import FleetService
-from inference.gateway.fleet.stream import Stream
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Outcomes
 from inference.gateway.measuring.traffic import Counted
+from inference.gateway.requests.held import Holding
+from inference.gateway.requests.journey import Outcome, Why
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.placing import choose_link
+from inference.gateway.requests.requests import KEPT_BYTES, Requests
+from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.pools import Pool, Revisions
-from inference.grants import Directory, EngineCredential, Engines, Limiter, Recorder, Source
+from inference.grants import Directory, EngineCredential, Engines, Limiter, Recorder
 from inference.link import wire
 from inference.link.session import HEARTBEAT_S
 from inference.link.shell import Transport
@@ -58,12 +58,6 @@ something every HEARTBEAT_S; less than LOST_S, after which the newcomer would gi
 NOTE_POOL_EVERY_S = 60.0
 """How often a connected kind of engine is said to be there; a kind not seen for some minutes is no
 longer what its base model is said to be."""
-
-JOURNAL = re.compile(r"[!-~]{1,64}")
-"""What the ledger has room for."""
-
-MAX_ENTRIES = 1_000
-"""Of one report, twice as many as agents send: to check them takes the loop 5 ms."""
 
 SIGNS_SINCE = 3
 """The protocol version from which on engines hand back what was signed."""
@@ -97,9 +91,7 @@ class Hub:
         self.gateways: list[str] = [gateway_id]
         self._recorder, self._limiter = recorder, limiter
         self._engines, self._dispatches = engines, dispatches
-        self._pins: dict[str, list[AdapterRef]] | None = None
-        """What is to stay loaded, by base model; None before that is known."""
-        self._tried: Mapping[str, Revisions] = {}
+        self._pins = Pins()
         self._links: dict[str, EngineLink] = {}
         """By engine, the newest of its links; the others get nothing new."""
         self._open: dict[EngineLink, None] = {}
@@ -122,10 +114,9 @@ class Hub:
             kept_bytes=kept_bytes,
             uncounted=uncounted,
         )
+        self.intake = Intake(recorder, dispatches, self._requests.reported)
         self.unknown_frames = 0
         """Frames that engines sent and only newer versions know."""
-        self.quarantined = 0
-        """Entries of engines that were not what a gateway dispatched to them."""
         self.adopted = 0
         """Answers of other gateways that this one went on with."""
         self._noted_at: dict[str, float] = {}
@@ -249,8 +240,7 @@ class Hub:
             model=engine.info.name,
             kind=engine.info.engine,
         )
-        if self._pins is not None:
-            self._pin(link, self._loadable(link, self._pins, self._tried))
+        self._pin(link)
         if known := self._suspects.all(time.time()):
             link.post(wire.Suspects(known))
         self._note_pool(link)
@@ -299,29 +289,15 @@ class Hub:
     ) -> None:
         """The adapters to keep loaded, by base model; engines hear of what changed. `tried` are the
         revisions on which one may be loaded, by its digest: any, where it is not there."""
-        known, tried = self._tried, tried or {}
+        before = self._pins.set(pins, tried or {})
         for link in self._links.values():
-            wanted = self._loadable(link, pins, tried)
-            if self._pins is None or wanted != self._loadable(link, self._pins, known):
-                self._pin(link, wanted)
-        self._pins, self._tried = pins, tried
+            if before.of(link.engine) != self._pins.of(link.engine):
+                self._pin(link)
 
-    @staticmethod
-    def _loadable(
-        link: EngineLink, pins: dict[str, list[AdapterRef]], tried: Mapping[str, Revisions]
-    ) -> list[AdapterRef]:
-        """Those of the pinned adapters that this engine could load."""
-        engine = link.engine
-        return [
-            ref
-            for ref in pins.get(engine.info.name, [])
-            if engine.pool in tried.get(ref.digest, (engine.pool,))
-            and not any(engine.cannot_load(ref))
-        ]
-
-    def _pin(self, link: EngineLink, wanted: Sequence[AdapterRef]) -> None:
-        credential = link.credential.id
-        link.post(wire.Pins([self._dispatches.ticketed(ref, credential) for ref in wanted]))
+    def _pin(self, link: EngineLink) -> None:
+        wanted, credential = self._pins.of(link.engine), link.credential.id
+        if wanted is not None:
+            link.post(wire.Pins([self._dispatches.ticketed(ref, credential) for ref in wanted]))
 
     def heard_stats(self, source: EngineLink, frame: wire.Stats) -> None:
         """An engine said how it is, and whom it served: the others on its base model hear that."""
@@ -381,51 +357,12 @@ class Hub:
         log.info("unknown_frame", engine=link.engine.id, frame=frame.name[:SHOWN_TAG])
 
     def bill(self, link: EngineLink, journal: str, entries: Sequence[LedgerEntry]) -> None:
-        """Requests ended, by an engine's journal: write the ledger, then tell the engine so. What
-        no gateway dispatched to it is quarantined.
+        """Requests ended, by an engine's journal.
 
         Raises:
             ProtocolViolation: no journal has this name, or it is more than a report holds.
         """
-        if JOURNAL.fullmatch(journal) is None:
-            raise ProtocolViolation("this is not the name of a journal")
-        if len(entries) > MAX_ENTRIES:
-            raise ProtocolViolation(f"a report has {MAX_ENTRIES} entries at most")
-
-        def written(attempts: Sequence[tuple[str, int]]) -> None:
-            link.post(wire.UsageAck([], list(attempts)))
-
-        sound, suspects = self._sorted(link, entries)
-        for entry in sound:
-            self._requests.reported(entry)
-        if sound:
-            self._recorder.record(link.engine.id, journal, sound, written)
-        if suspects:
-            source = Source(link.engine.id, link.credential.id, journal)
-            self._recorder.quarantine(source, suspects, written)
-
-    def _sorted(
-        self, link: EngineLink, entries: Sequence[LedgerEntry]
-    ) -> tuple[list[LedgerEntry], list[tuple[LedgerEntry, Mismatch]]]:
-        """What is to be billed, and what is not, with why."""
-        sound: list[LedgerEntry] = []
-        suspects: list[tuple[LedgerEntry, Mismatch]] = []
-        for entry in entries:
-            mismatch = self._dispatches.mismatch(entry, link.credential.id)
-            if mismatch is None:
-                sound.append(entry)
-            else:
-                suspects.append((entry, mismatch))
-        if suspects:
-            self.quarantined += len(suspects)
-            log.error(
-                "usage_quarantined",
-                engine=link.engine.id,
-                credential=link.credential.name,
-                entries=len(suspects),
-                reasons=sorted({mismatch for _, mismatch in suspects}),
-            )
-        return sound, suspects
+        self.intake.take(link, journal, entries)
 
     def unload(self, digest: str) -> None:
         """Every engine forgets this adapter as soon as nothing uses it."""
@@ -470,37 +407,7 @@ class Hub:
 
     def snapshot(self) -> list[dict[str, Any]]:
         """The connected engines, for display. From any thread."""
-        return [
-            {
-                "id": link.engine.id,
-                "credential": link.credential.name,
-                "kind": link.engine.info.engine,
-                "base_model": link.engine.info.name,
-                "revision": link.engine.info.revision,
-                "pool_revision": link.engine.pool,
-                "engine_version": link.engine.info.engine_version,
-                "operations": list(link.engine.info.operations),
-                "parsers": dict(link.engine.info.parsers),
-                "max_model_len": link.engine.info.max_model_len,
-                "max_loras": link.engine.info.max_loras,
-                "max_lora_rank": link.engine.info.max_lora_rank,
-                "kv_tokens": link.engine.info.kv_tokens,
-                "connected_at": link.connected_at.isoformat(),
-                "draining": link.engine.draining,
-                "running": link.engine.stats.running,
-                "waiting": link.engine.stats.waiting,
-                "queued": link.engine.stats.queued,
-                "kv_usage": link.engine.stats.kv_usage,
-                "resident_adapters": list(link.engine.resident),
-                "prompt_tokens": link.engine.stats.prompt_tokens,
-                "cached_tokens": link.engine.stats.cached_tokens,
-                "completion_tokens": link.engine.stats.completion_tokens,
-                "failures": link.engine.stats.failures,
-                "last_failure": link.engine.stats.last_failure,
-                "refused_suspects": link.engine.stats.refused_suspects,
-            }
-            for link in list(self._links.values())
-        ]
+        return [link.described() for link in list(self._links.values())]
 
     # --- requests --------------------------------------------------------------------------------
 

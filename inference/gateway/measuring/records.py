@@ -17,9 +17,9 @@ import msgspec
 import structlog
 
 from inference.errors import InferenceError, InvalidApiKey
-from inference.gateway.fleet.stream import Stream
 from inference.gateway.measuring.measures import COMPLETED, Measures, code_of, outcome_of
 from inference.gateway.measuring.outcomes import MINUTE_S, Ended, Group, Outcomes, Refusal
+from inference.gateway.requests.stream import Stream
 from inference.grants import Grant
 from inference.link.wire import Done, Usage
 from inference.operations.call import Call

@@ -93,10 +93,12 @@ class Warmth:
             self._forget(oldest)
 
     def _add(self, told: bytes) -> None:
+        known, guessed = self.known, self._guessed
         for hash in numbers_of(told[:MAX_HEARD_BYTES]):
-            self._forget(hash)
-            if len(self.known) - len(self._guessed) < MAX_TOLD:
-                self.known.add(hash)
+            if hash in guessed:
+                self._forget(hash)
+            if len(known) - len(guessed) < MAX_TOLD:
+                known.add(hash)
 
     def _forget(self, hash: int) -> None:
         self.known.discard(hash)

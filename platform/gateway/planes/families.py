@@ -22,9 +22,9 @@ from prometheus_client.core import (
 
 from inference.gateway.fleet.demand import FIGURES
 from inference.gateway.fleet.hub import Hub
-from inference.gateway.fleet.journey import Outcome, Why
 from inference.gateway.measuring.histogram import Example, Histogram
 from inference.gateway.measuring.measures import OF_ENGINES, Measures
+from inference.gateway.requests.journey import Outcome, Why
 from inference.gateway.routing.engine_state import EngineState
 from tenants.billing.drift import Drift
 from tenants.billing.ledger import Ledger
@@ -208,7 +208,7 @@ def hub(hub: Hub) -> Families:
     yield CounterMetricFamily(
         "lorikeet_ledger_quarantined",
         "Ended requests that engines reported and no gateway dispatched to them.",
-        value=hub.quarantined,
+        value=hub.intake.quarantined,
     )
     yield CounterMetricFamily(
         "lorikeet_outcomes_dropped",

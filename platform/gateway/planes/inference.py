@@ -47,7 +47,6 @@ from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet import history
 from inference.gateway.fleet.demand import FleetDemand
 from inference.gateway.fleet.dispatches import Dispatches
-from inference.gateway.fleet.held import Holding
 from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
@@ -55,6 +54,7 @@ from inference.gateway.http import OpenAIServer
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Refusal
+from inference.gateway.requests.held import Holding
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.link.wire import ModelInfo
 from inference.supervision import supervised

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.http import QueryDict
-from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.exceptions import ValidationError
 from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from inference.gateway.measuring.sums import BUCKETS, percentile_s
-from tenants.api.endpoints.usage import groups, moment, shown
+from inference.gateway.measuring.sums import BUCKETS as TIMES
+from inference.gateway.measuring.sums import percentile_s
 from tenants.api.filters import MetricsFilter
 from tenants.api.history_serializers import MetricsLineSerializer
+from tenants.api.periods import DAY, HOUR, MINUTE, Bucket, Question, shown
 from tenants.api.permissions import TenantView
 from tenants.billing.money import amount
 from tenants.models import AdapterVersion, RequestHour, RequestMinute, TotalHour, TotalMinute
-from tenants.models.outcomes import BY_OUTCOME, EPOCH
+from tenants.models.outcomes import BY_OUTCOME
 from tenants.permissions import Permission
 
-MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 COUNTS = ("requests", *BY_OUTCOME, "prompt_tokens", "cached_tokens", "output_tokens")
 DETAILS = {"key", "adapter", "version", "base_model"}
 """Groups and filters that totals know nothing of."""
@@ -44,27 +40,19 @@ GROUPS: Mapping[str, Sequence[str]] = {
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """A length of time to sum over: what is asked for if nothing is said, and at most."""
-
-    step: timedelta | None
-    usual: timedelta
-    longest: timedelta
-
-
-STEPS: Mapping[str, Bucket] = {
-    "minute": Bucket(MINUTE, HOUR, DAY),
-    "hour": Bucket(HOUR, DAY, 31 * DAY),
-    "day": Bucket(DAY, 30 * DAY, 366 * DAY),
-    "all": Bucket(None, DAY, 366 * DAY),
+BUCKETS = {
+    "minute": Bucket(DAY, HOUR, MINUTE),
+    "hour": Bucket(31 * DAY, DAY),
+    "day": Bucket(366 * DAY, 30 * DAY),
+    "all": Bucket(366 * DAY, DAY),
 }
+STEPS = {"minute": MINUTE, "hour": HOUR, "day": DAY, "all": None}
 
 PARAMETERS = [
     OpenApiParameter(
         "bucket",
         str,
-        enum=list(STEPS),
+        enum=list(BUCKETS),
         default="hour",
         description="In UTC; `all` is one sum. Minutes are known of two days.",
     ),
@@ -79,57 +67,6 @@ PARAMETERS = [
     ),
     OpenApiParameter("end", datetime, description="The same, not part of it; default: now."),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked for: figures over `start` to `end`, in buckets and groups."""
-
-    bucket: str
-    by: Sequence[str]
-    start: datetime
-    end: datetime
-
-    @classmethod
-    def read(cls, params: QueryDict) -> Question:
-        """The question in a query string.
-
-        Raises:
-            ValidationError: a parameter is not as it has to be; it says which and how.
-        """
-        name = params.get("bucket", "hour")
-        if name not in STEPS:
-            raise ValidationError({"bucket": f"{name[:64]!r} is not one of {', '.join(STEPS)}."})
-        bucket, unit = STEPS[name], MINUTE if name == "minute" else HOUR
-        end = _whole(params, "end", unit) or _next(timezone.now(), unit)
-        start = _whole(params, "start", unit) or end - bucket.usual
-        if start >= end:
-            raise ValidationError({"end": f"{shown(end)} is not after the start, {shown(start)}."})
-        if end - start > bucket.longest:
-            raise ValidationError(
-                {
-                    "start": f"From {shown(start)} to {shown(end)} it is more than "
-                    f"{bucket.longest.days} days, which the bucket `{name}` takes at most."
-                }
-            )
-        return cls(name, groups(params, GROUPS), start, end)
-
-    @property
-    def columns(self) -> list[str]:
-        found = [column for group in self.by for column in GROUPS[group]]
-        return list(dict.fromkeys(found))
-
-
-def _next(now: datetime, unit: timedelta) -> datetime:
-    return EPOCH + ((now - EPOCH) // unit + 1) * unit
-
-
-def _whole(params: Mapping[str, str], name: str, unit: timedelta) -> datetime | None:
-    at = moment(params, name)
-    if at is not None and (at - EPOCH) % unit:
-        of = "minute" if unit == MINUTE else "hour"
-        raise ValidationError({name: f"{params[name][:64]} is not a whole {of}."})
-    return at
 
 
 class Metrics(TenantView, GenericAPIView[Any]):
@@ -150,9 +87,9 @@ class Metrics(TenantView, GenericAPIView[Any]):
     def get(self, request: Request) -> Response:
         """Requests by outcome, refusals included, tokens and times, as gateways saw them. A gateway
         that is killed takes the last seconds with it; bills are at `/api/v1/costs`."""
-        asked = Question.read(request.query_params)
+        asked = Question.read(request.query_params, BUCKETS, "hour", GROUPS)
         found: Any = self.filter_queryset(self._figures(asked, request))
-        step = STEPS[asked.bucket].step
+        step = STEPS[asked.bucket]
         by = [*(["start"] if step else []), *asked.columns]
         page = self.paginate_queryset(found.between(asked.start, asked.end).figures(*by, step=step))
         assert page is not None
@@ -182,7 +119,7 @@ class Metrics(TenantView, GenericAPIView[Any]):
         self, asked: Question, row: Row, names: Mapping[int, str], numbers: Mapping[int, int]
     ) -> Row:
         first_tokens, totals = (
-            [row[f"{name}{at}"] for at in range(BUCKETS)] for name in ("first_tokens", "totals")
+            [row[f"{name}{at}"] for at in range(TIMES)] for name in ("first_tokens", "totals")
         )
         line: Row = {"start": shown(row.get("start", asked.start))}
         line |= {name: row[name] or None for name in asked.columns}

@@ -12,8 +12,8 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from tenants.api.endpoints.usage import moment, shown
 from tenants.api.history_serializers import RequestSerializer, RequestsSerializer
+from tenants.api.periods import moment, shown
 from tenants.api.permissions import TenantView
 from tenants.listing import OUTCOMES, Filter, Where, Window, mark_of
 from tenants.models.listed import Mark

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
 from django.conf import settings
 from django.db import models
-from django.http import QueryDict, StreamingHttpResponse
-from django.utils import timezone
-from django.utils.dateparse import parse_datetime
+from django.http import StreamingHttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
-from rest_framework.exceptions import ValidationError
 from rest_framework.generics import GenericAPIView
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from tenants.api.filters import UsageFilter
-from tenants.api.openai.views import EARLIEST, LATEST
+from tenants.api.periods import Bucket, Question, shown
 from tenants.api.permissions import TenantView
 from tenants.api.serializers import CostLineSerializer, UsageLineSerializer
 from tenants.api.tables import CHUNK_ROWS, CSV, CsvRenderer, download
@@ -30,13 +26,10 @@ from tenants.models import UsageSum, User
 from tenants.models.usage import TOKENS, UsageSumQuerySet
 from tenants.permissions import Permission
 
-LONGEST = {
-    "hour": timedelta(days=92),
-    "day": timedelta(days=1100),
-    "month": timedelta(days=3660),
-    "all": timedelta(days=3660),
+BUCKETS = {
+    name: Bucket(timedelta(days=longest), timedelta(days=30), since_midnight=True)
+    for name, longest in {"hour": 92, "day": 1100, "month": 3660, "all": 3660}.items()
 }
-"""The buckets of time, and how long a period can be cut into them."""
 GROUPS: Mapping[str, Sequence[str]] = {
     "key": ["key", "key_name"],
     "member": ["member"],
@@ -47,13 +40,12 @@ GROUPS: Mapping[str, Sequence[str]] = {
 """What sums can be grouped by, and the columns that each gives."""
 USAGE = ["requests", *TOKENS]
 COST = ["requests", "cost", "currency"]
-DEFAULT_PERIOD = timedelta(days=30)
 
 Row = dict[str, Any]
 
 PARAMETERS = [
     OpenApiParameter(
-        "bucket", str, enum=list(LONGEST), default="day", description="In UTC; `all` is one sum."
+        "bucket", str, enum=list(BUCKETS), default="day", description="In UTC; `all` is one sum."
     ),
     OpenApiParameter(
         "by", str, description=f"What else to sum by, with commas between: {', '.join(GROUPS)}."
@@ -65,107 +57,6 @@ PARAMETERS = [
         "end", datetime, description="A whole hour, which is not part of it; default: now."
     ),
 ]
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked for: sums over `start` to `end`, in buckets and groups."""
-
-    bucket: str
-    by: Sequence[str]
-    start: datetime
-    end: datetime
-
-    @classmethod
-    def read(cls, params: QueryDict) -> Question:
-        """The question in a query string.
-
-        Raises:
-            ValidationError: a parameter is not as it has to be; it says which and how.
-        """
-        bucket = params.get("bucket", "day")
-        if bucket not in LONGEST:
-            raise ValidationError(
-                {"bucket": f"{bucket[:64]!r} is not one of {', '.join(LONGEST)}."}
-            )
-        end = _hour(params, "end") or _next_hour(timezone.now())
-        start = _hour(params, "start") or (end - DEFAULT_PERIOD).replace(hour=0)
-        if start >= end:
-            raise ValidationError({"end": f"{shown(end)} is not after the start, {shown(start)}."})
-        if end - start > LONGEST[bucket]:
-            raise ValidationError(
-                {
-                    "start": f"From {shown(start)} to {shown(end)} it is {(end - start).days} "
-                    f"days; with the bucket `{bucket}` it can be {LONGEST[bucket].days}."
-                }
-            )
-        return cls(bucket, groups(params), start, end)
-
-    @property
-    def columns(self) -> list[str]:
-        return ["start", *(column for group in self.by for column in GROUPS[group])]
-
-    def answer(self, usage: UsageSumQuerySet) -> models.QuerySet[UsageSum, Row]:
-        """A row for each group; one if there are none, for it is all of one tenant."""
-        by = [*([] if self.bucket == "all" else [self.bucket]), *self.by]
-        return usage.sums(by or ["tenant"], self.start, self.end)
-
-
-def groups(params: Mapping[str, str], known: Collection[str] = GROUPS) -> list[str]:
-    """What `by` names.
-
-    Raises:
-        ValidationError: it names what is not known.
-    """
-    by = list(dict.fromkeys(filter(None, params.get("by", "").split(","))))
-    unknown = [group for group in by if group not in known]
-    if unknown:
-        raise ValidationError({"by": f"{unknown[0][:64]!r} is not one of {', '.join(known)}."})
-    return by
-
-
-def moment(params: Mapping[str, str], name: str) -> datetime | None:
-    """The time that a parameter names; without an offset it is UTC's.
-
-    Raises:
-        ValidationError: it is no time, or of another age.
-    """
-    text = params.get(name)
-    if not text:
-        return None
-    try:
-        given = parse_datetime(text)
-    except ValueError:
-        given = None
-    if given is None:
-        raise ValidationError({name: f"{text[:64]!r} is not a time such as 2026-05-01T12:00:00Z."})
-    if not EARLIEST.year <= given.year < LATEST.year:
-        raise ValidationError(
-            {name: f"{text[:64]} is not between {shown(EARLIEST)} and {shown(LATEST)}."}
-        )
-    return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
-
-
-def _hour(params: Mapping[str, str], name: str) -> datetime | None:
-    """The whole hour that a parameter names.
-
-    Raises:
-        ValidationError: it is no time, no whole hour, or of another age.
-    """
-    at = moment(params, name)
-    if at is not None and at != at.replace(minute=0, second=0, microsecond=0):
-        raise ValidationError(
-            {name: f"{params[name][:64]} is not a whole hour: sums are kept by the hour."}
-        )
-    return at
-
-
-def _next_hour(now: datetime) -> datetime:
-    return now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-
-
-def shown(at: datetime) -> str:
-    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 class Sums(TenantView, GenericAPIView[UsageSum]):
@@ -184,16 +75,18 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
         return self.caller.usage()
 
     def answer(self, request: Request) -> Response | StreamingHttpResponse:
-        asked = Question.read(request.query_params)
+        asked = Question.read(request.query_params, BUCKETS, "day", GROUPS)
         usage = self.filter_queryset(self.get_queryset())
         assert isinstance(usage, UsageSumQuerySet)
-        rows = asked.answer(usage)
+        by = [*([] if asked.bucket == "all" else [asked.bucket]), *asked.by]
+        # One row without any groups, for all of it is of one tenant.
+        rows = usage.sums(by or ["tenant"], asked.start, asked.end)
         assert request.accepted_renderer is not None
         if request.accepted_renderer.format == CsvRenderer.format:
             return self._download(asked, rows)
         page = self.paginate_queryset(rows)
         assert page is not None
-        columns = [*asked.columns, *self.figures]
+        columns = ["start", *asked.columns, *self.figures]
         return self.get_paginated_response(
             [{name: row[name] for name in columns} for row in self._complete(asked, page)]
         )
@@ -201,7 +94,7 @@ class Sums(TenantView, GenericAPIView[UsageSum]):
     def _download(
         self, asked: Question, rows: models.QuerySet[UsageSum, Row]
     ) -> StreamingHttpResponse:
-        columns = [*asked.columns, *self.figures]
+        columns = ["start", *asked.columns, *self.figures]
         period = f"{asked.start:%Y%m%dT%H}-{asked.end:%Y%m%dT%H}"
         return download(
             f"{self.name}-{self.caller.tenant}-{period}.csv",

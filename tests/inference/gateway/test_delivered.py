@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference.gateway.fleet import delivered as module
-from inference.gateway.fleet.delivered import Delivered
 from inference.gateway.fleet.dispatches import Bounds
+from inference.gateway.requests import delivered as module
+from inference.gateway.requests.delivered import Delivered
 from inference.link.wire import Delta, Resume, Usage
 
 pytestmark = pytest.mark.pure

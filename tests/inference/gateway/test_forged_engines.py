@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from inference.errors import EngineLost, NoEngine
-from inference.gateway.fleet.hub import MAX_ENTRIES
-from inference.gateway.fleet.order import Order
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.fleet.intake import MAX_ENTRIES
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.stream import Stream
 from inference.grants import Ask, EngineCredential, Reservation, Target
 from inference.link import wire
 from inference.link.wire import Done, LedgerEntry, Usage, UsageAck, UsageReport
@@ -82,7 +82,7 @@ async def test_what_was_dispatched_is_billed_and_nothing_else_of_the_same_report
     assert list(billed) == [good]
     ((source, suspect, reason),) = bench.ledger.quarantined
     assert (source.engine_id, source.credential, source.journal) == ("engine-1", 7, "journal-1")
-    assert (suspect, reason, bench.hub.quarantined) == (bad, "not_dispatched", 1)
+    assert (suspect, reason, bench.hub.intake.quarantined) == (bad, "not_dispatched", 1)
     assert await engine.hear() == UsageAck([], [("r2", 1)]), "it is kept, so the engine forgets it"
     written([("r1", 1)])
     assert await engine.hear() == UsageAck([], [("r1", 1)])

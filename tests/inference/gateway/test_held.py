@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.errors import NoEngine
-from inference.gateway.fleet.held import Held, Holding, Request
+from inference.gateway.requests.held import Held, Holding, Request
 
 pytestmark = pytest.mark.pure
 

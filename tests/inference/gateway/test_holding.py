@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from inference.errors import ApiKeyRevoked, NoEngine
-from inference.gateway.fleet import engine_link, placing
-from inference.gateway.fleet.held import Holding
+from inference.gateway.fleet import engine_link
+from inference.gateway.requests import placing
+from inference.gateway.requests.held import Holding
 from inference.link import wire
 from inference.link.wire import Delta, Done, EngineStats, Usage, Wait
 from tests.inference.played import Bench, benched

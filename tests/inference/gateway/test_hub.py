@@ -21,9 +21,9 @@ from inference.errors import (
 )
 from inference.gateway.fleet import engine_link, hub
 from inference.gateway.fleet.engine_link import SILENT_S
-from inference.gateway.fleet.order import Order
-from inference.gateway.fleet.placing import choose_link
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.placing import choose_link
+from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
 from inference.grants import Ask, Price, Reservation
 from inference.link import wire

@@ -19,10 +19,10 @@ from inference.errors import (
     Overloaded,
     RequestQuarantined,
 )
-from inference.gateway.fleet import placing, settling, unplaced
-from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.journey import Outcome, Why
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.requests import placing, settling, unplaced
+from inference.gateway.requests.held import Holding
+from inference.gateway.requests.journey import Outcome, Why
+from inference.gateway.requests.stream import Stream
 from inference.link import versions, wire
 from inference.link.wire import Delta, Done, Fault, Resume, Usage, UsageReport, Wait
 from tests.inference.played import Bench, Played, benched, entry

@@ -17,9 +17,9 @@ from inference.errors import (
     Overloaded,
     RequestQuarantined,
 )
-from inference.gateway.fleet import unplaced
-from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.requests import unplaced
+from inference.gateway.requests.held import Holding
+from inference.gateway.requests.stream import Stream
 from inference.link import wire
 from inference.link.wire import Delta, Done, Fault, Usage
 from tests.inference.played import Bench, Played, benched

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
-from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.journey import Outcome, Why
+from inference.gateway.requests.held import Holding
+from inference.gateway.requests.journey import Outcome, Why
 from tests.inference.operations.bodies import messages
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, until
 from tests.inference.samples import MOVABLE

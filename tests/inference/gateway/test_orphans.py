@@ -12,9 +12,9 @@ import pytest
 
 from inference.errors import EngineLost, Overloaded, Unavailable
 from inference.gateway.fleet import orphans as module
-from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.order import Order
-from inference.gateway.fleet.stream import Gone, Stream
+from inference.gateway.requests.held import Holding
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.stream import Gone, Stream
 from inference.grants import EngineCredential, Reservation
 from inference.link import wire
 from inference.link.wire import Account, Cancel, Delta, Done, Orphan, Usage

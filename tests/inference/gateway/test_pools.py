@@ -12,7 +12,7 @@ import pytest
 
 from inference.errors import ApiKeyRevoked, NoEngine
 from inference.gateway.dispatcher import with_defaults
-from inference.gateway.fleet.held import Holding
+from inference.gateway.requests.held import Holding
 from inference.gateway.routing.choice import tier_of
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.pools import PARTS, Pool, Rollout, draw

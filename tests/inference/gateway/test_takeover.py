@@ -16,7 +16,7 @@ import pytest
 from inference.agent import keeping
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.errors import EngineLost
-from inference.gateway.fleet.held import Holding
+from inference.gateway.requests.held import Holding
 from inference.link.wire import LedgerEntry
 from tests.inference.answers import CLAIM_S, MemoryAnswers
 from tests.inference.operations.bodies import messages

@@ -19,7 +19,6 @@ from inference.errors import (
     NoEngine,
     RateLimitExceeded,
 )
-from inference.gateway.fleet.held import Holding
 from inference.gateway.measuring.busiest import MAX_SEEN, PERIOD_S, Busiest
 from inference.gateway.measuring.histogram import Example, Histogram
 from inference.gateway.measuring.measures import (
@@ -32,6 +31,7 @@ from inference.gateway.measuring.measures import (
     code_of,
     outcome_of,
 )
+from inference.gateway.requests.held import Holding
 from inference.link import wire
 from inference.link.wire import Delta, Done, Fault, Usage
 from inference.tracing import Tracer

@@ -60,6 +60,7 @@ def test_figures_come_by_the_hour(owner: Api, key: ApiKey) -> None:
     }  # fmt: skip
     assert (second["start"], second["requests"]) == ("2026-05-01T14:00:00Z", 1)
     assert second["ttft_p95_s"] is None and second["output_tokens_per_s"] is None
+    assert [line["requests"] for line in lines(owner, bucket="all")] == [6]
 
 
 def test_and_in_groups(owner: Api, tenant: Tenant, key: ApiKey) -> None:

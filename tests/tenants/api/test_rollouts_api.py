@@ -145,7 +145,7 @@ def test_defaults_of_a_base_model(operator: Api) -> None:
     assert operator("PATCH", "base-models/base", {"serves_new": True}).json()["serves_new"]
     stored = BaseModel.objects.get()
     assert stored.defaults == {"temperature": 0.2}, "what was not named stays"
-    wrongs: list[Any] = [{"temperature": 3}, {"colour": 1}, {"max_tokens": 0}, []]
+    wrongs: list[Any] = [{"temperature": 3}, {"colour": 1}, {"max_tokens": 0}, [], {"top_p": False}]
     for wrong in wrongs:
         refused = operator("PATCH", "base-models/base", {"defaults": wrong})
         assert refused.status_code == 400, wrong

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from inference.errors import InferenceError, RateLimitExceeded, Unavailable
-from inference.gateway.fleet.delivered import Delivered
-from inference.gateway.fleet.leg import Leg
-from inference.gateway.fleet.order import Order
 from inference.gateway.measuring.measures import OnEngine
+from inference.gateway.requests.delivered import Delivered
+from inference.gateway.requests.leg import Leg
+from inference.gateway.requests.order import Order
 from inference.grants import Limiter
 from inference.link.wire import GONE, LEFT, Cancel, Delta, Done, Fault, Usage, Wait
 from inference.operations.estimate import EXTENSION_TOKENS
 
 if TYPE_CHECKING:
     from inference.gateway.fleet.engine_link import EngineLink
-    from inference.gateway.fleet.journey import Journey
+    from inference.gateway.requests.journey import Journey
 
 LOW_TOKENS = 128
 """It asks when less than that is left: seconds of generating, against a round trip to Redis."""

@@ -19,12 +19,12 @@ from contextlib import suppress
 from inference.errors import GenerationTimeout, InferenceError, NoEngine, Overloaded
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.journey import MAX_MOVES, Outcome, Why
-from inference.gateway.fleet.leg import Leg, LegOwner
-from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.orphans import Found
-from inference.gateway.fleet.shares import Shares
-from inference.gateway.fleet.stream import Stream
+from inference.gateway.requests.journey import MAX_MOVES, Outcome, Why
+from inference.gateway.requests.leg import Leg, LegOwner
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.shares import Shares
+from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.choice import choose, tier_of
 from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.pools import Pool

@@ -18,13 +18,13 @@ from collections.abc import Callable, Hashable, Mapping
 
 from inference.errors import InferenceError, NoEngine, RequestQuarantined
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.held import Held, Holding, Request
-from inference.gateway.fleet.journey import RETURNS_S, Journey, Outcome, Why
-from inference.gateway.fleet.leg import Leg
-from inference.gateway.fleet.order import Order
-from inference.gateway.fleet.placing import Moves, Placing
-from inference.gateway.fleet.stream import Stream
 from inference.gateway.measuring.measures import Measures
+from inference.gateway.requests.held import Held, Holding, Request
+from inference.gateway.requests.journey import RETURNS_S, Journey, Outcome, Why
+from inference.gateway.requests.leg import Leg
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.placing import Moves, Placing
+from inference.gateway.requests.stream import Stream
 from inference.link.wire import Done, Wait
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from inference.errors import EngineLost, InferenceError, Overloaded
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.leg import Leg
+from inference.gateway.requests.leg import Leg
 from inference.link.wire import MOVED, Done, Fault
 
 MAX_MOVES = 2

@@ -22,7 +22,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from inference.errors import NoEngine
-from inference.gateway.fleet.shares import Shares
+from inference.gateway.requests.shares import Shares
 from inference.link.wire import BATCH
 from inference.scheduler.aging import Aging
 from inference.scheduler.lazy_heap import LazyHeap, Rank

@@ -14,7 +14,7 @@ from inference.tracing import Attributes, Span
 
 if TYPE_CHECKING:
     from inference.gateway.fleet.engine_link import EngineLink
-    from inference.gateway.fleet.stream import Stream
+    from inference.gateway.requests.stream import Stream
 
 
 class LegOwner(Protocol):

@@ -23,22 +23,22 @@ from dataclasses import replace
 import structlog
 
 from inference.errors import InferenceError, NoEngine, Overloaded, Unavailable
-from inference.gateway.fleet import placing
 from inference.gateway.fleet.demand import Refusals
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
-from inference.gateway.fleet.held import Holding
-from inference.gateway.fleet.journey import Why, last_word, lost, may_leave, why_elsewhere
-from inference.gateway.fleet.leg import Leg
-from inference.gateway.fleet.order import Order
 from inference.gateway.fleet.orphans import Found
-from inference.gateway.fleet.placing import Moves, Placing
-from inference.gateway.fleet.settling import Settling
-from inference.gateway.fleet.stream import Stream
-from inference.gateway.fleet.unplaced import Unplaced
 from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Measures
 from inference.gateway.measuring.traffic import Counted, failed
+from inference.gateway.requests import placing
+from inference.gateway.requests.held import Holding
+from inference.gateway.requests.journey import Why, last_word, lost, may_leave, why_elsewhere
+from inference.gateway.requests.leg import Leg
+from inference.gateway.requests.order import Order
+from inference.gateway.requests.placing import Moves, Placing
+from inference.gateway.requests.settling import Settling
+from inference.gateway.requests.stream import Stream
+from inference.gateway.requests.unplaced import Unplaced
 from inference.gateway.routing.pools import Pool
 from inference.grants import Limiter, Target
 from inference.link.wire import GONE, LEFT, Done, LedgerEntry, first_attempt

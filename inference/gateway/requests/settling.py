@@ -10,8 +10,8 @@ import sys
 from collections import OrderedDict
 from collections.abc import Container
 
-from inference.gateway.fleet.stream import Stream
 from inference.gateway.measuring.measures import Ended, Measures
+from inference.gateway.requests.stream import Stream
 from inference.grants import Limiter
 from inference.link.wire import GONE, Done, LedgerEntry
 

@@ -1,0 +1,1 @@
+"""Requests from their submission until their figures are final: placed, held, moved, streamed."""

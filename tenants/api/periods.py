@@ -1,0 +1,127 @@
+"""What a question for figures says in its query: bucket of time, groups, from when to when."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from rest_framework.exceptions import ValidationError
+
+from tenants.api.openai.views import EARLIEST, LATEST
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """What figures are summed over: how long a period can be cut into such, how long it is if
+    nothing is said, and the unit of which its start and end are whole ones."""
+
+    longest: timedelta
+    usual: timedelta
+    unit: timedelta = HOUR
+    since_midnight: bool = False
+    """Whether the usual period begins with a whole day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked for: figures over `start` to `end`, in buckets and groups."""
+
+    bucket: str
+    by: list[str]
+    columns: list[str]
+    """Those that the groups give."""
+    start: datetime
+    end: datetime
+
+    @classmethod
+    def read(
+        cls,
+        params: Mapping[str, str],
+        buckets: Mapping[str, Bucket],
+        usual: str,
+        groups: Mapping[str, Sequence[str]],
+    ) -> Question:
+        """The question in a query string; `usual` is the bucket if it names none. Groups come
+        with the columns that each gives.
+
+        Raises:
+            ValidationError: a parameter is not as it has to be; it says which and how.
+        """
+        name = params.get("bucket", usual)
+        if name not in buckets:
+            raise ValidationError({"bucket": f"{name[:64]!r} is not one of {', '.join(buckets)}."})
+        bucket = buckets[name]
+        end = (
+            _whole(params, "end", bucket.unit) or _floor(timezone.now(), bucket.unit) + bucket.unit
+        )
+        start = _whole(params, "start", bucket.unit)
+        if start is None:
+            start = end - bucket.usual
+            start = _floor(start, DAY) if bucket.since_midnight else start
+        if start >= end:
+            raise ValidationError({"end": f"{shown(end)} is not after the start, {shown(start)}."})
+        if end - start > bucket.longest:
+            raise ValidationError(
+                {
+                    "start": f"From {shown(start)} to {shown(end)} it is {_days(end - start)} "
+                    f"days; with the bucket `{name}` it can be {_days(bucket.longest)}."
+                }
+            )
+        by = _groups(params, groups)
+        columns = dict.fromkeys(column for group in by for column in groups[group])
+        return cls(name, by, list(columns), start, end)
+
+
+def moment(params: Mapping[str, str], name: str) -> datetime | None:
+    """The time that a parameter names; without an offset it is UTC's.
+
+    Raises:
+        ValidationError: it is no time, or of another age.
+    """
+    text = params.get(name)
+    if not text:
+        return None
+    try:
+        given = parse_datetime(text)
+    except ValueError:
+        given = None
+    if given is None:
+        raise ValidationError({name: f"{text[:64]!r} is not a time such as 2026-05-01T12:00:00Z."})
+    if not EARLIEST.year <= given.year < LATEST.year:
+        raise ValidationError(
+            {name: f"{text[:64]} is not between {shown(EARLIEST)} and {shown(LATEST)}."}
+        )
+    return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+def shown(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _groups(params: Mapping[str, str], known: Collection[str]) -> list[str]:
+    by = list(dict.fromkeys(filter(None, params.get("by", "").split(","))))
+    unknown = [group for group in by if group not in known]
+    if unknown:
+        raise ValidationError({"by": f"{unknown[0][:64]!r} is not one of {', '.join(known)}."})
+    return by
+
+
+def _whole(params: Mapping[str, str], name: str, unit: timedelta) -> datetime | None:
+    at = moment(params, name)
+    if at is not None and at != _floor(at, unit):
+        of = "minute" if unit == MINUTE else "hour"
+        raise ValidationError({name: f"{params[name][:64]} is not a whole {of}."})
+    return at
+
+
+def _floor(at: datetime, unit: timedelta) -> datetime:
+    return at - (at - EARLIEST) % unit
+
+
+def _days(period: timedelta) -> str:
+    return f"{period / DAY:.4g}"
