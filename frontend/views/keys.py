@@ -169,7 +169,7 @@ def revoke(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @require_POST
 @tenant_page(Permission.EDIT_OWN_KEYS)
 def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Create a key like this one; the old one expires after the overlap."""
+    """Create key like this one; the old one expires after the overlap."""
     old = _mine(caller, pk)
     overlap = request.POST.get("overlap", "1")
     days = int(overlap) if overlap in OVERLAPS else 1

@@ -209,7 +209,7 @@ def _steps(found: Any) -> list[Step]:
             found.has_key,
             "Programs show it to call your models. Its text is shown once.",
             "keys",
-            "Create a key",
+            "Create key",
             Permission.EDIT_OWN_KEYS,
         ),
         Step(

@@ -142,6 +142,17 @@ for (const dialog of document.querySelectorAll("dialog[open]")) {
   dialog.close();
   show(dialog);
 }
+// A dialog that an address names, as those of the palette's actions do.
+function openNamed() {
+  const name = location.hash.slice(1);
+  if (!name) return;
+  const [opener, dialog] = [document.querySelector(`[data-opens="${CSS.escape(name)}"]`), document.getElementById(name)];
+  if (!opener || !(dialog instanceof HTMLDialogElement) || document.querySelector("dialog[open]")) return;
+  show(dialog);
+  history.replaceState(history.state, "", location.pathname + location.search); // a reload opens none
+}
+addEventListener("hashchange", openNamed);
+openNamed();
 // On a page: at what is to be corrected, else at what is shown this once; at the entrance, at the
 // first field that is still to be filled.
 function place() {
