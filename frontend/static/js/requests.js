@@ -112,8 +112,8 @@ addEventListener("popstate", (event) => {
 form?.addEventListener("htmx:configRequest", ({ detail }) => {
   for (const [name, value] of [...detail.formData]) if (!value) detail.formData.delete(name);
 });
-form?.addEventListener("htmx:afterSettle", () => {
-  list = here();
+document.addEventListener("htmx:afterSettle", () => {
+  history.replaceState(null, "", list = here()); // else htmx would load the page anew on the way back
   if (drawer.open) mark(currentLink()?.closest("tr"));
   followTail();
 });
