@@ -598,7 +598,7 @@ def test_the_list_says_what_each_adapter_met(tenant: Tenant, admin: Client) -> N
     for one in (busy, past, idle):
         one.promote(make_version(one))
     live = busy.versions.get()
-    told = {"adapter": "busy", "version": live}
+    told: Any = {"adapter": "busy", "version": live}
     met(key, now, requests=30, bucket=4, **told)
     met(key, now - timedelta(hours=2), requests=9, bucket=4, **told)
     met(key, now, "failed", 1, code="engine_lost", **told)
@@ -635,7 +635,7 @@ def test_a_version_is_shown_beside_the_one_before(tenant: Tenant, admin: Client)
         page.content.decode()
     )
     assert admin.get(url(tenant, "support", "versions", "1")).context["comparison"] == []
-    rows = admin.get(url(tenant, "support")).context["versions"]
+    rows = admin.get(url(tenant, "support", "")).context["versions"]
     assert [(row.version, row.traffic.requests) for row in rows] == [
         (second, 100), (rejected, 0), (first, 100)
     ]  # fmt: skip

@@ -204,7 +204,7 @@ def test_a_limit_that_refuses_leads_to_what_it_refused(tenant: Tenant, admin: Cl
     key, other = make_key(tenant)[0], make_key(tenant)[0]
     now = timezone.now()
     for one, scope, count in ((key, "key", 3), (key, "tenant", 5), (other, "key", 7)):
-        limit = {"limit_kind": "requests_per_minute", "limit_scope": scope}
+        limit: Any = {"limit_kind": "requests_per_minute", "limit_scope": scope}
         met(one, now, "refused", count, code="rate_limit_exceeded", **limit)
     refused = refuse(key, now, limit_scope="key")
     refuse(other, now)

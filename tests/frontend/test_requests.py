@@ -258,14 +258,15 @@ def test_a_search_finds_keys_by_their_names_and_refusals_by_what_they_say(
     bought, limited = spend(web, ago(1)), refuse(web, ago(2), message="Too many: 60 per minute.")
     spend(key, ago(3)), spend(foreign, ago(4))
     wrong = refuse(key, ago(5), code="model_not_found", message="There is no model nobody@7.")
-    for words, found in {
+    searches: dict[str, list[Any]] = {
         "web sh": [bought, limited],
         f"lk_{web.prefix}": [bought, limited],
         "60 per": [limited],
         "model_not_found": [wrong],
         "NOBODY@7": [wrong],
         f"req_{wrong.id[:-1]}": [limited, wrong],
-    }.items():
+    }
+    for words, found in searches.items():
         expected = [one.id for one in found]
         assert listed(admin, at(tenant), q=words) == expected, words
     client = client_of(tenant, "developer")
@@ -564,13 +565,13 @@ def test_the_csv_has_what_the_filter_lets_through(
     spend(make_key(make_tenant())[0], ago())
 
     def lines(client: Client, **query: Any) -> list[dict[str, str]]:
-        answer = client.get(at(tenant, "csv"), query)
+        answer: Any = client.get(at(tenant, "csv"), query)
         assert answer.status_code == 200
         text = b"".join(async_to_sync(collected)(answer.streaming_content)).decode()
         return list(csv.DictReader(text.splitlines()))
 
     found = lines(admin)
-    assert [row["id"] for row in found] == [f"req_{one.id}" for one in [*made, refused]]
+    assert [row["id"] for row in found] == [f"req_{one.pk}" for one in [*made, refused]]
     assert (found[0]["key"], found[0]["status"], found[0]["cost"]) == (
         key.name,
         "200",

@@ -102,7 +102,9 @@ def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[i
 
 
 def _sums(figures: Any, *by: str) -> Iterable[Mapping[str, Any]]:
-    sums = {f"first{at}": Coalesce(Sum(f"first_tokens__{at}"), 0) for at in range(BUCKETS)}
+    sums: dict[str, Any] = {
+        f"first{at}": Coalesce(Sum(f"first_tokens__{at}"), 0) for at in range(BUCKETS)
+    }
     sums["failed"] = Sum("requests", filter=Q(outcome="failed"), default=0)
     sums |= {"cost": Sum("cost", default=0), "requests": Sum("requests", default=0)}
     found: Iterable[Mapping[str, Any]] = figures.order_by().values(*by).annotate(**sums)

@@ -112,12 +112,18 @@ def comparison(version: AdapterVersion, before: AdapterVersion | None) -> list[C
     shares, p50s, p95s = (
         (getattr(one, name), getattr(other, name)) for name in ("failed_share", "p50_s", "p95_s")
     )
+    counts, wrong = (one.requests, other.requests), (one.errors, other.errors)
     return [
-        Compared("Requests", number_of(one.requests), number_of(other.requests), "", ""),
-        Compared("Errors", one.errors, other.errors, points(*shares), tone(*shares, least=0.0005)),
-        Compared("TTFT p50", *map(duration, p50s), later(*p50s), tone(*p50s, least=0.001)),
-        Compared("TTFT p95", *map(duration, p95s), later(*p95s), tone(*p95s, least=0.001)),
+        Compared("Requests", number_of(counts[0]), number_of(counts[1]), "", ""),
+        Compared("Errors", *wrong, points(*shares), tone(*shares, least=0.0005)),
+        _times("TTFT p50", *p50s),
+        _times("TTFT p95", *p95s),
     ]
+
+
+def _times(title: str, now: float | None, before: float | None) -> Compared:
+    change, look = later(now, before), tone(now, before, least=0.001)
+    return Compared(title, duration(now), duration(before), change, look)
 
 
 def _suffixes(version: AdapterVersion, aliases: list[str]) -> list[str]:

@@ -254,7 +254,9 @@ def rows_of(found: Found, tenant: Tenant | None = None, known: Iterable[ApiKey] 
         keys |= ApiKey.objects.in_bulk(unknown)
     versions = {event.version_id for event in found.events if event.version_id}
     named = AdapterVersion.objects.filter(pk__in=versions).values_list("pk", "number")
-    numbers = dict(named) if versions else {}
+    numbers: dict[int | None, int] = {}
+    if versions:
+        numbers.update(named)
     return [
         Row(
             one.event,
