@@ -51,6 +51,8 @@ STATES = {
     "shared": "ok",
     "in force": "ok",
     "answered": "ok",
+    "delivered": "ok",
+    "gone": "warn",
     "to come": "busy",
     "draining": "warn",
     "degraded": "warn",

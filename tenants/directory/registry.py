@@ -65,8 +65,12 @@ ON CONFLICT (hour, engine_id, base_model) DO UPDATE SET slots = known.slots | ex
 WHERE known.slots | excluded.slots <> known.slots
 """
 SAW_ENGINES = """
-UPDATE tenants_enginecredential SET last_seen_at = now()
-WHERE id = ANY(%s) AND (last_seen_at IS NULL OR last_seen_at <= now() - %s)
+UPDATE tenants_enginecredential SET last_seen_at = now(), stopped_at = NULL
+WHERE id = ANY(%s)
+    AND (last_seen_at IS NULL OR last_seen_at <= now() - %s OR stopped_at IS NOT NULL)
+"""
+ENGINES_STOPPED = """
+UPDATE tenants_enginecredential SET last_seen_at = now(), stopped_at = now() WHERE id = ANY(%s)
 """
 
 
@@ -129,6 +133,11 @@ class Registry(Database):
         """These engines, with their base models, are connected in these five minutes."""
         if base_models:
             await self.execute(NOTE_ENGINES, [Jsonb(dict(base_models))])
+
+    async def engines_stopped(self, credentials: Collection[int]) -> None:
+        """Engines with these credentials have ended on purpose."""
+        if credentials:
+            await self.execute(ENGINES_STOPPED, [list(credentials)])
 
     async def note_model(self, info: ModelInfo) -> None:
         """Record an engine that is connected: its kind if it is new, and when it was last seen."""

@@ -16,7 +16,7 @@ FAILED = models.Q(
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0039_lfs_objects'),
+        ('tenants', '0041_notifications'),
     ]
 
     operations = [

@@ -15,6 +15,7 @@ from tenants.models.fleet.rollouts import Rollout, RolloutState, RolloutTenant, 
 from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
+from tenants.models.notifications import Delivery, Muted, Notification, Target
 from tenants.models.outcomes import (
     RefusedRequest,
     RequestHour,
@@ -46,6 +47,7 @@ __all__ = [
     "AuditEntry",
     "BaseModel",
     "Conversation",
+    "Delivery",
     "EngineCredential",
     "EngineHour",
     "EngineJournal",
@@ -57,6 +59,8 @@ __all__ = [
     "LimitScope",
     "LimitSet",
     "Membership",
+    "Muted",
+    "Notification",
     "PoolRevision",
     "Price",
     "QuarantinedEntry",
@@ -74,6 +78,7 @@ __all__ = [
     "Standing",
     "State",
     "SupersededAttempt",
+    "Target",
     "Tenant",
     "TotalHour",
     "TotalMinute",

@@ -326,7 +326,8 @@ def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
     if form.is_valid():
         found = search(form, Where.of(caller), request.GET.get("before", ""))
         own = None if whole else keys_of(caller)
-        told = None if form.id else counts(form.filter, form.window(timezone.now()), tenant, own)
+        if found.events and not form.id:
+            told = counts(form.filter, form.window(timezone.now()), tenant, own)
     query = query_of(request)
     context = context_of(request, form, found) | {
         "rows": rows_of(found, tenant, form.offered),
