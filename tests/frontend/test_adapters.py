@@ -214,7 +214,10 @@ def test_the_base_model_is_asked_for_where_there_are_several(tenant: Tenant) -> 
 
 
 def test_pages_take_few_queries(
-    tenant: Tenant, ready: AdapterVersion, django_assert_max_num_queries: DjangoAssertNumQueries
+    tenant: Tenant,
+    ready: AdapterVersion,
+    gateways: FakeGateways,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     for number in range(30):
         make_version(ready.adapter)
