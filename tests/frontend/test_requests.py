@@ -538,6 +538,7 @@ def test_what_ended_on_an_engine_has_a_status(
 
 def test_counts_are_of_all_requests_in_the_time(tenant: Tenant, key: ApiKey, admin: Client) -> None:
     other = make_key(tenant)[0]
+    spend(key, ago(5)), spend(other, ago(5), adapter="support", model="support")
     met(key, ago(5), requests=40)
     met(key, ago(5), "refused", 7)
     met(other, ago(5), "failed", 2, adapter="support")
@@ -552,8 +553,11 @@ def test_counts_are_of_all_requests_in_the_time(tenant: Tenant, key: ApiKey, adm
     assert told(period="7d") == (149, 2, 7)
     assert told(key=other.pk) == told(model="support") == (2, 2, 0)
     assert told(outcome="failed") is None and told(q="support") is None
-    own = client_of(tenant, "developer").get(at(tenant)).context["counts"]
-    assert own.requests == 0
+    client = client_of(tenant, "developer")
+    assert client.get(at(tenant)).context["counts"] is None
+    own = make_key(tenant, created_by=user_of(client))[0]
+    spend(own, ago(5)), met(own, ago(5), requests=3)
+    assert client.get(at(tenant)).context["counts"].requests == 3
 
 
 def test_the_csv_has_what_the_filter_lets_through(
