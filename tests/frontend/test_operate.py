@@ -570,7 +570,7 @@ def test_the_default_limits_are_shown_and_set(operator: Client, tenant: Tenant) 
     assert (stored.requests_per_minute, stored.cost_per_month) == (600, 12_500_000)
     shown = {label: value for label, _, value in operator.get(where).context["lines"]}
     assert (shown["Requests per minute"], shown["Cost per month"]) == ("600", "$12.50")
-    assert shown["Tokens per day"] == "\u2013"
+    assert shown["Tokens per day"] == "No limit"
     page = operator.get(f"/t/{tenant.slug}/limits").content.decode()
     assert "platform default" in page
     entry = AuditEntry.objects.get(kind="limits")
