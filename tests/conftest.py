@@ -59,7 +59,12 @@ def plain_files(settings: Any) -> None:
 
 TOGETHER = ("stack", "browser", "engine")
 """Folders whose tests share a whole stack or an engine, the longest first."""
-ALONE = ("stack/test_up.py", "stack/test_planes.py", "browser/test_sweep.py")
+ALONE = (
+    "stack/test_up.py",
+    "stack/test_planes.py",
+    "stack/test_rollouts.py",
+    "browser/test_sweep.py",
+)
 """Files in these folders that start stacks of their own, or are worth another one."""
 
 
