@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -27,30 +28,23 @@ ECHOED_NULLS = {"token_logprobs", "top_logprobs"}
 OURS = {"finish_details", "reasoning"}
 """Fields of ours: why a limit ended an answer, and a model's thoughts, as vLLM tells them."""
 OF_MODELS = {"root", "pricing", "max_model_len", "operations", "capabilities"}
-
-
-@cache
-def _types() -> dict[str, tuple[Any, Any]]:
-    """Of each operation its answer, and the events of its stream. Imported late: seconds."""
-    import anthropic.types
-    import openai.types
-    import openai.types.chat
-
-    text, message = openai.types.Completion, anthropic.types.Message
-    return {
-        "chat": (openai.types.chat.ChatCompletion, openai.types.chat.ChatCompletionChunk),
-        "completion": (text, text),
-        "models_retrieve": (openai.types.Model, None),
-        "messages": (message, anthropic.types.RawMessageStreamEvent),
-        "count_tokens": (anthropic.types.MessageTokensCount, None),
-    }
+TYPES = {
+    "chat": ("openai.types.chat", "ChatCompletion", "ChatCompletionChunk"),
+    "completion": ("openai.types", "Completion", "Completion"),
+    "models_retrieve": ("openai.types", "Model", None),
+    "messages": ("anthropic.types", "Message", "RawMessageStreamEvent"),
+    "count_tokens": ("anthropic.types", "MessageTokensCount", None),
+}
+"""Of each operation the module, its answer, and the events of its stream."""
 
 
 @cache
 def _adapter(operation: str, *, event: bool) -> TypeAdapter[Any] | None:
-    """Made once: the SDKs' types put off what they need to validate, for 5 ms each time."""
-    kind = _types().get(operation, (None, None))[event]
-    return None if kind is None else TypeAdapter(kind)
+    """Made once: the SDKs' types put off what they need to validate, for 5 ms each time; and when
+    it is needed, for their import takes a second each."""
+    if operation not in TYPES or (name := TYPES[operation][1 + event]) is None:
+        return None
+    return TypeAdapter(getattr(import_module(TYPES[operation][0]), name))
 
 
 def faults(operation: str, body: bytes, *, event: bool = False) -> list[str]:
