@@ -23,6 +23,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
 import demo
+from gateway import storage
 from gateway.database import redis_command, redis_socket
 from gateway.local import seed
 from gateway.local.supervisor import Child, Supervisor
@@ -155,7 +156,7 @@ class _Up:
             credential = {"ENGINE_CREDENTIAL": credentials[name]}
             await self._start("engine", self._engine_command(name), credential, number=i + 1)
         with self._step("static files"):
-            await sync_to_async(call_command)("collectstatic", interactive=False, verbosity=0)
+            await sync_to_async(storage.collect)()
         with self._step("operator and tenants"):
             operator = await sync_to_async(seed.operator)(known)
             keys = await sync_to_async(seed.tenants)(known)
