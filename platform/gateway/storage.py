@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from django.apps import apps
+from django.contrib.staticfiles.apps import StaticFilesConfig
 from django.contrib.staticfiles.finders import AppDirectoriesFinder, get_finders
 from django.contrib.staticfiles.storage import staticfiles_storage
 from django.core.management import call_command
@@ -42,15 +42,15 @@ def collect() -> None:
 def are_collected() -> bool:
     """Whether these files and no others were collected since they came here. That is the time of
     their inodes: an installer may date files back."""
-    manifest = Path(staticfiles_storage.path(staticfiles_storage.manifest_name))
+    collected: Any = staticfiles_storage
+    manifest = Path(collected.path(collected.manifest_name))
     if not manifest.exists():
         return False
-    ignored = apps.get_app_config("staticfiles").ignore_patterns
+    ignored = StaticFilesConfig.ignore_patterns
     found = {
         path: storage.path(path)
         for finder in get_finders()
         for path, storage in finder.list(ignored)
     }
     latest = max(Path(file).stat().st_ctime_ns for file in (*found.values(), __file__))
-    known = staticfiles_storage.hashed_files.keys()
-    return found.keys() == known and latest < manifest.stat().st_mtime_ns
+    return found.keys() == collected.hashed_files.keys() and latest < manifest.stat().st_mtime_ns

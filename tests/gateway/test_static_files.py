@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.staticfiles.storage import staticfiles_storage
@@ -73,5 +74,6 @@ def test_a_change_is_collected(source: Path, change: Callable[[Path], None]) -> 
     assert not storage.are_collected()
     assert collect(source) > first
     assert storage.are_collected()
+    collected: Any = staticfiles_storage
     for file in source.iterdir():
-        assert Path(staticfiles_storage.path(staticfiles_storage.stored_name(file.name))).exists()
+        assert Path(collected.path(collected.stored_name(file.name))).exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_turns_that_begin_alike_are_found() -> None:
     assert len(one) == 2 and two[:2] == one and len(two) == 3
 
 
-def numbers(*contents: Any) -> list[int]:
+def numbers(*contents: Any) -> Sequence[int]:
     """The beginnings of a conversation whose turns say this."""
     turns = [{"role": "user", "content": content} for content in contents]
     call = MESSAGES.parse(json.dumps(messages(messages=turns)).encode())
@@ -169,7 +170,7 @@ def test_an_engine_sees_what_is_served() -> None:
 
 
 def test_an_engine_sees_blocks_that_are_served() -> None:
-    results = [
+    results: list[dict[str, Any]] = [
         {"type": "tool_result", "tool_use_id": "1"},
         {"type": "tool_result", "tool_use_id": "2", "content": "a"},
         {"type": "tool_result", "tool_use_id": "3", "content": [{"type": "text", "text": "a"}]},
