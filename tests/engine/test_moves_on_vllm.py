@@ -75,8 +75,8 @@ async def test_no_answer_is_another_for_having_moved(vllm: Engine, tmp_path: Pat
                 await first.agent.drain(0.0)
                 answers = {name: await task for name, task in asking.items()}
                 moves = dict(one.hub.moves)
-                twins = await asyncio.gather(*(ask(one, name) for name in ASKED))
-                assert [*answers.values()] == twins
+                for name, answer in answers.items():
+                    assert answer == await ask(one, name), name
     assert moves[Why.DRAINED, Outcome.RESUMED] >= len(ASKED) - 3
     assert set(moves) <= {(Why.DRAINED, Outcome.RESUMED), (Why.DRAINED, Outcome.BEGUN_ANEW)}
 
@@ -108,7 +108,8 @@ async def test_no_answer_is_another_for_having_lost_its_gateway(
             await until(lambda: len(_highest(other)) == len(ASKED))
             billed = [entry.usage.completion_tokens for entry in _highest(other)]
             assert sorted(billed) == sorted(usage["completion_tokens"] for usage in usages)
-            assert answers == await asyncio.gather(*(ask(other, name) for name in ASKED))
+            for name, answer in zip(ASKED, answers, strict=True):
+                assert answer == await ask(other, name), name
             for task in asking:
                 task.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
