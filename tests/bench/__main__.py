@@ -18,6 +18,8 @@ from tests import environment
 
 django.setup()
 from tests.bench import (  # noqa: E402
+    batches,
+    deciding,
     fairness,
     latency,
     ledger,
@@ -45,11 +47,13 @@ BENCHMARKS = {
     "measuring": measuring.run,
     "streams": streams.run,
     "fairness": fairness.run,
+    "batches": batches.run,
     "thrash": thrash.run,
     "ledger": ledger.run,
     "pages": pages.run,
     "planes": planes.run,
     "routing": routing.run,
+    "deciding": deciding.run,
     "moves": moving.run,
     "scale": scaling.run,
 }

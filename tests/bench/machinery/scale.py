@@ -32,8 +32,12 @@ class Scale:
     page_tenants: int = 1_000
     page_adapters: int = 10_000
     page_rounds: int = 3
+    batch_rounds: int = 2
+    batch_lines: int = 50_000
     plane_rounds: int = 5
     plane_streams: int = 64
+    deciding: tuple[int, ...] = (4, 64, 512)
+    """Engines among which is decided."""
     fleets: tuple[tuple[int, int], ...] = tuple(product((4, 64, 512), (1, 3, 16)))
     """Simulated ones: engines and gateways."""
     fleet_s: float = 120
@@ -59,8 +63,11 @@ QUICK: dict[str, Any] = {
     "page_tenants": 100,
     "page_adapters": 1_000,
     "page_rounds": 1,
+    "batch_rounds": 1,
+    "batch_lines": 10_000,
     "plane_rounds": 2,
     "plane_streams": 32,
+    "deciding": (4, 64),
     "fleets": ((4, 3), (64, 3)),
     "fleet_s": 30,
     "whole_engines": 32,
