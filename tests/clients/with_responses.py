@@ -130,7 +130,8 @@ def scores(client: OpenAI, model: str) -> None:
         include=["message.output_text.logprobs"],
         top_logprobs=2,
     )
-    found: Any = response.output[0].content[0].logprobs  # type: ignore[union-attr]
+    answer: Any = response.output[0]
+    found = answer.content[0].logprobs
     assert len(found) == 5 and all(len(one.top_logprobs) == 2 for one in found)
 
 
@@ -142,8 +143,9 @@ def refuses(client: OpenAI, model: str) -> None:
         ({"input": "Hi", "tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"input": "Hi", "conversation": "conv_1"}, "conversation"),
     ):
+        wrong: Any = {"model": model} | asked
         with pytest.raises(BadRequestError) as caught:
-            client.responses.create(model=model, **asked)  # type: ignore[call-overload]
+            client.responses.create(**wrong)
         assert caught.value.param == param
     with pytest.raises(NotFoundError):
         client.responses.create(model="nothing", input=QUESTION)
