@@ -194,6 +194,7 @@ class Dispatcher:
             grows=estimate.grows,
             parsers=call.parsers,
             prompts=call.prompts,
+            rereads=call.rereads,
             choices=call.choices,
             most_tokens=bound if call.max_tokens is None else call.max_tokens,
             logprobs=call.logprobs,

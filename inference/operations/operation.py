@@ -118,6 +118,9 @@ class Operation(ABC):
     """How its errors look."""
     uses_adapter: ClassVar[bool] = True
     """Whether the weights of an adapter matter to it: if not, none is loaded for it."""
+    pools: ClassVar[bool] = False
+    """Whether its prompts are computed a few at a time, for nothing is generated from them: engines
+    hold no more of it than one step computes (`pooling`)."""
     max_numbers: ClassVar[int] = 0
     """How many numbers a body may hold in arrays, such as a prompt's tokens, beside
     `shape.MAX_VALUES` other values."""

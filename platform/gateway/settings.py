@@ -119,6 +119,8 @@ REDIS_URL = environ.text("REDIS_URL", "")
 LIMITS_WITHOUT_REDIS = environ.choice("LIMITS_WITHOUT_REDIS", ["local", "refuse"], "local")
 """While Redis is away: each gateway process counts for itself, or requests are refused."""
 CURRENCY = environ.text("CURRENCY", "usd")
+ENGINE_HOUR_PRICE = environ.amount("ENGINE_HOUR_PRICE")
+"""What an engine costs in an hour, in micro-units of the currency; 0: nobody said."""
 
 # --- Adapters ------------------------------------------------------------------------------------
 MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)

@@ -13,6 +13,7 @@ from anthropic.types.message_create_params import (
     MessageCreateParamsBase,
     MessageCreateParamsStreaming,
 )
+from openai.types import EmbeddingCreateParams
 from openai.types.chat.completion_create_params import (
     CompletionCreateParamsBase,
     CompletionCreateParamsStreaming,
@@ -26,6 +27,7 @@ from gateway.start import ROOT
 from inference.errors import InvalidRequest
 from inference.operations import fields, messages, responses
 from inference.operations.chat import CHAT
+from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.messages import MESSAGES
 from inference.operations.operation import Operation
 from inference.operations.responses import RESPONSES
@@ -86,6 +88,14 @@ APIS = [
         | ResponseCreateParamsStreaming.__annotations__.keys(),
         responses.UNSERVED,
         responses.WITHOUT_EFFECT,
+    ),
+    Api(
+        "Embeddings",
+        "as OpenAI's",
+        EMBEDDINGS,
+        EmbeddingCreateParams.__annotations__.keys(),
+        {},
+        {"user"},
     ),
     Api(
         "Anthropic's API",

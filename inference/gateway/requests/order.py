@@ -25,10 +25,10 @@ class Order:
     `prompt_tokens` is an estimate; `max_tokens` bounds each choice of a body that doesn't. `watch`
     is told what the request waits for. `parsers` are those that its engine should have
     (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client bounds it.
-    `choices` texts are generated from `prompts`; `most_tokens` bounds each of them, None where only
-    the context does, and so many `logprobs` come with each of its tokens. `prefix` names its
-    prompt's beginnings; `trace` is its span, if it is traced. `timeout_s` is from its arrival here
-    to its last token, over all attempts.
+    `choices` texts are generated from `prompts`, which have each text of the body `rereads` times;
+    `most_tokens` bounds each of them, None where only the context does, and so many `logprobs` come
+    with each of its tokens. `prefix` names its prompt's beginnings; `trace` is its span, if it is
+    traced. `timeout_s` is from its arrival here to its last token, over all attempts.
     """
 
     grant: Grant
@@ -45,6 +45,7 @@ class Order:
     parsers: tuple[str, ...] = ()
     tokens: int = 0
     prompts: int = 1
+    rereads: int = 1
     choices: int = 1
     most_tokens: int | None = None
     logprobs: int = 0
@@ -89,6 +90,7 @@ class Order:
             self.body,
             context,
             prompts=self.prompts,
+            rereads=self.rereads,
             choices=self.choices,
             each=self.most_tokens,
         )

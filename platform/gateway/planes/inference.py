@@ -209,6 +209,7 @@ class Lifespan:
         for name, endless in (
             ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
             ("traffic", partial(traffic.share, parts.hub, parts.registry)),
+            ("presence", partial(traffic.note_presence, parts.hub, parts.registry)),
             ("outcomes", partial(outcomes.keep, *telling)),
         ):  # fmt: skip
             stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)

@@ -170,6 +170,99 @@ class Completion(Whole, kw_only=True):
     choices: list[TextChoice]
 
 
+class EmbeddingsRequest(Open):
+    """Texts, as such or as tokens, and how their vectors shall be."""
+
+    model: str
+    input: str | list[str | int | list[int]]
+    dimensions: int | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    truncate_prompt_tokens: int | None = None
+    user: str | None = None
+
+
+class PromptUsage(Shape):
+    """Of what generates nothing."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(Shape):
+    """The vector of one input: numbers, or those as 4-byte floats in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(Shape):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: PromptUsage
+
+
+class ScoreRequest(Open):
+    """Texts that are compared, under one of the pairs of names that vLLM has for them."""
+
+    model: str
+    data_1: str | list[str] | None = None
+    data_2: str | list[str] | None = None
+    documents: str | list[str] | None = None
+    items: str | list[str] | None = None
+    queries: str | list[str] | None = None
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    truncate_prompt_tokens: int | None = None
+
+
+class ScoreOfPair(Shape):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class Scores(Shape):
+    """How well the texts of each pair go with each other."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[ScoreOfPair]
+    usage: PromptUsage
+
+
+class RerankRequest(Open):
+    """A query, and documents that may answer it."""
+
+    model: str
+    query: str
+    documents: str | list[str]
+    top_n: int | None = None
+    truncate_prompt_tokens: int | None = None
+
+
+class RankedText(Shape):
+    text: str
+
+
+class RankedDocument(Shape):
+    index: int
+    document: RankedText
+    relevance_score: float
+
+
+class Reranking(Shape):
+    """The documents, those that answer the query best first."""
+
+    id: str
+    model: str
+    results: list[RankedDocument]
+    usage: PromptUsage
+
+
 class Pricing(Shape):
     """Decimal numbers, exact."""
 

@@ -29,6 +29,7 @@ STALLS = Behaviour(tokens_per_second=400.0, stall_after_tokens=7)
 """In the middle of an answer, so that what happens then meets it."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
 LONG: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "seed": 7}
 USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 KEY = {"Idempotency-Key": "order 17"}
@@ -231,6 +232,28 @@ async def test_the_running_answer_goes_on_through_another_gateway(
     assert made.two.limits.taken == [answer.id]
     assert next(iter(made.two.limits.settled)) == answer.id
     assert not made.two.limits.open
+
+
+async def test_what_is_pooled_goes_on_too_and_is_billed_for_all_of_it_once(
+    tmp_path: Path,
+) -> None:
+    """Nothing of it leaves the engine before its end, and none of it is computed again."""
+    body = {"model": MOVABLE.name, "input": ["four", "more", "text"]}
+    async with fleet(tmp_path, Behaviour(stall_after_tokens=2)) as made, made.two.client() as two:
+        computed = made.rig.engine.stats
+        asking = asyncio.create_task(made.ask(made.one, EMBEDDINGS, body))
+        await until(lambda: computed().prompt_tokens == 2)
+        await made.cut_off(made.one)
+        await made.orphaned()
+        again = asyncio.create_task(two.post(EMBEDDINGS, json=body, headers=KEY))
+        await until(lambda: made.two.hub.in_flight)
+        made.behave(STEADY)
+        answer = await again
+        entries = await made.entries(1001)
+        await gave_up(asking)
+    assert answer.headers["idempotent-replayed"] == "true"
+    assert answer.json()["usage"]["prompt_tokens"] == computed().prompt_tokens == 3
+    assert (entries[-1].attempt, entries[-1].usage.prompt_tokens) == (1001, 3)
 
 
 async def test_what_was_generated_so_far_comes_at_once(tmp_path: Path) -> None:

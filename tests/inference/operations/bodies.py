@@ -35,6 +35,9 @@ BODIES: Mapping[str, Callable[[str], Body]] = {
     "completion": lambda model: {"model": model, "max_tokens": 20, "prompt": SAID},
     "responses": lambda model: responses(model=model),
     "messages": messages,
+    "embeddings": lambda model: {"model": model, "input": [SAID, "Good bye."]},
+    "score": lambda model: {"model": model, "queries": SAID, "documents": [SAID, "Good bye."]},
+    "rerank": lambda model: {"model": model, "query": SAID, "documents": ["Good bye.", SAID]},
     "count_tokens": lambda model: {
         "model": model,
         "messages": [{"role": "user", "content": SAID}],

@@ -36,6 +36,7 @@ from inference.agent.engines.vllm.cache_events import reporting
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import as_error, of_info
 from inference.agent.engines.vllm.resume import AT_ONCE, is_replayed, resumed
+from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.steps import Step, Steps, reasons_of
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
@@ -314,9 +315,13 @@ class Serving:
         await init_app_state(llm, state, server_arguments(llm, profile), tasks)
         return cls(state, reasons=profile.reasoning_parser is not None)
 
-    def endpoint(self, runner: Runner | Inquiry) -> Any:
+    def endpoint(self, runner: Runner | Inquiry | Pooler) -> Any:
         """The endpoint that this one uses."""
         return getattr(self._state, runner.endpoint)
+
+    def has(self, runner: Runner | Inquiry | Pooler) -> bool:
+        """Whether vLLM built the endpoint: by its kind a model has some of them."""
+        return getattr(self._state, runner.endpoint, None) is not None
 
     async def outputs(
         self, runner: Runner, request: Any, client: RequestClient
@@ -367,6 +372,8 @@ def server_arguments(llm: AsyncLLM, profile: EngineProfile) -> Namespace:
     arguments.enable_auto_tool_choice = profile.tool_parser is not None
     # A required or named tool's arguments are held to their schema.
     arguments.tool_strict_level = "parameter"
+    # Vectors of tokens are compared here: a worker would have to be told how a request ended.
+    arguments.enable_flash_late_interaction = False
     arguments.structured_outputs_config = llm.vllm_config.structured_outputs_config
     return arguments
 
