@@ -9,6 +9,7 @@ from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.operations.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Operation
+from inference.operations.responses import RESPONSES
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 
@@ -41,4 +42,4 @@ class Registry:
         return self._by_path.get(path)
 
 
-OPERATIONS = Registry([CHAT, COMPLETION, MESSAGES, COUNT_TOKENS, TOKENIZE, DETOKENIZE])
+OPERATIONS = Registry([CHAT, COMPLETION, RESPONSES, MESSAGES, COUNT_TOKENS, TOKENIZE, DETOKENIZE])

@@ -16,7 +16,7 @@ FAILED = models.Q(
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0041_notifications'),
+        ('tenants', '0045_uploads_in_parts'),
     ]
 
     operations = [

@@ -22,11 +22,35 @@ ANTHROPIC_NULLS = {
     "stop_reason",
     "stop_sequence",
 }
+RESPONSES_NULLS = {
+    "completed_at",
+    "description",
+    "effort",
+    "error",
+    "incomplete_details",
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "parameters",
+    "previous_response_id",
+    "prompt_cache_key",
+    "safety_identifier",
+    "strict",
+    "summary",
+    "usage",
+}
+"""What the Open Responses specification wants there, be it null."""
+NULLS = {"messages": ANTHROPIC_NULLS, "responses": RESPONSES_NULLS}
 ECHOED_NULLS = {"token_logprobs", "top_logprobs"}
 """Lists whose first value is null where a prompt is echoed: of its first token, as with OpenAI."""
 OURS = {"finish_details", "reasoning"}
 """Fields of ours: why a limit ended an answer, and a model's thoughts, as vLLM tells them."""
+OF_RESPONSES = {"bytes", "frequency_penalty", "presence_penalty", "store"}
+"""Fields of that specification that the SDK's types have not."""
 OF_MODELS = {"root", "pricing", "max_model_len", "operations", "capabilities"}
+
+
+EXTRAS = {"responses": OF_RESPONSES, "models_retrieve": OF_MODELS}
 
 
 @cache
@@ -35,12 +59,14 @@ def _types() -> dict[str, tuple[Any, Any]]:
     import anthropic.types
     import openai.types
     import openai.types.chat
+    import openai.types.responses
 
     text, message = openai.types.Completion, anthropic.types.Message
     return {
         "chat": (openai.types.chat.ChatCompletion, openai.types.chat.ChatCompletionChunk),
         "completion": (text, text),
         "models_retrieve": (openai.types.Model, None),
+        "responses": (openai.types.responses.Response, openai.types.responses.ResponseStreamEvent),
         "messages": (message, anthropic.types.RawMessageStreamEvent),
         "count_tokens": (anthropic.types.MessageTokensCount, None),
     }
@@ -60,7 +86,7 @@ def faults(operation: str, body: bytes, *, event: bool = False) -> list[str]:
     if adapter is None:
         return []
     value = json.loads(body)
-    nulls = ANTHROPIC_NULLS if operation == "messages" else OPENAI_NULLS
+    nulls = NULLS.get(operation, OPENAI_NULLS)
     found = [f"{path} is null" for path in _nulls(value, nulls)]
     if operation == "completion":
         value = _as_typed(value)
@@ -68,7 +94,7 @@ def faults(operation: str, body: bytes, *, event: bool = False) -> list[str]:
         read = adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         return [*found, *(f"{one['loc']}: {one['msg']}" for one in error.errors())]
-    ours = OURS | OF_MODELS if operation == "models_retrieve" else OURS
+    ours = OURS | EXTRAS.get(operation, set())
     return [*found, *(f"{path} is in no type" for path in _extras(read, ours))]
 
 

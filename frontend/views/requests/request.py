@@ -17,6 +17,7 @@ from frontend.causes import cause, remedy
 from frontend.formats import exact_money
 from frontend.pages import tenant_page
 from frontend.views.requests.requests import look_of
+from inference.gateway.lines.seals import batch_of, number_of
 from tenants.billing.receipts import describe, signer
 from tenants.limits.kinds import KINDS
 from tenants.listing import Entry, Listed
@@ -154,6 +155,7 @@ def key_of(caller: Caller, shown: Listed) -> ApiKey | None:
 
 def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
     day = event.started_at.date().isoformat()
+    batch = caller.tenant.batches.filter(pk=batch_of(event.id)).first()
     usage = reverse("usage", args=[caller.tenant.slug])
     return {
         "event": event,
@@ -161,6 +163,9 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
         "key": key_of(caller, event),
         "version": event.version,
         "attempts": attempts(event),
+        "batch": batch,
+        "line": batch and number_of(event.id),
+        "may_see_batches": caller.may(Permission.USE_FILES),
         "cause": cause(event.finish_reason),
         "remedy": remedy(event.finish_reason),
         "phases": list(phases(event)),

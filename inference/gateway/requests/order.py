@@ -56,6 +56,15 @@ class Order:
     """For so long after this gateway is lost engines keep the answer for another one, which knows
     it by its id, or by its `label`."""
     label: str = ""
+    id: str = ""
+    """The request's, where it is not its reservation's: one that is tried anew has the same id in a
+    higher `turn` (`wire.turn_of`), and a reservation of its own in each."""
+    turn: int = 1
+
+    @property
+    def request_id(self) -> str:
+        """Names it to engines and in the ledger."""
+        return self.id or self.reservation.id
 
     def needs(self, version: int, pool: Pool | None = None) -> Needs:
         """What an engine must be able to do for it, which version of the link it must speak, and
@@ -113,7 +122,7 @@ class Order:
             version_id=target.version_id,
             price=(price.prompt, price.cached_prompt, price.output),
         )
-        id, adapter = self.reservation.id, target.adapter
+        id, adapter = self.request_id, target.adapter
         account = dispatches.signed(
             account, (id, attempt), target.model, credential=credential, most=most
         )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from inference.agent.engines.vllm.runners.chat import ChatRunner
 from inference.agent.engines.vllm.runners.completion import CompletionRunner
 from inference.agent.engines.vllm.runners.messages import CountTokensInquiry, MessagesRunner
+from inference.agent.engines.vllm.runners.responses import ResponsesRunner
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.runners.tokens import DetokenizeInquiry, TokenizeInquiry
 from inference.errors import InvalidRequest
@@ -15,11 +16,13 @@ from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.operations.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Operation
+from inference.operations.responses import RESPONSES
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 RUNNERS: Mapping[str, Runner] = {
     CHAT.name: ChatRunner(),
     COMPLETION.name: CompletionRunner(),
+    RESPONSES.name: ResponsesRunner(),
     MESSAGES.name: MessagesRunner(),
 }
 INQUIRIES: Mapping[str, Inquiry] = {
