@@ -19,6 +19,7 @@ from frontend.views import (
     notifications,
     overview,
     playground,
+    prompts,
     tickets,
     usage,
 )
@@ -31,7 +32,7 @@ from frontend.views.operate import overview as installation
 from frontend.views.operate import requests as all_requests
 from frontend.views.operate import tenants as all_tenants
 from frontend.views.operate import usage as all_usage
-from frontend.views.requests import request, requests
+from frontend.views.requests import request, requests, views
 
 ADAPTER = [
     path("", adapters.adapter, name="adapters-one"),
@@ -142,6 +143,8 @@ KEPT = [
 PLAYGROUND: list[URLPattern | URLResolver] = [
     path("conversations", conversations.conversations, name="playground-conversations"),
     path("conversations/<int:pk>/", include(KEPT)),
+    path("prompts", prompts.save, name="playground-save-prompt"),
+    path("prompts/<int:pk>/delete", prompts.delete, name="playground-drop-prompt"),
     path("shared/<uuid:link>", conversations.shared, name="playground-shared"),
     path("shared/<uuid:link>/copy", conversations.copy, name="playground-copy"),
 ]
@@ -184,6 +187,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 ),
                 path("adapters/<str:name>/", include(ADAPTER)),
                 path("requests", requests.requests, name="requests"),
+                path("requests/csv", requests.export, name="requests-export"),
+                path("requests/views", views.save, name="requests-save-view"),
+                path("requests/views/<int:pk>/delete", views.delete, name="requests-drop-view"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("batches", batches.batches, name="batches"),

@@ -110,6 +110,13 @@ class UnknownModel(RequestError):
     http_status = 404
 
 
+class UnknownResponse(RequestError):
+    """There is no such response, or it is not kept any longer: send its items as `input`."""
+
+    code = "previous_response_not_found"
+    http_status = 400
+
+
 class NotFound(RequestError):
     """There is nothing at this address."""
 

@@ -13,6 +13,7 @@ from procrastinate.contrib.django import app as django_app
 
 from tenants.answers import KEPT_TIME
 from tenants.models import (
+    EngineHour,
     IdempotentAnswer,
     Invitation,
     RefusedRequest,
@@ -28,6 +29,10 @@ MINUTES_KEPT = timedelta(days=2)
 """Figures by the minute are for what happens now: two hours are looked at."""
 
 
+ENGINE_HOURS_KEPT = timedelta(days=400)
+"""A year and a month: the longest time that pages of usage show, and the one before this month."""
+
+
 @app.periodic(cron="23 * * * *")
 @app.task(name="keep_house", queueing_lock="keep_house")
 def keep_house(timestamp: int) -> None:
@@ -38,6 +43,7 @@ def keep_house(timestamp: int) -> None:
     forget_sessions()
     forget_invitations()
     forget_requests()
+    forget_engine_hours()
 
 
 def make_partitions() -> None:
@@ -83,3 +89,8 @@ def forget_requests() -> None:
         hourly.objects.filter(at__lt=hours).delete()
     refused = now - timedelta(days=settings.REFUSED_REQUESTS_DAYS)
     RefusedRequest.objects.filter(started_at__lt=refused).delete()
+
+
+def forget_engine_hours() -> None:
+    """Those of which no page tells any more."""
+    EngineHour.objects.filter(hour__lt=timezone.now() - ENGINE_HOURS_KEPT).delete()

@@ -46,6 +46,7 @@ async def write_stream(
     """Server-sent events. Headers go out with the first news, so that an early failure still gets
     its HTTP status."""
     news, framing = await stream.read(), framed()
+    exchange.failed = framing.failed
     await exchange.begin(200, [*EVENT_STREAM, *headers])
     whole_chunks = isinstance(news, Delta) and bool(news.chunks)
     opening = b"" if whole_chunks else framing.opening()

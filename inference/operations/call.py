@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inference.link.wire import Prefix
 from inference.operations.beginnings import Beginnings
@@ -22,7 +23,7 @@ class Call:
     (`ModelInfo.parsers`), `logprobs` are asked for with each token of each choice. A text of the
     body may be part of as many prompts as it has `rereads`. `body` is what
     the engine's agent gets: the client's bytes, unless the operation makes something else of them;
-    `beginnings` are those of its prompt, none where it has many.
+    `beginnings` are those of its prompt, none where it has many. Its answer repeats what is `told`.
     """
 
     operation: Operation
@@ -39,6 +40,7 @@ class Call:
     logprobs: int = 0
     body: bytes = b""
     beginnings: Beginnings = field(default_factory=Beginnings, compare=False)
+    told: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def take_prefix(self, salt: str, adapter: str) -> Prefix | None:
         """What names its prompt's beginnings for this tenant's salt and adapter; they are not kept

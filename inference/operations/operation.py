@@ -78,6 +78,11 @@ class Framing(ABC):
     def ending(self, usage: Usage) -> bytes:
         """The usage, if it was asked for, and the end of the stream."""
 
+    def failed(self, error: InferenceError) -> bytes:
+        """What ends a stream that fails after it began, where that depends on what was written; if
+        empty, the operation's `errors` say it."""
+        return b""
+
     @abstractmethod
     def whole(
         self,

@@ -11,6 +11,7 @@ from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.instant import InstantOperation
 from inference.operations.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Operation
+from inference.operations.responses import RESPONSES
 from inference.operations.scoring import RERANK, SCORE
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
@@ -60,6 +61,7 @@ OPERATIONS = Registry(
     [
         CHAT,
         COMPLETION,
+        RESPONSES,
         MESSAGES,
         EMBEDDINGS,
         SCORE,

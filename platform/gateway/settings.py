@@ -77,6 +77,9 @@ quarter of that at most."""
 MOVABLE_BYTES = environ.size("MOVABLE_BYTES", 256 << 20)
 """Of the bodies of running requests, what each gateway process keeps, so that they can go on on
 another engine, of each tenant a quarter of it. A request that does not fit ends with its engine."""
+CONVERSATION_BYTES = environ.size("CONVERSATION_BYTES", 64 << 20)
+"""Of what was said on open sockets of `/v1/responses`, what each gateway process keeps between two
+turns, of each tenant a quarter of it."""
 WITHOUT_GATEWAY_S = environ.integer("WITHOUT_GATEWAY_S", 30, high=600)
 """When a gateway is lost, so long its engines go on with its requests that have an idempotency key,
 and with the playground's, for another gateway to be asked for them; 0: they end with it."""
@@ -116,6 +119,8 @@ REDIS_URL = environ.text("REDIS_URL", "")
 LIMITS_WITHOUT_REDIS = environ.choice("LIMITS_WITHOUT_REDIS", ["local", "refuse"], "local")
 """While Redis is away: each gateway process counts for itself, or requests are refused."""
 CURRENCY = environ.text("CURRENCY", "usd")
+ENGINE_HOUR_PRICE = environ.amount("ENGINE_HOUR_PRICE")
+"""What an engine costs in an hour, in micro-units of the currency; 0: nobody said."""
 
 # --- Adapters ------------------------------------------------------------------------------------
 MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)

@@ -7,6 +7,7 @@ from tenants.models.audit import AuditActor, AuditEntry
 from tenants.models.batches import Batch, BatchLine
 from tenants.models.conversations import Conversation
 from tenants.models.files import Purpose, StoredFile, Upload, UploadPart
+from tenants.models.fleet.engine_hours import EngineHour
 from tenants.models.fleet.engines import EngineCredential
 from tenants.models.fleet.isolation import IsolationCheck
 from tenants.models.fleet.pools import PoolRevision, RevisionMinute, Standing, Trial
@@ -24,6 +25,8 @@ from tenants.models.outcomes import (
     TotalHour,
     TotalMinute,
 )
+from tenants.models.saved_prompts import SavedPrompt
+from tenants.models.saved_views import SavedView
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import (
     EngineJournal,
@@ -51,6 +54,7 @@ __all__ = [
     "Conversation",
     "Delivery",
     "EngineCredential",
+    "EngineHour",
     "EngineJournal",
     "GatewayProcess",
     "IdempotentAnswer",
@@ -74,6 +78,8 @@ __all__ = [
     "Rollout",
     "RolloutState",
     "RolloutTenant",
+    "SavedPrompt",
+    "SavedView",
     "Scope",
     "Standing",
     "State",

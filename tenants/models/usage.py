@@ -54,6 +54,10 @@ GROUPS = (*BUCKETS, "tenant", "key", "member", "adapter", "model", "base_model")
 """What usage can be summed by; a member is who made the key."""
 
 
+FAILED = ~Q(finish_reason__in=[one for some in REASONS.values() for one in some])
+"""Few requests fail, so these have indexes of their own."""
+
+
 class UsageEventQuerySet(RequestQuerySet["UsageEvent"]):
     def that(self, outcome: Outcome) -> Self:
         """Those with this outcome."""
@@ -61,7 +65,7 @@ class UsageEventQuerySet(RequestQuerySet["UsageEvent"]):
             return self.none()
         if outcome in REASONS:
             return self.filter(finish_reason__in=REASONS[outcome])
-        return self.exclude(finish_reason__in=[one for some in REASONS.values() for one in some])
+        return self.filter(FAILED)
 
 
 class UsageEvent(models.Model):
@@ -129,6 +133,11 @@ class UsageEvent(models.Model):
             # For the newest of all tenants: 0.04 ms, not 1.5 s, for 5 % of the ledger's speed.
             # A tenant's own list is read from it only where most of the newest are that tenant's.
             models.Index(fields=["started_at"], name="usage_by_start"),
+            # Where almost none failed, a list of those would be sought in all.
+            models.Index(
+                fields=["tenant", "started_at"], name="usage_failed_by_tenant", condition=FAILED
+            ),
+            models.Index(fields=["started_at"], name="usage_failed_by_start", condition=FAILED),
         ]
 
     def __str__(self) -> str:

@@ -128,7 +128,7 @@ def test_what_changes_while_it_is_saved_first_is_saved_too(page: Page) -> None:
 
 def test_a_page_that_is_loaded_again_goes_on_where_it_was(page: Page, customer: Customer) -> None:
     """In mid-stream, before and after the conversation is saved, and away from the page."""
-    page.get_by_role("button", name="Add a pane").click()
+    page.get_by_role("button", name="Add pane").click()
     idle(page)
     ask(page, LONG)
     for number in (1, 2):

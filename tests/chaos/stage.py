@@ -25,7 +25,6 @@ import demo
 from gateway.database import redis_command
 from gateway.local.postgres import DATA, Postgres, account_to_run, programs
 from gateway.start import SECRETS
-from tenants.batches.leases import LEASE_S
 from tests.chaos.judging.facts import DRAINED, Kill, Life
 from tests.chaos.plan import AGENTS, CONSOLE, GATEWAYS, WORKERS, Strike
 from tests.chaos.processes import ROOT, Actor, Program, Ready, running
@@ -44,8 +43,9 @@ AGENTS_DRAIN_S = {"synthetic": 1, "vllm": 5}
 """Shorter than most answers, so that what is left moves."""
 HANGS_S = ((0.5, 4.0), (11.0, 14.0))
 """Too short to be noticed, or longer than a silent link is believed in."""
-STALLS_S = (LEASE_S + 1.0, LEASE_S + 6.0)
-"""A worker, so that it goes on with batches that are another's by now."""
+STALLS_S = (16.0, 21.0)
+"""A worker, for longer than it has a batch (`tenants.batches.leases.LEASE_S`): it then goes on with
+what is another's."""
 REQUEST_TIMEOUT_S = 30
 MODEL = demo.MODEL_NAME
 WITHOUT_REDIS = dict(zip(GATEWAYS, ("local", "refuse"), strict=True))

@@ -56,7 +56,13 @@ def served(context: Any, body: Any) -> Any:
     """A body that names a model that there is, and asks for little, so that it is generated."""
     if not isinstance(body, dict) or not isinstance(body.get("model"), str):
         return body
-    return body | {"model": MODEL.name, "max_tokens": 3, "n": 1, "min_tokens": 0}
+    return body | {
+        "model": MODEL.name,
+        "max_tokens": 3,
+        "max_output_tokens": 3,
+        "n": 1,
+        "min_tokens": 0,
+    }
 
 
 @pytest.mark.parametrize(("method", "path"), GENERATED)

@@ -28,6 +28,7 @@ PARTS = (
             "find",
             "find-tenant",
             "operate_usage-export",
+            "requests-export",
             "requests-receipt",
         }
     )

@@ -81,16 +81,17 @@ def visitor(tenant: Tenant, page: Page) -> Client:
 
 
 def asked(client: Client, page: Page) -> bytes:
-    """The page's body, for somebody who has looked at the tenant before."""
-    client.get(page.url)
-    with CaptureQueriesContext(connection) as queries:
-        answer = client.get(page.url)
-    told = "\n".join(query["sql"][:300] for query in queries)
-    assert answer.status_code == 200, f"{page} answered {answer.status_code}"
-    most = MAX_QUERIES + (page.role == "operator")
+    """The page's body. A first look may ask for more, if the next one doesn't."""
     # The operator has a password alone, for which the banner asks.
-    assert len(queries) <= most, f"{page} asked {len(queries)} times:\n{told}"
-    return b"" if answer.streaming else answer.content
+    most = MAX_QUERIES + (page.role == "operator")
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as queries:
+            answer = client.get(page.url)
+        assert answer.status_code == 200, f"{page} answered {answer.status_code}"
+        if len(queries) <= most:
+            return b"" if answer.streaming else answer.content
+    told = "\n".join(query["sql"][:300] for query in queries)
+    raise AssertionError(f"{page} asked {len(queries)} times:\n{told}")
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ PATHS = {
 }
 """An address of each route; a new route has to be told here."""
 SOCKETS = {
+    r"^v1/responses$": "/v1/responses",
     r"^ws/engine$": "/ws/engine",
     r"^ws/lines$": "/ws/lines",
     r"^ws/live$": "/ws/live",

@@ -42,6 +42,7 @@ from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
 from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
+from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet import history
@@ -56,6 +57,7 @@ from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Refusal
 from inference.gateway.requests.held import Holding
+from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.link.wire import ModelInfo
 from inference.supervision import supervised
@@ -207,6 +209,7 @@ class Lifespan:
         for name, endless in (
             ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
             ("traffic", partial(traffic.share, parts.hub, parts.registry)),
+            ("presence", partial(traffic.note_presence, parts.hub, parts.registry)),
             ("outcomes", partial(outcomes.keep, *telling)),
         ):  # fmt: skip
             stack.callback(asyncio.create_task(supervised(name, endless), name=name).cancel)
@@ -321,6 +324,13 @@ def application(parts: Parts) -> Any:
         max_body_bytes=most,
         currency=settings.CURRENCY,
     )
+    responses = ResponsesSocket(
+        inference,
+        Callers(directory, limiter),
+        hub.closed,
+        max_body_bytes=most,
+        kept_bytes=settings.CONVERSATION_BYTES,
+    )
     answers = Playground(dispatcher, directory, max_body_bytes=most)
     playground = PlaygroundSocket(answers, hub.closed)
     http = [
@@ -349,6 +359,7 @@ def application(parts: Parts) -> Any:
         _route(r"", ToConsole(settings.API_URL, settings.CONSOLE_URL)),
     ]
     sockets = [
+        _route(r"^v1/responses$", responses),
         _route(r"^ws/engine$", EngineSocket(hub, parts.engines)),
         _route(
             r"^ws/lines$",

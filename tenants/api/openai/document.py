@@ -27,6 +27,7 @@ REF = "#/components/schemas/{name}"
 BODIES: Mapping[str, tuple[type, type]] = {
     "chat": (shapes.ChatRequest, shapes.ChatCompletion),
     "completion": (shapes.CompletionRequest, shapes.Completion),
+    "responses": (shapes.ResponsesRequest, shapes.Response),
     "embeddings": (shapes.EmbeddingsRequest, shapes.Embeddings),
     "score": (shapes.ScoreRequest, shapes.Scores),
     "rerank": (shapes.RerankRequest, shapes.Reranking),

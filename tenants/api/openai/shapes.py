@@ -25,7 +25,7 @@ class StreamOptions(Open):
     include_usage: bool | None = None
 
 
-class Generation(Open):
+class Sampled(Open):
     """What any request that generates may hold."""
 
     model: str
@@ -35,13 +35,10 @@ class Generation(Open):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     logit_bias: dict[str, float] | None = None
-    max_tokens: int | None = None
     min_p: float | None = None
     min_tokens: int | None = None
-    n: int | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    response_format: dict[str, Any] | None = None
     seed: int | None = None
     service_tier: Tier | None = None
     skip_special_tokens: bool | None = None
@@ -49,12 +46,20 @@ class Generation(Open):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     structured_outputs: dict[str, Any] | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     user: str | None = None
+
+
+class Generation(Sampled):
+    """And one whose answer is choices."""
+
+    max_tokens: int | None = None
+    n: int | None = None
+    response_format: dict[str, Any] | None = None
+    stream_options: StreamOptions | None = None
 
 
 class TextPart(Open):
@@ -273,6 +278,101 @@ class Capabilities(Shape):
     reasoning: bool
     structured_outputs: bool
     vision: bool
+
+
+class FunctionTool(Open):
+    """A function that the client runs."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Item(Open):
+    """A part of a conversation, by its type; a message may leave that out."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] | None = None
+
+
+class ResponsesRequest(Sampled, kw_only=True):
+    """Instructions and items, and how the next ones shall be."""
+
+    input: str | list[Item]
+    chat_template_kwargs: dict[str, bool] | None = None
+    include: list[str] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, str] | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: str | None = None
+    reasoning: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    text: dict[str, Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    tools: list[FunctionTool] | None = None
+    top_logprobs: int | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+
+class InputTokensDetails(Shape):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(Shape):
+    reasoning_tokens: int
+
+
+class ResponseUsage(Shape):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(Shape):
+    reason: Literal["max_output_tokens"]
+
+
+class Response(Shape):
+    """What a request asked for, and the items of the answer."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["completed", "incomplete"]
+    background: Literal[False]
+    error: None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[dict[str, Any]]
+    previous_response_id: None
+    store: Literal[False]
+    usage: ResponseUsage
+    frequency_penalty: float
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    presence_penalty: float
+    prompt_cache_key: str | None
+    reasoning: dict[str, Any]
+    safety_identifier: str | None
+    service_tier: Literal["default", "flex"]
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["auto", "disabled"]
+    finish_details: FinishDetails | None = None
 
 
 class Tool(Open):

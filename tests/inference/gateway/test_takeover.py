@@ -19,7 +19,8 @@ from inference.errors import EngineLost
 from inference.gateway.requests.held import Holding
 from inference.link.wire import LedgerEntry
 from tests.inference.answers import CLAIM_S, MemoryAnswers
-from tests.inference.operations.bodies import messages
+from tests.inference.operations.bodies import messages, responses
+from tests.inference.operations.items import as_chat, check_order, is_item_event
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, until
 from tests.inference.samples import MOVABLE
 
@@ -27,7 +28,7 @@ STEADY = Behaviour(tokens_per_second=400.0)
 STALLS = Behaviour(tokens_per_second=400.0, stall_after_tokens=7)
 """In the middle of an answer, so that what happens then meets it."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-MESSAGES = "/v1/messages"
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 EMBEDDINGS = "/v1/embeddings"
 LONG: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "seed": 7}
 USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
@@ -53,6 +54,8 @@ ASKED = {
     "schema": (CHAT, chat(stream=True, response_format=SCHEMA, **USAGE, **LONG)),
     "messages": (MESSAGES, messages(content=SAID, stream=True, max_tokens=30)),
     "whole messages": (MESSAGES, messages(content=SAID, max_tokens=30)),
+    "responses": (RESPONSES, responses(stream=True, max_output_tokens=30, **LONG)),
+    "whole responses": (RESPONSES, responses(max_output_tokens=30, **LONG)),
 }
 
 
@@ -70,6 +73,8 @@ class Answer:
     """Chunks that name the role."""
 
     def note(self, body: dict[str, Any]) -> None:
+        if is_item_event(body):
+            body = as_chat(body)
         if "error" in body:
             self.error = body["error"]["code"]
         for choice in body.get("choices", ()):
@@ -139,9 +144,13 @@ class Fleet:
                 if response.headers["content-type"].startswith("application/json"):
                     answer.note(json.loads(await response.aread()))
                     return answer
+                events = []
                 async for line in response.aiter_lines():
                     if line.startswith("data: ") and line != "data: [DONE]":
-                        answer.note(json.loads(line.removeprefix("data: ")))
+                        events.append(json.loads(line.removeprefix("data: ")))
+                        answer.note(events[-1])
+                if is_item_event(events[0]) and not answer.error:
+                    check_order(events)
         return answer
 
     async def cut_off(self, at: Gateway) -> None:

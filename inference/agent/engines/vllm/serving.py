@@ -41,7 +41,7 @@ from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.steps import Step, Steps, reasons_of
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
 from inference.link.wire import Resume
-from inference.operations.openai import OpenAIOperation, usage_body
+from inference.operations.openai import usage_body
 
 VLLM_ONLY = (
     "prompt_logprobs",
@@ -335,7 +335,7 @@ class Serving:
             raise EngineFailed("Log-probabilities of another engine's tokens are not known here.")
         endpoint = copy(self.endpoint(runner))
         endpoint.engine_client = client
-        assembly = self._assembly(runner, request, client)
+        assembly = self._assembly(runner, request)
         framing = asyncio.create_task(_frame(runner, endpoint, request, client))
         try:
             async for step in client.steps:
@@ -353,15 +353,14 @@ class Serving:
             # Closing the outer generator doesn't close vLLM's inner ones, so the engine is told.
             await client.abort()
 
-    def _assembly(self, runner: Runner, request: Any, client: RequestClient) -> Assembly | None:
+    def _assembly(self, runner: Runner, request: Any) -> Assembly | None:
         """What puts this answer together, if anything must: it is then asked for as a stream."""
-        operation = client.work.operation
         if request.stream or not runner.wants_logprobs(request) or runner.uses_tools(request):
             return None
-        if self._reasons or not isinstance(operation, OpenAIOperation):
+        if self._reasons:
             return None
         request.stream = True
-        return Assembly(operation)
+        return Assembly(runner.answers)
 
 
 def server_arguments(llm: AsyncLLM, profile: EngineProfile) -> Namespace:

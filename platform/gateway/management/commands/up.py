@@ -24,6 +24,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
 import demo
+from gateway import storage
 from gateway.database import redis_command, redis_socket
 from gateway.local import seed
 from gateway.local.supervisor import Child, Supervisor
@@ -167,7 +168,7 @@ class _Up:
             command = self._engine_command(name) + shlex.split(self.options["engine_options"])
             await self._start("engine", command, credential, name=name)
         with self._step("static files"):
-            await sync_to_async(call_command)("collectstatic", interactive=False, verbosity=0)
+            await sync_to_async(storage.collect)()
         with self._step("operator and tenants"):
             operator = await sync_to_async(seed.operator)(known)
             keys = await sync_to_async(seed.tenants)(known)

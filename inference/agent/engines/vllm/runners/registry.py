@@ -9,18 +9,21 @@ from inference.agent.engines.vllm.runners.chat import ChatRunner
 from inference.agent.engines.vllm.runners.completion import CompletionRunner
 from inference.agent.engines.vllm.runners.messages import CountTokensInquiry, MessagesRunner
 from inference.agent.engines.vllm.runners.pooling import EmbeddingsPooler, Pooler, ScoringPooler
+from inference.agent.engines.vllm.runners.responses import ResponsesRunner
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.runners.tokens import DetokenizeInquiry, TokenizeInquiry
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
 from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.messages import COUNT_TOKENS, MESSAGES
+from inference.operations.responses import RESPONSES
 from inference.operations.scoring import RERANK, SCORE
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 RUNNERS: Mapping[str, Runner] = {
     CHAT.name: ChatRunner(),
     COMPLETION.name: CompletionRunner(),
+    RESPONSES.name: ResponsesRunner(),
     MESSAGES.name: MessagesRunner(),
 }
 POOLERS: Mapping[str, Pooler] = {

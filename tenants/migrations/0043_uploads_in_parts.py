@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0040_files_and_batches'),
+        ('tenants', '0042_files_and_batches'),
     ]
 
     operations = [
