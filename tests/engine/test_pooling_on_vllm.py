@@ -9,7 +9,6 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -250,8 +249,3 @@ async def test_who_comes_after_a_long_list_is_computed_beside_it(embedder: Engin
     assert long.meter.prompt_tokens - before < 20 * ONE_STEP
     whole = await running
     assert len(whole.response["data"]) == 900
-
-
-def test_a_model_that_is_not_there_ends_the_start(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="runner"):
-        EngineProfile(model="m", runner="both")

@@ -29,7 +29,7 @@ from inference.agent.engines.vllm.requests import as_error, invalid_field
 from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.serving import Serving
 from inference.errors import ContextLengthExceeded, EngineFailed, InvalidRequest
-from inference.operations.pooling import PoolingOperation, Told
+from inference.operations.pooling import PoolingOperation, Text, Told
 
 Prompt = dict[str, Any]
 """vLLM's `PoolingEngineInput`."""
@@ -57,7 +57,10 @@ class Pooling:
         operation = work.operation
         assert isinstance(operation, PoolingOperation)
         fields = work.take_fields()
-        paths = [path for path, _ in operation.texts(fields)]
+        texts = operation.texts(fields)
+        self._check_tokens(texts)
+        paths = [path for path, _ in texts]
+        del texts
         endpoint = self._serving.endpoint(pooler)
         ctx, processor = await self._begun(pooler, endpoint, work, fields)
         prompts = await self._tokenized(processor, ctx, paths)
@@ -76,6 +79,19 @@ class Pooling:
         told = Told(id, work.created, work.model, work.meter.prompt_tokens)
         answer = await pooler.answer(fields, kept, told, processor, ctx)
         yield Output(response=answer, finish_reason="stop")
+
+    def _check_tokens(self, texts: list[tuple[str, Text]]) -> None:
+        """vLLM looks at them only where it gives them to the engine, and names none.
+
+        Raises:
+            InvalidRequest: one is not of this model.
+        """
+        highest = self._llm.model_config.get_vocab_size() - 1
+        for path, text in texts:
+            if isinstance(text, list) and (found := max(text)) > highest:
+                raise InvalidRequest(
+                    f"`{path}` has the token {found}: this model's go up to {highest}.", param=path
+                )
 
     async def probe(self, ids: list[int], lora: LoRARequest | None) -> tuple[str, list[float]]:
         """What the model makes of these tokens, from nobody's cache: to show, and in numbers."""
