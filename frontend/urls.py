@@ -7,6 +7,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from frontend.single_sign_on import callback
 from frontend.views import (
     audit,
+    batches,
     conversations,
     engines,
     find,
@@ -185,6 +186,14 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("requests", requests.requests, name="requests"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
+                path("batches", batches.batches, name="batches"),
+                path("batches/<str:batch_id>", batches.batch, name="batches-one"),
+                path("batches/<str:batch_id>/cancel", batches.cancel, name="batches-cancel"),
+                path(
+                    "batches/<str:batch_id>/files/<str:role>",
+                    batches.download,
+                    name="batches-download",
+                ),
                 path("engines", engines.engines, name="engines"),
                 path("notifications", notifications.notifications, name="notifications"),
                 path("notifications/mail", notifications.choose_mails, name="notifications-mail"),

@@ -45,6 +45,7 @@ class Permission(Enum):
     USE_PLAYGROUND = "use the playground"
     GET_NOTIFICATIONS = "get notifications"
     EDIT_WEBHOOKS = "change webhooks"
+    USE_FILES = "use files and batches"
     READ_AUDIT = "see the audit log"
     OPERATE = "operate this installation"
 
@@ -74,6 +75,7 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.READ_OWN_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
     P.GET_NOTIFICATIONS: (Role.DEVELOPER, frozenset()),  # by mail
     P.EDIT_WEBHOOKS: (Role.ADMIN, ADMIN),
+    P.USE_FILES: (Role.DEVELOPER, frozenset({Scope.INFERENCE})),  # who may make such a key
     P.READ_AUDIT: (Role.ADMIN, frozenset()),
     P.USE_PLAYGROUND: (Role.DEVELOPER, frozenset()),  # keys call models without it
     P.OPERATE: (None, frozenset()),  # nobody in a tenant

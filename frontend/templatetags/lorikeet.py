@@ -76,6 +76,10 @@ STATES = {
     "expired": "bad",
     "suspended": "bad",
     "failed": "bad",
+    "completed": "ok",
+    "in progress": "busy",
+    "finalizing": "busy",
+    "cancelling": "warn",
 }
 
 

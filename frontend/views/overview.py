@@ -184,12 +184,13 @@ def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
 def progress(tenant: Tenant) -> Any:
     """The tenant, annotated for the checklist and the snippets, in one query."""
     live = Alias.objects.filter(adapter__tenant=OuterRef("pk"), name=LIVE)
+    live = live.filter(adapter__base_model__in=BaseModel.objects.that_chat())
     keys = ApiKey.objects.with_text().filter(
         tenant=OuterRef("pk"), revoked_at=None, scopes__contains=["inference"]
     )
     return Tenant.objects.annotate(
         live_adapter=Subquery(live.order_by("adapter__name").values("adapter__name")[:1]),
-        base_model=Subquery(BaseModel.objects.order_by("name").values("name")[:1]),
+        base_model=Subquery(BaseModel.objects.that_chat().order_by("name").values("name")[:1]),
         has_key=Exists(keys),
         has_usage=Exists(UsageSum.objects.filter(tenant=OuterRef("pk"))),
     ).get(pk=tenant.pk)

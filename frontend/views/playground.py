@@ -35,7 +35,8 @@ def show(
     read_only: bool = False,
 ) -> HttpResponse:
     """Render the playground, empty or with a conversation."""
-    bases = list(BaseModel.objects.order_by("name").values_list("name", flat=True)[:MAX_NAMES])
+    chatting = BaseModel.objects.that_chat().order_by("name")
+    bases = list(chatting.values_list("name", flat=True)[:MAX_NAMES])
     adapters = _adapters(caller.tenant)
     names = [*adapters, *bases, *_versions(caller.tenant)]
     context: dict[str, Any] = {
@@ -63,12 +64,15 @@ def _link(request: HttpRequest, caller: Caller, kept: Conversation | None) -> st
 
 def _adapters(tenant: Tenant) -> list[str]:
     """Adapters with a live version, last promoted first."""
-    live = Alias.objects.filter(adapter__tenant=tenant, name=LIVE).order_by("-changed_at")
+    live = Alias.objects.filter(adapter__tenant=tenant, name=LIVE)
+    live = live.filter(adapter__base_model__in=BaseModel.objects.that_chat())
+    live = live.order_by("-changed_at")
     return list(live.values_list("adapter__name", flat=True)[:MAX_NAMES])
 
 
 def _versions(tenant: Tenant) -> list[str]:
     """Versions that are ready, newest first."""
     ready = AdapterVersion.objects.filter(adapter__tenant=tenant, state=State.READY)
+    ready = ready.filter(adapter__base_model__in=BaseModel.objects.that_chat())
     found = ready.order_by("-id").values_list("adapter__name", "number")[:MAX_NAMES]
     return [f"{name}@{number}" for name, number in found]

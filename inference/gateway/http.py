@@ -39,6 +39,10 @@ log = structlog.get_logger(__name__)
 INSTEAD = {
     "/v1/moderations": "Nothing is moderated here. Ask a chat model for its judgement, with a "
     "`response_format` of type `json_schema` that has the categories you need.",
+    "/v1/conversations": "Nothing is stored: send the items of a conversation as the `input` of "
+    "each response.",
+    "/v1/responses/compact": "Nothing makes a conversation shorter but `truncation`: `auto` leaves "
+    "out its first messages.",
 }
 """What to do where clients look for an address that OpenAI has and this server has not."""
 

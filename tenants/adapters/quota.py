@@ -1,4 +1,4 @@
-"""How much a tenant may keep: bytes of adapter files, and versions.
+"""How much a tenant may keep: bytes of adapters and of other files, and versions.
 
 Storage is not a rate: it isn't freed by time, and engines don't count it. So these are not kinds of
 limits (`tenants.limits.kinds`) but two columns of the tenant, set by operators, with the settings
@@ -37,9 +37,11 @@ class Storage:
         if but is not None:
             versions = versions.exclude(pk=but.pk)
         kept = versions.aggregate(n=Count("pk"), bytes=Sum("size_bytes", filter=~Q(folder="")))
+        files = tenant.files.aggregate(bytes=Sum("size_bytes", default=0))
+        coming = tenant.file_uploads.pending().aggregate(bytes=Sum("size_bytes", default=0))
         most_bytes, most = tenant.max_stored_bytes, tenant.max_versions
         return cls(
-            stored_bytes=kept["bytes"] or 0,
+            stored_bytes=(kept["bytes"] or 0) + files["bytes"] + coming["bytes"],
             max_stored_bytes=settings.TENANT_STORED_BYTES if most_bytes is None else most_bytes,
             versions=kept["n"],
             max_versions=settings.TENANT_VERSIONS if most is None else most,
@@ -49,8 +51,8 @@ class Storage:
         """Raises UploadRefused if this much more would exceed a maximum."""
         if self.stored_bytes + more_bytes > self.max_stored_bytes:
             told = (
-                f"{self.stored_bytes} bytes of adapters are kept, and with {more_bytes} more they "
-                f"are above the {self.max_stored_bytes} allowed"
+                f"{self.stored_bytes} bytes of adapters and files are kept, and with {more_bytes} "
+                f"more they are above the {self.max_stored_bytes} allowed"
             )
         elif self.versions + more_versions > self.max_versions:
             told = f"{self.versions} versions are kept, and {self.max_versions} are allowed"

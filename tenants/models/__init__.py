@@ -4,7 +4,9 @@ from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
+from tenants.models.batches import Batch, BatchLine
 from tenants.models.conversations import Conversation
+from tenants.models.files import Purpose, StoredFile, Upload, UploadPart
 from tenants.models.fleet.engines import EngineCredential
 from tenants.models.fleet.isolation import IsolationCheck
 from tenants.models.fleet.pools import PoolRevision, RevisionMinute, Standing, Trial
@@ -27,6 +29,7 @@ from tenants.models.usage import (
     EngineJournal,
     Price,
     SupersededAttempt,
+    Tier,
     UsageEvent,
     UsageMonth,
     UsageRollup,
@@ -43,6 +46,8 @@ __all__ = [
     "AuditActor",
     "AuditEntry",
     "BaseModel",
+    "Batch",
+    "BatchLine",
     "Conversation",
     "Delivery",
     "EngineCredential",
@@ -59,6 +64,7 @@ __all__ = [
     "Notification",
     "PoolRevision",
     "Price",
+    "Purpose",
     "QuarantinedEntry",
     "RefusedRequest",
     "RequestHour",
@@ -71,13 +77,17 @@ __all__ = [
     "Scope",
     "Standing",
     "State",
+    "StoredFile",
     "SupersededAttempt",
     "Target",
     "Tenant",
+    "Tier",
     "TotalHour",
     "TotalMinute",
     "Trial",
     "Turn",
+    "Upload",
+    "UploadPart",
     "UploadSession",
     "UsageEvent",
     "UsageMonth",

@@ -350,6 +350,7 @@ class PriceQuerySet(models.QuerySet["Price"]):
         Of those `shown`, and only those in one of `states`, if any are given.
         """
         same = Q(base_model=OuterRef("base_model")) | Q(adapter=OuterRef("adapter"))
+        same &= Q(tier=OuterRef("tier"))
         begun = Price.objects.filter(same, starts_at__lte=now, starts_at__gt=OuterRef("starts_at"))
         state = Case(
             When(starts_at__gt=now, then=Value("to come")),
@@ -360,10 +361,18 @@ class PriceQuerySet(models.QuerySet["Price"]):
         return found.filter(state__in=states) if states else found
 
 
+class Tier(models.TextChoices):
+    """What a price is for."""
+
+    STANDARD = "standard"
+    BATCH = "batch"
+    """Lines of batches; where it has no price the standard one holds."""
+
+
 class Price(models.Model):
     """What tokens of a base model, or of one adapter on it, cost from a moment on.
 
-    In whole micro-units of the currency per million tokens. An adapter's price goes before its base
+    In whole micro-units of the currency per million tokens. An adapter's prices go before its base
     model's. A price that has been in force is never changed: a later one replaces it. It outlives
     its adapter, for requests that are still to be billed.
     """
@@ -379,6 +388,13 @@ class Price(models.Model):
         related_name="prices",
         db_constraint=False,
     )
+    tier = models.CharField(
+        max_length=8,
+        choices=Tier,
+        default=Tier.STANDARD,
+        db_default=Tier.STANDARD,
+        help_text="`batch`: of lines of batches, which else cost the standard price.",
+    )
     starts_at = models.DateTimeField()
     prompt = models.BigIntegerField(help_text="Prompt tokens that were not in the cache.")
     cached_prompt = models.BigIntegerField()
@@ -391,9 +407,12 @@ class Price(models.Model):
         ordering = ["-starts_at"]
         constraints = [
             models.UniqueConstraint(
-                fields=["base_model", "adapter", "starts_at"],
+                fields=["base_model", "adapter", "tier", "starts_at"],
                 nulls_distinct=False,
                 name="price_unique",
+            ),
+            models.CheckConstraint(
+                condition=Q(tier__in=["standard", "batch"]), name="price_tier_known"
             ),
             models.CheckConstraint(
                 condition=Q(base_model__isnull=False, adapter__isnull=True)

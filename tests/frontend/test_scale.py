@@ -17,10 +17,10 @@ from pytest_django.plugin import DjangoDbBlocker
 from demo.crowd import Size, outcomes, usage
 from demo.crowd.rows import BASES, Rows
 from tenants.fleet.gateways import gateways
-from tenants.models import BaseModel, Tenant
+from tenants.models import ApiKey, BaseModel, Tenant
 from tests.frontend.addresses import ACCOUNT, PARTS, Page, names, pages, parts
 from tests.frontend.clients import client_of
-from tests.tenants.making import make_rollout, make_user
+from tests.tenants.making import make_batch, make_rollout, make_user
 
 MAX_QUERIES = 12
 SIZE = Size(
@@ -41,6 +41,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             usage.make(SIZE, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
             outcomes.make(SIZE, [tenant.pk for tenant in tenants])
             make_rollout(BaseModel.objects.earliest("pk"))
+            make_batch(ApiKey.objects.filter(tenant=tenants[0]).earliest("pk"))
             yield tenants[0]
             transaction.set_rollback(True)
 

@@ -16,6 +16,7 @@ from django.views.decorators.vary import vary_on_headers
 from frontend.causes import cause, remedy
 from frontend.formats import exact_money
 from frontend.pages import tenant_page
+from inference.gateway.lines.seals import batch_of, number_of
 from tenants.billing.receipts import describe, signer
 from tenants.limits.kinds import KINDS
 from tenants.models import ApiKey, RefusedRequest, UsageEvent
@@ -105,12 +106,16 @@ def refused_context(caller: Caller, error: RefusedRequest) -> dict[str, Any]:
 
 def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
     day = event.started_at.date().isoformat()
+    batch = caller.tenant.batches.filter(pk=batch_of(event.id)).first()
     usage = reverse("usage", args=[caller.tenant.slug])
     return {
         "event": event,
         "caller": caller,
         "key": ApiKey.objects.filter(tenant=caller.tenant, pk=event.key_id).first(),
         "version": event.version,
+        "batch": batch,
+        "line": batch and number_of(event.id),
+        "may_see_batches": caller.may(Permission.USE_FILES),
         "cause": cause(event.finish_reason),
         "remedy": remedy(event.finish_reason),
         "phases": list(phases(event)),
