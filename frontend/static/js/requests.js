@@ -21,17 +21,19 @@ function mark(row) {
   current = row?.id ?? "";
 }
 
-// What is asked for last is what is shown.
+// What is asked for last is what is shown; it is asked for once, however often it is clicked.
 async function open(link) {
+  if (asking?.href === link.href) return;
   asking?.abort();
-  asking = new AbortController();
+  const ours = (asking = Object.assign(new AbortController(), { href: link.href }));
   let html;
   try {
-    const answer = await fetch(link.href, { headers: { "HX-Request": "true" }, signal: asking.signal });
+    const answer = await fetch(link.href, { headers: { "HX-Request": "true" }, signal: ours.signal });
     html = answer.status === 200 && (await answer.text());
   } catch (error) {
     if (error.name === "AbortError") return;
   }
+  asking = null;
   if (!html) return location.assign(link.href); // signed out, gone, or not to be reached: it says so
   const inside = drawer.contains(document.activeElement);
   drawer.innerHTML = html;
@@ -93,6 +95,7 @@ document.addEventListener("keydown", (event) => {
 
 drawer?.addEventListener("close", () => {
   asking?.abort();
+  asking = null;
   drawer.replaceChildren();
   currentLink()?.focus();
   mark(null);
