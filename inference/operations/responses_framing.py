@@ -163,6 +163,8 @@ class ResponsesFraming(Framing):
         """Those that have an item, by their number in the chat."""
         self._held = ""
         """Text that came while a call was open."""
+        self._textless = b""
+        """Log-probabilities of tokens that are parts of a character: they go with its text."""
         self._reason = ""
         self._limited: InferenceError | None = None
 
@@ -185,10 +187,14 @@ class ResponsesFraming(Framing):
         for choice in _decode(chunk)["choices"]:
             delta = choice.get("delta") or {}
             if thought := delta.get("reasoning"):
+                self._textless = b""
                 events += self._add(REASONING, thought)
-            text, logprobs = delta.get("content"), _logprobs(choice)
-            if text or (text is not None and logprobs):  # a token may be a part of a character
+            logprobs = b",".join(filter(None, (self._textless, _logprobs(choice))))
+            if text := delta.get("content"):
+                self._textless = b""
                 events += self._add(MESSAGE, text, logprobs)
+            elif not any(delta.values()) and (self._open is None or self._open.kind == MESSAGE):
+                self._textless = logprobs
             for call in delta.get("tool_calls") or ():
                 events += self._call(call)
             self._reason = choice.get("finish_reason") or self._reason
@@ -200,6 +206,8 @@ class ResponsesFraming(Framing):
         events = self.opening()
         if self._open is None and not self._output:  # clients take it that there is an item
             events += self._start(MESSAGE)
+        if self._textless:
+            events += self._add(MESSAGE, "", self._textless)
         return events + self._close(INCOMPLETE if self._cut else COMPLETED)
 
     def ending(self, usage: Usage) -> bytes:

@@ -12,9 +12,10 @@ its files once they are unpacked.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Q, Sum
+from django.db.models import Aggregate, Count, QuerySet, Subquery, Sum
 
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.models import AdapterVersion, Tenant, UploadSession
@@ -36,14 +37,18 @@ class Storage:
         versions = AdapterVersion.objects.filter(adapter__tenant=tenant)
         if but is not None:
             versions = versions.exclude(pk=but.pk)
-        kept = versions.aggregate(n=Count("pk"), bytes=Sum("size_bytes", filter=~Q(folder="")))
-        files = tenant.files.aggregate(bytes=Sum("size_bytes", default=0))
-        coming = tenant.file_uploads.pending().aggregate(bytes=Sum("size_bytes", default=0))
+        found = Tenant.objects.filter(pk=tenant.pk).values_list(
+            _of(versions, Count("pk"), by="adapter__tenant"),
+            _of(versions.exclude(folder=""), Sum("size_bytes"), by="adapter__tenant"),
+            _of(tenant.files.all(), Sum("size_bytes")),
+            _of(tenant.file_uploads.pending(), Sum("size_bytes")),
+        )
+        number, *sizes = (one or 0 for one in found.get())
         most_bytes, most = tenant.max_stored_bytes, tenant.max_versions
         return cls(
-            stored_bytes=(kept["bytes"] or 0) + files["bytes"] + coming["bytes"],
+            stored_bytes=sum(sizes),
             max_stored_bytes=settings.TENANT_STORED_BYTES if most_bytes is None else most_bytes,
-            versions=kept["n"],
+            versions=number,
             max_versions=settings.TENANT_VERSIONS if most is None else most,
         )
 
@@ -60,6 +65,11 @@ class Storage:
             return
         message = f"The tenant's storage is full: {told}. Delete versions, or ask the operator."
         raise UploadRefused(Refusal.QUOTA_EXCEEDED, message)
+
+
+def _of(rows: QuerySet[Any], figure: Aggregate, *, by: str = "tenant") -> Subquery:
+    """The figure of these rows, which are one tenant's."""
+    return Subquery(rows.order_by().values(by).annotate(figure=figure).values("figure"))
 
 
 def locked(tenant_id: int) -> Tenant:

@@ -26,7 +26,12 @@ WEATHER: Any = {
 }
 NOW: Any = {"type": "function", "name": "now", "parameters": None, "strict": None}
 QUESTION = "What is the capital of Peru?"
-CALLS: Any = {"tools": [WEATHER, NOW], "parallel_tool_calls": False, "max_output_tokens": 400}
+CALLS: Any = {
+    "tools": [WEATHER, NOW],
+    "parallel_tool_calls": False,
+    "max_output_tokens": 400,
+    "temperature": 0,
+}
 ALLOWED: Any = {
     "type": "allowed_tools",
     "mode": "required",

@@ -41,7 +41,7 @@ ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shape
            shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer,
            shapes.AnthropicErrorAnswer,
            shapes.Files, shapes.DeletedFile, shapes.UploadRequest, shapes.UploadEnding,
-           shapes.Upload, shapes.UploadPart, shapes.BatchRequest, shapes.Batches]  # fmt: skip
+           shapes.FileUpload, shapes.UploadPart, shapes.BatchRequest, shapes.Batches]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """What an address under `/v1` may answer to a GET."""
 CHANGING = ASKING | {408, 409, 413, 415, 429}
@@ -161,7 +161,7 @@ def _of_files() -> Iterator[tuple[str, str, Object]]:
 
 def _of_uploads() -> Iterator[tuple[str, str, Object]]:
     id = _within("id")
-    made = _changing("uploads_create", shapes.Upload)
+    made = _changing("uploads_create", shapes.FileUpload)
     body = {"required": True, "content": _json(shapes.UploadRequest)}
     yield "/v1/uploads", "post", made | {"requestBody": body}
     form = {
@@ -172,10 +172,10 @@ def _of_uploads() -> Iterator[tuple[str, str, Object]]:
     body = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
     sent = _changing("uploads_parts_create", shapes.UploadPart, [id])
     yield "/v1/uploads/{id}/parts", "post", sent | {"requestBody": body}
-    ended = _changing("uploads_complete", shapes.Upload, [id])
+    ended = _changing("uploads_complete", shapes.FileUpload, [id])
     body = {"required": True, "content": _json(shapes.UploadEnding)}
     yield "/v1/uploads/{id}/complete", "post", ended | {"requestBody": body}
-    yield "/v1/uploads/{id}/cancel", "post", _changing("uploads_cancel", shapes.Upload, [id])
+    yield "/v1/uploads/{id}/cancel", "post", _changing("uploads_cancel", shapes.FileUpload, [id])
 
 
 def _of_batches() -> Iterator[tuple[str, str, Object]]:

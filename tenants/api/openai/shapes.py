@@ -690,7 +690,7 @@ class UploadEnding(Shape):
     md5: str | None = None
 
 
-class Upload(Shape):
+class FileUpload(Shape):
     """It has a `file` once it is complete."""
 
     id: str

@@ -404,13 +404,15 @@ def test_a_call_that_was_cut_is_incomplete() -> None:
 def test_logprobs_come_with_their_text() -> None:
     made = framing(include=["message.output_text.logprobs"])
     data = made.chunk(chunk(role="assistant", content=""))
-    for text in ("a", "", "b"):  # of a token that is a part of a character there is no text yet
-        data += made.chunk(chunk(content=text, logprobs=logprobs(text)))
-    data += made.chunk(chunk("stop", content=""))
+    # Of a token that is a part of a character there is no text yet.
+    for delta in ({"content": "a"}, {"content": ""}, {}, {"content": "b"}):
+        data += made.chunk(chunk(logprobs=logprobs(delta.get("content", "")), **delta))
+    data += made.chunk(chunk("stop", logprobs=logprobs("")))
     types, response = read(data + made.closing("stop") + made.ending(USAGE))
     found = response["output"][0]["content"][0]["logprobs"]
-    assert found == logprobs("a", "", "b")["content"]
+    assert found == logprobs("a", "", "", "b", "")["content"]
     assert types.count("output_text.delta") == 3
+    assert response["output"][0]["content"][0]["text"] == "ab"
 
 
 def test_a_stream_that_fails_says_so_after_all_that_it_said() -> None:
