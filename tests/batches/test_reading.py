@@ -91,3 +91,11 @@ def test_lines_lie_where_they_are_said_to(parts: list[bytes]) -> None:
     for one in lines(io.BytesIO(content), len(content)):
         assert content[one.offset : one.offset + len(one.text)] == one.text
         assert one.text.removesuffix(b"\n") == whole[one.number - 1]
+
+
+def test_of_a_line_that_is_too_long_no_more_is_read() -> None:
+    cut = list(lines(io.BytesIO(b"a\n" + b"x" * 50 + b"\nb\n"), 10))
+    assert [(one.number, one.offset, one.text) for one in cut] == [
+        (1, 0, b"a\n"),
+        (2, 2, b"x" * 11),
+    ]

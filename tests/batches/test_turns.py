@@ -53,3 +53,5 @@ def test_what_is_withdrawn_is_not_given() -> None:
     for _ in range(2):
         turns.ended()
     assert turns.idle
+    turns.add("a", 7)
+    assert turns.withdraw(lambda n: True) == [7] and turns.idle

@@ -169,3 +169,14 @@ def test_nothing_is_lost_and_bounds_hold(events: list[tuple[str, int, str]]) -> 
             open_gateways.add(gateway)
             one.joined(gateway)
     assert one.empty == (known.keys() == done)
+
+
+def test_it_says_when_to_look_again() -> None:
+    one = window()
+    assert one.next_at(0.0) is None
+    one.sent(line(1), "g")
+    one.begun("g", 1)
+    assert one.answered("g", limited(1, 5.0), 0.0) is Verdict.AGAIN
+    held_until = one.next_at(0.0)
+    assert held_until is not None
+    assert one.next_at(held_until) is not None

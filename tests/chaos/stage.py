@@ -326,7 +326,7 @@ def _worker(stage: Stage, name: str) -> Program:
         return file.exists() and file.stat().st_mtime > began
 
     command = [sys.executable, "-m", "tests.chaos.worker"]
-    told = {"READY_FILE": str(file)}
+    told = {"READY_FILE": str(file), "PYTHONPATH": str(ROOT / "platform")}
     return Program(name, "worker", command, stage.places.log(name), works, told)
 
 

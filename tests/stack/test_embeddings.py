@@ -4,6 +4,7 @@ other, a tenant's adapter is tried and used, and all of it is billed."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,9 @@ async def uploaded(stack: Stack, folder: Path) -> None:
 
 def test_an_adapter_is_tried_and_has_vectors_of_its_own(embedding: Stack, tmp_path: Path) -> None:
     folder = AdapterFactory(EMBEDDING, tmp_path).make(seed=3).path
+    config = folder / "adapter_config.json"
+    named = json.loads(config.read_text()) | {"base_model_name_or_path": EMBEDDING_NAME}
+    config.write_text(json.dumps(named))
     asyncio.run(uploaded(embedding, folder))
     with embedding.manager(embedding.key(MINE)) as manager:
         version = manager.get("/api/v1/adapters/near/versions/1").json()

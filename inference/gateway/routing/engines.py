@@ -123,6 +123,8 @@ class Engines:
         if not alike or not alike.isdisjoint(done):
             return None
         offered = ", ".join(one.path for one in OPERATIONS if one.name in done)
+        if not offered:  # what they do is newer than this gateway
+            return None
         return InvalidRequest(
             f"`{name}` does {offered}: ask another model for this.", param="model"
         )

@@ -44,6 +44,11 @@ def answer(operation: PoolingOperation, **fields: Any) -> dict[str, Any]:
     return body
 
 
+def test_the_synthetic_engine_answers_as_others_do() -> None:
+    (one,) = answer(EMBEDDINGS, input="a")["data"]
+    assert len(one["embedding"]) == DIMENSIONS
+
+
 @EACH
 def test_it_reserves_its_prompts_and_nothing_else(operation: PoolingOperation) -> None:
     body = BODIES[operation.name]("m")

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from inference.errors import EngineLost, InvalidRequest, RateLimitExceeded
 from inference.link.wire import Usage
 from inference.operations.call import Call
+from inference.operations.chat import CHAT
 from inference.operations.operation import PlainPrompt
 from inference.operations.responses import RESPONSES
 from inference.operations.responses_framing import ResponsesFraming
@@ -60,6 +61,24 @@ def said(role: str, content: Any, **fields: Any) -> dict[str, Any]:
 
 def text(type: str, said: str) -> dict[str, Any]:
     return {"type": type, "text": said}
+
+
+def test_a_call_may_come_first() -> None:
+    called, _ = chat([CALLED, RESULT])["messages"]
+    assert called["content"] is None and called["tool_calls"][0]["id"] == "c1"
+
+
+def test_so_many_beginnings_are_told_apart() -> None:
+    items = [said("user", f"{i}") for i in range(2000)]
+    assert parse(items).beginnings.full and not parse(items[:2]).beginnings.full
+
+
+def test_choices_are_a_chats() -> None:
+    ours, theirs = ({"index": 0, "logprobs": None, "message": {"content": "a"}} for _ in range(2))
+    RESPONSES.conform(ours)
+    CHAT.conform(theirs)
+    assert ours == theirs
+    assert CHAT.framing(Call(CHAT, "m", True), "1", 0).failed(EngineLost("gone")) == b""
 
 
 # --- requests ------------------------------------------------------------------------------------

@@ -21,8 +21,10 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
 MAX_WHITESPACE = 2
-"""Characters between two parts of a call's arguments. A model in doubt, which may say nothing else,
-goes on with blanks until the context is full."""
+"""Characters between two parts of JSON that has a schema. A model in doubt, which may say nothing
+else, goes on with blanks until the context is full."""
+TAG = '{"type": "structural_tag", "format": {"type": "json_schema", "json_schema": %s}}'
+"""What holds an answer to a schema, and can bound blanks, which vLLM's other way can't."""
 MAX_KNOWN = 64
 """Answers of `_xgrammar_supports` to remember: at least those of requests just being read."""
 
@@ -48,8 +50,8 @@ class Grammars:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def check(self, params: SamplingParams) -> None:
-        """As vLLM does where it adds a request to the engine; before that. Then bound the blanks in
-        the arguments of calls.
+        """As vLLM does where it adds a request to the engine; before that. Then bound the
+        blanks in JSON.
 
         Mutates `params`, which then say how the engine makes the grammar.
 
@@ -62,8 +64,12 @@ class Grammars:
     def _check(self, params: SamplingParams) -> None:
         config, tokenizer = self._llm.model_config, self._llm.get_tokenizer()
         params._validate_structured_outputs(config, self._config, tokenizer)
-        if tag := params.structured_outputs.structural_tag:
-            params.structured_outputs.structural_tag = with_few_blanks(tag)
+        outputs = params.structured_outputs
+        if outputs.json is not None and outputs._backend == "xgrammar":
+            schema = outputs.json if isinstance(outputs.json, str) else json.dumps(outputs.json)
+            outputs.json, outputs.structural_tag = None, TAG % schema
+        if outputs.structural_tag is not None:
+            outputs.structural_tag = with_few_blanks(outputs.structural_tag)
 
     def close(self) -> None:
         """Call it once."""
