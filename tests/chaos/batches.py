@@ -15,8 +15,9 @@ from tests.chaos.customers import Customer
 from tests.chaos.judging.facts import BatchGot, Counts, LineGot
 
 CHAT = "/v1/chat/completions"
-BATCHERS = ("free-of-limits", "narrow", "thrifty")
-"""Tenants that send batches: of the others a limit would hold them up for longer than a run."""
+BATCHERS = ("free-of-limits", "narrow")
+"""Tenants that send batches. Limits would hold others up for longer than a run; of budgets Redis
+counts each sending of a line, and the ledger the last one."""
 LINES = (10, 40)
 CANCELLED = 0.2
 """Of the batches."""

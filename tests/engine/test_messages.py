@@ -23,7 +23,11 @@ from tests.engine.test_vllm import NAMED, SCHEMA, WEATHER
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
 
 TOOL: dict[str, Any] = {"name": "get_weather", "description": "Weather", "input_schema": SCHEMA}
-CALLS: dict[str, Any] = {"tools": [TOOL], "tool_choice": {"type": "any"}, "max_tokens": 60}
+CALLS: dict[str, Any] = {
+    "tools": [TOOL],
+    "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+    "max_tokens": 60,
+}
 TOOLED: dict[str, Any] = {"tools": [WEATHER], "tool_choice": NAMED, "max_tokens": 60}
 
 
