@@ -34,7 +34,7 @@ def test_a_batch_is_watched_and_its_answers_are_downloaded(owner: Page, customer
     expect(live_state(owner)).to_have_text("Live")
     with customer.program(customer.key()) as program:
         id = begin(program, 12)
-        row = owner.get_by_role("row").filter(has_text=id)
+        row = owner.get_by_role("row", name=id)
         expect(row).to_contain_text("Completed")
         expect(row.get_by_role("progressbar")).to_have_attribute("value", "12")
     follow(owner, row.get_by_role("link"))
