@@ -34,6 +34,8 @@ def _faults(batch: BatchGot, billed: dict[str, Counts]) -> Iterator[str]:
     if batch.status not in ("completed", "cancelled"):
         yield f"{batch.id} of {batch.tenant} ended as {batch.status or 'nothing'}"
         return
+    if batch.status == "cancelled" and not (batch.lines or batch.completed or batch.failed):
+        return  # before its file was read
     times = Counter(line.custom_id for line in batch.lines)
     if times != dict.fromkeys(batch.sent, 1):
         yield f"{batch.id}: its lines are there {times}"
