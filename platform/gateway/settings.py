@@ -369,7 +369,11 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
-    "ENUM_NAME_OVERRIDES": {"TenantStatusEnum": "tenants.models.accounts.Tenant.Status"},
+    "ENUM_NAME_OVERRIDES": {
+        "TenantStatusEnum": "tenants.models.accounts.Tenant.Status",
+        "TenantEventEnum": "tenants.api.webhook_serializers.TENANT_EVENTS",
+        "InstallationEventEnum": "tenants.api.webhook_serializers.INSTALLATION_EVENTS",
+    },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "tenants.api.schema.complete",

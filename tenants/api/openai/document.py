@@ -161,7 +161,7 @@ def _of_files() -> Iterator[tuple[str, str, Object]]:
 
 def _of_uploads() -> Iterator[tuple[str, str, Object]]:
     id = _within("id")
-    made = _changing("uploads_create", shapes.FileUpload)
+    made = _changing("file_uploads_create", shapes.FileUpload)
     body = {"required": True, "content": _json(shapes.UploadRequest)}
     yield "/v1/uploads", "post", made | {"requestBody": body}
     form = {
@@ -170,12 +170,16 @@ def _of_uploads() -> Iterator[tuple[str, str, Object]]:
         "properties": {"data": {"type": "string", "format": "binary"}},
     }
     body = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
-    sent = _changing("uploads_parts_create", shapes.UploadPart, [id])
+    sent = _changing("file_uploads_parts_create", shapes.UploadPart, [id])
     yield "/v1/uploads/{id}/parts", "post", sent | {"requestBody": body}
-    ended = _changing("uploads_complete", shapes.FileUpload, [id])
+    ended = _changing("file_uploads_complete", shapes.FileUpload, [id])
     body = {"required": True, "content": _json(shapes.UploadEnding)}
     yield "/v1/uploads/{id}/complete", "post", ended | {"requestBody": body}
-    yield "/v1/uploads/{id}/cancel", "post", _changing("uploads_cancel", shapes.FileUpload, [id])
+    yield (
+        "/v1/uploads/{id}/cancel",
+        "post",
+        _changing("file_uploads_cancel", shapes.FileUpload, [id]),
+    )
 
 
 def _of_batches() -> Iterator[tuple[str, str, Object]]:

@@ -346,13 +346,13 @@ class Response(Shape):
     created_at: int
     completed_at: int | None
     status: Literal["completed", "incomplete"]
-    background: Literal[False]
-    error: None
+    background: bool
+    error: dict[str, Any] | None
     incomplete_details: IncompleteDetails | None
     model: str
     output: list[dict[str, Any]]
-    previous_response_id: None
-    store: Literal[False]
+    previous_response_id: str | None
+    store: bool
     usage: ResponseUsage
     frequency_penalty: float
     instructions: str | None
