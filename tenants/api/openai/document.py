@@ -27,7 +27,7 @@ REF = "#/components/schemas/{name}"
 BODIES: Mapping[str, tuple[type, type]] = {
     "chat": (shapes.ChatRequest, shapes.ChatCompletion),
     "completion": (shapes.CompletionRequest, shapes.Completion),
-    "responses": (shapes.ResponsesRequest, shapes.Response),
+    "responses": (shapes.ResponsesRequest, shapes.ResponseObject),
     "embeddings": (shapes.EmbeddingsRequest, shapes.Embeddings),
     "score": (shapes.ScoreRequest, shapes.Scores),
     "rerank": (shapes.RerankRequest, shapes.Reranking),

@@ -338,7 +338,7 @@ class IncompleteDetails(Shape):
     reason: Literal["max_output_tokens"]
 
 
-class Response(Shape):
+class ResponseObject(Shape):
     """What a request asked for, and the items of the answer."""
 
     id: str
