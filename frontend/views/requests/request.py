@@ -17,31 +17,13 @@ from frontend.causes import cause, remedy
 from frontend.formats import exact_money
 from frontend.pages import tenant_page
 from frontend.views.requests.requests import look_of
+from frontend.views.requests.timeline import SCALE, Timeline
 from inference.gateway.lines.seals import batch_of, number_of
 from tenants.billing.receipts import describe, signer
 from tenants.limits.kinds import KINDS
 from tenants.listing import Entry, Listed
 from tenants.models import ApiKey, RefusedRequest, SupersededAttempt, UsageEvent
 from tenants.permissions import Caller, Permission
-
-SCALE = 1000
-"""Width of the timeline, in SVG units."""
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A phase of the request; `x` and `width` are in units of SCALE."""
-
-    name: str
-    look: str
-    seconds: float
-    x: float
-    width: float
-
-    @property
-    def drawn(self) -> float:
-        """The width of its bar: however short it was, it is seen."""
-        return max(self.width, SCALE / 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +112,7 @@ def playground_url(caller: Caller, shown: Listed) -> str:
     return f"{page}?{urlencode({'model': model})}" if model else page
 
 
-def attempts(event: UsageEvent) -> list[SupersededAttempt]:
+def superseded(event: UsageEvent) -> list[SupersededAttempt]:
     """What other engines did of it before, in order."""
     if event.attempt == 1:
         return []
@@ -165,10 +147,9 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
         "batch": batch,
         "line": batch and number_of(event.id),
         "may_see_batches": caller.may(Permission.USE_FILES),
-        "attempts": attempts(event),
+        "timeline": Timeline.of([*superseded(event), event], adapter=bool(event.adapter)),
         "cause": cause(event.finish_reason),
         "remedy": remedy(event.finish_reason),
-        "phases": list(phases(event)),
         "scale": SCALE,
         "share": event.cached_tokens / event.prompt_tokens if event.prompt_tokens else None,
         "rate": rate(event),
@@ -176,33 +157,6 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
         "cost": exact_money(event.cost),
         "usage": f"{usage}?" + urlencode({"period": "custom", "first": day, "last": day}),
     }
-
-
-def phases(event: UsageEvent) -> Iterator[Phase]:
-    """Its phases from the moment the engine received it, in order; empty if not measured.
-
-    An engine that died reports no times. An answer that was not streamed has no first token, so its
-    prefill and decoding are one phase.
-    """
-    end, x = event.total_s, 0.0
-    for name, look, until in _ends(event) if end > 0 else ():
-        width = max(0.0, min(until, end) / end * SCALE - x)
-        yield Phase(name, look, width / SCALE * end, round(x, 2), round(width, 2))
-        x += width
-
-
-def _ends(event: UsageEvent) -> Iterator[tuple[str, str, float]]:
-    """Each phase with its CSS class, and its end in seconds from the start."""
-    yield "Queued", "queued", event.queue_s
-    if event.adapter:
-        yield "Load adapter", "loading", event.queue_s + event.load_s
-    if event.ttft_s is None:
-        yield "Without a token", "prefill", event.total_s
-    elif event.ttft_s < event.total_s:
-        yield "Prefill", "prefill", event.ttft_s
-        yield "Decode", "decode", event.total_s
-    else:
-        yield "Prefill and decode", "decode", event.total_s
 
 
 def rate(event: UsageEvent) -> float | None:
