@@ -22,7 +22,7 @@ import structlog
 
 from frontend.playground import messages
 from frontend.playground.messages import Failed, Outcome, Phase, Start, Token
-from frontend.sockets import Message
+from frontend.sockets.gate import Message
 from inference.errors import (
     ClientDisconnected,
     InferenceError,

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_GET, require_POST
 from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend.pages import operator_page
-from frontend.views import health
+from frontend.views.overview import health
 from frontend.views.requests.failures import failures
 from tenants import isolation
 from tenants.billing.drift import Drift

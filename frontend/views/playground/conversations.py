@@ -20,7 +20,7 @@ from frontend.lists import page_of, place_of, words_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.playground import saved
 from frontend.playground.saved import Draft
-from frontend.views.playground import show
+from frontend.views.playground.playground import show
 from inference.errors import InferenceError, PayloadTooLarge
 from tenants.errors import Refused
 from tenants.models import AuditEntry, Conversation, Membership

@@ -1,9 +1,9 @@
 """What the pages' websockets have in common: who may open one, for how long, how it is closed.
 
 Plain ASGI applications, since Channels' consumers cost a thread hop per message. The processes that
-serve them know no sessions and no cookies: a page sends a ticket (`frontend.tickets`), which leases
-the socket for LEASE_S, and a fresh one before that time is over. The sockets of somebody who loses
-permissions or signs out are closed at once, on a notice from the database
+serve them know no sessions and no cookies: a page sends a ticket (`frontend.sockets.tickets`),
+which leases the socket for LEASE_S, and a fresh one before that time is over. The sockets of
+somebody who loses permissions or signs out are closed at once, on a notice from the database
 (`tenants.directory.notices`).
 """
 
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
-from frontend.tickets import (
+from frontend.sockets.tickets import (
     CLOCK_SKEW_S,
     MAX_TICKET_CHARS,
     TICKET_S,

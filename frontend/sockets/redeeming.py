@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frontend.tickets import BadTicket, Ticket
+from frontend.sockets.tickets import BadTicket, Ticket
 from tenants.database import Database
 
 # Permissions are checked in the same statement: no further notice would come for a change between
@@ -18,13 +18,13 @@ ON CONFLICT DO NOTHING
 
 
 class PostgresRedeemer:
-    """`frontend.tickets.Redeemer`."""
+    """`frontend.sockets.tickets.Redeemer`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def redeem(self, ticket: Ticket) -> None:
-        """See `frontend.tickets.Redeemer`."""
+        """See `frontend.sockets.tickets.Redeemer`."""
         values = {
             "id": ticket.id,
             "user_id": ticket.user_id,

@@ -113,7 +113,7 @@ class Signer:
 
 
 class Redeemer(Protocol):
-    """Accepts each ticket once, over all gateways; see `frontend.redeeming`."""
+    """Accepts each ticket once, over all gateways; see `frontend.sockets.redeeming`."""
 
     async def redeem(self, ticket: Ticket) -> None:
         """Mark the ticket as used.

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_GET
 
 from frontend.pages import tenant_page
-from frontend.views import prompts
+from frontend.views.playground import prompts
 from tenants.models import LIVE, AdapterVersion, Alias, BaseModel, Conversation, Tenant
 from tenants.models.adapters import State
 from tenants.permissions import Caller, Permission

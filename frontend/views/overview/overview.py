@@ -15,9 +15,9 @@ from django.utils import timezone
 
 from frontend.formats import utc
 from frontend.pages import tenant_page
-from frontend.views import health
 from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown, used_of
+from frontend.views.overview import health
 from frontend.views.requests.failures import failures
 from frontend.views.usage import added_up
 from inference.grants import MICRO

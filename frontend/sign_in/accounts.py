@@ -14,8 +14,8 @@ from allauth.mfa.base import forms as mfa
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
-from frontend import second_factor, throttling
-from frontend.single_sign_on import Provider
+from frontend.sign_in import second_factor, throttling
+from frontend.sign_in.single_sign_on import Provider
 from tenants.models import Invitation, User
 
 log = structlog.get_logger(__name__)
