@@ -34,10 +34,10 @@ from inference.gateway.idempotency import Idempotency, Recording, taken_over
 from inference.gateway.measuring.records import Asked
 from inference.gateway.requests.stream import Gone, Stream
 from inference.grants import Answers, Claim, Directory, KeptAnswer, Limiter
+from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
 from inference.operations.operation import Framing, Operation
 from inference.operations.registry import OPERATIONS, Registry
-from inference.operations.shape import Shape
 from inference.tracing import timed
 
 log = structlog.get_logger(__name__)

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.operations.bodies.reading import decode
 from inference.operations.call import Call
 from inference.operations.openai import NULL
-from inference.operations.pooling import (
+from inference.operations.pooling.pooling import (
     PoolingOperation,
     Text,
     Told,
@@ -21,7 +22,6 @@ from inference.operations.pooling import (
     check_text,
     count_texts,
 )
-from inference.operations.reading import decode
 
 _encode = msgspec.json.Encoder().encode
 

@@ -19,21 +19,21 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.beginnings import Beginnings
-from inference.operations.call import Call
-from inference.operations.chat import CHAT, plain_messages, template_switches
-from inference.operations.constraints import (
+from inference.operations.bodies.beginnings import Beginnings
+from inference.operations.bodies.constraints import (
     FunctionTool,
     check_function_tools,
     check_schema,
     check_structured_outputs,
 )
-from inference.operations.fields import SAMPLING
+from inference.operations.bodies.fields import SAMPLING
+from inference.operations.bodies.reading import convert, decode, decode_part
+from inference.operations.call import Call
+from inference.operations.chat import CHAT, plain_messages, template_switches
 from inference.operations.openai import NULL, Sampled
 from inference.operations.operation import Framing, Operation, PlainPrompt
-from inference.operations.reading import convert, decode, decode_part
-from inference.operations.responses_framing import ResponsesFraming
-from inference.operations.responses_items import Input, as_messages, check_input, read_input
+from inference.operations.responses.framing import ResponsesFraming
+from inference.operations.responses.items import Input, as_messages, check_input, read_input
 
 LOGPROBS = "message.output_text.logprobs"
 """What `include` has to name for them."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.shape import Shape
+from inference.operations.bodies.shape import Shape
 
 _MISSING = re.compile(r"Object missing required field `(\w+)`(?: - at `\$(.*)`)?")
 _AT = re.compile(r"(.*) - at `(?:key in )?\$(.*?)`+")

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.reading import decode_part
+from inference.operations.bodies.reading import decode_part
 
 MAX_CONSTRAINT_BYTES = 64 << 10
 """Of a schema or grammar as JSON. One of a megabyte held everybody's streams up for minutes."""

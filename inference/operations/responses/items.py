@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
-from inference.operations.reading import check_inner, convert
-from inference.operations.shape import Shape
+from inference.operations.bodies.reading import check_inner, convert
+from inference.operations.bodies.shape import Shape
 
 SERVED: Mapping[str, tuple[str, ...]] = {
     "message": ("role", "content"),

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from inference.errors import InvalidRequest
+from inference.operations.bodies.reading import decode
 from inference.operations.call import Call
 from inference.operations.openai import NULL
-from inference.operations.pooling import (
+from inference.operations.pooling.pooling import (
     PoolingOperation,
     Text,
     Told,
@@ -25,7 +26,6 @@ from inference.operations.pooling import (
     check_text,
     count_texts,
 )
-from inference.operations.reading import decode
 
 _encode = msgspec.json.Encoder().encode
 
