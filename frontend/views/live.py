@@ -31,7 +31,7 @@ from frontend.views.overview import overview as overview_page
 from frontend.views.requests.requests import RequestFilter, form_of, rows_of
 from tenants.listing import Where, mark_of
 from tenants.models import Tenant
-from tenants.models.listed import Mark
+from tenants.models.usage.listed import Mark
 from tenants.permissions import Caller, Permission
 
 Shown = tuple[str, Mapping[str, Any]]

@@ -25,7 +25,7 @@ from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import drifts
 from tenants.fleet.gateways import gateways
 from tenants.models import GatewayProcess, IsolationCheck, Tenant, UsageSum
-from tenants.models.usage import FIGURES, UsageSumQuerySet
+from tenants.models.usage.ledger import FIGURES, UsageSumQuerySet
 
 TOP = 5
 MAX_JOURNALS = 10

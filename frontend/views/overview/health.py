@@ -1,6 +1,6 @@
 """The health strip of an overview: five figures, each with its change and a line of its past.
 
-From what gateways count of requests (`tenants.models.outcomes`); bills are the ledger's.
+From what gateways count of requests (`tenants.models.usage.outcomes`); bills are the ledger's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from django.utils import timezone
 from frontend.formats import duration, money, number
 from inference.gateway.measuring.sums import BUCKETS, percentile_s
 from tenants.models import RequestHour, RequestMinute, TotalHour, TotalMinute
-from tenants.models.outcomes import EPOCH
+from tenants.models.usage.outcomes import EPOCH
 from tenants.permissions import Caller
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -25,7 +25,7 @@ from inference.errors import InferenceError, PayloadTooLarge
 from tenants.errors import Refused
 from tenants.models import AuditEntry, Conversation, Membership
 from tenants.models.audit import actor_of
-from tenants.models.conversations import MAX_BYTES, MAX_CONVERSATIONS, MAX_TITLE
+from tenants.models.saved.conversations import MAX_BYTES, MAX_CONVERSATIONS, MAX_TITLE
 from tenants.permissions import Caller, Permission
 
 TITLE_CHARS = 60

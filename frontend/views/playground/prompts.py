@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST
 from frontend.pages import tenant_page
 from tenants.errors import Refused
 from tenants.models import Membership, SavedPrompt
-from tenants.models.saved_prompts import MAX_CHARS
+from tenants.models.saved.prompts import MAX_CHARS
 from tenants.permissions import Caller, Permission
 
 MAX_LISTED = 200

@@ -16,7 +16,7 @@ from tenants.api.history_serializers import RequestSerializer, RequestsSerialize
 from tenants.api.periods import moment, shown
 from tenants.api.permissions import TenantView
 from tenants.listing import OUTCOMES, Filter, Where, Window, mark_of
-from tenants.models.listed import Mark
+from tenants.models.usage.listed import Mark
 from tenants.permissions import Permission
 
 USUAL = timedelta(days=1)

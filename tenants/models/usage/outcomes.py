@@ -22,7 +22,7 @@ from inference.gateway.measuring.sums import BUCKETS
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
 from tenants.models.keys import ApiKey
-from tenants.models.listed import Mark, Outcome, RequestQuerySet
+from tenants.models.usage.listed import Mark, Outcome, RequestQuerySet
 
 M = TypeVar("M", bound=models.Model, covariant=True)
 

@@ -12,7 +12,7 @@ from inference.errors import InvalidRequest, NotFound
 from tenants.api.openai.views import Query, ends_early, keyed, openai_view, reply
 from tenants.billing.receipts import LEGACY_ALGORITHM, describe, signer
 from tenants.models import ApiKey, Scope, Tenant, UsageEvent
-from tenants.models.usage import UsageEventQuerySet
+from tenants.models.usage.ledger import UsageEventQuerySet
 from tenants.permissions import TABLE, Permission
 
 READERS = TABLE[Permission.READ_USAGE][1]

@@ -26,7 +26,7 @@ from tenants.errors import PriceInForce
 from tenants.models.accounts import Tenant
 from tenants.models.adapters import AdapterVersion
 from tenants.models.keys import ApiKey
-from tenants.models.listed import REASONS, Mark, Outcome, RequestQuerySet
+from tenants.models.usage.listed import REASONS, Mark, Outcome, RequestQuerySet
 
 MAX_PRICE = 10**12
 """A million units of the currency per million tokens."""

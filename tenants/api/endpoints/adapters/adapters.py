@@ -15,8 +15,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from tenants.api.endpoints.sessions import UploadSerializer, header
-from tenants.api.endpoints.uploads import receive
+from tenants.api.endpoints.adapters.sessions import UploadSerializer, header
+from tenants.api.endpoints.adapters.uploads import receive
 from tenants.api.filters import AdapterFilter, VersionFilter
 from tenants.api.permissions import TenantView
 from tenants.api.serializers import (

@@ -26,7 +26,7 @@ from inference.gateway.lines.seals import seal
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
 from tenants.adapters import quota
-from tenants.api.endpoints import files
+from tenants.api.endpoints.openai import files
 from tenants.api.openai import listing
 from tenants.api.openai.views import Query, body_of, keyed_by_method
 from tenants.batches import jobs

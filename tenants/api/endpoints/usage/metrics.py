@@ -21,7 +21,7 @@ from tenants.api.periods import DAY, HOUR, MINUTE, Bucket, Question, shown
 from tenants.api.permissions import TenantView
 from tenants.billing.money import amount
 from tenants.models import AdapterVersion, RequestHour, RequestMinute, TotalHour, TotalMinute
-from tenants.models.outcomes import BY_OUTCOME
+from tenants.models.usage.outcomes import BY_OUTCOME
 from tenants.permissions import Permission
 
 COUNTS = ("requests", *BY_OUTCOME, "prompt_tokens", "cached_tokens", "output_tokens")

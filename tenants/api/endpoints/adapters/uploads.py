@@ -16,7 +16,7 @@ from tenants.adapters.uploads import handover, tus
 from tenants.adapters.uploads.keeping import Destination, refuse_suspended
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.adapters.uploads.room import reservation
-from tenants.api.endpoints.sessions import UploadSerializer, actor_behind, address_of
+from tenants.api.endpoints.adapters.sessions import UploadSerializer, actor_behind, address_of
 from tenants.api.parsing import measure
 from tenants.api.serializers import VersionSerializer
 from tenants.models import Tenant, UploadSession, User

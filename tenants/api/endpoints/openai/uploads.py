@@ -13,7 +13,7 @@ from django.conf import settings
 from django.http import HttpRequest
 
 from inference.errors import InvalidRequest
-from tenants.api.endpoints import files
+from tenants.api.endpoints.openai import files
 from tenants.api.openai.views import body_of, keyed_by_method
 from tenants.files import uploads as keeping
 from tenants.models import ApiKey, Upload, UploadPart
