@@ -143,6 +143,9 @@ PLAYGROUND: list[URLPattern | URLResolver] = [
     path("conversations/<int:pk>/", include(KEPT)),
     path("prompts", prompts.save, name="playground-save-prompt"),
     path("prompts/<int:pk>/delete", prompts.delete, name="playground-drop-prompt"),
+    path("sets", prompts.save_set, name="playground-save-set"),
+    path("sets/<int:pk>", prompts.prompts_of, name="playground-set"),
+    path("sets/<int:pk>/delete", prompts.delete_set, name="playground-drop-set"),
     path("shared/<uuid:link>", conversations.shared, name="playground-shared"),
     path("shared/<uuid:link>/copy", conversations.copy, name="playground-copy"),
 ]

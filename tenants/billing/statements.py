@@ -197,7 +197,8 @@ _SUPERSEDE = f""", fresh AS MATERIALIZED (
         finish_reason, {_TIMES})
     SELECT id, started_at, one.attempt, one.engine_id, one.journal,
            one.prompt_tokens, one.cached_tokens, one.completion_tokens, one.reasoning_tokens,
-           one.inherited_tokens, one.finish_reason, {_TIMES}
+           one.inherited_tokens, one.finish_reason, one.given_s, one.queue_s, one.load_s,
+           one.ttft_s, one.total_s
     FROM new_or_billed AS one JOIN highest USING (id, started_at)
     WHERE one.attempt < highest.attempt
     ORDER BY id, started_at, one.attempt

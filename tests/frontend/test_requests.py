@@ -25,7 +25,7 @@ from frontend.views.requests.timeline import SCALE, Timeline
 from inference.errors import BY_CODE
 from inference.link.wire import Usage
 from tenants.billing.receipts import describe, signer, verify
-from tenants.errors import TooManySavedViews
+from tenants.errors import TooManySaved
 from tenants.listing import Filter, Where, mark_of, text_of
 from tenants.models import (
     ApiKey,
@@ -35,7 +35,6 @@ from tenants.models import (
     Tenant,
     UsageEvent,
 )
-from tenants.models.saved.views import MAX_VIEWS
 from tenants.models.usage.listed import REASONS, Mark, Outcome
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
@@ -615,11 +614,11 @@ def test_a_view_is_a_filter_under_a_name_and_ones_own(tenant: Tenant) -> None:
 def test_views_are_limited_and_members_alone_have_some(tenant: Tenant, operator: Client) -> None:
     assert operator.post(at(tenant, "views"), {"name": "x"}).status_code == 403
     member = user_of(client_of(tenant, "owner")).memberships.get(tenant=tenant)
-    for number in range(MAX_VIEWS):
-        SavedView.objects.keep(member, f"view {number}", "")
-    with pytest.raises(TooManySavedViews):
-        SavedView.objects.keep(member, "one more", "")
-    SavedView.objects.keep(member, "view 0", "outcome=cut")
+    for number in range(SavedView.most):
+        SavedView.objects.keep(member, f"view {number}", query="")
+    with pytest.raises(TooManySaved):
+        SavedView.objects.keep(member, "one more", query="")
+    SavedView.objects.keep(member, "view 0", query="outcome=cut")
 
 
 @pytest.mark.parametrize("outcome", ["failed", "wrong"])
@@ -785,7 +784,7 @@ def test_the_drawer_tells_of_every_attempt(tenant: Tenant, key: ApiKey, admin: C
     shown = page.context["timeline"].attempts
     assert [one.tried.engine_id for one in shown] == ["rack-1", "e1"]
     text = page.content.decode()
-    assert "TTFT 150 ms" in text and "Given after 300 ms" in text and "ab" * 16 in text
+    assert "TTFT 150 ms" in text and "Given after 400 ms" in text and "ab" * 16 in text
     assert "96 out" in text and "went on after 5 tokens" in text and "2 tokens were" in text
     (row,) = admin.get(at(tenant)).context["rows"]
     assert row.attempts == 2

@@ -19,6 +19,7 @@ from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, READ, engines_by
 from frontend.views.adapters.marks import as_seen, mark
 from frontend.views.adapters.traffic import of_versions
 from frontend.views.overview.health import later, points, tone
+from frontend.views.playground.prompts import usable_sets
 from tenants.models import LIVE, AdapterVersion, State
 from tenants.permissions import Caller, Permission
 
@@ -149,13 +150,15 @@ def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpRe
     """Differences between this version's configuration and that of `?with=<number>`."""
     new = find(caller, name, number)
     old = find(caller, name, place_of(request, "with") or 0)
+    ready = {old.state, new.state} == {State.READY}
+    may_try = ready and caller.may(Permission.USE_PLAYGROUND)
     context = {
         "version": new,
         "other": old,
         "adapter": new.adapter,
         "changes": changes(old.config, new.config),
-        "may_try": caller.may(Permission.USE_PLAYGROUND)
-        and {old.state, new.state} == {State.READY},
+        "may_try": may_try,
+        "sets": usable_sets(caller) if may_try else [],
         "same": sum(1 for key, value in new.config.items() if old.config.get(key) == value),
     }
     return render(request, "version_diff.html", context)

@@ -12,6 +12,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
+from frontend.lists import place_of
 from frontend.pages import tenant_page
 from frontend.views.playground import prompts
 from tenants.models import LIVE, AdapterVersion, Alias, BaseModel, Conversation, Tenant
@@ -57,6 +58,8 @@ def show(
         "is_own": kept is not None and kept.member.user == caller.user,
         "may_keep": caller.role is not None and not read_only,
         "prompts": [] if read_only else prompts.usable(caller),
+        "sets": [] if read_only else prompts.usable_sets(caller),
+        "set": place_of(request, "set"),
     }
     return render(request, "playground.html", context)
 
