@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
+from frontend import bulk
 from frontend.formats import duration
 from frontend.formats import number as number_of
 from frontend.lists import place_of
@@ -204,3 +205,27 @@ def remove(request: HttpRequest, caller: Caller, name: str, number: int) -> Http
         messages.success(request, f"Version {number} is deleted.")
         return redirect("adapters-one", caller.tenant.slug, name)
     return redirect("adapters-version", caller.tenant.slug, name, number)
+
+
+@require_POST
+@tenant_page(EDIT)
+def archive_some(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Take the chosen versions out of service."""
+
+    def one(id: str) -> None:
+        find(caller, name, bulk.number(id)).archive()
+
+    bulk.act(request, one, "version,versions", "archived")
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
+@require_POST
+@tenant_page(EDIT)
+def remove_some(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Delete the chosen versions with their files."""
+
+    def one(id: str) -> None:
+        find(caller, name, bulk.number(id)).remove()
+
+    bulk.act(request, one, "version,versions", "deleted")
+    return redirect("adapters-one", caller.tenant.slug, name)
