@@ -188,8 +188,8 @@ def test_a_called_tool_is_a_card_and_its_result_goes_on(page: Page) -> None:
     pane(page).get_by_label("Result of weather").fill('{"sky": "clear"}')
     pane(page).get_by_role("button", name="Send result").click()
     again = sockets.until(1, 4)[-1]
-    call = {"id": "c1", "type": "function"}
-    call |= {"function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
+    function = {"name": "weather", "arguments": '{"city": "Bern"}'}
+    call = {"id": "c1", "type": "function", "function": function}
     assert again["messages"][1:] == [
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": '{"sky": "clear"}', "tool_call_id": "c1"},

@@ -22,13 +22,14 @@ from tenants.models import (
     AdapterVersion,
     Alias,
     Membership,
+    PromptSet,
     State,
     Tenant,
     UploadSession,
 )
 from tests.adapters.working import unpacking
 from tests.fleet.fake import FakeGateways
-from tests.frontend.clients import client_of
+from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import (
     make_adapter,
     make_base,

@@ -219,8 +219,8 @@ def test_tools_are_offered_and_their_calls_read_as_the_api_has_them() -> None:
     answer = Answer((1, 1), "a")
     answer.add(news)
     view = View(answer, 0, 0, 1)  # as of one who has heard of the first part
-    (_, told) = view.news()
-    assert (told.calls, told.call_seq) == (parts[1:], 2)  # type: ignore[union-attr]
+    _, told = view.news()
+    assert isinstance(told, messages.Delta) and (told.calls, told.call_seq) == (parts[1:], 2)
 
 
 def test_who_comes_back_gets_the_text_and_tokens_that_it_lacks() -> None:
