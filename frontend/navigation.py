@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from frontend import second_factor
 from tenants.models import Tenant, User
+from tenants.notifications import mail
 from tenants.permissions import Caller, Permission
 
 P = Permission
@@ -39,6 +40,7 @@ TENANT = (
     Entry("keys", "API keys", P.READ_KEYS, "key-round", ACCESS),
     Entry("limits", "Limits", P.READ_LIMITS, "gauge", ACCESS),
     Entry("members", "Members", P.READ_MEMBERS, "users", ACCESS),
+    Entry("notifications", "Notifications", P.GET_NOTIFICATIONS, "bell", ACCESS),
     Entry("audit", "Audit log", P.READ_AUDIT, "file-text", ACCESS),
 )
 OPERATOR = (
@@ -48,6 +50,7 @@ OPERATOR = (
     ("operate_requests", "Requests", "list", OBSERVE),
     ("operate_usage", "Usage", "chart-column", OBSERVE),
     ("operate_engines", "Engines", "server", OBSERVE),
+    ("operate_notifications", "Notifications", "bell", OBSERVE),
     ("operate_audit", "Audit log", "file-text", OBSERVE),
     ("operate_models", "Base models", "box", SERVE),
     ("operate_prices", "Prices", "tag", SERVE),
@@ -65,6 +68,7 @@ GO = {
     "limits": "l",
     "members": "m",
     "engines": "e",
+    "notifications": "n",
     "audit": "h",
     "operate": "i",
     "operate_tenants": "t",
@@ -76,11 +80,10 @@ GO = {
     "operate_prices": "c",
     "operate_engines": "f",
     "operate_quarantine": "x",
+    "operate_notifications": "v",
     "operate_audit": "j",
 }
 """Keyboard shortcuts: the key to press after `g`, by URL name."""
-NO_MAIL = "gateway.mail.PrivateFiles"
-"""Where mails go that nobody gets."""
 MAX_CHOICES = 100
 """Tenants in the tenant menu; operators find the others on the tenants page."""
 SEARCHED_FROM = 8
@@ -124,7 +127,7 @@ def page_facts() -> dict[str, object]:
         "api_url": settings.API_URL,  # to which pages open their sockets
         "currency": settings.CURRENCY.upper(),
         "zone": timezone.get_current_timezone_name(),
-        "sends_mail": settings.EMAIL_BACKEND != NO_MAIL,
+        "sends_mail": mail.is_sent(),
     }
 
 

@@ -15,6 +15,7 @@ from frontend.views import (
     limits,
     live,
     members,
+    notifications,
     overview,
     playground,
     tickets,
@@ -106,6 +107,27 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("quarantine", quarantine.quarantine, name="operate_quarantine"),
     path("quarantine/<int:pk>/bill", quarantine.bill, name="operate_quarantine-bill"),
     path("quarantine/<int:pk>/dismiss", quarantine.dismiss, name="operate_quarantine-dismiss"),
+    path("notifications", notifications.of_installation, name="operate_notifications"),
+    path(
+        "notifications/mail",
+        notifications.choose_mails_of_installation,
+        name="operate_notifications-mail",
+    ),
+    path(
+        "notifications/<int:pk>/rotate",
+        notifications.rotate_of_installation,
+        name="operate_notifications-rotate",
+    ),
+    path(
+        "notifications/<int:pk>/remove",
+        notifications.remove_of_installation,
+        name="operate_notifications-remove",
+    ),
+    path(
+        "notifications/<int:pk>/replay",
+        notifications.replay_of_installation,
+        name="operate_notifications-replay",
+    ),
     path("audit", whole_log.audit, name="operate_audit"),
 ]
 KEPT = [
@@ -164,6 +186,23 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("requests/<str:request_id>", request.request, name="requests-one"),
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("engines", engines.engines, name="engines"),
+                path("notifications", notifications.notifications, name="notifications"),
+                path("notifications/mail", notifications.choose_mails, name="notifications-mail"),
+                path(
+                    "notifications/<int:pk>/rotate",
+                    notifications.rotate,
+                    name="notifications-rotate",
+                ),
+                path(
+                    "notifications/<int:pk>/remove",
+                    notifications.remove,
+                    name="notifications-remove",
+                ),
+                path(
+                    "notifications/<int:pk>/replay",
+                    notifications.replay,
+                    name="notifications-replay",
+                ),
                 path("audit", audit.audit, name="audit"),
                 path("audit/csv", audit.export, name="audit-export"),
                 path("playground", playground.playground, name="playground"),

@@ -112,6 +112,12 @@ class ConversationChanged(Refused):
     code = "conversation_changed"
 
 
+class TooManyTargets(Refused):
+    """There are as many webhooks as there may be: remove some first."""
+
+    code = "too_many_webhooks"
+
+
 class TooManyConversations(Refused):
     """There are as many conversations as one may keep: delete some first."""
 

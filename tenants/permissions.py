@@ -43,6 +43,8 @@ class Permission(Enum):
     READ_USAGE = "see everybody's usage"
     READ_OWN_USAGE = "see the usage of keys of your own"
     USE_PLAYGROUND = "use the playground"
+    GET_NOTIFICATIONS = "get notifications"
+    EDIT_WEBHOOKS = "change webhooks"
     READ_AUDIT = "see the audit log"
     OPERATE = "operate this installation"
 
@@ -70,6 +72,8 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.EDIT_LIMITS: (Role.ADMIN, ADMIN),
     P.READ_USAGE: (Role.ADMIN, ADMIN | {Scope.READ_USAGE}),
     P.READ_OWN_USAGE: (Role.VIEWER, ADMIN | {Scope.READ_USAGE}),
+    P.GET_NOTIFICATIONS: (Role.DEVELOPER, frozenset()),  # by mail
+    P.EDIT_WEBHOOKS: (Role.ADMIN, ADMIN),
     P.READ_AUDIT: (Role.ADMIN, frozenset()),
     P.USE_PLAYGROUND: (Role.DEVELOPER, frozenset()),  # keys call models without it
     P.OPERATE: (None, frozenset()),  # nobody in a tenant

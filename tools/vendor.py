@@ -42,7 +42,7 @@ class Package:
 SPRITE = "icons.svg"
 LANGUAGES = ("bash", "javascript", "json", "python", "sql", "xml")
 ICONS = (
-    "arrow-left", "book-open", "box", "building-2", "chart-column", "check", "chevron-down",
+    "arrow-left", "bell", "book-open", "box", "building-2", "chart-column", "check", "chevron-down",
     "chevrons-up-down", "code", "file-text", "gauge", "house", "key-round", "layers", "list",
     "menu", "message-circle", "plus", "search", "server", "shield-alert", "sliders-horizontal",
     "tag", "triangle-alert", "user-cog", "users", "x",

@@ -49,6 +49,8 @@ STATES = {
     "shared": "ok",
     "in force": "ok",
     "answered": "ok",
+    "delivered": "ok",
+    "gone": "warn",
     "to come": "busy",
     "draining": "warn",
     "degraded": "warn",

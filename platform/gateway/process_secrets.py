@@ -49,7 +49,7 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
             "EMAIL_HOST_PASSWORD",
         }
     ),
-    "worker": STORAGE | {"DATABASE_URL", "KEY_PEPPER", "WORKER_TOKEN"},
+    "worker": STORAGE | {"DATABASE_URL", "KEY_PEPPER", "WORKER_TOKEN", "EMAIL_HOST_PASSWORD"},
     "engine": TRACES | {"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"},
     "engines": TRACES
     | {"ENGINE_CREDENTIAL", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "METRICS_TOKEN"},

@@ -294,6 +294,8 @@ EMAIL_BACKEND = (
     "django.core.mail.backends.smtp.EmailBackend" if EMAIL_HOST else "gateway.mail.PrivateFiles"
 )
 EMAIL_FILE_PATH = str(VAR / "mail")
+EMAIL_TIMEOUT = 10
+"""For each step of sending a mail, in seconds."""
 EMAIL_PORT = environ.integer("EMAIL_PORT", 25, low=1, high=65535)
 EMAIL_HOST_USER = environ.text("EMAIL_HOST_USER", "")
 EMAIL_HOST_PASSWORD = environ.text("EMAIL_HOST_PASSWORD", "")
@@ -366,6 +368,9 @@ HISTORY_DAYS = environ.integer("HISTORY_DAYS", 90, low=1, high=3660)
 """How long figures of requests by the hour are kept."""
 REFUSED_REQUESTS_DAYS = environ.integer("REFUSED_REQUESTS_DAYS", 30, low=1, high=3660)
 """How long requests that were refused, or failed, are kept with their messages."""
+
+WEBHOOKS_PRIVATE = environ.boolean("WEBHOOKS_PRIVATE", False)
+"""Whether webhooks may lead to private networks and this machine, and without TLS."""
 
 # --- Logging -------------------------------------------------------------------------------------
 LOG_LEVEL = environ.choice("LOG_LEVEL", ["debug", "info", "warning", "error"], "info")

@@ -21,6 +21,7 @@ from tenants.models import (
     Tenant,
 )
 from tenants.models.fleet.quarantine import Decision
+from tenants.models.notifications import DeliveryState, Kind
 from tenants.models.outcomes import BY_OUTCOME
 
 
@@ -88,6 +89,14 @@ class QuarantineFilter(FilterSet):
     reason = filters.ChoiceFilter(choices=list(QuarantinedEntry.REASONS.items()))
     engine_id = filters.CharFilter()
     request_id = filters.CharFilter()
+
+
+class DeliveryFilter(FilterSet):
+    webhook = extend_schema_field(OpenApiTypes.INT)(
+        filters.NumberFilter("target_id", decimal_places=0)
+    )
+    event = filters.ChoiceFilter(field_name="notification__kind", choices=Kind.choices)
+    state = filters.ChoiceFilter(choices=DeliveryState.choices)
 
 
 class RevisionFilter(FilterSet):

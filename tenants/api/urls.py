@@ -24,6 +24,12 @@ from tenants.api.endpoints.rollouts import Revisions, Rollouts, Turns
 from tenants.api.endpoints.sessions import Uploads
 from tenants.api.endpoints.tenants import Members, OneTenant, Tenants
 from tenants.api.endpoints.usage import Costs, Usage
+from tenants.api.endpoints.webhooks import (
+    Deliveries,
+    InstallationDeliveries,
+    InstallationWebhooks,
+    Webhooks,
+)
 from tenants.api.problems import not_found
 
 Actions = dict[str, Any]
@@ -89,6 +95,21 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("quarantine/<int:pk>", Quarantine.as_view(READ)),
     path("quarantine/<int:pk>/bill", Quarantine.as_view({"post": "bill"})),
     path("quarantine/<int:pk>/dismiss", Quarantine.as_view({"post": "dismiss"})),
+    path("webhooks", Webhooks.as_view(LIST | CREATE)),
+    path("webhooks/<int:pk>", Webhooks.as_view(READ | DELETE)),
+    path("webhooks/<int:pk>/rotate", Webhooks.as_view({"post": "rotate"})),
+    path("webhook-deliveries", Deliveries.as_view(LIST)),
+    path("webhook-deliveries/<int:pk>", Deliveries.as_view(READ)),
+    path("webhook-deliveries/<int:pk>/replay", Deliveries.as_view({"post": "replay"})),
+    path("installation/webhooks", InstallationWebhooks.as_view(LIST | CREATE)),
+    path("installation/webhooks/<int:pk>", InstallationWebhooks.as_view(READ | DELETE)),
+    path("installation/webhooks/<int:pk>/rotate", InstallationWebhooks.as_view({"post": "rotate"})),
+    path("installation/webhook-deliveries", InstallationDeliveries.as_view(LIST)),
+    path("installation/webhook-deliveries/<int:pk>", InstallationDeliveries.as_view(READ)),
+    path(
+        "installation/webhook-deliveries/<int:pk>/replay",
+        InstallationDeliveries.as_view({"post": "replay"}),
+    ),
     path("usage", Usage.as_view()),
     path("costs", Costs.as_view()),
     path("metrics", Metrics.as_view()),

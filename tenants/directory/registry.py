@@ -56,8 +56,12 @@ ON CONFLICT (revision_id, minute) DO UPDATE SET
 """
 
 SAW_ENGINES = """
-UPDATE tenants_enginecredential SET last_seen_at = now()
-WHERE id = ANY(%s) AND (last_seen_at IS NULL OR last_seen_at <= now() - %s)
+UPDATE tenants_enginecredential SET last_seen_at = now(), stopped_at = NULL
+WHERE id = ANY(%s)
+    AND (last_seen_at IS NULL OR last_seen_at <= now() - %s OR stopped_at IS NOT NULL)
+"""
+ENGINES_STOPPED = """
+UPDATE tenants_enginecredential SET last_seen_at = now(), stopped_at = now() WHERE id = ANY(%s)
 """
 
 
@@ -115,6 +119,11 @@ class Registry(Database):
         """Engines with these credentials are connected; noted at most once a minute."""
         if credentials:
             await self.execute(SAW_ENGINES, [list(credentials), TOUCH_INTERVAL])
+
+    async def engines_stopped(self, credentials: Collection[int]) -> None:
+        """Engines with these credentials have ended on purpose."""
+        if credentials:
+            await self.execute(ENGINES_STOPPED, [list(credentials)])
 
     async def note_model(self, info: ModelInfo) -> None:
         """Record an engine that is connected: its kind if it is new, and when it was last seen."""

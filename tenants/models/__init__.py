@@ -14,6 +14,7 @@ from tenants.models.fleet.rollouts import Rollout, RolloutState, RolloutTenant, 
 from tenants.models.invitations import Invitation
 from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
+from tenants.models.notifications import Delivery, Muted, Notification, Target
 from tenants.models.outcomes import (
     RefusedRequest,
     RequestHour,
@@ -43,6 +44,7 @@ __all__ = [
     "AuditEntry",
     "BaseModel",
     "Conversation",
+    "Delivery",
     "EngineCredential",
     "EngineJournal",
     "GatewayProcess",
@@ -53,6 +55,8 @@ __all__ = [
     "LimitScope",
     "LimitSet",
     "Membership",
+    "Muted",
+    "Notification",
     "PoolRevision",
     "Price",
     "QuarantinedEntry",
@@ -68,6 +72,7 @@ __all__ = [
     "Standing",
     "State",
     "SupersededAttempt",
+    "Target",
     "Tenant",
     "TotalHour",
     "TotalMinute",

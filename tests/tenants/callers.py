@@ -24,7 +24,7 @@ SCOPES = {
 
 OF_NO_TENANT = {
     "tenants", "base-models", "engines", "engine-credentials", "quarantine", "revisions",
-    "rollouts", "schema",
+    "rollouts", "schema", "installation",
 }  # fmt: skip
 """Addresses that no `?tenant=` is for."""
 

@@ -102,6 +102,8 @@ class Hub:
         self.measures = measures or Measures()
         """What is measured of its requests."""
         self.outcomes = Outcomes(uncounted)
+        self.stopped: set[int] = set()
+        """Credentials of engines that ended on purpose, until somebody has noted that."""
         self.orphans = Orphans(dispatches)
         self.closed = asyncio.Event()
         """Set when nothing new is taken any more."""
@@ -254,7 +256,9 @@ class Hub:
             del self._links[engine.id]
             self._links |= {one.engine.id: one for one in self._open if one.engine.id == engine.id}
             stays = engine.id in self._links
-            if not stays and not engine.draining:
+            if not stays and engine.draining:
+                self.stopped.add(link.credential.id)
+            elif not stays:
                 self.measures.engines_lost[engine.info.name] += 1
             log.warning("engine_left", engine=engine.id, reason=reason, stays=stays)
 

@@ -219,6 +219,7 @@ class Lifespan:
                 if len(urls) > 1 and urls != hub.gateways and not settings.REDIS_URL:
                     log.error("limits_not_shared", gateways=urls, reason="REDIS_URL is not set")
                 hub.set_gateways(urls)
+                await self._note_stopped()
                 await self._parts.registry.saw_engines(hub.credentials)
             except Unavailable as error:
                 log.warning("heartbeat_failed", error=str(error))
@@ -230,8 +231,14 @@ class Lifespan:
         for ended in tail.refused_by_key(refusals):
             self._parts.board.ended(ended)
 
+    async def _note_stopped(self) -> None:
+        stopped = set(self._parts.hub.stopped)
+        await self._parts.registry.engines_stopped(stopped)
+        self._parts.hub.stopped -= stopped
+
     async def _forget(self) -> None:
         try:
+            await self._note_stopped()
             await self._parts.registry.forget(self._parts.hub.gateway_id)
         except Unavailable:
             log.warning("heartbeat_left", reason="the database does not answer")

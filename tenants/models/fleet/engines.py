@@ -65,6 +65,8 @@ class EngineCredential(models.Model):
     )
     created_at = models.DateTimeField(auto_now_add=True)
     last_seen_at = models.DateTimeField(null=True, editable=False)
+    stopped_at = models.DateTimeField(null=True, editable=False)
+    """When its engine last ended on purpose, as it was drained or told to; null while it runs."""
     revoked_at = models.DateTimeField(null=True, editable=False)
 
     objects = EngineCredentialQuerySet.as_manager()

@@ -267,6 +267,7 @@ async def test_an_engine_that_said_that_it_ends_is_not_lost() -> None:
             engine.hang_up()
             await bench.end()
         assert bench.hub.measures.engines_lost == {"base": 1}
+        assert len(bench.hub.stopped) == 1
 
 
 async def test_holding_and_each_attempt_are_parts_of_its_trace() -> None:

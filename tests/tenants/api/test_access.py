@@ -21,11 +21,14 @@ from tenants.models import (
     EngineCredential,
     Invitation,
     Membership,
+    Notification,
     Price,
     QuarantinedEntry,
     Role,
+    Target,
     Tenant,
 )
+from tenants.models.notifications import Kind
 from tests.tenants.callers import EVERYBODY, KEYS, ROLES, STRANGERS, Api, everybody
 from tests.tenants.making import (
     make_key,
@@ -146,6 +149,28 @@ ROWS = [
     # By a connection of its own, which does not see what this test has not committed.
     Row("POST quarantine/<pk>/bill", STAFF, 409, strangers=403),
     Row("POST quarantine/<pk>/dismiss", STAFF, strangers=403),
+    Row("GET webhooks", ADMINS),
+    Row("POST webhooks", ADMINS, 201, {"url": "https://a.example/", "events": ["adapter.ready"]}),
+    Row("GET webhooks/<pk>", ADMINS),
+    Row("DELETE webhooks/<pk>", ADMINS, 204),
+    Row("POST webhooks/<pk>/rotate", ADMINS),
+    Row("GET webhook-deliveries", ADMINS),
+    Row("GET webhook-deliveries/<pk>", ADMINS),
+    Row("POST webhook-deliveries/<pk>/replay", ADMINS),
+    Row("GET installation/webhooks", STAFF, strangers=403),
+    Row(
+        "POST installation/webhooks",
+        STAFF,
+        201,
+        {"url": "https://a.example/", "events": ["engine.lost"]},
+        strangers=403,
+    ),
+    Row("GET installation/webhooks/<pk>", STAFF, strangers=403),
+    Row("DELETE installation/webhooks/<pk>", STAFF, 204, strangers=403),
+    Row("POST installation/webhooks/<pk>/rotate", STAFF, strangers=403),
+    Row("GET installation/webhook-deliveries", STAFF, strangers=403),
+    Row("GET installation/webhook-deliveries/<pk>", STAFF, strangers=403),
+    Row("POST installation/webhook-deliveries/<pk>/replay", STAFF, strangers=403),
     Row("GET usage", SEE_USAGE),
     Row("GET costs", SEE_USAGE),
     Row("GET metrics", SEE_USAGE),
@@ -175,8 +200,13 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
     )
     rollout = make_rollout(live.adapter.base_model)
     rollout.tenants.create(tenant=acme, turn="first")
+    notified = {
+        f"{folder}{name}/<pk>": f"{folder}{name}/{pk}"
+        for folder, whose in (("installation/", None), ("", acme))
+        for name, pk in _notified(whose).items()
+    }
     upload = acme.uploads.create(adapter_name="support", file_name="a.tar", length_bytes=1)
-    return {
+    return notified | {
         "GET base-models/<name>": "base",
         "<slug>": "acme",
         "members/<pk>": f"members/{member.pk}",
@@ -193,6 +223,14 @@ def path_of(live: AdapterVersion) -> dict[str, str]:
         "<id>": str(upload.pk),
         "<request_id>": refuse(key, timezone.now()).pk,
     }
+
+
+def _notified(whose: Tenant | None) -> dict[str, int]:
+    """A webhook and a delivery."""
+    kind = Kind.ENGINE_LOST if whose is None else Kind.ADAPTER_READY
+    target = Target.objects.add(whose, "https://hooks.example/", [kind.value], None)
+    Notification.objects.post(kind, {}, tenant=whose)
+    return {"webhooks": target.pk, "webhook-deliveries": target.deliveries.get().pk}
 
 
 def concrete(row: Row, path_of: dict[str, str]) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from inference import announce
 from inference.logs import configure
 from inference.supervision import supervised
 from tenants.adapters.jobs import UPLOADS
+from tenants.notifications import sending
 from tenants.rollouts import tending, trials
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -23,8 +24,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 class Command(BaseCommand):
     help = (
-        "Run background jobs (reading, checking and probing of uploads, cleaning up) and drive "
-        "rollouts. Any number may run; what one that was killed did is taken up by another."
+        "Run background jobs (reading, checking and probing of uploads, cleaning up), drive "
+        "rollouts and send notifications. Any number may run; what one that was killed did is "
+        "taken up by another."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -74,7 +76,10 @@ async def _work(queues: dict[str, int]) -> None:
         loop = asyncio.get_running_loop()
         announce.ready()
         alive = loop.create_task(announce.keep_alive())
-        tended = loop.create_task(supervised("pools", _tend))
+        beside = [
+            loop.create_task(supervised(name, work))
+            for name, work in (("pools", _tend), ("notifications", sending.send))
+        ]
 
         def stop() -> None:
             announce.stopping()
@@ -87,7 +92,8 @@ async def _work(queues: dict[str, int]) -> None:
             loop.add_signal_handler(number, stop)
         await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
         alive.cancel()
-        tended.cancel()
+        for task in beside:
+            task.cancel()
         stop()  # also where one has lost its database: whoever runs this process starts it again
         for ended in await asyncio.gather(*workers, return_exceptions=True):
             if isinstance(ended, Exception):

@@ -1,0 +1,146 @@
+"""Webhooks, a tenant's and the installation's, and what was delivered to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from drf_spectacular.utils import extend_schema
+from rest_framework import mixins, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.viewsets import GenericViewSet
+
+from tenants.api.filters import DeliveryFilter
+from tenants.api.permissions import Operating, TenantView
+from tenants.api.strict_view import StrictView
+from tenants.api.webhook_serializers import (
+    DeliverySerializer,
+    InstallationWebhookSerializer,
+    NewInstallationWebhookSerializer,
+    NewWebhookSerializer,
+    WebhookSerializer,
+)
+from tenants.models import Delivery, Target, Tenant, User
+from tenants.permissions import Permission
+
+
+class _Webhooks(
+    StrictView,
+    mixins.ListModelMixin,
+    mixins.RetrieveModelMixin,
+    mixins.DestroyModelMixin,
+    GenericViewSet[Target],
+):
+    queryset = Target.objects.none()
+    bodiless = ["rotate"]
+    filter_backends = []
+
+    def of(self) -> Tenant | None:
+        """Whose they are; None: the installation's."""
+        raise NotImplementedError
+
+    def get_queryset(self) -> models.QuerySet[Target]:
+        return Target.objects.of(self.of()).select_related("created_by")
+
+    def make(self, request: Request) -> Response:
+        serializer = self.get_serializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        by = request.user if isinstance(request.user, User) else None
+        target = Target.objects.add(self.of(), by=by, **serializer.validated_data)
+        return self._shown_once(target, status.HTTP_201_CREATED)
+
+    def make_secret(self) -> Response:
+        target = self.get_object()
+        target.rotate()
+        return self._shown_once(target, status.HTTP_200_OK)
+
+    @extend_schema(description="Remove the webhook: it gets no more notifications.")
+    def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        return super().destroy(request, *args, **kwargs)
+
+    def _shown_once(self, target: Target, code: int) -> Response:
+        body = {**self.get_serializer(target).data, "secret": target.secrets[0]}
+        return Response(body, code, headers={"Cache-Control": "no-store"})
+
+
+class Webhooks(TenantView, _Webhooks):
+    """Where a tenant's events are posted as they happen, signed as Standard Webhooks are."""
+
+    needs = dict.fromkeys(
+        ("list", "retrieve", "create", "rotate", "destroy"), Permission.EDIT_WEBHOOKS
+    )
+    serializer_class = WebhookSerializer
+
+    def of(self) -> Tenant:
+        return self.caller.tenant
+
+    @extend_schema(responses={201: NewWebhookSerializer})
+    def create(self, request: Request) -> Response:
+        """Add a webhook. The answer shows its secret this once."""
+        return self.make(request)
+
+    @extend_schema(request=None, responses=NewWebhookSerializer)
+    def rotate(self, request: Request, pk: int) -> Response:
+        """Make another secret. For 24 hours the old one signs as well."""
+        return self.make_secret()
+
+
+class InstallationWebhooks(_Webhooks):
+    """Where the installation's events are posted, signed as Standard Webhooks are."""
+
+    permission_classes = [Operating]
+    serializer_class = InstallationWebhookSerializer
+
+    def of(self) -> None:
+        return None
+
+    @extend_schema(responses={201: NewInstallationWebhookSerializer})
+    def create(self, request: Request) -> Response:
+        """Add a webhook. The answer shows its secret this once."""
+        return self.make(request)
+
+    @extend_schema(request=None, responses=NewInstallationWebhookSerializer)
+    def rotate(self, request: Request, pk: int) -> Response:
+        """Make another secret. For 24 hours the old one signs as well."""
+        return self.make_secret()
+
+
+class _Deliveries(
+    StrictView, mixins.ListModelMixin, mixins.RetrieveModelMixin, GenericViewSet[Delivery]
+):
+    queryset = Delivery.objects.none()
+    serializer_class = DeliverySerializer
+    filterset_class = DeliveryFilter
+    bodiless = ["replay"]
+
+    def of(self) -> Tenant | None:
+        """Whose they are; None: the installation's."""
+        raise NotImplementedError
+
+    def get_queryset(self) -> models.QuerySet[Delivery]:
+        return Delivery.objects.to_webhooks(self.of())
+
+    @extend_schema(request=None)
+    def replay(self, request: Request, pk: int) -> Response:
+        """Send it again from now on, whatever became of it."""
+        self.get_object().replay()
+        return Response(self.get_serializer(self.get_object()).data)
+
+
+class Deliveries(TenantView, _Deliveries):
+    """What was sent to the tenant's webhooks in the last 30 days, the newest first."""
+
+    needs = dict.fromkeys(("list", "retrieve", "replay"), Permission.EDIT_WEBHOOKS)
+
+    def of(self) -> Tenant:
+        return self.caller.tenant
+
+
+class InstallationDeliveries(_Deliveries):
+    """What was sent to the installation's webhooks in the last 30 days, the newest first."""
+
+    permission_classes = [Operating]
+
+    def of(self) -> None:
+        return None

@@ -1,0 +1,119 @@
+"""What the management API says of webhooks and of what was delivered to them."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from tenants.api.serializers import Maker, StrictMixin
+from tenants.models.notifications import (
+    OF_INSTALLATION,
+    OF_TENANTS,
+    Delivery,
+    DeliveryState,
+    Kind,
+    Target,
+)
+from tenants.notifications.addresses import MAX_URL, Forbidden, check_form
+
+
+class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
+    """A tenant's webhook without its secret, which nobody can find out later."""
+
+    url = serializers.CharField(
+        max_length=MAX_URL, help_text="It begins with `https://`, and is reached over the Internet."
+    )
+    events = serializers.ListField(
+        child=serializers.ChoiceField(choices=[(kind.value, kind.label) for kind in OF_TENANTS]),
+        source="kinds",
+        allow_empty=False,
+        min_length=1,
+        max_length=len(Kind),
+        help_text="What it is told of.",
+    )
+    created_by = Maker()
+
+    class Meta:
+        model = Target
+        fields = ["id", "url", "events", "created_by", "created_at", "rotated_at", "ended_at"]
+        read_only_fields = ["created_at", "rotated_at", "ended_at"]
+        extra_kwargs = {
+            "ended_at": {"help_text": "When it answered 410: it gets nothing any more."},
+            "rotated_at": {"help_text": "When its secret was changed."},
+        }
+
+    def validate_url(self, url: str) -> str:
+        try:
+            check_form(url, private=settings.WEBHOOKS_PRIVATE)
+        except Forbidden as error:
+            raise ValidationError(str(error)) from error
+        return url
+
+    def validate_events(self, events: list[str]) -> list[str]:
+        return sorted(set(events))
+
+
+class InstallationWebhookSerializer(WebhookSerializer):
+    """A webhook of the whole installation."""
+
+    events = serializers.ListField(
+        child=serializers.ChoiceField(
+            choices=[(kind.value, kind.label) for kind in OF_INSTALLATION]
+        ),
+        source="kinds",
+        allow_empty=False,
+        min_length=1,
+        max_length=len(Kind),
+        help_text="What it is told of.",
+    )
+
+
+SECRET = "Deliveries are signed with it, as Standard Webhooks are: keep it now."
+
+
+class NewWebhookSerializer(WebhookSerializer):
+    """A webhook with its secret, shown this once."""
+
+    secret = serializers.CharField(read_only=True, help_text=SECRET)
+
+    class Meta(WebhookSerializer.Meta):
+        fields = [*WebhookSerializer.Meta.fields, "secret"]
+
+
+class NewInstallationWebhookSerializer(InstallationWebhookSerializer):
+    """A webhook of the whole installation with its secret, shown this once."""
+
+    secret = serializers.CharField(read_only=True, help_text=SECRET)
+
+    class Meta(InstallationWebhookSerializer.Meta):
+        fields = [*InstallationWebhookSerializer.Meta.fields, "secret"]
+
+
+class DeliverySerializer(serializers.ModelSerializer[Delivery]):
+    """One event for one webhook, and what became of it."""
+
+    webhook = serializers.IntegerField(source="target_id", read_only=True, help_text="By its id.")
+    event = serializers.ChoiceField(source="notification.kind", choices=Kind.choices)
+    message_id = serializers.SerializerMethodField(
+        help_text="The `webhook-id` of each attempt, by which a receiver knows a repeated one."
+    )
+    data = serializers.JSONField(source="notification.data")  # type: ignore[assignment]
+    happened_at = serializers.DateTimeField(source="notification.at")
+    state = serializers.ChoiceField(choices=DeliveryState.choices)
+
+    class Meta:
+        model = Delivery
+        fields = [
+            "id", "webhook", "event", "message_id", "data", "happened_at", "state", "attempts",
+            "tried_at", "due_at", "status", "error",
+        ]  # fmt: skip
+        read_only_fields = fields
+        extra_kwargs = {
+            "due_at": {"help_text": "When it is tried next, while it is `waiting`."},
+            "status": {"help_text": "Of the last answer; null: there was none."},
+            "error": {"help_text": "Why the last attempt failed; empty: it did not."},
+        }
+
+    def get_message_id(self, delivery: Delivery) -> str:
+        return delivery.notification.message_id

@@ -1,0 +1,269 @@
+"""What webhooks and people are notified of: an outbox, and who gets what of it.
+
+A notification is written in the transaction of what it tells of: by a trigger where that is a
+change of a row (`migrations/0041_notifications.py`), by `tenants.notifications.watching` where
+nobody changes one. The same function writes a delivery for each webhook that wants its kind; a
+worker adds one for each person who is mailed (`tenants.notifications.mail`), and makes them all
+(`tenants.notifications.sending`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.functions import RandomUUID
+from django.db import connection, models, transaction
+from django.db.models import Q
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from tenants.errors import TooManyTargets
+from tenants.models.accounts import Role, Tenant, User
+
+MAX_TARGETS = 20
+"""Of one tenant, or of the installation."""
+SECRET_BYTES = 32
+OVERLAP = timedelta(hours=24)
+KEPT_FOR = timedelta(days=30)
+LOCK = 0x54475453
+"""Of the database's advisory locks: "TGTS"."""
+
+
+class Kind(models.TextChoices):
+    """What is told of; the values are the `type` of webhooks."""
+
+    ADAPTER_READY = "adapter.ready", "Adapter ready"
+    ADAPTER_REJECTED = "adapter.rejected", "Adapter rejected"
+    BUDGET_REACHED = "budget.reached", "80 or 100 % of a budget used"
+    KEY_EXPIRING = "key.expiring", "API key expires within a week"
+    ENGINE_LOST = "engine.lost", "Engine lost"
+    LEDGER_DRIFT = "ledger.drift", "Ledger differs from an engine"
+    ISOLATION_FAILED = "isolation.failed", "Isolation check failed"
+    ROLLOUT_STOPPED = "rollout.stopped", "Rollout rolled back or aborted"
+
+
+OF_TENANTS: Mapping[Kind, Role] = {
+    Kind.ADAPTER_READY: Role.DEVELOPER,
+    Kind.ADAPTER_REJECTED: Role.DEVELOPER,
+    Kind.BUDGET_REACHED: Role.ADMIN,
+    Kind.KEY_EXPIRING: Role.DEVELOPER,
+}
+"""Each with the least role whose members are mailed."""
+OF_INSTALLATION = (
+    Kind.ENGINE_LOST,
+    Kind.LEDGER_DRIFT,
+    Kind.ISOLATION_FAILED,
+    Kind.ROLLOUT_STOPPED,
+)
+"""Of which operators are mailed."""
+
+
+class TargetQuerySet(models.QuerySet["Target"]):
+    def of(self, tenant: Tenant | None) -> TargetQuerySet:
+        """Those of a tenant, or of the installation."""
+        return self.filter(tenant=tenant)
+
+    def add(self, tenant: Tenant | None, url: str, kinds: list[str], by: User | None) -> Target:
+        """A new target, with a secret of its own.
+
+        Raises:
+            TooManyTargets: there are MAX_TARGETS.
+        """
+        whose = 0 if tenant is None else tenant.pk
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s::int)", [LOCK, whose])
+            if self.of(tenant).count() >= MAX_TARGETS:
+                raise TooManyTargets
+            return self.create(tenant=tenant, url=url, kinds=kinds, created_by=by)
+
+
+def new_secret() -> str:
+    """As Standard Webhooks writes one."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
+
+
+def first_secrets() -> list[str]:
+    return [new_secret()]
+
+
+class Target(models.Model):
+    """A webhook, which gets notifications of some kinds."""
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="targets")
+    url = models.CharField(max_length=500)
+    kinds = ArrayField(models.CharField(max_length=32))
+    # The audit log leaves a column of this name out.
+    secrets = ArrayField(
+        models.CharField(max_length=64), default=first_secrets, editable=False, db_column="password"
+    )
+    """The one that signs, and the one before it, which signs as well for OVERLAP."""
+    rotated_at = models.DateTimeField(null=True)
+    created_by = models.ForeignKey(User, models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(db_default=Now())
+    ended_at = models.DateTimeField(null=True)
+    """When it said that it is gone (410): it gets nothing any more."""
+
+    objects = TargetQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return self.url
+
+    def rotate(self) -> str:
+        """A new secret; deliveries are signed with the old one as well for OVERLAP."""
+        with transaction.atomic():
+            known = Target.objects.select_for_update().get(pk=self.pk).secrets
+            self.secrets, self.rotated_at = [new_secret(), known[0]], timezone.now()
+            self.save(update_fields=["secrets", "rotated_at"])
+        return self.secrets[0]
+
+    def signing_secrets(self, now: datetime) -> list[str]:
+        """Those to sign with, the newest first."""
+        overlaps = self.rotated_at is not None and now < self.rotated_at + OVERLAP
+        return self.secrets if overlaps else self.secrets[:1]
+
+
+class NotificationQuerySet(models.QuerySet["Notification"]):
+    def post(
+        self,
+        kind: Kind,
+        data: Mapping[str, Any],
+        *,
+        tenant: Tenant | None = None,
+        once: str = "",
+    ) -> bool:
+        """Write a notification and its deliveries, in the caller's transaction; whether that was
+        done: with `once` not if one of this kind was written with the same."""
+        whose = None if tenant is None else tenant.pk
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT tenants_notify_of(%s, %s, %s::jsonb, %s)",
+                [kind.value, whose, json.dumps(data), once],
+            )
+            return bool(cursor.fetchone()[0])
+
+    def long_past(self) -> NotificationQuerySet:
+        """Those that were written KEPT_FOR ago."""
+        return self.filter(at__lt=timezone.now() - KEPT_FOR)
+
+
+class Notification(models.Model):
+    """Something that happened, as it is told: `data` is the payload's."""
+
+    id = models.UUIDField(primary_key=True, db_default=RandomUUID())
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="+")
+    kind = models.CharField(max_length=32, choices=Kind)
+    data = models.JSONField()
+    once = models.CharField(max_length=200)
+    """Empty, or what it is told of once for."""
+    at = models.DateTimeField(db_default=Now())
+    mailed = models.BooleanField(db_default=False)
+    """Whether the mails that tell of it are among its deliveries."""
+
+    objects = NotificationQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "kind", "once"],
+                condition=~Q(once=""),
+                nulls_distinct=False,
+                name="notification_once",
+            )
+        ]
+        indexes = [models.Index(fields=["at"], name="notification_by_time")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.at:%Y-%m-%d %H:%M}"
+
+    @property
+    def message_id(self) -> str:
+        """The `webhook-id` of all its deliveries."""
+        return f"msg_{self.id.hex}"
+
+
+class DeliveryState(models.TextChoices):
+    WAITING = "waiting"
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    """It was tried for three days, or its target is gone."""
+
+
+class Muted(models.Model):
+    """What somebody does not want to be mailed: as a member of a tenant, or as an operator."""
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="+")
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, related_name="+")
+    kinds = ArrayField(models.CharField(max_length=32))
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "tenant"], nulls_distinct=False, name="muted_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {', '.join(self.kinds)}"
+
+
+class DeliveryQuerySet(models.QuerySet["Delivery"]):
+    def to_webhooks(self, tenant: Tenant | None) -> DeliveryQuerySet:
+        """Those to a tenant's webhooks, or to the installation's."""
+        found = self.filter(target__isnull=False, target__tenant=tenant)
+        return found.select_related("notification", "target")
+
+
+class Delivery(models.Model):
+    """One notification for one webhook, or by mail for one person.
+
+    Times are when it is next to be tried, and last was; `status` is that of HTTP, `error` why it
+    was not delivered the last time.
+    """
+
+    notification = models.ForeignKey(Notification, models.CASCADE, related_name="deliveries")
+    target = models.ForeignKey(Target, models.CASCADE, null=True, related_name="deliveries")
+    user = models.ForeignKey(User, models.CASCADE, null=True, related_name="+")
+    state = models.CharField(max_length=16, choices=DeliveryState, db_default=DeliveryState.WAITING)
+    attempts = models.PositiveSmallIntegerField(db_default=0)
+    due_at = models.DateTimeField(db_default=Now())
+    tried_at = models.DateTimeField(null=True)
+    status = models.PositiveSmallIntegerField(null=True)
+    error = models.CharField(max_length=300, db_default="")
+
+    objects = DeliveryQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["notification", "target", "user"],
+                nulls_distinct=False,
+                name="delivery_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(target__isnull=True) ^ Q(user__isnull=True), name="delivery_to_one"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["due_at"], condition=Q(state="waiting"), name="delivery_due"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.notification} to {self.target or self.user}"
+
+    def replay(self) -> None:
+        """Deliver it again from now on, whatever became of it."""
+        Delivery.objects.filter(pk=self.pk).update(
+            state=DeliveryState.WAITING, attempts=0, due_at=Now()
+        )

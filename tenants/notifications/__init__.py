@@ -1,0 +1,1 @@
+"""Notifications: what is watched for, and how webhooks are sent them."""

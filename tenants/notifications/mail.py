@@ -1,0 +1,203 @@
+"""Notifications by mail: a tenant's to its members by their role, the installation's to operators.
+
+Only where there is a mail server. Nobody is mailed what they have muted, nor more than MAX_A_DAY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.core.mail import DNS_NAME, EmailMessage
+from django.db import transaction
+from django.db.models import Count, OuterRef, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.urls import reverse
+
+from inference.grants import MICRO
+from tenants.limits.kinds import KINDS
+from tenants.limits.kinds import Kind as LimitKind
+from tenants.models import Role, Tenant, User
+from tenants.models.notifications import (
+    OF_INSTALLATION,
+    OF_TENANTS,
+    Delivery,
+    Kind,
+    Muted,
+    Notification,
+)
+from tenants.permissions import RANK
+
+NO_MAIL = "gateway.mail.PrivateFiles"
+"""Where mails go that nobody gets."""
+FRESH = timedelta(days=1)
+"""What is older when a mail server is first there is not mailed any more."""
+AT_ONCE = 100
+MAX_A_DAY = 50
+"""Of one person: whose address it is was never proved."""
+MAX_SUBJECT = 200
+
+
+def is_sent() -> bool:
+    """Whether there is a mail server."""
+    return bool(settings.EMAIL_BACKEND != NO_MAIL)
+
+
+def kinds_of(tenant: Tenant | None, role: Role | None = None) -> list[Kind]:
+    """What somebody in this role is mailed, unless muted; of the installation, an operator."""
+    if tenant is None:
+        return list(OF_INSTALLATION)
+    rank = -1 if role is None else RANK.index(role)
+    return [kind for kind, least in OF_TENANTS.items() if rank >= RANK.index(least)]
+
+
+def muted_by(user: User, tenant: Tenant | None) -> list[str]:
+    found = Muted.objects.filter(user=user, tenant=tenant).first()
+    return found.kinds if found else []
+
+
+def mute(user: User, tenant: Tenant | None, kinds: Iterable[str]) -> None:
+    """These are not mailed to this person any more, and no others are muted."""
+    Muted.objects.update_or_create(user=user, tenant=tenant, defaults={"kinds": sorted(kinds)})
+
+
+def address(now: datetime) -> None:
+    """Write deliveries to people, of fresh notifications that have none yet."""
+    fresh = Notification.objects.filter(mailed=False, at__gt=now - FRESH)
+    with transaction.atomic():
+        told = list(fresh.select_for_update(skip_locked=True).order_by("at")[:AT_ONCE])
+        for one in told:
+            people = _recipients(one, now)
+            Delivery.objects.bulk_create(Delivery(notification=one, user=who) for who in people)
+        Notification.objects.filter(pk__in=[one.pk for one in told]).update(mailed=True)
+
+
+def _recipients(told: Notification, now: datetime) -> QuerySet[User]:
+    """Whom to mail it."""
+    muted = Muted.objects.filter(tenant=told.tenant_id, kinds__contains=[told.kind])
+    of_today = Delivery.objects.filter(
+        user=OuterRef("pk"), notification__at__gt=now - timedelta(days=1)
+    )
+    found = User.objects.filter(is_active=True).exclude(email="")
+    if told.tenant_id is None:
+        found = found.filter(is_staff=True)
+    else:
+        least = RANK.index(OF_TENANTS[Kind(told.kind)])
+        found = found.filter(memberships__tenant=told.tenant_id, memberships__role__in=RANK[least:])
+    return (
+        found.exclude(pk__in=muted.values("user"))
+        .annotate(
+            mails=Coalesce(
+                Subquery(of_today.order_by().values("user").annotate(n=Count("*")).values("n")), 0
+            )
+        )
+        .filter(mails__lt=MAX_A_DAY)
+    )
+
+
+def send(delivery: Delivery) -> None:
+    """Hand the mail to the mail server.
+
+    Raises:
+        OSError, ValueError: it did not take it.
+    """
+    assert delivery.user is not None
+    subject, text = written(delivery.notification)
+    headers = {
+        # A repeated attempt is the same mail, and no program answers it.
+        "Message-ID": f"<{delivery.notification_id.hex}.{delivery.user_id}@{DNS_NAME}>",
+        "Auto-Submitted": "auto-generated",
+    }
+    EmailMessage(subject, text, None, [delivery.user.email], headers=headers).send()
+
+
+def written(told: Notification) -> tuple[str, str]:
+    """Subject and text."""
+    if told.tenant is None:
+        whose, where = "Lorikeet", reverse("operate_notifications")
+        why = "You get this mail as an operator of this installation."
+    else:
+        whose, where = told.tenant.name, reverse("notifications", args=[told.tenant.slug])
+        why = f"You get this mail as a member of {told.tenant.name}."
+    title, details = WORDS[Kind(told.kind)](told.data)
+    lines = [
+        f"{title}.", "", *details, *([""] if details else []),
+        f"{why} Choose what you are mailed:", f"{settings.CONSOLE_URL}{where}",
+    ]  # fmt: skip
+    subject = " ".join(f"{title} ({whose})".split())
+    return subject[:MAX_SUBJECT], "\n".join(lines) + "\n"
+
+
+Data = Mapping[str, Any]
+Words = tuple[str, Sequence[str]]
+"""A title, and lines that say more."""
+
+
+def _adapter(state: str) -> Callable[[Data], Words]:
+    def words(data: Data) -> Words:
+        reason = [str(data["reason"])] if "reason" in data and state == "was rejected" else []
+        return f"Version {data['version']} of the adapter {data['adapter']} {state}", reason
+
+    return words
+
+
+def _budget(data: Data) -> Words:
+    kind = KINDS[data["budget"]]
+    used, limit = (_amount(kind, data[name]) for name in ("used", "limit"))
+    more = ["Further requests are refused."] if data["percent"] == 100 else []
+    return f"{data['percent']} % of a budget are used", [f"{kind.label}: {used} of {limit}", *more]
+
+
+def _amount(kind: LimitKind, value: int) -> str:
+    if not kind.is_money:
+        return f"{value:,}"
+    return f"{value / MICRO:,.2f} {settings.CURRENCY.upper()}"
+
+
+def _key(data: Data) -> Words:
+    expires = datetime.fromisoformat(data["expires_at"])
+    return (
+        f"The API key {data['key']} expires on {expires:%-d %B %Y}",
+        [f"It begins with lk_{data['prefix']} and expires at {expires:%H:%M} UTC."],
+    )
+
+
+def _engine(data: Data) -> Words:
+    seen = datetime.fromisoformat(data["last_seen_at"])
+    return (
+        f"The engine {data['engine']} was lost",
+        [f"It was last connected on {seen:%-d %B %Y} at {seen:%H:%M} UTC."],
+    )
+
+
+def _drift(data: Data) -> Words:
+    lacks = f"{data['requests']:,} requests, {data['tokens']:,} tokens"
+    return (
+        f"The ledger differs from the engine {data['engine']}",
+        [f"Journal {data['journal']}: {lacks}."],
+    )
+
+
+def _isolation(data: Data) -> Words:
+    return (
+        f"The isolation check of {data['base_model']} failed",
+        [str(one) for one in data["findings"]],
+    )
+
+
+def _rollout(data: Data) -> Words:
+    return f"The rollout {data['rollout']} was {data['state']}", [str(data["reason"])]
+
+
+WORDS: Mapping[Kind, Callable[[Data], Words]] = {
+    Kind.ADAPTER_READY: _adapter("is ready"),
+    Kind.ADAPTER_REJECTED: _adapter("was rejected"),
+    Kind.BUDGET_REACHED: _budget,
+    Kind.KEY_EXPIRING: _key,
+    Kind.ENGINE_LOST: _engine,
+    Kind.LEDGER_DRIFT: _drift,
+    Kind.ISOLATION_FAILED: _isolation,
+    Kind.ROLLOUT_STOPPED: _rollout,
+}

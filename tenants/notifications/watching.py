@@ -1,0 +1,118 @@
+"""What nobody changes a row for is looked for once a minute: what is nearly used up, expires, or
+has gone. Each is told of once."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import procrastinate
+from django.utils import timezone
+from procrastinate.contrib.django import app as django_app
+
+from inference.grants import MICRO
+from tenants.billing.months import day_start, month_start
+from tenants.billing.reconciliation import drifts
+from tenants.limits import ceilings
+from tenants.limits.kinds import KINDS
+from tenants.limits.kinds import Kind as LimitKind
+from tenants.models import ApiKey, EngineCredential, LimitScope, Tenant, UsageSum
+from tenants.models.notifications import Kind, Notification, Target
+from tenants.models.usage import Span
+from tenants.notifications import mail
+
+app: procrastinate.App = django_app
+
+EXPIRES_SOON = timedelta(days=7)
+LOST_AFTER = timedelta(minutes=3)
+"""Engines are noted once a minute while they are connected."""
+FORGOTTEN_AFTER = timedelta(days=1)
+USED_LATELY = timedelta(hours=2)
+"""Sums are by the hour."""
+PARTS = (100, 80)
+"""Percents of a budget, the highest first."""
+
+post = Notification.objects.post
+
+
+@app.periodic(cron="* * * * *")
+@app.task(name="watch", queueing_lock="watch")
+def watch(timestamp: int) -> None:
+    """Each minute: tell of what has come to pass."""
+    now = timezone.now()
+    keys(now)
+    budgets(now)
+    engines(now)
+    ledger(now)
+    Notification.objects.long_past().delete()
+
+
+def _is_wanted(kind: Kind) -> bool:
+    """Whether anybody would get it."""
+    targets = Target.objects.filter(kinds__contains=[kind.value], ended_at=None)
+    return mail.is_sent() or targets.exists()
+
+
+def keys(now: datetime) -> None:
+    """Keys that expire within a week."""
+    if not _is_wanted(Kind.KEY_EXPIRING):
+        return
+    soon = ApiKey.objects.with_text().filter(
+        revoked_at=None, expires_at__gt=now, expires_at__lte=now + EXPIRES_SOON
+    )
+    for key in soon.select_related("tenant"):
+        assert key.expires_at is not None
+        data = {"key": key.name, "prefix": key.prefix, "expires_at": key.expires_at.isoformat()}
+        once = f"{key.pk} {key.expires_at.isoformat()}"
+        post(Kind.KEY_EXPIRING, data, tenant=key.tenant, once=once)
+
+
+def budgets(now: datetime) -> None:
+    """Budgets of which 80 or 100 % are used, of tenants that have used something lately."""
+    if not _is_wanted(Kind.BUDGET_REACHED):
+        return
+    lately = UsageSum.objects.filter(span=Span.HOUR, start__gte=now - USED_LATELY)
+    for tenant in Tenant.objects.filter(pk__in=lately.values("tenant")):
+        in_force = ceilings.in_force(LimitScope(tenant).sets())
+        for kind in KINDS.values():
+            limit = in_force[kind.name]
+            if kind.is_budget and limit:
+                _budget(tenant, kind, limit, now)
+
+
+def _budget(tenant: Tenant, kind: LimitKind, limit: int, now: datetime) -> None:
+    since = day_start(now) if kind.window == "day" else month_start(now)
+    sums = next(iter(UsageSum.objects.filter(tenant=tenant).sums([], since, now)), None)
+    if sums is None:
+        return
+    tokens = int(sums["prompt_tokens"] + sums["completion_tokens"])
+    used = int(sums["cost"]) // MICRO if kind.is_money else tokens
+    reached = next((part for part in PARTS if used * 100 >= limit * part), None)
+    if reached is not None:
+        data = {"budget": kind.name, "percent": reached, "used": used, "limit": limit}
+        once = f"{kind.name} {since:%Y-%m-%d} {reached}"
+        post(Kind.BUDGET_REACHED, data, tenant=tenant, once=once)
+
+
+def engines(now: datetime) -> None:
+    """Engines that were connected within the last day, are not any more, and did not say so."""
+    if not _is_wanted(Kind.ENGINE_LOST):
+        return
+    gone = EngineCredential.objects.filter(
+        revoked_at=None, stopped_at=None,
+        last_seen_at__gt=now - FORGOTTEN_AFTER, last_seen_at__lt=now - LOST_AFTER,
+    )  # fmt: skip
+    for one in gone:
+        assert one.last_seen_at is not None
+        data = {"engine": one.name, "last_seen_at": one.last_seen_at.isoformat()}
+        post(Kind.ENGINE_LOST, data, once=f"{one.pk} {one.last_seen_at.isoformat()}")
+
+
+def ledger(now: datetime) -> None:
+    """Engines' journals that the ledger differs from; once a day each."""
+    if not _is_wanted(Kind.LEDGER_DRIFT):
+        return
+    for drift in drifts():
+        if drift:
+            data = {"engine": drift.journal.engine_id, "journal": drift.journal.journal,
+                    "requests": drift.requests, "tokens": drift.tokens}  # fmt: skip
+            post(Kind.LEDGER_DRIFT, data, once=f"{drift.journal.journal} {now:%Y-%m-%d}")
