@@ -7,6 +7,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from frontend.single_sign_on import callback
 from frontend.views import (
     audit,
+    content,
     conversations,
     engines,
     find,
@@ -184,8 +185,16 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("adapters/<str:name>/", include(ADAPTER)),
                 path("requests", requests.requests, name="requests"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),
+                path("requests/<str:request_id>/content", request.content, name="requests-content"),
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("engines", engines.engines, name="engines"),
+                path("content", content.content, name="content"),
+                path("content/destroy", content.destroy, name="content-destroy"),
+                path(
+                    "content/<int:pk>/confirmation",
+                    content.confirmation,
+                    name="content-confirmation",
+                ),
                 path("notifications", notifications.notifications, name="notifications"),
                 path("notifications/mail", notifications.choose_mails, name="notifications-mail"),
                 path(

@@ -42,8 +42,8 @@ class Package:
 SPRITE = "icons.svg"
 LANGUAGES = ("bash", "javascript", "json", "python", "sql", "xml")
 ICONS = (
-    "arrow-left", "bell", "book-open", "box", "building-2", "chart-column", "check", "chevron-down",
-    "chevrons-up-down", "code", "file-text", "gauge", "house", "key-round", "layers", "list",
+    "archive", "arrow-left", "bell", "book-open", "box", "building-2", "chart-column", "check",
+    "chevron-down", "chevrons-up-down", "code", "file-text", "gauge", "house", "key-round", "layers", "list",
     "menu", "message-circle", "plus", "search", "server", "shield-alert", "sliders-horizontal",
     "tag", "triangle-alert", "user-cog", "users", "x",
 )  # fmt: skip

@@ -32,6 +32,7 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
         "REDIS_URL",
         "KEY_PEPPER",
         "DISPATCH_KEY",
+        "CONTENT_KEY",
         "WORKER_TOKEN",
         "ENGINE_TOKEN",
         "INTERNAL_TOKEN",
@@ -45,6 +46,7 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
             "KEY_PEPPER",
             "INTERNAL_TOKEN",
             "RECEIPT_KEY",
+            "CONTENT_KEY",
             "OIDC_CLIENT_SECRET",
             "EMAIL_HOST_PASSWORD",
         }

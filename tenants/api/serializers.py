@@ -200,8 +200,8 @@ class KeySerializer(PatchMixin, StrictMixin, serializers.ModelSerializer[ApiKey]
     class Meta:
         model = ApiKey
         fields = [
-            "id", "name", "prefix", "scopes", "models", "lane", "expires_at", "last_used_at",
-            "created_by", "created_at", "revoked_at",
+            "id", "name", "prefix", "scopes", "models", "lane", "keeps_nothing", "expires_at",
+            "last_used_at", "created_by", "created_at", "revoked_at",
         ]  # fmt: skip
         read_only_fields = ["prefix", "last_used_at", "created_at", "revoked_at"]
 

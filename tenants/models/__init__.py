@@ -4,6 +4,7 @@ from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
+from tenants.models.content import ContentKey, StoredContent
 from tenants.models.conversations import Conversation
 from tenants.models.fleet.engines import EngineCredential
 from tenants.models.fleet.isolation import IsolationCheck
@@ -43,6 +44,7 @@ __all__ = [
     "AuditActor",
     "AuditEntry",
     "BaseModel",
+    "ContentKey",
     "Conversation",
     "Delivery",
     "EngineCredential",
@@ -71,6 +73,7 @@ __all__ = [
     "Scope",
     "Standing",
     "State",
+    "StoredContent",
     "SupersededAttempt",
     "Target",
     "Tenant",

@@ -1,0 +1,101 @@
+"""What is kept of a request, as people read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from django.conf import settings
+
+from inference.gateway.content import Kept
+from tenants.content import sealing
+from tenants.content.sealing import Place, Unreadable
+from tenants.models import Tenant
+from tenants.models.content import Kind, StoredContent
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """What was asked and answered; `answers` by choice. `cut`: it was too long to be kept whole."""
+
+    request: str
+    answers: list[str]
+    cut: bool
+
+
+def is_kept(tenant: Tenant, request_id: str) -> bool:
+    """Whether there is content of this request to be read."""
+    return _of(tenant, request_id).exists()
+
+
+def read(tenant: Tenant, request_id: str) -> Exchange | None:
+    """The content of this request; None: nothing is kept of it, or it can't be read."""
+    found = _of(tenant, request_id).select_related("content_key").first()
+    if found is None or found.content_key.wrapped is None:
+        return None
+    wrapped, place = bytes(found.content_key.wrapped), Place(tenant.pk, found.kind, found.name)
+    try:
+        key = sealing.tenant_key(settings.CONTENT_KEY, tenant.pk, wrapped)
+        kept = msgspec.json.decode(key.open(place, bytes(found.data)), type=Kept)
+    except Unreadable:
+        return None
+    return Exchange(_pretty(kept.request), list(answers_of(kept)), kept.cut)
+
+
+def _of(tenant: Tenant, request_id: str) -> Any:
+    return StoredContent.objects.live().filter(tenant=tenant, kind=Kind.REQUEST, name=request_id)
+
+
+def answers_of(kept: Kept) -> Iterator[str]:
+    """The answer of each choice: its text, and after it the tools that it calls, as JSON."""
+    if kept.response:
+        yield from _whole(kept.response)
+    elif kept.chunks:
+        yield from _joined(kept.chunks)
+    else:
+        yield kept.text
+
+
+def _whole(response: str) -> Iterator[str]:
+    try:
+        body = json.loads(response)
+        choices = body["choices"]
+    except (ValueError, KeyError, TypeError):  # cut, or an operation without choices
+        yield _pretty(response)
+        return
+    for choice in choices:
+        message = choice.get("message", {})
+        text = message.get("content") or choice.get("text") or ""
+        yield _with_tools(text, message.get("tool_calls") or [])
+
+
+def _joined(chunks: Iterable[str]) -> Iterator[str]:
+    texts: dict[int, str] = {}
+    tools: dict[int, dict[int, dict[str, str]]] = {}
+    for chunk in chunks:
+        for choice in json.loads(chunk).get("choices", []):
+            index, delta = choice.get("index", 0), choice.get("delta", {})
+            said = delta.get("content") or choice.get("text") or ""
+            texts[index] = texts.get(index, "") + said
+            for call in delta.get("tool_calls") or []:
+                known = tools.setdefault(index, {}).setdefault(call.get("index", 0), {})
+                for name, value in (call.get("function") or {}).items():
+                    known[name] = known.get(name, "") + (value or "")
+    for index in sorted(texts):
+        calls = [{"function": call} for call in tools.get(index, {}).values()]
+        yield _with_tools(texts[index], calls)
+
+
+def _with_tools(text: str, calls: Iterable[dict[str, Any]]) -> str:
+    shown = [f"{one['function'].get('name', '')}({one['function'].get('arguments', '')})"
+             for one in calls if isinstance(one.get("function"), dict)]  # fmt: skip
+    return "\n".join([*([text] if text else []), *shown])
+
+
+def _pretty(body: str) -> str:
+    """JSON with its fields on lines of their own; as it is where it was cut."""
+    try:
+        return json.dumps(json.loads(body), ensure_ascii=False, indent=2)
+    except ValueError:
+        return body
