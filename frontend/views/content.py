@@ -18,10 +18,10 @@ from tenants.permissions import Caller, Permission
 
 PERIODS = {
     0: "Store nothing",
-    1: "For a day",
-    7: "For 7 days",
-    14: "For 14 days",
-    30: "For 30 days",
+    1: "Store for a day",
+    7: "Store for 7 days",
+    14: "Store for 14 days",
+    30: "Store for 30 days",
 }
 
 
