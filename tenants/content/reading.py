@@ -57,17 +57,17 @@ def answers_of(kept: Kept) -> Iterator[str]:
         yield kept.text
 
 
-def _whole(response: str) -> Iterator[str]:
+def _whole(response: str) -> list[str]:
     try:
-        body = json.loads(response)
-        choices = body["choices"]
-    except (ValueError, KeyError, TypeError):  # cut, or an operation without choices
-        yield _pretty(response)
-        return
-    for choice in choices:
-        message = choice.get("message", {})
-        text = message.get("content") or choice.get("text") or ""
-        yield _with_tools(text, message.get("tool_calls") or [])
+        return [_choice(choice) for choice in json.loads(response)["choices"]]
+    except (ValueError, KeyError, TypeError, AttributeError):  # cut, or of an operation without any
+        return [_pretty(response)]
+
+
+def _choice(choice: dict[str, Any]) -> str:
+    message = choice.get("message", {})
+    text = message.get("content") or choice.get("text") or ""
+    return _with_tools(text, message.get("tool_calls") or [])
 
 
 def _joined(chunks: Iterable[str]) -> Iterator[str]:

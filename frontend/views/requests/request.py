@@ -11,6 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.http import urlencode
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 from django.views.decorators.vary import vary_on_headers
 
@@ -61,6 +62,7 @@ def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 
 
 @require_POST
+@never_cache
 @vary_on_headers("HX-Request")
 @tenant_page(Permission.READ_CONTENT)
 def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
