@@ -31,7 +31,7 @@ OF_MODELS = {"root", "pricing", "max_model_len", "operations", "capabilities"}
 
 @cache
 def _types() -> dict[str, tuple[Any, Any]]:
-    """Of each operation its answer, and the events of its stream. Imported late: half a second."""
+    """Of each operation its answer, and the events of its stream. Imported late: seconds."""
     import anthropic.types
     import openai.types
     import openai.types.chat
@@ -46,11 +46,18 @@ def _types() -> dict[str, tuple[Any, Any]]:
     }
 
 
+@cache
+def _adapter(operation: str, *, event: bool) -> TypeAdapter[Any] | None:
+    """Made once: the SDKs' types put off what they need to validate, for 5 ms each time."""
+    kind = _types().get(operation, (None, None))[event]
+    return None if kind is None else TypeAdapter(kind)
+
+
 def faults(operation: str, body: bytes, *, event: bool = False) -> list[str]:
     """What of a body, or of the data of an event, is not as the SDK's type says; of an operation
     that no SDK has nothing."""
-    kind = _types().get(operation, (None, None))[event]
-    if kind is None:
+    adapter = _adapter(operation, event=event)
+    if adapter is None:
         return []
     value = json.loads(body)
     nulls = ANTHROPIC_NULLS if operation == "messages" else OPENAI_NULLS
@@ -58,7 +65,7 @@ def faults(operation: str, body: bytes, *, event: bool = False) -> list[str]:
     if operation == "completion":
         value = _as_typed(value)
     try:
-        read = TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+        read = adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         return [*found, *(f"{one['loc']}: {one['msg']}" for one in error.errors())]
     ours = OURS | OF_MODELS if operation == "models_retrieve" else OURS

@@ -1,8 +1,13 @@
-"""The real routing in small simulated fleets: what `make bench ARGS=routing` measures in large."""
+"""The real routing in small simulated fleets: what `make bench ARGS=routing` measures in large.
+
+Not among the pure tests: coverage would make them several times as slow, and reaches every branch
+without them.
+"""
 
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,8 +15,6 @@ import pytest
 from tests.bench.simulation.fleet import Figures, Fleet, by_chance, endless, least_loaded
 from tests.bench.simulation.gateway import Router
 from tests.bench.simulation.traces import Workload, recorded
-
-pytestmark = pytest.mark.pure
 
 ENGINES, SESSIONS = 4, 96
 
@@ -31,9 +34,13 @@ def simulated(
     return fleet.counted()
 
 
+usual = cache(simulated)
+"""The same once for several tests."""
+
+
 @pytest.mark.parametrize("gateways", [1, 3, 16])
 def test_a_fleet_finds_what_one_engine_would_have_in_its_cache(gateways: int) -> None:
-    found = simulated(gateways)
+    found = usual(gateways)
     assert found.requests > 600
     assert found.hit_ratio > 0.93
     assert found.held_skew < 1.5
@@ -41,7 +48,7 @@ def test_a_fleet_finds_what_one_engine_would_have_in_its_cache(gateways: int) ->
 
 
 def test_neither_chance_nor_load_alone_does() -> None:
-    ours = simulated()
+    ours = usual(1)
     for router in (by_chance, least_loaded):
         found = simulated(router=router)
         assert found.hit_ratio < 0.8 < ours.hit_ratio
@@ -61,7 +68,7 @@ def test_what_ran_on_an_engine_that_dies_goes_on_elsewhere() -> None:
 
 
 def test_a_simulation_is_the_same_each_time() -> None:
-    assert simulated(3).hit_ratio == simulated(3).hit_ratio
+    assert simulated(3).hit_ratio == usual(3).hit_ratio
 
 
 def test_a_limit_holds_whatever_a_tenant_sends() -> None:
