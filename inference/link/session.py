@@ -156,7 +156,8 @@ class Session:
         self._requests: set[Attempt] = set()
         self._loads: set[str] = set()
         self._sent_at = now
-        self._heard_at = now
+        self.heard_at = now
+        """When the peer last said something."""
 
     @property
     def requests(self) -> frozenset[Attempt]:
@@ -184,7 +185,7 @@ class Session:
             self.unknown += 1
         else:
             self._pass(frame, self.side.other, ProtocolViolation)
-        self._heard_at = now
+        self.heard_at = now
 
     def heartbeat_due(self, now: float) -> bool:
         """Whether the shell should send a heartbeat now."""
@@ -192,15 +193,11 @@ class Session:
 
     def held_up(self, late_s: float, now: float) -> None:
         """This end did nothing for so long: what the peer said meanwhile may lie there unread."""
-        self._heard_at = min(now, self._heard_at + late_s)
-
-    def silent_s(self, now: float) -> float:
-        """For how long the peer has said nothing."""
-        return now - self._heard_at
+        self.heard_at = min(now, self.heard_at + late_s)
 
     def lost(self, now: float) -> bool:
         """Whether the peer has been silent for too long."""
-        return self.state is not State.CLOSED and self.silent_s(now) >= LOST_S
+        return self.state is not State.CLOSED and now - self.heard_at >= LOST_S
 
     def close(self) -> None:
         """The connection ended, for whatever reason. Nothing may follow."""

@@ -428,6 +428,10 @@ class Prefix(Value, frozen=True):
         """The hashes as integers."""
         return numbers_of(self.hashes)
 
+    def marks(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The hashes and the ends as integers."""
+        return self.numbers(), struct.unpack_from(f"<{len(self.ends) // 4}I", self.ends)
+
     def tokens(self, prompt_tokens: int) -> list[int]:
         """How many of the prompt's tokens each has, as far as characters tell."""
         ends = struct.unpack_from(f"<{len(self.ends) // 4}I", self.ends)

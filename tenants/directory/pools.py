@@ -4,7 +4,7 @@ Engines of one base model may differ, for example during a rollout. Each kind of
 row, so that the advertised capabilities of a base model do not depend on which engine connected
 last: they are the best, field by field, of all kinds seen in the last minutes, and stay unchanged
 while there are none. Uploads are checked against them; requests, and the probe of an upload, go
-only to an engine that can do all that they need (`inference.gateway.routing.choice`).
+only to an engine that can do all that they need (`inference.gateway.routing.engines`).
 
 The first kind that is seen serves. One that comes while engines of those that serve are there, or
 were lately, waits for a rollout (`tenants.rollouts`), unless its base model says that new ones

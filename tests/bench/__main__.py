@@ -18,6 +18,7 @@ from tests import environment
 
 django.setup()
 from tests.bench import (  # noqa: E402
+    deciding,
     fairness,
     latency,
     ledger,
@@ -50,6 +51,7 @@ BENCHMARKS = {
     "pages": pages.run,
     "planes": planes.run,
     "routing": routing.run,
+    "deciding": deciding.run,
     "moves": moving.run,
     "scale": scaling.run,
 }

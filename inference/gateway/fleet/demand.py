@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from inference.errors import Unavailable
-from inference.gateway.routing.choice import RETRY_AFTER_S
 from inference.gateway.routing.engine_state import EngineState
+from inference.gateway.routing.engines import RETRY_AFTER_S
 
 MAX_REFUSALS = 10_000
 """Of one pool that are remembered."""

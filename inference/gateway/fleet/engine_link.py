@@ -54,6 +54,10 @@ class Owner(Protocol):
         """The link ended, or never opened."""
         ...
 
+    def takes_no_more(self) -> None:
+        """An engine has begun to drain, or is too far behind with reading (`EngineLink.full`)."""
+        ...
+
     def heard_stats(self, link: EngineLink, frame: wire.Stats) -> None:
         """The engine said how it is."""
         ...
@@ -114,7 +118,12 @@ class EngineLink:
 
     def is_silent(self, now: float) -> bool:
         """Whether the engine has said nothing for longer than one that lives does."""
-        return self._session.silent_s(now) >= SILENT_S
+        return now >= self.silent_at
+
+    @property
+    def silent_at(self) -> float:
+        """When that begins, unless it says something before."""
+        return self._session.heard_at + SILENT_S
 
     async def run(self) -> None:
         """Serve the link until it ends, for whatever reason of the peer's."""
@@ -174,7 +183,7 @@ class EngineLink:
 
     def drain(self) -> None:
         """Send no new work; the engine says so to the other gateways."""
-        self.engine.draining = True
+        self._drain()
         self.post(wire.Drain())
 
     def described(self) -> dict[str, Any]:
@@ -220,6 +229,8 @@ class EngineLink:
         if self._session.state is not State.CLOSED:
             self._session.sent(frame, time.monotonic())
             self._outbox.put_nowait(frame)
+            if self.full:
+                self._owner.takes_no_more()
 
     def take(self, frame: Frame) -> None:
         """Act on what the engine says."""
@@ -238,7 +249,7 @@ class EngineLink:
             case wire.Loaded():
                 self._end_load(frame)
             case wire.Drain():
-                self.engine.draining = True
+                self._drain()
             case wire.Unknown():
                 self._owner.heard_unknown(self, frame)
             case _:
@@ -283,6 +294,10 @@ class EngineLink:
         if alike:
             inter_token.add(now - since, alike)
         self._stepped_at = now
+
+    def _drain(self) -> None:
+        self.engine.draining = True
+        self._owner.takes_no_more()
 
     def _begin(self, leg: Leg) -> None:
         leg.has_begun = True

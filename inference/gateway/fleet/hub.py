@@ -35,10 +35,10 @@ from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Outcomes
 from inference.gateway.measuring.traffic import Counted
+from inference.gateway.requests.candidates import Candidates
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from inference.gateway.requests.order import Order
-from inference.gateway.requests.placing import choose_link
 from inference.gateway.requests.requests import KEPT_BYTES, Requests
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import EngineState, Needs
@@ -110,8 +110,10 @@ class Hub:
         self.orphans = Orphans(dispatches)
         self.closed = asyncio.Event()
         """Set when nothing new is taken any more."""
+        self._candidates = Candidates(self._links)
         self._requests = Requests(
             self._links,
+            self._candidates,
             limiter,
             dispatches,
             holding=holding or Holding(),
@@ -231,6 +233,7 @@ class Hub:
         """A link is open. An older one of the same engine may be dead, noticed or not."""
         engine = link.engine
         self._links[engine.id] = link
+        self._candidates.changed()
         self._open[link] = None
         link.listener = self._service[engine.info.name].join(engine.id)
         log.info(
@@ -264,6 +267,11 @@ class Hub:
             elif not stays:
                 self.measures.engines_lost[engine.info.name] += 1
             log.warning("engine_left", engine=engine.id, reason=reason, stays=stays)
+        self._candidates.changed()
+
+    def takes_no_more(self) -> None:
+        """An engine drains, or is behind with reading."""
+        self._candidates.changed()
 
     def set_gateways(self, urls: list[str]) -> None:
         """The live gateways; every engine hears of a change."""
@@ -400,7 +408,7 @@ class Hub:
         try:
             tiers = (frozenset([revision]),) if revision else None
             needs = Needs(base_model, adapter, tiers=tiers)
-            link = choose_link(self._links, needs, now=time.monotonic())
+            link = self._candidates.choose(needs, now=time.monotonic())
         except Overloaded:
             self._requests.note_unmet(base_model)
             raise

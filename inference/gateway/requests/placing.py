@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import suppress
+from collections.abc import Hashable, Mapping
 
-from inference.errors import GenerationTimeout, InferenceError, NoEngine, Overloaded
+from inference.errors import GenerationTimeout, InferenceError, Overloaded
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.fleet.orphans import Found
+from inference.gateway.requests.candidates import Candidates, MayTake
 from inference.gateway.requests.journey import MAX_MOVES, Outcome, Why
 from inference.gateway.requests.leg import Leg, LegOwner
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.shares import Shares
 from inference.gateway.requests.stream import Stream
-from inference.gateway.routing.choice import choose, tier_of
 from inference.gateway.routing.engine_state import Needs
 from inference.gateway.routing.pools import Pool
 from inference.gateway.routing.popularity import Popularity
@@ -44,17 +43,17 @@ class Placing:
     def __init__(
         self,
         owner: LegOwner,
-        links: Mapping[str, EngineLink],
+        candidates: Candidates,
         dispatches: Dispatches,
         moves: Moves,
         *,
         kept_bytes: int,
     ) -> None:
-        """`owner` hears how attempts went; `links` are those that may get work, by engine;
-        `kept_bytes` of bodies are kept at most, so that their requests can move."""
+        """`owner` hears how attempts went; `kept_bytes` of bodies are kept at most, so that their
+        requests can move."""
         self.pools: Mapping[str, Pool] = {}
         """By base model; what is not here may run on any engine."""
-        self._owner, self._links, self._dispatches = owner, links, dispatches
+        self._owner, self._candidates, self._dispatches = owner, candidates, dispatches
         self._moves = moves
         self._kept = Shares(kept_bytes)
         """Bytes of bodies, by tenant."""
@@ -88,18 +87,26 @@ class Placing:
             alike = resume is None or link.engine.pool == journey.pool
             return alike and link not in journey.avoided
 
+        any_may = journey is None and not paced
+        # What is resumed goes on where it was, whatever became of that revision since.
+        needs = self._needs(order, version) if resume is None else order.needs(version)
         try:
-            any_may = journey is None and not paced
-            # What is resumed goes on where it was, whatever became of that revision since.
-            needs = self._needs(order, version) if resume is None else order.needs(version)
-            needs = self._popularity.weighed(needs)
-            wanted = None if any_may else may_take
-            link = choose_link(self._links, needs, wanted, now=time.monotonic())
+            link = self.decide(needs, None if any_may else may_take)
         except Overloaded as refusal:
             return refusal
         self._start(stream, order, link, left_s, resume)
-        self._popularity.note(needs)
         return None
+
+    def decide(self, needs: Needs, may_take: MayTake | None = None) -> EngineLink:
+        """The link of the engine that such a request goes to now, of those that may take it.
+
+        Raises:
+            NoEngine, Overloaded: none can take it.
+        """
+        needs = self._popularity.weighed(needs)
+        link = self._candidates.choose(needs, may_take, now=time.monotonic())
+        self._popularity.note(needs)
+        return link
 
     def adopt(self, stream: Stream, order: Order, found: Found, attempt: int) -> None:
         """Go on with what an engine has and no gateway, as this attempt. It can't move without a
@@ -194,34 +201,3 @@ class Placing:
         )
         watched = order.watch is not None
         return Adopt(orphan.id, stream.attempt, orphan.attempt, account, watched)
-
-
-def choose_link(
-    links: Mapping[str, EngineLink],
-    needs: Needs,
-    may_take: Callable[[EngineLink], bool] | None = None,
-    *,
-    now: float,
-) -> EngineLink:
-    """The link of the engine that should get a request, of those that may take it: one that is
-    silent only where no other one can. `now` is of the monotonic clock.
-
-    Raises:
-        NoEngine, Overloaded: none can take it.
-    """
-    if needs.tiers is not None:
-        tier = tier_of([link.engine for link in links.values()], needs)
-        links = {id: link for id, link in links.items() if link.engine.pool in tier}
-    ready = [link for link in links.values() if not link.full]
-    able = ready if may_take is None else list(filter(may_take, ready))
-    speaking = [link.engine for link in able if not link.is_silent(now)]
-    try:
-        with suppress(NoEngine):
-            return links[choose(speaking, needs)]
-        return links[choose([link.engine for link in able], needs)]
-    except NoEngine:
-        if len(ready) < len(links):
-            raise Overloaded(
-                "The engines are behind with reading requests.", retry_after_s=1
-            ) from None
-        raise

@@ -31,6 +31,7 @@ from inference.gateway.measuring.histogram import Histogram
 from inference.gateway.measuring.measures import DURATION_S, Measures
 from inference.gateway.measuring.traffic import Counted, failed
 from inference.gateway.requests import placing
+from inference.gateway.requests.candidates import Candidates
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Why, last_word, lost, may_leave, why_elsewhere
 from inference.gateway.requests.leg import Leg
@@ -54,6 +55,7 @@ class Requests:
     def __init__(
         self,
         links: Mapping[str, EngineLink],
+        candidates: Candidates,
         limiter: Limiter,
         dispatches: Dispatches,
         *,
@@ -62,8 +64,9 @@ class Requests:
         kept_bytes: int = KEPT_BYTES,
         uncounted: frozenset[str] = frozenset(),
     ) -> None:
-        """`links` are those that may get work, by engine; `kept_bytes` of bodies are kept at most,
-        so that their requests can move. What these tenants ask is not counted as traffic."""
+        """`links` are those that may get work, by engine, of which `candidates` keeps who may now.
+        So many bytes of bodies are kept at most, so that their requests can move. What these
+        tenants ask is not counted as traffic."""
         self.closing = False
         self.moves: Moves = Counter()
         self.gaps = Histogram(DURATION_S)
@@ -72,7 +75,7 @@ class Requests:
         self._links, self._limiter = links, limiter
         self._uncounted = uncounted
         self._streams: dict[str, Stream] = {}
-        self._placing = Placing(self, links, dispatches, self.moves, kept_bytes=kept_bytes)
+        self._placing = Placing(self, candidates, dispatches, self.moves, kept_bytes=kept_bytes)
         self._unplaced = Unplaced(
             self._placing,
             links,

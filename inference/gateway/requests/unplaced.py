@@ -126,10 +126,7 @@ class Unplaced:
 
     def stopped(self, stream: Stream) -> None:
         """It is to end."""
-        self._held.withdraw(stream.id)
-        if self._moving.pop(stream.id, None) is not None:
-            self._note(stream, Outcome.STOPPED)
-        self._end(stream, None)
+        self._give_up(stream, Outcome.STOPPED, None)
 
     def end_held(self, error: InferenceError) -> None:
         """Hold nothing any longer; what moves goes on."""
@@ -152,26 +149,32 @@ class Unplaced:
             return self._judge(stream, journey)
         if (refusal := self._placing.place(stream)) is None:
             self._leave(stream)
-            return
-        self._held.withdraw(stream.id)
-        if self._moving.pop(stream.id, None) is not None:
-            self._note(stream, Outcome.NO_ENGINE)
-        self._end(stream, (journey and journey.error) or refusal)
+        else:
+            self._give_up(stream, Outcome.NO_ENGINE, (journey and journey.error) or refusal)
 
     def _leave(self, stream: Stream) -> None:
         """It has an engine now."""
         if self._moving.pop(stream.id, None) is None:
             self._held.start(stream.id)
             self._note_held(stream)
-        if (timer := self._timers.pop(stream.id, None)) is not None:
-            timer.cancel()
+        self._stop_waiting(stream)
+
+    def _give_up(self, stream: Stream, outcome: Outcome, error: InferenceError | None) -> None:
+        """It ends, wherever it waits; where it moves, that is the outcome."""
+        self._held.withdraw(stream.id)
+        if self._moving.pop(stream.id, None) is not None:
+            self._note(stream, outcome)
+        self._end(stream, error)
 
     def _end(self, stream: Stream, error: InferenceError | None) -> None:
         """It ends while no engine has it."""
-        if (timer := self._timers.pop(stream.id, None)) is not None:
-            timer.cancel()
+        self._stop_waiting(stream)
         self._note_held(stream)
         stream.settle_as_seen(None if error else "cancelled", error)
+
+    def _stop_waiting(self, stream: Stream) -> None:
+        if (timer := self._timers.pop(stream.id, None)) is not None:
+            timer.cancel()
 
     def _note_held(self, stream: Stream) -> None:
         """It is not held any longer, if it was."""
@@ -218,10 +221,9 @@ class Unplaced:
         """Of the engines that it was on, those that live have come back by now (`journey`)."""
         journey.in_doubt = False
         if journey.died_twice(link.engine.life for link in self._links.values()):
-            del self._moving[stream.id]
-            self._note(stream, Outcome.QUARANTINED)
-            self._end(
+            self._give_up(
                 stream,
+                Outcome.QUARANTINED,
                 RequestQuarantined(
                     "Two engines were lost while they ran this request, so no other one tries it."
                 ),

@@ -1,13 +1,7 @@
 """Which engine gets a request. No sockets, no loop: engines and their states in, a choice out.
 
-Engines of one base model may differ: during a rollout one takes adapters of rank 64 and another of
-rank 16, or only one has a tool parser. A request goes only to an engine that can do it. Where none
-can, it depends on whose matter that is. What the operator's fleet lacks (an engine, a rank, a
-module, an operation) is `NoEngine`, which may pass. What the client asked for and no engine of this
-base model offers (a longer context, tools) goes to an engine all the same, whose error names the
-field and the limit.
-
-Among those that can, the cheapest gets it, in tokens to compute before its first one comes:
+Among those that can do it (`engines`), the cheapest gets it, in tokens to compute before its first
+one comes:
 
 - the prompts that wait there already, and what of its own prompt the engine does not hold
   (`warmth`);
@@ -30,15 +24,15 @@ reason what a gateway dispatches counts at once, for warm, loaded and waiting.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from heapq import nlargest
+from collections.abc import Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
-from inference.errors import NoEngine
+import msgspec
+
 from inference.gateway.routing.engine_state import LOAD_TOKENS, EngineState, Needs
+from inference.gateway.routing.engines import Able
 from inference.link.wire import AdapterRef
 
 LEVEL = 0.1
@@ -63,74 +57,40 @@ MAX_HOLDERS = 4
 """Engines that are looked at of those that hold its beginning, or its adapter. With more, gateways
 meet on the same ones."""
 
-RETRY_AFTER_S = 15.0
-"""An engine that was lost is back within its start-up time, about this long on a small machine."""
-
 _random = random.Random()
-_ODD = 0x9E37_79B9_7F4A_7C15
-_64_BITS = (1 << 64) - 1
 
 
-def choose(engines: Iterable[EngineState], needs: Needs, rng: random.Random | None = None) -> str:
-    """The id of the engine that should get a request.
+def choose(able: Able, needs: Needs, rng: random.Random | None = None) -> EngineState:
+    """The engine that should get a request, of those that can do it, which are one at least.
 
     Looks closely at a few engines only: those that hold something of it, and where these cost more
     than a cold one could, at a few others.
-
-    Raises:
-        NoEngine: none of them serves this base model, takes new work and can do it.
     """
-    able = _able(engines, needs)
-    return able[0].id if len(able) == 1 else cheapest(able, needs, rng or _random).id
+    return able[0] if len(able) == 1 else cheapest(able, needs, rng or _random)
 
 
-def tier_of(engines: Iterable[EngineState], needs: Needs) -> frozenset[str]:
-    """The revisions that should run a request: of its first tier with an engine that can; where
-    none can, of the first with any. How full they are is no reason for another tier.
-
-    Raises:
-        NoEngine: no engine of any tier is there.
-    """
-    kinds = {engine.kind: engine for engine in engines if not engine.draining}.values()
-    here = {engine.pool for engine in kinds}
-    there = [tier for tier in needs.tiers or () if not here.isdisjoint(tier)]
-    if len(there) > 1:
-        able = {engine.pool for engine in kinds if not any(engine.lacks(needs))}
-        there = [tier for tier in there if not able.isdisjoint(tier)] or there
-    if there:
-        return there[0]
-    name = needs.base_model
-    if needs.adapter is None or all(engine.info.name != name for engine in kinds):
-        raise NoEngine(f"No engine that serves `{name}` is connected.", retry_after_s=RETRY_AFTER_S)
-    raise NoEngine(
-        f"This adapter was not tried yet on the engines that serve `{name}` now.",
-        retry_after_s=RETRY_AFTER_S,
-    )
-
-
-def cheapest(able: list[EngineState], needs: Needs, rng: random.Random) -> EngineState:
+def cheapest(able: Able, needs: Needs, rng: random.Random) -> EngineState:
     """Of at least two that can do it."""
-    mean = sum([engine.load for engine in able]) / len(able)
-    hashes = needs.prefix.numbers() if needs.prefix else ()
-    holders = _holders(able, needs.adapter, hashes, rng)
-    offers = _offers(holders, needs, hashes, mean)
+    prices = _Prices(able, needs)
+    holders = _holders(able, needs.adapter, prices.hashes, rng)
+    offers = prices.of(holders)
     homes = [engine for engine in _homes(able, needs, rng) if engine not in holders]
-    offers += _offers(homes, replace(needs, adapter=None), hashes, mean) if homes else []
+    offers += prices.of(homes, loads=False)
     cold = needs.prompt_tokens + (0 if needs.adapter is None else LOAD_TOKENS)
-    if offers and min(offers, key=_COST).cost <= cold:
-        return _best(offers, rng)
+    least = min(offers, key=_COST).cost if offers else math.inf
+    if least <= cold:
+        return _best(offers, least, rng)
     home = needs.home
-    others = _strangers(able, home, rng)
-    strangers = _offers(others, needs, hashes, mean)
-    least = min(strangers, key=_COST).cost
-    if offers and min(offers, key=_COST).cost <= least:
-        return _best(offers, rng)
+    strangers = prices.of(_strangers(able, home, rng))
+    least_cold = min(strangers, key=_COST).cost
+    if least <= least_cold:
+        return _best(offers, least, rng)
     if home is None:
-        return _best(strangers, rng)
-    return next(one.engine for one in strangers if one.cost <= least + HOME_TOKENS)
+        return _best(strangers, least_cold, rng)
+    return next(one.engine for one in strangers if one.cost <= least_cold + HOME_TOKENS)
 
 
-class _Offer(NamedTuple):
+class _Offer(msgspec.Struct):
     """What it costs to give a request to an engine."""
 
     cost: float
@@ -141,14 +101,46 @@ class _Offer(NamedTuple):
 _COST, _LOAD = attrgetter("cost"), attrgetter("load")
 
 
+class _Prices:
+    """What one request costs on one engine or another."""
+
+    __slots__ = ("_ends", "_level", "_needs", "hashes")
+
+    def __init__(self, able: Able, needs: Needs) -> None:
+        mean = sum([engine.load for engine in able]) / len(able)
+        self._needs, self._level = needs, max(IDLE_TOKENS, mean)
+        self.hashes, self._ends = needs.prefix.marks() if needs.prefix else ((), ())
+
+    def of(self, engines: list[EngineState], *, loads: bool = True) -> list[_Offer]:
+        """On each of these; without `loads` its adapter costs nothing."""
+        needs, hashes, ends, level = self._needs, self.hashes, self._ends, self._level
+        prompt_tokens, most = needs.prompt_tokens, EVEN * level
+        adapter = needs.adapter if loads else None
+        offers: list[_Offer] = []
+        for engine in engines:
+            load = engine.load
+            cost = prompt_tokens + engine.queue + LEVEL * (max(load, IDLE_TOKENS) - level)
+            if load > most:
+                cost += load - most
+            if (beyond := load + prompt_tokens - engine.info.kv_tokens) > 0:
+                cost += beyond
+            if held := engine.warmth.longest(hashes):
+                cost -= prompt_tokens * ends[held - 1] // ends[-1]
+            if adapter is not None:
+                cost += engine.adapter_cost(adapter.name)
+            offers.append(_Offer(cost, load, engine))
+        return offers
+
+
 def _holders(
-    able: list[EngineState], adapter: AdapterRef | None, hashes: Sequence[int], rng: random.Random
+    able: Able, adapter: AdapterRef | None, hashes: Sequence[int], rng: random.Random
 ) -> list[EngineState]:
     """Those that hold its adapter or a beginning of its prompt; where they are many, those that
     hold more of it, or some of them."""
     holders: list[EngineState] = []
     if hashes:
-        holders = [engine for engine in able if hashes[0] in engine.warmth.known]
+        first = hashes[0]
+        holders = [engine for engine in able if first in engine.warmth.known]
         for part in (0.25, 0.5, 0.75):
             if len(holders) <= MAX_HOLDERS:
                 break
@@ -161,85 +153,28 @@ def _holders(
     return holders if len(holders) <= 2 * MAX_HOLDERS else rng.sample(holders, 2 * MAX_HOLDERS)
 
 
-def _homes(able: list[EngineState], needs: Needs, rng: random.Random) -> list[EngineState]:
+def _homes(able: Able, needs: Needs, rng: random.Random) -> list[EngineState]:
     """Some of those on which its adapter should be whatever its load costs; none of most."""
     count = round(ROOMY * needs.share * len(able))
     if count < 2 or (home := needs.home) is None:
         return []
-    homes = _nearest(able, home, count)
+    homes = able.nearest(home, count)
     return rng.sample(homes, min(HOMES_AT_ONCE, len(homes)))
 
 
-def _nearest(able: list[EngineState], home: int, count: int) -> list[EngineState]:
-    """The first so many in the order of this home."""
-    ranks = [(home ^ engine.number) * _ODD & _64_BITS for engine in able]
-    return [able[at] for at in nlargest(count, range(len(able)), key=ranks.__getitem__)]
-
-
-def _strangers(able: list[EngineState], home: int | None, rng: random.Random) -> list[EngineState]:
+def _strangers(able: Able, home: int | None, rng: random.Random) -> list[EngineState]:
     """A few to choose from where nobody holds anything: home and those that would be next, in their
     order, and two by chance."""
     one, step = int(rng.random() * len(able)), int(rng.random() * (len(able) - 1))
     two = [able[one], able[(one + 1 + step) % len(able)]]
     if home is None:
         return two
-    return [*_nearest(able, home, NEAREST), *two]
+    return [*able.nearest(home, NEAREST), *two]
 
 
-def _offers(
-    engines: list[EngineState], needs: Needs, hashes: Sequence[int], mean: float
-) -> list[_Offer]:
-    offers: list[_Offer] = []
-    tokens: list[int] = []
-    level = max(IDLE_TOKENS, mean)
-    most = EVEN * level
-    for engine in engines:
-        load = engine.load
-        cost = needs.prompt_tokens + engine.queue + LEVEL * (max(load, IDLE_TOKENS) - level)
-        if load > most:
-            cost += load - most
-        cost += max(0, load + needs.prompt_tokens - engine.info.kv_tokens)
-        if needs.prefix is not None and (held := engine.warmth.longest(hashes)):
-            tokens = tokens or needs.prefix.tokens(needs.prompt_tokens)
-            cost -= tokens[held - 1]
-        if needs.adapter is not None:
-            cost += engine.adapter_cost(needs.adapter.name)
-        offers.append(_Offer(cost, load, engine))
-    return offers
-
-
-def _best(offers: list[_Offer], rng: random.Random) -> EngineState:
-    """The cheapest; of several like it, the less loaded of two by chance."""
-    most = min(offers, key=_COST).cost + TIE_TOKENS
-    tied = [one for one in offers if one.cost <= most]
+def _best(offers: list[_Offer], least: float, rng: random.Random) -> EngineState:
+    """The one that costs least; of several like it, the less loaded of two by chance."""
+    tied = [one for one in offers if one.cost <= least + TIE_TOKENS]
     if len(tied) > 2:
         tied = rng.sample(tied, 2)
     return min(tied, key=_LOAD).engine
-
-
-def _able(engines: Iterable[EngineState], needs: Needs) -> list[EngineState]:
-    """Those that can do it.
-
-    Raises:
-        NoEngine: there is none.
-    """
-    serving = [e for e in engines if e.info.name == needs.base_model and not e.draining]
-    if not serving:
-        raise NoEngine(
-            f"No engine that serves `{needs.base_model}` is connected.", retry_after_s=RETRY_AFTER_S
-        )
-    kinds = {engine.kind: engine for engine in serving}
-    able = {kind for kind, engine in kinds.items() if not any(engine.lacks(needs))}
-    if not able:
-        raise NoEngine(_lacking(list(kinds.values()), needs), retry_after_s=RETRY_AFTER_S)
-    able = {kind for kind in able if kinds[kind].offers(needs)} or able
-    return serving if len(able) == len(kinds) else [e for e in serving if e.kind in able]
-
-
-def _lacking(kinds: list[EngineState], needs: Needs) -> str:
-    """By the engine that lacks least."""
-    least = min((list(engine.lacks(needs)) for engine in kinds), key=len)
-    return (
-        f"No engine that serves `{needs.base_model}` can take this now: it needs "
-        f"{' and '.join(least)}."
-    )

@@ -7,8 +7,9 @@ IO, no clock: what is lately is counted in tokens.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 from math import sqrt
+
+from msgspec.structs import replace
 
 from inference.gateway.routing.engine_state import Needs
 

@@ -34,6 +34,8 @@ class Scale:
     page_rounds: int = 3
     plane_rounds: int = 5
     plane_streams: int = 64
+    deciding: tuple[int, ...] = (4, 64, 512)
+    """Engines among which is decided."""
     fleets: tuple[tuple[int, int], ...] = tuple(product((4, 64, 512), (1, 3, 16)))
     """Simulated ones: engines and gateways."""
     fleet_s: float = 120
@@ -61,6 +63,7 @@ QUICK: dict[str, Any] = {
     "page_rounds": 1,
     "plane_rounds": 2,
     "plane_streams": 32,
+    "deciding": (4, 64),
     "fleets": ((4, 3), (64, 3)),
     "fleet_s": 30,
     "whole_engines": 32,

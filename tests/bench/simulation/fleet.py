@@ -21,7 +21,9 @@ import msgspec
 from inference.agent.report_times import SOONER_S
 from inference.errors import NoEngine
 from inference.gateway.fleet.service import FleetService
+from inference.gateway.routing.choice import choose
 from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.routing.engines import Able
 from tenants.limits.commands import Charge, Rate, Refused, Scope, Settle
 from tenants.limits.state import LimitState
 from tests.bench.simulation.engine import KV_TOKENS, MODEL, PLACES, Engine, Job
@@ -33,12 +35,12 @@ DETECT_S = 0.5
 """Until an engine's death is known and its requests are sent on."""
 
 
-def by_chance(able: list[EngineState], needs: Needs, rng: random.Random) -> EngineState:
+def by_chance(able: Able, needs: Needs, rng: random.Random) -> EngineState:
     """Any engine."""
     return rng.choice(able)
 
 
-def least_loaded(able: list[EngineState], needs: Needs, rng: random.Random) -> EngineState:
+def least_loaded(able: Able, needs: Needs, rng: random.Random) -> EngineState:
     """The one with the fewest tokens, of two by chance."""
     return min(rng.sample(able, 2), key=lambda engine: engine.load)
 
@@ -185,13 +187,13 @@ class Fleet:
         engines: int,
         gateways: int,
         *,
-        router: Router | None = None,
+        router: Router = choose,
         tells: bool = True,
         kv_tokens: int = KV_TOKENS,
         engines_come_s: float = 0.0,
         seed: int = 1,
     ) -> None:
-        """`router` chooses in the product's place; engines that don't tell say nothing of their
+        """`router` chooses, else the product; engines that don't tell say nothing of their
         prefix caches, which hold `kv_tokens`; they come one after another within
         `engines_come_s`."""
         self.now = 0.0

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from inference.errors import NoEngine
 from inference.gateway.requests.held import Held, Holding, Request
 from inference.gateway.requests.placing import TAKEN_UP
-from inference.gateway.routing.choice import choose
 from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.routing.engines import Able, Engines
 from inference.gateway.routing.popularity import Popularity
 from inference.link.wire import PROTOCOL_VERSION, EngineStats, ModelInfo, Stats, Submit
 from tests.bench.simulation.engine import PLACES, Job
 
-Router = Callable[[list[EngineState], Needs, random.Random], EngineState]
-"""As `routing.cheapest`."""
+Router = Callable[[Able, Needs, random.Random], EngineState]
+"""As `routing.choice.choose`."""
 
 HOLDING = Holding(30.0)
 """As settings have it by default."""
@@ -31,8 +31,10 @@ CHARACTERS = 4
 class Gateway:
     """`place` says which engine gets a job, or holds it; `take_up` gives out what it holds."""
 
-    def __init__(self, rng: random.Random, router: Router | None) -> None:
+    def __init__(self, rng: random.Random, router: Router) -> None:
         self.views: dict[str, EngineState] = {}
+        self._engines: Engines | None = None
+        """Of `views`; None where they have changed."""
         self.decision_s: list[float] = []
         """CPU time of each that is timed, since somebody emptied it."""
         self._decisions = itertools.count()
@@ -53,10 +55,12 @@ class Gateway:
             version=PROTOCOL_VERSION,
             warm=b"" if tells else None,
         )
+        self._engines = None
 
     def leave(self, id: str) -> None:
         """An engine is lost."""
         del self.views[id]
+        self._engines = None
         self._unbegun.pop(id, None)
 
     def hear(self, id: str, stats: Stats) -> None:
@@ -76,7 +80,8 @@ class Gateway:
             NoEngine: as many are held as may.
         """
         if self.views and not self._held:
-            return self._send(job, list(self.views.values()))
+            self._engines = self._engines or Engines(self.views.values())
+            return self._send(job, self._engines)
         turn = job.turn
         tokens, size = job.prompt_tokens + turn.output_tokens, CHARACTERS * job.prompt_tokens
         self._held.add(
@@ -97,7 +102,7 @@ class Gateway:
                 return
             self._held.start(request.id)
             job = self._jobs.pop(request.id)
-            yield job, self._send(job, able)
+            yield job, self._send(job, Engines(able))
 
     def began(self, job: Job, view: EngineState) -> bool:
         """Its first token came; True: the engine takes more of what is held now."""
@@ -105,16 +110,13 @@ class Gateway:
         self._unbegun[view.id] -= 1
         return bool(self._held) and self._unbegun[view.id] == TAKEN_UP // 2
 
-    def _send(self, job: Job, engines: list[EngineState]) -> EngineState:
+    def _send(self, job: Job, engines: Engines) -> EngineState:
         turn = job.turn
         needs = Needs("base", turn.adapter, tenant=turn.tenant, prompt_tokens=job.prompt_tokens,
                       prefix=job.prefix)  # fmt: skip
         timed = next(self._decisions) % TIMED == 0
         began = time.thread_time() if timed else 0.0
-        if self._router is None:
-            view = self.views[choose(engines, self._popularity.weighed(needs), self._rng)]
-        else:
-            view = self._router(engines, needs, self._rng)
+        view = self._router(engines.able(needs), self._popularity.weighed(needs), self._rng)
         if timed:
             self.decision_s.append(time.thread_time() - began)
         self._popularity.note(needs)

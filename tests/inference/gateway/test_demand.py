@@ -23,8 +23,8 @@ from inference.gateway.fleet.demand import (
     seen,
     together,
 )
-from inference.gateway.routing.choice import RETRY_AFTER_S
 from inference.gateway.routing.engine_state import EngineState
+from inference.gateway.routing.engines import RETRY_AFTER_S
 from inference.link.wire import EngineStats, ModelInfo, Totals
 from tests.inference.samples import MODEL
 

@@ -22,7 +22,6 @@ from inference.errors import (
 from inference.gateway.fleet import engine_link, hub
 from inference.gateway.fleet.engine_link import SILENT_S
 from inference.gateway.requests.order import Order
-from inference.gateway.requests.placing import choose_link
 from inference.gateway.requests.stream import Stream
 from inference.gateway.routing.engine_state import Needs
 from inference.grants import Ask, Price, Reservation
@@ -418,6 +417,11 @@ async def test_an_engine_that_does_not_read_is_given_no_more(
     with pytest.raises(Overloaded) as refused:
         bench.submit("one too many")
     assert refused.value.retry_after_s
+    engine.writable.set()
+    while (await engine.asked()).id != "r32":
+        pass
+    bench.submit("it reads again")
+    assert (await engine.asked()).id == "it reads again"
 
 
 async def test_a_gateway_that_closes_takes_nothing_new(bench: Bench) -> None:
@@ -668,14 +672,16 @@ async def test_an_engine_that_is_silent_gets_what_no_other_one_can_take(bench: B
     await bench.join("a")
     await bench.join("b")
     links = bench.hub._links
-    heard_at = {id: -link._session.silent_s(0.0) for id, link in links.items()}
+    heard_at = {id: link._session.heard_at for id, link in links.items()}
     assert heard_at["a"] < heard_at["b"]
-    needs = Needs("base")
+    needs, choose = Needs("base"), bench.hub._candidates.choose
     both_speak, a_is_silent = (heard_at[id] + SILENT_S - 1e-9 for id in "ab")
-    assert choose_link(links, needs, now=both_speak).engine.id == "a"
-    assert choose_link(links, needs, now=a_is_silent).engine.id == "b"
-    assert choose_link(links, needs, now=a_is_silent + 60).engine.id == "a", "both are"
-    only = choose_link(links, needs, lambda link: link.engine.id == "a", now=a_is_silent)
+    assert choose(needs, now=both_speak).engine.id == "a"
+    assert choose(needs, now=a_is_silent).engine.id == "b"
+    assert choose(needs, now=a_is_silent + 60).engine.id == "a", "both are"
+    only = choose(needs, lambda link: link.engine.id == "a", now=a_is_silent)
     assert only.engine.id == "a"
+    links["a"]._session.heard_at = heard_at["b"]
+    assert choose(needs, now=a_is_silent).engine.id == "a", "it speaks again"
     with pytest.raises(NoEngine):
-        choose_link(links, Needs("another"), now=a_is_silent)
+        choose(Needs("another"), now=a_is_silent)

@@ -13,8 +13,8 @@ import pytest
 from inference.errors import ApiKeyRevoked, NoEngine
 from inference.gateway.dispatcher import with_defaults
 from inference.gateway.requests.held import Holding
-from inference.gateway.routing.choice import tier_of
 from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.routing.engines import Engines
 from inference.gateway.routing.pools import PARTS, Pool, Rollout, draw
 from inference.grants import Grant, Target
 from inference.link import wire
@@ -92,28 +92,31 @@ def test_another_tier_is_for_where_the_first_has_no_engine_that_can() -> None:
     tiers = (frozenset([NEW]), SERVING)
     needs = Needs("base", tiers=tiers)
     old, new = engine("a", MODEL), engine("b", NEW_MODEL)
-    assert tier_of([old, new], needs) == {NEW}
-    assert tier_of([old], needs) == {OLD}
-    assert tier_of([old, engine("b", NEW_MODEL, draining=True)], needs) == {OLD}
+    assert Engines([old, new]).tier(needs) == {NEW}
+    assert Engines([old]).tier(needs) == {OLD}
+    assert Engines([old, engine("b", NEW_MODEL, draining=True)]).tier(needs) == {OLD}
     able = msgspec.structs.replace(MODEL, operations=["chat", "embedding"])
     new = engine("b", msgspec.structs.replace(NEW_MODEL, operations=["chat"]))
     tiers = (frozenset([new.pool]), frozenset([able.pool_digest()]))
-    only_old = replace(needs, operation="embedding", tiers=tiers)
-    assert tier_of([engine("a", able), new], only_old) == {able.pool_digest()}
-    nobody = replace(only_old, operation="song")
-    assert tier_of([engine("a", able), new], nobody) == {new.pool}, "whose error says what lacks"
+    only_old = msgspec.structs.replace(needs, operation="embedding", tiers=tiers)
+    both = Engines([engine("a", able), new])
+    assert both.tier(only_old) == {able.pool_digest()}
+    nobody = msgspec.structs.replace(only_old, operation="song")
+    assert Engines([engine("a", able), new]).tier(nobody) == {new.pool}, (
+        "whose error says what lacks"
+    )
 
 
 def test_where_no_tier_has_an_engine_it_is_said_why() -> None:
     new = engine("b", NEW_MODEL)
     with pytest.raises(NoEngine, match="No engine that serves `base`"):
-        tier_of([], Needs("base", REF, tiers=(SERVING,)))
+        Engines([]).tier(Needs("base", REF, tiers=(SERVING,)))
     with pytest.raises(NoEngine, match="No engine that serves `base`"):
-        tier_of([new], Needs("base", tiers=(SERVING,)))
+        Engines([new]).tier(Needs("base", tiers=(SERVING,)))
     with pytest.raises(NoEngine, match="was not tried yet"):
-        tier_of([new], Needs("base", REF, tiers=(SERVING,)))
+        Engines([new]).tier(Needs("base", REF, tiers=(SERVING,)))
     with pytest.raises(NoEngine, match="was not tried yet"):
-        tier_of([new], Needs("base", REF, tiers=()))
+        Engines([new]).tier(Needs("base", REF, tiers=()))
 
 
 # --- through a hub -------------------------------------------------------------------------------

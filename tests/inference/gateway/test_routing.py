@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from inference.errors import NoEngine
-from inference.gateway.routing.choice import choose
 from inference.gateway.routing.engine_state import LOAD_TOKENS, REQUEST_TOKENS, EngineState, Needs
 from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Stats
+from tests.inference.routing.chosen import choose
 from tests.inference.samples import MODEL, REF
 
 pytestmark = pytest.mark.pure

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
-from inference.gateway.routing.choice import ROOMY, choose
+from inference.gateway.routing.choice import ROOMY
 from inference.gateway.routing.engine_state import EngineState
 from inference.gateway.routing.popularity import LEAST_TOKENS, WINDOW_TOKENS, Popularity
+from tests.inference.routing.chosen import choose
 from tests.inference.routing.test_prediction import engine, fleet, names, needs
 
 pytestmark = pytest.mark.pure

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from inference.gateway.routing.choice import HOME_TOKENS, IDLE_TOKENS, MAX_HOLDERS, choose
+from inference.gateway.routing.choice import HOME_TOKENS, IDLE_TOKENS, MAX_HOLDERS
 from inference.gateway.routing.engine_state import (
     EVICTION_TOKENS,
     LOAD_TOKENS,
@@ -32,6 +32,7 @@ from inference.link.wire import (
     Submit,
     hashes_of,
 )
+from tests.inference.routing.chosen import choose
 from tests.inference.samples import MODEL, REF
 
 pytestmark = pytest.mark.pure

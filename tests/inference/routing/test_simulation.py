@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from inference.gateway.routing.choice import choose
 from tests.bench.simulation.fleet import Figures, Fleet, by_chance, endless, least_loaded
 from tests.bench.simulation.gateway import Router
 from tests.bench.simulation.traces import Workload, recorded
@@ -20,7 +21,7 @@ ENGINES, SESSIONS = 4, 96
 
 
 def simulated(
-    gateways: int = 1, *, router: Router | None = None, tells: bool = True, dies: bool = False
+    gateways: int = 1, *, router: Router = choose, tells: bool = True, dies: bool = False
 ) -> Figures:
     """A minute, after one in which the caches were filled."""
     work = Workload(tenants=20, adapters=160)

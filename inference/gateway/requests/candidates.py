@@ -1,0 +1,87 @@
+"""The engines that may get a request now, for one decision after another.
+
+A decision asks each time who is there and does not drain, who reads what it is sent, and who is not
+silent. All of that changes rarely, so the answers are kept, and looked for anew when they may have
+changed: when a link says so, and when the next one could have become silent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from inference.errors import NoEngine, Overloaded
+from inference.gateway.fleet.engine_link import EngineLink
+from inference.gateway.routing.choice import choose
+from inference.gateway.routing.engine_state import Needs
+from inference.gateway.routing.engines import Engines
+from inference.gateway.routing.pools import Revisions
+
+MayTake = Callable[[EngineLink], bool]
+
+
+class Candidates:
+    """Those of one gateway."""
+
+    def __init__(self, links: Mapping[str, EngineLink]) -> None:
+        """`links` are those that may get work, by engine. Who changes that calls `changed`."""
+        self._links = links
+        self._there = self._reading = self._speaking = Engines(())
+        """Each is a part of the one before."""
+        self._behind: list[EngineLink] = []
+        self._silent: list[EngineLink] = []
+        self._next_silent_at = -math.inf
+        """Before then nobody becomes silent."""
+
+    def changed(self) -> None:
+        """A link came or went, its engine began to drain, or is behind with reading."""
+        self._next_silent_at = -math.inf
+
+    def choose(self, needs: Needs, may_take: MayTake | None = None, *, now: float) -> EngineLink:
+        """The link of the engine that should get a request, of those that may take it: one that is
+        silent only where no other one can. `now` is of the monotonic clock.
+
+        Raises:
+            NoEngine, Overloaded: none can take it.
+        """
+        if self._may_have_changed(now):
+            self._look(now)
+        tier = None if needs.tiers is None else self._there.tier(needs)
+        try:
+            if self._silent:
+                with suppress(NoEngine):
+                    return self._chosen(self._speaking, needs, tier, may_take)
+            return self._chosen(self._reading, needs, tier, may_take)
+        except NoEngine:
+            if any(tier is None or link.engine.pool in tier for link in self._behind):
+                raise Overloaded(
+                    "The engines are behind with reading requests.", retry_after_s=1
+                ) from None
+            raise
+
+    def _chosen(
+        self, engines: Engines, needs: Needs, tier: Revisions | None, may_take: MayTake | None
+    ) -> EngineLink:
+        links = self._links
+        if may_take is not None:
+            engines = Engines(engine for engine in engines if may_take(links[engine.id]))
+        return links[choose(engines.able(needs, tier), needs).id]
+
+    def _may_have_changed(self, now: float) -> bool:
+        return (
+            now >= self._next_silent_at
+            or any(not link.is_silent(now) for link in self._silent)
+            or any(not link.full for link in self._behind)
+        )
+
+    def _look(self, now: float) -> None:
+        links = self._links.values()
+        self._behind = [link for link in links if link.full]
+        self._silent = [link for link in links if link.is_silent(now)]
+        ready = [link for link in links if not link.full]
+        self._there = Engines(link.engine for link in links)
+        self._reading = Engines(link.engine for link in ready)
+        self._speaking = Engines(link.engine for link in ready if not link.is_silent(now))
+        silent_at = (link.silent_at for link in links if not link.is_silent(now))
+        self._next_silent_at = min(silent_at, default=math.inf)

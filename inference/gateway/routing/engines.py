@@ -1,0 +1,125 @@
+"""The engines among which is chosen, and who of them can do what. No IO, no clock.
+
+Engines of one base model may differ: during a rollout one takes adapters of rank 64 and another of
+rank 16, or only one has a tool parser. A request goes only to an engine that can do it. Where none
+can, it depends on whose matter that is. What the operator's fleet lacks (an engine, a rank, a
+module, an operation) is `NoEngine`, which may pass. What the client asked for and no engine of this
+base model offers (a longer context, tools) goes to an engine all the same, whose error names the
+field and the limit.
+
+What an engine can do depends on its *kind*, of which there are few. So a decision looks at kinds,
+and finds the list of their engines made, and of a home that is asked for often the engines that are
+next to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from inference.errors import NoEngine
+from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.routing.pools import Revisions
+
+RETRY_AFTER_S = 15.0
+"""An engine that was lost is back within its start-up time, about this long on a small machine."""
+
+MAX_HOMES = 4096
+"""That are remembered: then all are forgotten. 0.7 MB."""
+_ODD = 0x9E37_79B9_7F4A_7C15
+_64_BITS = (1 << 64) - 1
+
+
+class Able(list[EngineState]):
+    """Engines that can do the same, of which one gets a request. Never changed."""
+
+    def __init__(self, engines: Iterable[EngineState]) -> None:
+        super().__init__(engines)
+        self._nearest: dict[int, list[EngineState]] = {}
+        """By home, as many as were asked for."""
+
+    def nearest(self, home: int, count: int) -> list[EngineState]:
+        """The first so many in the order of this home (`Needs.home`)."""
+        nearest = self._nearest.get(home)
+        if nearest is None or len(nearest) < min(count, len(self)):
+            by_rank = {(home ^ engine.number) * _ODD & _64_BITS: engine for engine in self}
+            nearest = [by_rank[rank] for rank in sorted(by_rank, reverse=True)[:count]]
+            if len(self._nearest) >= MAX_HOMES:
+                self._nearest.clear()
+            self._nearest[home] = nearest
+        return nearest[:count]
+
+
+class Engines:
+    """Some engines, in an order that stays. Those that drain don't count: it has to be made anew
+    when an engine comes, goes or begins to drain."""
+
+    def __init__(self, engines: Iterable[EngineState]) -> None:
+        self._engines = [engine for engine in engines if not engine.draining]
+        self._kinds = {engine.kind: engine for engine in self._engines}
+        """One of each kind."""
+        self._of_kinds: dict[frozenset[tuple[str, int]], Able] = {}
+
+    def __iter__(self) -> Iterator[EngineState]:
+        return iter(self._engines)
+
+    def able(self, needs: Needs, tier: Revisions | None = None) -> Able:
+        """Those that can do it, of these revisions or of any; one at least.
+
+        Raises:
+            NoEngine: there is none.
+        """
+        name = needs.base_model
+        serving = [
+            engine
+            for engine in self._kinds.values()
+            if engine.info.name == name and (tier is None or engine.pool in tier)
+        ]
+        if not serving:
+            raise _nobody(name)
+        able = [engine for engine in serving if not any(engine.lacks(needs))]
+        if not able:
+            raise NoEngine(_lacking(serving, needs), retry_after_s=RETRY_AFTER_S)
+        able = [engine for engine in able if engine.offers(needs)] or able
+        kinds = frozenset([engine.kind for engine in able])
+        if (found := self._of_kinds.get(kinds)) is None:
+            found = Able(engine for engine in self._engines if engine.kind in kinds)
+            self._of_kinds[kinds] = found
+        return found
+
+    def tier(self, needs: Needs) -> Revisions:
+        """The revisions that should run a request: of its first tier with an engine that can;
+        where none can, of the first with any. How full they are is no reason for another tier.
+
+        Raises:
+            NoEngine: no engine of any tier is there.
+        """
+        kinds = self._kinds.values()
+        here = {engine.pool for engine in kinds}
+        there = [tier for tier in needs.tiers or () if not here.isdisjoint(tier)]
+        if len(there) > 1:
+            able = {engine.pool for engine in kinds if not any(engine.lacks(needs))}
+            there = [tier for tier in there if not able.isdisjoint(tier)] or there
+        if there:
+            return there[0]
+        name = needs.base_model
+        if needs.adapter is None or all(engine.info.name != name for engine in kinds):
+            raise _nobody(name)
+        raise NoEngine(
+            f"This adapter was not tried yet on the engines that serve `{name}` now.",
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+
+def _nobody(base_model: str) -> NoEngine:
+    return NoEngine(
+        f"No engine that serves `{base_model}` is connected.", retry_after_s=RETRY_AFTER_S
+    )
+
+
+def _lacking(kinds: list[EngineState], needs: Needs) -> str:
+    """By the engine that lacks least."""
+    least = min((list(engine.lacks(needs)) for engine in kinds), key=len)
+    return (
+        f"No engine that serves `{needs.base_model}` can take this now: it needs "
+        f"{' and '.join(least)}."
+    )

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from inference.gateway.routing import engines
+from inference.gateway.routing.engine_state import EngineState, Needs
+from inference.gateway.routing.engines import Able, Engines
+from inference.link.wire import ModelInfo
+from tests.inference.samples import MODEL, REF
+
+pytestmark = pytest.mark.pure
+
+LARGE = msgspec.structs.replace(MODEL, max_lora_rank=64)
+
+
+def fleet(*ids: str, model: ModelInfo = MODEL) -> list[EngineState]:
+    return [EngineState(id, model) for id in ids]
+
+
+def ids(some: list[EngineState]) -> list[str]:
+    return [engine.id for engine in some]
+
+
+def test_those_that_can_do_the_same_are_listed_once() -> None:
+    small, large = fleet("a", "c"), fleet("b", model=LARGE)
+    all = Engines([small[0], *large, small[1]])
+    high = Needs("base", msgspec.structs.replace(REF, rank=64))
+    assert ids(all.able(Needs("base"))) == ["a", "b", "c"], "in their order"
+    assert ids(all.able(high)) == ["b"]
+    assert all.able(high) is all.able(high)
+    assert ids(all.able(Needs("base"), frozenset([small[0].pool]))) == ["a", "c"]
+
+
+def test_who_is_next_to_a_home_stays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "MAX_HOMES", 2)
+    able = Able(fleet(*"abcdefgh"))
+    orders = {home: ids(Able(able).nearest(home, 8)) for home in (1, 2, 3)}
+    assert len(set(map(tuple, orders.values()))) == 3
+    for count in (2, 4, 3, 8, 9, 1):
+        for home, order in orders.items():
+            assert ids(able.nearest(home, count)) == order[:count]
