@@ -128,9 +128,8 @@ class Dispatcher:
                 raise Gone
             found = known
         order = await self._adopted(found, grant, call, watch, trace)
-        capture = self._contents.begin(found.orphan.id, grant, call.operation.name, call.body)
         stream = self._hub.adopt(order, found, turn or turn_of(found.orphan.attempt) + 1)
-        stream.take_up(capture)
+        stream.take_up(self._contents.begin(stream.id, grant, call.operation.name, call.body))
         try:
             yield stream
         finally:
