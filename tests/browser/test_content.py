@@ -35,7 +35,7 @@ def test_what_is_stored_is_read_and_destroyed(owner: Page, customer: Customer) -
     drawer.get_by_role("button", name="Close").click()
 
     go(owner, "Audit log")
-    expect(owner.get_by_role("row", name="Read content")).to_have_count(1)
+    expect(owner.get_by_role("row", name="Read stored prompt")).to_have_count(1)
     go(owner, "Stored prompts")
     owner.get_by_role("button", name="Destroy everything stored").click()
     dialog = owner.get_by_role("dialog", name="Destroy everything stored?")
