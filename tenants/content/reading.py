@@ -13,7 +13,7 @@ from inference.gateway.content import Kept
 from tenants.content import sealing
 from tenants.content.sealing import Place, Unreadable
 from tenants.models import Tenant
-from tenants.models.content import Kind, StoredContent
+from tenants.models.content import Kind, StoredContent, StoredContentQuerySet
 
 
 class Exchange(msgspec.Struct, frozen=True):
@@ -43,7 +43,7 @@ def read(tenant: Tenant, request_id: str) -> Exchange | None:
     return Exchange(_pretty(kept.request), list(answers_of(kept)), kept.cut)
 
 
-def _of(tenant: Tenant, request_id: str) -> Any:
+def _of(tenant: Tenant, request_id: str) -> StoredContentQuerySet:
     return StoredContent.objects.live().filter(tenant=tenant, kind=Kind.REQUEST, name=request_id)
 
 
