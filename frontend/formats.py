@@ -48,6 +48,11 @@ def money(pico: Any) -> str:
     return _with_currency(f"{units:,.2f}")
 
 
+def signed_money(pico: int) -> str:
+    """As `money`, of what may be below zero."""
+    return f"\u2212{money(-pico)}" if pico < 0 else money(pico)
+
+
 def exact_money(pico: Any) -> str:
     """A cost in pico-units with all its decimal places, at least two."""
     return _with_currency(_at_least_two(Decimal(int(pico or 0)) / PICO))
@@ -101,6 +106,12 @@ def moment(at: datetime | None, form: str = "%H:%M") -> SafeString | str:
 def second(at: datetime | None) -> SafeString | str:
     """As `moment`, to the second."""
     return moment(at, "%H:%M:%S")
+
+
+def lately(at: datetime) -> SafeString | str:
+    """As `second`, without the day if that is today."""
+    local, now = timezone.localtime(at), timezone.localtime()
+    return _time(at, f"{local:%H:%M:%S}") if local.date() == now.date() else second(at)
 
 
 def clock(at: datetime) -> str:

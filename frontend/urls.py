@@ -7,6 +7,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from frontend.single_sign_on import callback
 from frontend.views import (
     audit,
+    batches,
     content,
     conversations,
     engines,
@@ -19,6 +20,7 @@ from frontend.views import (
     notifications,
     overview,
     playground,
+    prompts,
     tickets,
     usage,
 )
@@ -31,7 +33,7 @@ from frontend.views.operate import overview as installation
 from frontend.views.operate import requests as all_requests
 from frontend.views.operate import tenants as all_tenants
 from frontend.views.operate import usage as all_usage
-from frontend.views.requests import request, requests
+from frontend.views.requests import request, requests, views
 
 ADAPTER = [
     path("", adapters.adapter, name="adapters-one"),
@@ -142,6 +144,8 @@ KEPT = [
 PLAYGROUND: list[URLPattern | URLResolver] = [
     path("conversations", conversations.conversations, name="playground-conversations"),
     path("conversations/<int:pk>/", include(KEPT)),
+    path("prompts", prompts.save, name="playground-save-prompt"),
+    path("prompts/<int:pk>/delete", prompts.delete, name="playground-drop-prompt"),
     path("shared/<uuid:link>", conversations.shared, name="playground-shared"),
     path("shared/<uuid:link>/copy", conversations.copy, name="playground-copy"),
 ]
@@ -184,9 +188,20 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 ),
                 path("adapters/<str:name>/", include(ADAPTER)),
                 path("requests", requests.requests, name="requests"),
+                path("requests/csv", requests.export, name="requests-export"),
+                path("requests/views", views.save, name="requests-save-view"),
+                path("requests/views/<int:pk>/delete", views.delete, name="requests-drop-view"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),
                 path("requests/<str:request_id>/content", request.content, name="requests-content"),
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
+                path("batches", batches.batches, name="batches"),
+                path("batches/<str:batch_id>", batches.batch, name="batches-one"),
+                path("batches/<str:batch_id>/cancel", batches.cancel, name="batches-cancel"),
+                path(
+                    "batches/<str:batch_id>/files/<str:role>",
+                    batches.download,
+                    name="batches-download",
+                ),
                 path("engines", engines.engines, name="engines"),
                 path("content", content.content, name="content"),
                 path("content/destroy", content.destroy, name="content-destroy"),

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time
+from decimal import Decimal
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -78,6 +79,17 @@ def integer(name: str, default: int | None = None, *, low: int = 0, high: int | 
         return value
 
     return _read(name, default, parse, allowed)
+
+
+def amount(name: str) -> int:
+    """A sum of money, in micro-units of the currency; 0 where it is not set."""
+
+    def parse(raw: str) -> int:
+        if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", raw):
+            raise ValueError
+        return int(Decimal(raw).scaleb(6))
+
+    return _read(name, 0, parse, "an amount such as 2.50, with six places at most")
 
 
 def day(name: str) -> float:

@@ -110,6 +110,13 @@ class UnknownModel(RequestError):
     http_status = 404
 
 
+class UnknownResponse(RequestError):
+    """There is no such response, or it is not kept any longer: send its items as `input`."""
+
+    code = "previous_response_not_found"
+    http_status = 400
+
+
 class NotFound(RequestError):
     """There is nothing at this address."""
 
@@ -190,6 +197,34 @@ class RequestQuarantined(RequestError):
 
     code = "request_quarantined"
     http_status = 422
+
+
+class StorageFull(RequestError):
+    """The tenant has no room for more files."""
+
+    code = "storage_quota_exceeded"
+    http_status = 403
+
+
+class FileInUse(RequestError):
+    """A batch reads this file."""
+
+    code = "file_in_use"
+    http_status = 409
+
+
+class UploadEnded(RequestError):
+    """The upload is complete, cancelled or expired."""
+
+    code = "upload_ended"
+    http_status = 409
+
+
+class BatchEnded(RequestError):
+    """The batch has ended, so there is nothing to cancel."""
+
+    code = "batch_ended"
+    http_status = 409
 
 
 class RateLimitExceeded(InferenceError):

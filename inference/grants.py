@@ -111,6 +111,8 @@ class Target:
     """Those on which all live adapters of the tenant passed; None: it has none, or nobody says."""
     defaults: bytes = b""
     """Fields for bodies that lack them: JSON without the braces, with a comma at its end."""
+    batch_price: Price | None = None
+    """Of lines of batches; None: they have no other price."""
 
 
 OUR_MODELS = "lorikeet"

@@ -15,6 +15,8 @@ class TenantsConfig(AppConfig):
         """Register the background jobs, and the signal that removes a deleted version's files."""
         from tenants import housekeeping, isolation  # noqa: F401
         from tenants.adapters import jobs  # noqa: F401
+        from tenants.batches import jobs as of_batches  # noqa: F401
+        from tenants.files import jobs as of_files  # noqa: F401
         from tenants.notifications import watching  # noqa: F401
 
     @cached_property

@@ -136,6 +136,18 @@ class TooManyConversations(Refused):
     code = "too_many_conversations"
 
 
+class TooManySavedViews(Refused):
+    """There are as many saved views as one may have: delete some first."""
+
+    code = "too_many_saved_views"
+
+
+class TooManySavedPrompts(Refused):
+    """There are as many saved prompts as one may have: delete some first."""
+
+    code = "too_many_saved_prompts"
+
+
 class ConversationTooLarge(Refused):
     """The conversation is too large to be kept: begin a new one."""
 

@@ -13,6 +13,7 @@ from procrastinate.contrib.django import app as django_app
 
 from tenants.answers import KEPT_TIME
 from tenants.models import (
+    EngineHour,
     IdempotentAnswer,
     Invitation,
     RefusedRequest,
@@ -31,6 +32,10 @@ MINUTES_KEPT = timedelta(days=2)
 """Figures by the minute are for what happens now: two hours are looked at."""
 
 
+ENGINE_HOURS_KEPT = timedelta(days=400)
+"""A year and a month: the longest time that pages of usage show, and the one before this month."""
+
+
 @app.periodic(cron="23 * * * *")
 @app.task(name="keep_house", queueing_lock="keep_house")
 def keep_house(timestamp: int) -> None:
@@ -42,6 +47,7 @@ def keep_house(timestamp: int) -> None:
     forget_invitations()
     forget_requests()
     forget_content()
+    forget_engine_hours()
 
 
 def make_partitions() -> None:
@@ -93,3 +99,8 @@ def forget_content() -> None:
     """Prompts and answers whose days are over, or whose tenant's key was destroyed."""
     while over := list(StoredContent.objects.over().values_list("pk", flat=True)[:BATCH]):
         StoredContent.objects.filter(pk__in=over).delete()
+
+
+def forget_engine_hours() -> None:
+    """Those of which no page tells any more."""
+    EngineHour.objects.filter(hour__lt=timezone.now() - ENGINE_HOURS_KEPT).delete()

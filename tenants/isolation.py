@@ -295,10 +295,10 @@ def _engines(shown_ids: Sequence[str]) -> list[str]:
     retry=procrastinate.RetryStrategy(max_attempts=10, wait=30, retry_exceptions={NotReady}),
 )
 def check_all(timestamp: int = 0) -> None:
-    """Four times a day: check every base model; forget what is older than KEPT."""
+    """Four times a day: check every base model that chats; forget what is older than KEPT."""
     IsolationCheck.objects.filter(at__lt=timezone.now() - KEPT).delete()
     waiting: NotReady | None = None
-    for base in BaseModel.objects.all():
+    for base in BaseModel.objects.that_chat():
         try:
             check(base)
         except NotReady as reason:

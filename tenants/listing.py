@@ -7,14 +7,16 @@ kinds are read from their indexes in the order of their starts, and merged.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db.models import Q
+
 from inference.errors import BY_CODE, ClientDisconnected, InferenceError
 from tenants.models import RefusedRequest, Tenant, UsageEvent
-from tenants.models.listed import Mark, Outcome
+from tenants.models.listed import REQUEST_ID, Mark, Outcome
 from tenants.models.outcomes import RefusedRequestQuerySet
 from tenants.models.usage import UsageEventQuerySet
 from tenants.permissions import Caller, Permission
@@ -36,6 +38,31 @@ Window = tuple[datetime, datetime | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """What somebody searches for: the beginning of an id, part of a model's name or of an error,
+    an engine, or keys, which were looked up before."""
+
+    text: str
+    key_ids: Collection[int] = ()
+
+    @property
+    def _common(self) -> Q:
+        found = Q(model__icontains=self.text) | Q(adapter__icontains=self.text)
+        if form := REQUEST_ID.fullmatch(self.text):
+            found |= Q(id__startswith=form[1])
+        return found | Q(key__in=self.key_ids) if self.key_ids else found
+
+    @property
+    def of_events(self) -> Q:
+        return self._common | Q(finish_reason=self.text) | Q(engine_id=self.text)
+
+    @property
+    def of_refused(self) -> Q:
+        said = Q(code=self.text) | Q(limit_kind=self.text) | Q(message__icontains=self.text)
+        return self._common | said
+
+
+@dataclass(frozen=True, slots=True)
 class Filter:
     """What to leave out; of times in seconds those that are shorter."""
 
@@ -44,14 +71,22 @@ class Filter:
     outcome: str = ""
     ttft_s: float | None = None
     total_s: float | None = None
+    words: Words | None = None
 
     @property
     def narrows(self) -> bool:
-        """Whether it leaves anything out."""
-        return self != Filter()
+        """Whether it leaves anything out that no index does."""
+        return self != Filter(outcome=WRONG if self.outcome == WRONG else "")
+
+    def indexed(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
+        """As far as an index leaves others out: failed requests have one of their own."""
+        failed = self.outcome in (WRONG, Outcome.FAILED)
+        return events.that(Outcome.FAILED) if failed else events
 
     def events(self, events: UsageEventQuerySet) -> UsageEventQuerySet:
         """Those in the ledger that match."""
+        if self.words is not None:
+            events = events.filter(self.words.of_events)
         if self.model:
             events = events.of_model(self.model)
         if self.key_id is not None:
@@ -66,6 +101,8 @@ class Filter:
         """Refused requests that match; nothing is known of their times."""
         if self.ttft_s or self.total_s or self.outcome not in OF_REFUSED:
             return refused.none()
+        if self.words is not None:
+            refused = refused.filter(self.words.of_refused)
         if self.model:
             refused = refused.of_model(self.model)
         if self.key_id is not None:
@@ -177,7 +214,7 @@ class Where:
     ) -> Found:
         """So many that match, before a mark, scanning at most `most` rows of each kind."""
         kinds: list[tuple[Any, Any]] = [
-            (filter.events(self.events), self.all_events),
+            (filter.events(self.events), filter.indexed(self.all_events)),
             (filter.refused(self.refused), self.all_refused),
         ]
         horizon = None

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from django.core.exceptions import PermissionDenied
+from django.db.models import OuterRef, Subquery
 
 from tenants.models import (
     ApiKey,
@@ -47,6 +49,7 @@ class Permission(Enum):
     EDIT_WEBHOOKS = "change webhooks"
     READ_CONTENT = "read stored prompts and answers"
     EDIT_CONTENT = "choose whether prompts and answers are stored"
+    USE_FILES = "use files and batches"
     READ_AUDIT = "see the audit log"
     OPERATE = "operate this installation"
 
@@ -78,6 +81,7 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.EDIT_WEBHOOKS: (Role.ADMIN, ADMIN),
     P.READ_CONTENT: (Role.ADMIN, frozenset()),
     P.EDIT_CONTENT: (Role.ADMIN, frozenset()),
+    P.USE_FILES: (Role.DEVELOPER, frozenset({Scope.INFERENCE})),  # who may make such a key
     P.READ_AUDIT: (Role.ADMIN, frozenset()),
     P.USE_PLAYGROUND: (Role.DEVELOPER, frozenset()),  # keys call models without it
     P.OPERATE: (None, frozenset()),  # nobody in a tenant
@@ -114,8 +118,12 @@ class Caller:
     @classmethod
     def of_user(cls, user: User, slug: str) -> Caller | None:
         """This person, about the tenant of that slug; None where it is none of theirs."""
-        tenant = Tenant.objects.visible_to(user).filter(slug=slug).first()
-        return cls.of_member(user, tenant) if tenant else None
+        mine = Membership.objects.filter(user=user, tenant=OuterRef("pk"))
+        found = Tenant.objects.visible_to(user).annotate(held=Subquery(mine.values("role")[:1]))
+        tenant: Any = found.filter(slug=slug).first()
+        if tenant is None:
+            return None
+        return cls(tenant, user=user, role=Role(tenant.held) if tenant.held else None)
 
     @classmethod
     def of_member(cls, user: User, tenant: Tenant) -> Caller:

@@ -59,8 +59,15 @@ def plain_files(settings: Any) -> None:
 
 TOGETHER = ("stack", "browser", "engine")
 """Folders whose tests share a whole stack or an engine, the longest first."""
-ALONE = ("stack/test_up.py", "stack/test_planes.py", "browser/test_sweep.py")
-"""Files in these folders that start stacks of their own, or are worth another one."""
+ALONE = (
+    "browser/test_sweep.py",
+    "stack/test_rollouts.py",
+    "stack/test_planes.py",
+    "stack/test_up.py",
+)
+"""Files in these folders that start stacks of their own, or are worth another one, the longest
+first."""
+LONGEST = (*TOGETHER, *ALONE)
 
 
 def scope_of(nodeid: str) -> str:
@@ -89,8 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def rank(item: pytest.Item) -> tuple[int, int, str]:
         scope = scope_of(item.nodeid)
-        folder = scope.partition("/")[0]
-        place = TOGETHER.index(folder) if folder in TOGETHER else len(TOGETHER)
+        place = LONGEST.index(scope) if scope in LONGEST else len(LONGEST)
         return place, -sizes[scope], scope
 
     items.sort(key=rank)

@@ -22,6 +22,7 @@ MINUTE_S = 60.0
 """Window of per-minute limits: usage keeps falling for this long after a request."""
 DAY_S = 86_400.0
 LIMITS_S = 2.0
+BATCHES_S = 2.0
 ROLLOUTS_S = 3.0
 HEALTH_S = 5.0
 """Gateways write what became of requests every two seconds."""
@@ -91,6 +92,10 @@ class Signals:
     def rollouts(self, keys: Sequence[Key], now: float) -> Values:
         """Differs every few seconds: no gateway knows what a worker sees."""
         return dict.fromkeys(keys, now // ROLLOUTS_S)
+
+    def batches(self, keys: Sequence[Key], now: float) -> Values:
+        """As `rollouts`."""
+        return dict.fromkeys(keys, now // BATCHES_S)
 
     def health(self, keys: Sequence[Key], now: float) -> Values:
         """When requests last came or ended, and the current minute, with which the period moves."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from frontend.live.feeds import Key
-from frontend.live.signals import HEALTH_S, LIMITS_S, ROLLOUTS_S, Signals, Values
+from frontend.live.signals import BATCHES_S, HEALTH_S, LIMITS_S, ROLLOUTS_S, Signals, Values
 from frontend.tickets import WHOLE, Ticket
 from inference.gateway.fleet.history import STEP_S
 
@@ -47,6 +47,8 @@ _ALL: Sequence[Topic] = (
     Topic("health", "READ_OWN_USAGE", Signals.health, whole=True, every_s=HEALTH_S),
     #   requests written to the ledger, or refused, by any gateway
     Topic("requests", "READ_OWN_USAGE", None, whole=True),
+    #   the time: a worker writes the answers of batches five times a second
+    Topic("batches", "USE_FILES", Signals.batches, every_s=BATCHES_S),
     #   everything that engines report
     Topic("fleet", None, Signals.fleet, whole=True),
     #   what engines are doing now

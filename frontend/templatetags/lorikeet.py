@@ -23,6 +23,7 @@ register = template.Library()
 for _form in (
     formats.number,
     formats.money,
+    formats.signed_money,
     formats.exact_money,
     formats.price,
     formats.percent,
@@ -30,6 +31,7 @@ for _form in (
     formats.day,
     formats.moment,
     formats.second,
+    formats.lately,
     formats.clock,
     formats.ago,
 ):
@@ -76,6 +78,10 @@ STATES = {
     "expired": "bad",
     "suspended": "bad",
     "failed": "bad",
+    "completed": "ok",
+    "in progress": "busy",
+    "finalizing": "busy",
+    "cancelling": "warn",
 }
 
 

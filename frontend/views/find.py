@@ -14,13 +14,25 @@ from django.views.decorators.http import require_GET
 from frontend.lists import words_of
 from frontend.navigation import Link, operator_links, tenant_links
 from frontend.pages import signed_in, tenant_page
+from frontend.views.requests.requests import WHOLE_ID
 from tenants.models import Tenant, User
+from tenants.models.listed import REQUEST_ID
 from tenants.permissions import Caller, Permission
 
 MOST = 6
 """Results of each kind."""
 MAX_WORDS = 100
 """Longest search text."""
+
+ACTIONS = (
+    ("Create key", "keys", "new-key", Permission.EDIT_OWN_KEYS),
+    ("Upload adapter", "adapters", "upload", Permission.EDIT_ADAPTERS),
+    ("Invite member", "members", "invite", Permission.EDIT_MEMBERS),
+    ("Edit limits", "limits", "edit-tenant", Permission.EDIT_LIMITS),
+    ("Open playground", "playground", "", Permission.USE_PLAYGROUND),
+    ("Save view of requests", "requests", "save-view", Permission.READ_OWN_USAGE),
+)
+"""What they are called, the page, the dialog that is opened there, and what they take."""
 
 Found = dict[str, str]
 """One result, with `kind`, `title` and `url`."""
@@ -32,7 +44,8 @@ def of_tenant(request: HttpRequest, caller: Caller) -> JsonResponse:
     """Search on a tenant's pages, which includes its adapters and keys."""
     words = words_of(request)[:MAX_WORDS]
     pages = _matching(tenant_links(caller), caller.tenant.name, words)
-    return _answer(request, [*pages, *_adapters(caller, words), *_keys(caller, words)])
+    found = [*pages, *_request(caller, words), *_adapters(caller, words), *_keys(caller, words)]
+    return _answer(request, [*found, *_actions(caller, words)])
 
 
 @require_GET
@@ -51,6 +64,22 @@ def _answer(request: HttpRequest, found: list[Found]) -> JsonResponse:
     answer = JsonResponse({"found": [*found, *_tenants(user, words)]})
     answer["Cache-Control"] = "no-store"
     return answer
+
+
+def _actions(caller: Caller, words: str) -> Iterator[Found]:
+    """What the caller may do here: each opens a page, most of them with a dialog on it."""
+    for title, page, opened, needs in ACTIONS:
+        if words and words.lower() in title.lower() and caller.may(needs):
+            url = reverse(page, args=[caller.tenant.slug])
+            yield {"kind": "Action", "title": title, "url": f"{url}#{opened}" if opened else url}
+
+
+def _request(caller: Caller, words: str) -> Iterator[Found]:
+    """The request of this id; whether there is one shows when it is opened."""
+    form = REQUEST_ID.fullmatch(words)
+    if form and len(form[1]) >= WHOLE_ID and caller.may(Permission.READ_OWN_USAGE):
+        url = reverse("requests", args=[caller.tenant.slug])
+        yield {"kind": "Request", "title": words, "url": f"{url}?{urlencode({'q': words})}"}
 
 
 def _matching(links: Iterable[Link], kind: str, words: str) -> Iterator[Found]:

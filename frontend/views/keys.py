@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
@@ -20,13 +22,19 @@ from django.views.decorators.http import require_POST
 from frontend import shown_once
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import tenant_page
-from frontend.views.limits import LimitsForm
+from frontend.views.limits import LimitsForm, in_words, last_day
+from frontend.views.usage import MONTHLY
+from inference.grants import MICRO
+from tenants.billing.months import month_end, month_start
+from tenants.limits import ceilings
+from tenants.limits.ceilings import Figures
 from tenants.models import (
     ApiKey,
     BaseModel,
     Lane,
     LimitScope,
     LimitSet,
+    RequestHour,
     Scope,
     State,
     Tenant,
@@ -165,7 +173,7 @@ def revoke(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 @require_POST
 @tenant_page(Permission.EDIT_OWN_KEYS)
 def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
-    """Create a key like this one; the old one expires after the overlap."""
+    """Create key like this one; the old one expires after the overlap."""
     old = _mine(caller, pk)
     overlap = request.POST.get("overlap", "1")
     days = int(overlap) if overlap in OVERLAPS else 1
@@ -185,7 +193,9 @@ def _list(
     now = timezone.now()
     refused = bool(form.errors or (limits and limits.errors))
     context = {
-        "keys": [(key, _state(key, now), _may_edit(caller, key)) for key in rows],
+        "keys": rows_of(caller, rows, now),
+        "seen_sums": caller.sees_all_sums,
+        "may_limit": caller.may(Permission.EDIT_LIMITS),
         "last": last,
         "words": words,
         "form": form,
@@ -195,6 +205,68 @@ def _list(
         "may_create": caller.may(Permission.EDIT_OWN_KEYS) and bool(caller.key_scopes),
     }
     return shown_once.render(request, "keys.html", context, status=422 if refused else 200)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A key with its state, what it may not exceed and what it used."""
+
+    key: ApiKey
+    state: str
+    may_edit: bool
+    cost: int | None
+    """In this month; None where the caller may not see it."""
+    budget: int | None
+    """A month's, in micro-units of the currency."""
+    limits: list[str]
+    refused: int
+    """Requests, in the last 24 hours."""
+
+    @property
+    def spent(self) -> int:
+        """In micro-units, for the bar."""
+        return (self.cost or 0) // MICRO
+
+
+def rows_of(caller: Caller, keys: Sequence[ApiKey], now: datetime) -> list[Row]:
+    """What the list says of these keys."""
+    spent = _spent(caller, keys, now)
+    limits = _limits_of(caller.tenant, keys)
+    figures = RequestHour.objects.filter(tenant=caller.tenant, at__in=last_day())
+    counted = figures.filter(key__in=keys, outcome="refused").order_by().values("key")
+    refused = dict(counted.annotate(count=Sum("requests")).values_list("key", "count"))
+    return [
+        Row(
+            key,
+            _state(key, now),
+            _may_edit(caller, key),
+            spent.get(key.pk, 0) if _may_see(caller, key) else None,
+            limits.get(key.pk, {}).get(MONTHLY),
+            in_words(limits.get(key.pk, {})),
+            refused.get(key.pk, 0),
+        )
+        for key in keys
+    ]
+
+
+def _spent(caller: Caller, keys: Sequence[ApiKey], now: datetime) -> dict[int, int]:
+    """What each used in this month, in pico-units."""
+    used = caller.usage().filter(key__in=keys)
+    return {
+        row["key"]: int(row["cost"]) for row in used.sums(["key"], month_start(now), month_end(now))
+    }
+
+
+def _limits_of(tenant: Tenant, keys: Sequence[ApiKey]) -> dict[int, Figures]:
+    """What is in force for each that has limits of its own."""
+    sets: dict[int, dict[str, Figures]] = {}
+    for row in LimitSet.objects.filter(tenant=tenant, key__in=keys):
+        sets.setdefault(row.key_id or 0, {})[row.author] = row.figures
+    return {pk: ceilings.in_force(one) for pk, one in sets.items()}
+
+
+def _may_see(caller: Caller, key: ApiKey) -> bool:
+    return caller.sees_all_sums or key.created_by == caller.user
 
 
 def _state(key: ApiKey, now: Any) -> str:

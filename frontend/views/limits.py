@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -12,10 +13,13 @@ from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db import models
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Sum
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import urlencode
+from django.views.decorators.vary import vary_on_headers
 
 from frontend.formats import entered, money, number, price
 from frontend.lists import MAX_DIGITS, words_of
@@ -24,12 +28,21 @@ from inference.grants import MICRO
 from tenants.limits import ceilings, consumption
 from tenants.limits.ceilings import Figures, Sets
 from tenants.limits.kinds import KINDS, Kind, Kinds
-from tenants.models import Adapter, ApiKey, LimitScope, LimitSet, Tenant
+from tenants.models import (
+    Adapter,
+    ApiKey,
+    LimitScope,
+    LimitSet,
+    RequestHour,
+    Tenant,
+    TotalHour,
+)
 from tenants.models.limits import MAX_LIMIT
 from tenants.permissions import Caller, Permission
 
 MAX_LISTED = 20
 """Most keys, and most adapters, listed below the table; a filter finds the others."""
+NO_LIMIT, NOT_SET = "No limit", "Not set"
 OPERATOR, TENANT = LimitSet.Author.OPERATOR, LimitSet.Author.TENANT
 
 
@@ -78,6 +91,10 @@ class Line:
     limit: int | None
     ceiling_by: str
     """Where the ceiling comes from, if the operator did not set it for this scope."""
+    refused: int = 0
+    """Requests that it refused in the last 24 hours."""
+    refusals: str = ""
+    """The address of their list."""
 
 
 @tenant_page(Permission.READ_LIMITS)
@@ -88,11 +105,14 @@ def limits(request: HttpRequest, caller: Caller) -> HttpResponse:
     )
 
 
+@vary_on_headers("HX-Request")
 @tenant_page(Permission.READ_LIMITS)
 def of_key(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """The limits of one key."""
     key = get_object_or_404(caller.tenant.keys.with_limits(), pk=pk)
     where = reverse("limits-key", args=[caller.tenant.slug, pk])
+    if request.POST.get("from") == "keys":
+        where = reverse("keys", args=[caller.tenant.slug])
     return _page(request, caller, LimitScope(caller.tenant, key=key), where)
 
 
@@ -118,6 +138,11 @@ def _page(request: HttpRequest, caller: Caller, scope: LimitScope, where: str) -
         scope.store(author, edited[author].cleaned_data)
         messages.success(request, "The limits are set. They are in force within a second.")
         return redirect(where)
+    if "HX-Request" in request.headers and author is None:
+        form = edited.get(TENANT)
+        if form is not None:
+            form.auto_id = "loaded_%s"  # the list of keys has such a form for new ones
+        return render(request, "limits_dialog.html", {"scope": scope, "form": form})
     context = _shown(scope, sets, ceiling) | {
         "query": query_of(scope),
         "own_form": edited.get(TENANT),
@@ -180,10 +205,46 @@ def _author(
 def _shown(scope: LimitScope, sets: Sets, ceiling: Figures) -> dict[str, Any]:
     limited = ceilings.limits(scope.id, "", sets)
     used = consumption.used(scope, limited[0] if limited else None)
+    lines = lines_of(scope, sets, ceiling, used)
+    refused = refused_by(scope)
     return {
         "scope": scope,
-        "lines": lines_of(scope, sets, ceiling, used),
+        "lines": [
+            replace(line, refused=refused.get(name, 0), refusals=refusals_of(scope, name))
+            for name, line in zip(KINDS, lines, strict=True)
+        ],
     }
+
+
+def last_day() -> list[datetime]:
+    """The hours of the last 24; named one by one, an index leads to the rows of a key in each."""
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    return [hour - timedelta(hours=n) for n in range(24)]
+
+
+def refused_by(scope: LimitScope) -> dict[str, int]:
+    """How many requests each limit of the scope refused in the last 24 hours, by its kind."""
+    figures: Any = TotalHour if scope.whole else RequestHour
+    found = figures.objects.filter(tenant=scope.tenant, at__in=last_day(), outcome="refused")
+    if scope.key is not None:
+        found = found.filter(key=scope.key, limit_scope="key")
+    elif scope.adapter is not None:
+        found = found.filter(adapter=scope.adapter.name, limit_scope="adapter")
+    else:
+        found = found.filter(limit_scope="tenant")
+    counted = found.order_by().values("limit_kind").annotate(count=Sum("requests"))
+    return {row["limit_kind"]: row["count"] for row in counted}
+
+
+def refusals_of(scope: LimitScope, kind: str) -> str:
+    """The address of the list of requests that this limit refused."""
+    assert scope.tenant is not None
+    query = {"period": "24h", "outcome": "refused", "q": kind}
+    if scope.key is not None:
+        query["key"] = str(scope.key.pk)
+    if scope.adapter is not None:
+        query["model"] = scope.adapter.name
+    return f"{reverse('requests', args=[scope.tenant.slug])}?{urlencode(query)}"
 
 
 def lines_of(
@@ -196,7 +257,7 @@ def lines_of(
             kind.label,
             help_of(kind),
             shown(kind, in_force[name]),
-            shown(kind, own.get(name)),
+            NOT_SET if own.get(name) is None else shown(kind, own[name]),
             shown(kind, ceiling[name]),
             used_of(kind, used.get(name)),
             used.get(name),
@@ -235,12 +296,25 @@ def _having(things: models.QuerySet[Any], kind: str, words: str) -> list[ApiKey 
 
 def shown(kind: Kind, value: int | None) -> str:
     """Format a limit: with thousands separators, money in units of the currency."""
-    return price(value) if kind.is_money and value is not None else number(value)
+    if value is None:
+        return NO_LIMIT
+    return price(value) if kind.is_money else number(value)
 
 
 def used_of(kind: Kind, value: int | None) -> str:
-    """Format a usage; unlike in a limit, money is rounded."""
-    return money(value * MICRO) if kind.is_money and value is not None else shown(kind, value)
+    """Format a usage; unlike in a limit, money is rounded. Without a limit not all is counted."""
+    if value is None:
+        return "not counted"
+    return money(value * MICRO) if kind.is_money else number(value)
+
+
+def in_words(figures: Figures) -> list[str]:
+    """The limits among these, such as `600 requests per minute`."""
+    return [
+        f"{shown(kind, figures[name])} {kind.wording}"
+        for name, kind in KINDS.items()
+        if figures.get(name) is not None
+    ]
 
 
 def _entered(kind: Kind, value: int | None) -> str | None:

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_GET
 from frontend.live.tail import MOST
 from frontend.live.topics import TOPICS
 from frontend.pages import operator_page, tenant_page
+from frontend.views import batches as batches_page
 from frontend.views import engines as engines_page
 from frontend.views import health as health_strip
 from frontend.views import limits as limits_page
@@ -85,6 +86,11 @@ def rollouts(request: HttpRequest) -> Shown:
 # --- Requests ------------------------------------------------------------------------------------
 
 
+def batches(request: HttpRequest, caller: Caller) -> Shown:
+    """The batch that the query names."""
+    return "batch_part.html", batches_page.state(caller.tenant, request.GET.get("batch", ""))
+
+
 def requests(request: HttpRequest, caller: Caller) -> HttpResponseBase:
     """Rows of a tenant's requests that the caller may see."""
     return _rows(request, form_of(request, caller), Where.of(caller), caller.tenant)
@@ -145,6 +151,7 @@ OF_TENANT: Sequence[URLPattern] = [
     _of_tenant("steps", _part(steps)),
     _of_tenant("limits", _part(limits)),
     _of_tenant("health", _part(health)),
+    _of_tenant("batches", _part(batches)),
     _of_tenant("requests", requests),
 ]
 OF_ALL: Sequence[URLPattern] = [

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Exists, OuterRef, Subquery, Sum
+from django.db.models import Exists, OuterRef, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -18,7 +18,7 @@ from frontend.pages import tenant_page
 from frontend.views import health
 from frontend.views.keys import EXPIRES_SOON
 from frontend.views.limits import shown, used_of
-from frontend.views.requests.request import limit_words
+from frontend.views.requests.failures import failures
 from frontend.views.usage import added_up
 from inference.grants import MICRO
 from tenants.billing.months import day_start, month_end, month_start
@@ -32,16 +32,12 @@ from tenants.models import (
     BaseModel,
     LimitScope,
     Tenant,
-    TotalHour,
     UsageSum,
 )
-from tenants.models.listed import Outcome
 from tenants.permissions import Caller, Permission
 
 MAX_EXPIRING = 5
 DAY = timedelta(days=1)
-MAX_REASONS = 10
-"""Most reasons why requests failed, or were refused."""
 BUDGETS = sorted(
     (kind for kind in KINDS.values() if kind.is_budget), key=lambda kind: not kind.is_money
 )
@@ -98,7 +94,7 @@ def overview(request: HttpRequest, caller: Caller) -> HttpResponse:
     if caller.sees_all_sums:
         context["budgets"] = budgets(caller.tenant, used, now)
     if caller.may(Permission.READ_USAGE):
-        context["failures"] = failures(caller.tenant, now)
+        context["failures"] = failures(caller.tenant, now - DAY, now)
     return render(request, "overview.html", context)
 
 
@@ -160,17 +156,6 @@ def outlook(left: int, per_s: float, now: datetime, renews: datetime) -> str:
     return f"Used up on {utc(end)}, at the pace of the last 24 hours."
 
 
-def failures(tenant: Tenant | None, now: datetime) -> list[dict[str, Any]]:
-    """Why requests of a tenant, or of all, failed or were refused in the last 24 hours, the most
-    frequent first: outcome, code, the limit if one refused them, and count."""
-    since = now.replace(minute=0, second=0, microsecond=0) - DAY
-    wrong = [Outcome.FAILED.value, Outcome.REFUSED.value]
-    found = TotalHour.objects.filter(tenant=tenant, outcome__in=wrong).between(since, now)
-    reasons = found.order_by().values("outcome", "code", "limit_kind", "limit_scope")
-    counted = reasons.annotate(count=Sum("requests")).order_by("-count", "code")[:MAX_REASONS]
-    return [{**row, "limit": limit_words(row["limit_kind"], row["limit_scope"])} for row in counted]
-
-
 def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
     """Keys that expire soon: all of the tenant, or only the caller's own."""
     keys = caller.tenant.keys.filter(
@@ -184,12 +169,13 @@ def _expiring(caller: Caller, now: datetime) -> list[ApiKey]:
 def progress(tenant: Tenant) -> Any:
     """The tenant, annotated for the checklist and the snippets, in one query."""
     live = Alias.objects.filter(adapter__tenant=OuterRef("pk"), name=LIVE)
+    live = live.filter(adapter__base_model__in=BaseModel.objects.that_chat())
     keys = ApiKey.objects.with_text().filter(
         tenant=OuterRef("pk"), revoked_at=None, scopes__contains=["inference"]
     )
     return Tenant.objects.annotate(
         live_adapter=Subquery(live.order_by("adapter__name").values("adapter__name")[:1]),
-        base_model=Subquery(BaseModel.objects.order_by("name").values("name")[:1]),
+        base_model=Subquery(BaseModel.objects.that_chat().order_by("name").values("name")[:1]),
         has_key=Exists(keys),
         has_usage=Exists(UsageSum.objects.filter(tenant=OuterRef("pk"))),
     ).get(pk=tenant.pk)
@@ -224,7 +210,7 @@ def _steps(found: Any) -> list[Step]:
             found.has_key,
             "Programs show it to call your models. Its text is shown once.",
             "keys",
-            "Create a key",
+            "Create key",
             Permission.EDIT_OWN_KEYS,
         ),
         Step(

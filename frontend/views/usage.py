@@ -15,15 +15,18 @@ from django.db.models import F, Q, QuerySet, Sum
 from django.db.models.expressions import CombinedExpression
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from frontend.formats import money, number
+from frontend.formats import money, number, percent
 from frontend.pages import tenant_page
 from frontend.times import Day, midnight
-from inference.grants import PICO
+from frontend.views.requests.failures import failures
+from inference.grants import MICRO, PICO
 from tenants.billing.months import day_start, month_end, month_start
-from tenants.models import Tenant, UsageSum, User
+from tenants.limits import ceilings
+from tenants.models import LimitScope, Tenant, UsageSum, User
 from tenants.models.usage import FIGURES, UsageSumQuerySet
 from tenants.permissions import Caller, Permission
 
@@ -35,7 +38,7 @@ PERIODS = {
     "custom": "Custom",
 }
 BY = {"adapter": "adapter", "key": "API key", "model": "model", "member": "member"}
-SHOW = {"tokens": "Tokens", "cost": "Cost"}
+SHOW = {"cost": "Cost", "tokens": "Tokens"}
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 STEPS = {"hour": HOUR, "day": DAY}
 HOURLY, DAILY = 2 * DAY, 62 * DAY
@@ -45,6 +48,8 @@ MAX_SERIES = 5
 """Most series in the chart; the rest is summed up as one more."""
 MAX_ROWS = 50
 """Most rows in the table; the CSV has all."""
+MONTHLY = "cost_per_month"
+"""The limit that is a month's budget."""
 BASE = "base models"
 """Label for usage without an adapter."""
 NOBODY = "no member"
@@ -124,7 +129,7 @@ class Question:
         period = given.get("period") or "7d"
         start, end = _bounds(period, given, now)
         until = month_end(now) if end > now else end
-        by, show = given.get("by") or usual, given.get("show") or "tokens"
+        by, show = given.get("by") or usual, given.get("show") or "cost"
         return cls(period, start, end, until, by, show)
 
     @property
@@ -220,52 +225,128 @@ class Chart:
     lines: Sequence[tuple[datetime, Sequence[Cell]]]
 
 
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Whose usage a page shows: what it sums up, how groups are named, and where one of them, or
+    an hour, is seen closer."""
+
+    used: UsageSumQuerySet
+    names: Callable[[str, Sequence[Any]], Mapping[Any, str]]
+    requests: str
+    """The address of the list of requests."""
+    closer: Callable[[Question, Any], str]
+    """The address of what is behind a group; empty if there is none."""
+    more: Callable[[Question, Row, Sequence[Row]], tuple[list[Stat], Any]] = lambda *_: ([], None)
+    """Further figures from the total and the groups, and what else the template shows of them."""
+
+
 @require_GET
 @tenant_page(Permission.READ_OWN_USAGE)
 def usage(request: HttpRequest, caller: Caller) -> HttpResponse:
-    """Figures compared with the preceding period, the chart, and the sums by group.
+    """Cost compared with the preceding period, the chart, the sums by group, and what went wrong.
 
     Of the whole tenant or of the caller's own keys, depending on permissions.
     """
-    form, used = UsageForm(request.GET, BY), caller.usage()
-    asked = form.question(timezone.now())
-    context = {
+    form, tenant = UsageForm(request.GET, BY), caller.tenant
+    now = timezone.now()
+    asked = form.question(now)
+    listed = reverse("requests", args=[tenant.slug])
+    whose = Whose(caller.usage(), partial(_names, tenant), listed, partial(_closer, listed))
+    context: dict[str, Any] = {
         "own": not caller.sees_all_sums,
         "may_create": caller.may(Permission.EDIT_OWN_KEYS),
-        "csv": _csv(asked, caller.tenant),
+        "csv": _csv(asked, tenant),
     }
-    return page(request, form, asked, used, partial(_names, caller.tenant), context)
+    if caller.may(Permission.READ_USAGE):
+        context["failures"] = failures(tenant, asked.start, asked.end)
+    if caller.sees_all_sums:
+        context["budget"] = ceilings.in_force(LimitScope(tenant).sets())[MONTHLY]
+    return page(request, form, asked, whose, context)
 
 
 def page(
     request: HttpRequest,
     form: UsageForm,
     asked: Question,
-    used: UsageSumQuerySet,
-    name_all: Callable[[str, Sequence[Any]], Mapping[Any, str]],
+    whose: Whose,
     context: Mapping[str, Any],
     template: str = "usage.html",
 ) -> HttpResponse:
-    """The page of this usage; `name_all` names the groups of a kind."""
+    """The page of this usage."""
+    used, now = whose.used, timezone.now()
     rows = groups(asked, used)
     buckets = stacks(asked, used, rows[:MAX_SERIES])
     total = added_up(buckets.values())
-    names = name_all(asked.by, [row[asked.by] for row in rows])
+    names = whose.names(asked.by, [row[asked.by] for row in rows])
+    more_stats, more = whose.more(asked, total, rows)
+    month = added_up(used.sums([], month_start(now), month_end(now)))
+    cost, *others = stats(total, added_up(used.sums([], *asked.before)))
     context = {
         **context,
         "form": form,
         "asked": asked,
         "periods": [(asked.query(period=name), text, name) for name, text in PERIODS.items()],
-        "stats": stats(total, added_up(used.sums([], *asked.before))),
-        "chart": chart(asked, buckets, rows, names) if rows else None,
-        "rows": [(names[row[asked.by]], row) for row in rows],
+        "stats": [
+            cost,
+            forecast(month["cost"], now, context.get("budget")),
+            *more_stats,
+            *others,
+        ],
+        "more": more,
+        "chart": (drawn := chart(asked, buckets, rows, names) if rows else None),
+        "lines": [
+            (at, cells, drill(asked, at, whose.requests))
+            for at, cells in (drawn.lines if drawn else ())
+        ],
+        "rows": [
+            (names[row[asked.by]], row | {"url": whose.closer(asked, row[asked.by])})
+            for row in _with_shares(total, rows)
+        ],
         "rest": rest(total, rows) if len(rows) == MAX_ROWS else None,
+        "total": _with_uncached(total),
         "ever": bool(rows) or used.exists(),
         "by_title": form.groups[asked.by],
         "show_title": SHOW[asked.show],
+        "requests_url": whose.requests,
+        "failures_in": within(asked.start, asked.end),
     }
     with timezone.override(UTC):  # its days are the bill's
         return render(request, template, context, status=422 if form.errors else 200)
+
+
+def within(start: datetime, end: datetime) -> str:
+    """The query by which the list of requests shows this time."""
+    form = "%Y-%m-%dT%H:%M"
+    return urlencode({"since": f"{start:{form}}", "until": f"{end:{form}}"})
+
+
+def drill(asked: Question, at: datetime, requests: str) -> str:
+    """What is behind a bar: of a month its days, of a day its hours, of an hour its requests."""
+    if asked.bucket == "hour":
+        return f"{requests}?{within(at, at + HOUR)}"
+    last = month_end(at) if asked.bucket == "month" else at + DAY
+    days = {"first": f"{at:%Y-%m-%d}", "last": f"{last - DAY:%Y-%m-%d}"}
+    return "?" + urlencode({"period": "custom", "by": asked.by, "show": asked.show} | days)
+
+
+def _closer(requests: str, asked: Question, group: Any) -> str:
+    """The requests of one group; members are no filter of theirs, and base models not as one."""
+    names = {"adapter": "model", "model": "model", "key": "key"}
+    if asked.by not in names or not group:
+        return ""
+    return f"{requests}?{urlencode({names[asked.by]: group})}&{within(asked.start, asked.end)}"
+
+
+def forecast(spent: int, now: datetime, budget: int | None) -> Stat:
+    """What this month will have cost at its pace so far, and how much that is of the budget (in
+    micro-units; None: there is none)."""
+    begun, ends = month_start(now), month_end(now)
+    passed = max((now - begun) / (ends - begun), DAY / (ends - begun))
+    expected = round(spent / passed)
+    told = f"{money(spent)} so far"
+    if budget:
+        told += f"; {percent(expected / (budget * MICRO))} of the {money(budget * MICRO)} budget"
+    return Stat(f"{now:%B} forecast", money(expected), told)
 
 
 def added_up(rows: Iterable[Row]) -> dict[str, int]:
@@ -297,21 +378,27 @@ def _with_uncached(row: Row) -> dict[str, Any]:
     return {**row, "uncached_tokens": row["prompt_tokens"] - row["cached_tokens"]}
 
 
+def _with_shares(total: Row, rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Each with its share of the cost."""
+    whole = int(total["cost"])
+    return [{**row, "share": int(row["cost"]) / whole if whole else None} for row in rows]
+
+
 def rest(total: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
     """The sum of all groups that are not in the rows; None if there are none."""
     shown = added_up(rows)
     left = {name: total[name] - shown[name] for name in FIGURES}
-    return _with_uncached(left) if left["requests"] else None
+    return _with_shares(total, [_with_uncached(left)])[0] if left["requests"] else None
 
 
 def stats(now: Row, before: Row) -> list[Stat]:
     now, before = _with_uncached(now), _with_uncached(before)
     titles = {
+        "cost": "Cost",
         "requests": "Requests",
         "uncached_tokens": "Uncached prompt tokens",
         "cached_tokens": "Cached prompt tokens",
         "completion_tokens": "Output tokens",
-        "cost": "Cost",
     }
     return [
         Stat(

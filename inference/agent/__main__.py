@@ -21,7 +21,7 @@ from inference import announce, environ, gc_tuning, logs, tracing
 from inference.agent.adapters.store import AdapterStore, HttpFetch
 from inference.agent.agent import Agent, default_id
 from inference.agent.engines.engine import Engine
-from inference.agent.engines.profile import BadProfile, EngineProfile
+from inference.agent.engines.profile import RUNNERS, BadProfile, EngineProfile
 from inference.agent.failures import Failures
 from inference.agent.journal import shared
 from inference.agent.journal.files import JournalFailed
@@ -247,6 +247,13 @@ def _add_profile(add: Callable[..., Any]) -> None:
         default=_default("MODEL_NAME", ""),
         help="what clients call it; the last part of the model's name if empty (MODEL_NAME)",
     )
+    add(
+        "--runner",
+        choices=RUNNERS,
+        default=_default("ENGINE_RUNNER"),
+        help="`generate` texts with the model, or by `pooling` embed and score them; if not given, "
+        "as the model's files say (ENGINE_RUNNER)",
+    )
     add("--dtype", help="float32, bfloat16, float16 or auto")
     add("--max-model-len", type=int, help="longest prompt and answer together, in tokens")
     add("--max-loras", type=int, default=4, help="adapter slots: distinct adapters in one batch")
@@ -285,7 +292,7 @@ def _add_synthetic(add: Callable[..., Any]) -> None:
 
 
 PROFILE_FIELDS = (
-    "served_name dtype max_model_len max_loras max_cpu_loras max_lora_rank max_num_seqs "
+    "served_name runner dtype max_model_len max_loras max_cpu_loras max_lora_rank max_num_seqs "
     "max_num_batched_tokens kv_cache_memory_bytes tensor_parallel_size pipeline_parallel_size "
     "quantization speculative_config tool_parser reasoning_parser chat_template extra"
 ).split()

@@ -500,6 +500,7 @@ class Agent:
             logprobs=frame.logprobs,
             generated=inherited.completion_tokens,
             paid=inherited.prompt_tokens - inherited.cached_tokens + inherited.completion_tokens,
+            at_once=self._engine.step_tokens if operation.pools else None,
         )
 
     def _pass_on(self, job: Job, output: Output) -> None:

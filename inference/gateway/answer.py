@@ -23,16 +23,21 @@ async def write_whole(
     exchange: Exchange, stream: Stream, framed: Framed, headers: Headers = ()
 ) -> None:
     """One JSON body, when the engine has ended."""
+    body = await whole(stream, framed, await stream.read())
+    await exchange.reply(200, body, headers)
+
+
+async def whole(stream: Stream, framed: Framed, news: Delta | Done) -> bytes:
+    """The JSON body of an answer, of which this was read."""
     parts: list[str] = []
-    while isinstance(news := await stream.read(), Delta):
+    while isinstance(news, Delta):
         parts.append(news.text)
+        news = await stream.read()
     framing = framed()
     if news.response is None:
         text, reason = "".join(parts), _finish_reason(news)
-        body = framing.whole(text, reason, news.usage, stream.limited)
-    else:
-        body = framing.response(news.response, stream.limited)
-    await exchange.reply(200, body, headers)
+        return framing.whole(text, reason, news.usage, stream.limited)
+    return framing.response(news.response, stream.limited)
 
 
 async def write_stream(
@@ -41,6 +46,7 @@ async def write_stream(
     """Server-sent events. Headers go out with the first news, so that an early failure still gets
     its HTTP status."""
     news, framing = await stream.read(), framed()
+    exchange.failed = framing.failed
     await exchange.begin(200, [*EVENT_STREAM, *headers])
     whole_chunks = isinstance(news, Delta) and bool(news.chunks)
     opening = b"" if whole_chunks else framing.opening()

@@ -33,6 +33,15 @@ class Keeping(NamedTuple):
     label: str
 
 
+class Line(NamedTuple):
+    """What a line of a batch is beside its request: it goes in the batch lane, at the price of
+    batches. It may be sent again, each time in a higher `turn`, of which the ledger bills the last;
+    `started_at` is the same in all of them (`Account`)."""
+
+    turn: int
+    started_at: float
+
+
 class Dispatcher:
     """Where requests are admitted; one per gateway process."""
 
@@ -64,6 +73,7 @@ class Dispatcher:
         trace: Span | None = None,
         adoptable: bool = False,
         label: str = "",
+        line: Line | None = None,
     ) -> AsyncIterator[Stream]:
         """The stream of one request's answer; left before its end, the engine aborts it. `watch` is
         told what it waits for, by engines that know how to. The call's body is taken. `trace` is
@@ -77,7 +87,7 @@ class Dispatcher:
         capture = self._contents.begin(id, grant, call.operation.name, call.body)
         keeping = Keeping(self._grace_s if adoptable else 0.0, label)
         try:
-            stream = await self._admit(id, grant, call, watch, keeping, trace)
+            stream = await self._admit(id, grant, call, watch, keeping, trace, line)
         except BaseException:
             if capture is not None:
                 capture.drop()
@@ -170,10 +180,14 @@ class Dispatcher:
         target: Target,
         reservation: Reservation,
         estimate: Estimate,
+        line: Line | None = None,
         **more: Any,
     ) -> Order:
         """What the hub is to do for the call; `more` are further fields."""
         bound = call.operation.bound(call, reservation.output_tokens)
+        lane = BATCH if call.flex else grant.lane
+        if line is not None:
+            lane, more = BATCH, more | line._asdict()
         if not call.operation.uses_adapter:
             target = replace(target, adapter=None)
         return Order(
@@ -181,13 +195,14 @@ class Dispatcher:
             target=target,
             reservation=reservation,
             kind=call.operation.name,
-            lane=BATCH if call.flex else grant.lane,
+            lane=lane,
             timeout_s=self.timeout_s,
             prompt_tokens=estimate.prompt_tokens,
             max_tokens=bound,
             grows=estimate.grows,
             parsers=call.parsers,
             prompts=call.prompts,
+            rereads=call.rereads,
             choices=call.choices,
             most_tokens=bound if call.max_tokens is None else call.max_tokens,
             logprobs=call.logprobs,
@@ -202,20 +217,22 @@ class Dispatcher:
         watch: Watch | None,
         keeping: Keeping,
         trace: Span | None,
+        line: Line | None,
     ) -> Stream:
         """Reserve what the call may use and start it."""
         operation = call.operation
-        target = await self._directory.resolve(grant, call.model)
+        target = await self._target(grant, call, line)
         if target.defaults:
             call = operation.parse(with_defaults(call.take_body(), target.defaults))
         usual = self._prompts.estimate(grant.tenant_id, target.base_model, len(call.body))
         estimate = operation.estimate(call, usual, target.max_model_len)
         resolved = Tick()
+        reserved = id if line is None else f"{id}.{line.turn}"
         with timed(trace, "limits"):
-            reservation = await self._limiter.reserve(id, grant, target, estimate.ask)
+            reservation = await self._limiter.reserve(reserved, grant, target, estimate.ask)
         try:
             if resolved.over:  # nothing awaited may lie between it and the submit
-                target = await self._directory.resolve(grant, call.model)
+                target = await self._target(grant, call, line)
             adapter = target.adapter
             return self._hub.submit(
                 self._order(
@@ -224,6 +241,8 @@ class Dispatcher:
                     target,
                     reservation,
                     estimate,
+                    line=line,
+                    id=id,
                     body=call.take_body(),
                     tokens=estimate.prompt_tokens + (call.max_tokens or 0),
                     prefix=call.take_prefix(grant.salt, adapter.name if adapter else ""),
@@ -234,8 +253,15 @@ class Dispatcher:
                 )
             )
         except BaseException:
-            self._limiter.release(id)
+            self._limiter.release(reserved)
             raise
+
+    async def _target(self, grant: Grant, call: Call, line: Line | None) -> Target:
+        """What the call's model means, at the price that holds for it."""
+        target = await self._directory.resolve(grant, call.model)
+        if line is None or target.batch_price is None:
+            return target
+        return replace(target, price=target.batch_price)
 
     def _learn(self, stream: Stream, body_bytes: int) -> None:
         """A body of this size had so many prompt tokens, if the engine has said."""

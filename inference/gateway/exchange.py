@@ -82,6 +82,8 @@ class Exchange:
         self.span: Span | None = None
         self.errors: ErrorShape = OPENAI
         """How its client is told of errors."""
+        self.failed: Callable[[InferenceError], bytes] = lambda _: b""
+        """What its framing says of one in a stream; empty where `errors` say it."""
         self.reservation: Reservation | None = None
         """For the `x-ratelimit` headers."""
         self.began = time.monotonic()
@@ -243,7 +245,8 @@ class Exchange:
         if isinstance(error, ClientDisconnected):
             self.status = self.status or error.http_status
         elif self.status:
-            await self.write(self.errors.event(error, self.shown_id), more=False)
+            event = self.failed(error) or self.errors.event(error, self.shown_id)
+            await self.write(event, more=False)
         else:
             body = self.errors.body(error, self.shown_id)
             await self.reply(error.http_status, body, _error_headers(error))

@@ -19,7 +19,13 @@ from functools import partial
 
 import structlog
 
-from inference.errors import ClientDisconnected, InferenceError, NotFound, RequestError
+from inference.errors import (
+    ClientDisconnected,
+    InferenceError,
+    NotFound,
+    RequestError,
+    Unavailable,
+)
 from inference.gateway import answer, idempotency, models
 from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
@@ -39,6 +45,10 @@ log = structlog.get_logger(__name__)
 INSTEAD = {
     "/v1/moderations": "Nothing is moderated here. Ask a chat model for its judgement, with a "
     "`response_format` of type `json_schema` that has the categories you need.",
+    "/v1/conversations": "Nothing is stored: send the items of a conversation as the `input` of "
+    "each response.",
+    "/v1/responses/compact": "Nothing makes a conversation shorter but `truncation`: `auto` leaves "
+    "out its first messages.",
 }
 """What to do where clients look for an address that OpenAI has and this server has not."""
 
@@ -87,6 +97,10 @@ class OpenAIServer:
             await self._route(exchange, operation)
         except InferenceError as caught:
             error = caught
+        except asyncio.CancelledError:  # the server ends, and could not wait any longer
+            ended = "This gateway was shut down: repeat the request."
+            await exchange.fail(Unavailable(ended, retry_after_s=1))
+            raise
         except Exception:
             log.exception("request_crashed", request_id=exchange.id)
             error = InferenceError("The server had an error while it processed your request.")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inference.link.wire import Prefix
 from inference.operations.beginnings import Beginnings
@@ -19,9 +20,10 @@ class Call:
     `choices` counts the texts that it asks for; `max_tokens` bounds each of them, None where the
     body doesn't. `tokens` counts those of all `prompts` where they come as tokens, 0 where they are
     text. A `flex` request may wait behind others. `parsers` are those that its engine should have
-    (`ModelInfo.parsers`), `logprobs` are asked for with each token of each choice. `body` is what
+    (`ModelInfo.parsers`), `logprobs` are asked for with each token of each choice. A text of the
+    body may be part of as many prompts as it has `rereads`. `body` is what
     the engine's agent gets: the client's bytes, unless the operation makes something else of them;
-    `beginnings` are those of its prompt, none where it has many.
+    `beginnings` are those of its prompt, none where it has many. Its answer repeats what is `told`.
     """
 
     operation: Operation
@@ -32,11 +34,13 @@ class Call:
     max_tokens: int | None = None
     flex: bool = False
     prompts: int = 1
+    rereads: int = 1
     tokens: int = 0
     parsers: tuple[str, ...] = ()
     logprobs: int = 0
     body: bytes = b""
     beginnings: Beginnings = field(default_factory=Beginnings, compare=False)
+    told: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def take_prefix(self, salt: str, adapter: str) -> Prefix | None:
         """What names its prompt's beginnings for this tenant's salt and adapter; they are not kept

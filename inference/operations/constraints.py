@@ -95,6 +95,19 @@ class _ClientTool(msgspec.Struct):
 
 
 _client_tools = msgspec.json.Decoder(list[_ClientTool] | None)
+
+
+class FunctionTool(msgspec.Struct):
+    """A function as the Responses API has it."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)] = ""
+    type: str = ""
+    description: str | None = None
+    parameters: Schema | None = None
+    strict: bool | None = None
+
+
+_function_tools = msgspec.json.Decoder(list[FunctionTool] | None)
 _response_format = msgspec.json.Decoder(_ResponseFormat | None)
 _tools = msgspec.json.Decoder(list[_Tool] | None)
 
@@ -233,6 +246,32 @@ def check_client_tools(raw: msgspec.Raw, *, must_use: bool) -> list[str]:
             raise InvalidRequest(f"`{param}` must be `object`.", param=param)
     _check_schemas(raw, "tools")
     return [tool.name for tool in tools or ()]
+
+
+def check_function_tools(raw: msgspec.Raw, *, must_use: bool) -> list[FunctionTool]:
+    """As `check_tools`, of tools as the Responses API has them; these.
+
+    Raises:
+        InvalidRequest: they aren't.
+    """
+    _check_size(raw, "tools", MAX_CONSTRAINT_BYTES if must_use else MAX_TOOLS_BYTES)
+    tools: list[FunctionTool] = decode_part(_function_tools, raw, "tools") or []
+    for i, tool in enumerate(tools):
+        if tool.type != "function":
+            raise InvalidRequest(
+                f"`tools[{i}]` is of type `{tool.type}`: only tools of type `function` are served, "
+                "which you run yourself.",
+                param=f"tools[{i}].type",
+            )
+        if not tool.name:
+            raise InvalidRequest(f"`tools[{i}].name` is missing.", param=f"tools[{i}].name")
+        if bytes((tool.parameters or {}).get("type", b'"object"')) != b'"object"':
+            param = f"tools[{i}].parameters.type"
+            raise InvalidRequest(
+                f"`{param}` must be `object`: a function takes named parameters.", param=param
+            )
+    _check_schemas(raw, "tools")
+    return tools
 
 
 def with_parameters(tool: Any) -> Any:

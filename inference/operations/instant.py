@@ -48,7 +48,7 @@ class InstantOperation(Operation):
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:
         """As the operation says."""
-        return _Whole()
+        return Whole()
 
     @abstractmethod
     def plain_answer(self, fields: dict[str, Any], tokenizer: PlainTokenizer) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class InstantOperation(Operation):
         return PlainPrompt("", "")
 
 
-class _Whole(Framing):
+class Whole(Framing):
     """What the engine says, as it says it."""
 
     def opening(self) -> bytes:

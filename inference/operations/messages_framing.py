@@ -18,6 +18,7 @@ import msgspec
 
 from inference.errors import InferenceError
 from inference.link.wire import Usage
+from inference.operations.openai import counts_of
 from inference.operations.operation import Framing
 
 _json = msgspec.json.Encoder().encode
@@ -134,7 +135,7 @@ class MessagesFraming(Framing):
         if (text := message.get("content")) or not (content or calls):
             content.append(_START[TEXT] | {"text": text or ""})
         ended = self._ended(choice["finish_reason"], choice.get("stop_reason"), called=bool(calls))
-        usage = _usage(_counts(answer["usage"]))
+        usage = _usage(counts_of(answer["usage"]))
         return _json(self._message | ended | {"content": content + calls, "usage": usage})
 
     # --- events ----------------------------------------------------------------------------------
@@ -232,16 +233,6 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "server_tool_use": None,
         "service_tier": "standard",
     }
-
-
-def _counts(usage: dict[str, Any]) -> Usage:
-    """A chat's usage as an engine's."""
-    return Usage(
-        usage["prompt_tokens"],
-        usage["prompt_tokens_details"]["cached_tokens"],
-        usage["completion_tokens"],
-        usage["completion_tokens_details"]["reasoning_tokens"],
-    )
 
 
 def _called(call: dict[str, Any]) -> dict[str, Any]:

@@ -49,15 +49,12 @@ NULL = msgspec.Raw(b"null")
 """Of a field that is not there."""
 
 
-class Fields(msgspec.Struct):
+class Sampled(msgspec.Struct):
     """What the gateway reads of any generating request: what it needs, and what engines take too
     lightly or find out too late. A number is one, not a text such as "NaN"."""
 
     model: str
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
-    n: int | None = None
     service_tier: Literal["auto", "default", "flex", "priority", "scale", "fast"] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
@@ -67,7 +64,6 @@ class Fields(msgspec.Struct):
     min_tokens: int | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    response_format: msgspec.Raw = NULL
     seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -76,6 +72,15 @@ class Fields(msgspec.Struct):
     top_k: int | None = None
     top_p: float | None = None
     user: str | None = None
+
+
+class Fields(Sampled):
+    """And of one whose answer is choices."""
+
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    response_format: msgspec.Raw = NULL
 
 
 Read = TypeVar("Read", bound=Fields)
@@ -94,6 +99,7 @@ class OpenAIOperation(Operation, Generic[Read]):
     The dicts that describe a choice lack `index`, `logprobs` and `finish_reason`.
     """
 
+    in_batches = True
     whole_object: ClassVar[str]
     chunk_object: ClassVar[str]
     """The field `object` of an answer, and of a chunk."""
@@ -375,3 +381,13 @@ def usage_body(usage: Counts) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
+
+
+def counts_of(body: dict[str, Any]) -> Usage:
+    """The counts in such an object."""
+    return Usage(
+        body["prompt_tokens"],
+        body["prompt_tokens_details"]["cached_tokens"],
+        body["completion_tokens"],
+        body["completion_tokens_details"]["reasoning_tokens"],
+    )

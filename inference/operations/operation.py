@@ -78,6 +78,11 @@ class Framing(ABC):
     def ending(self, usage: Usage) -> bytes:
         """The usage, if it was asked for, and the end of the stream."""
 
+    def failed(self, error: InferenceError) -> bytes:
+        """What ends a stream that fails after it began, where that depends on what was written; if
+        empty, the operation's `errors` say it."""
+        return b""
+
     @abstractmethod
     def whole(
         self,
@@ -107,10 +112,15 @@ class Operation(ABC):
     ones, and so is every field by which a client could say who it is or where its cache lies. A
     list of what is allowed also holds for fields that vLLM has yet to invent."""
 
+    in_batches: ClassVar[bool] = False
+    """Whether a batch may have it: its answer can be one JSON object."""
     errors: ClassVar[ErrorShape] = OPENAI
     """How its errors look."""
     uses_adapter: ClassVar[bool] = True
     """Whether the weights of an adapter matter to it: if not, none is loaded for it."""
+    pools: ClassVar[bool] = False
+    """Whether its prompts are computed a few at a time, for nothing is generated from them: engines
+    hold no more of it than one step computes (`pooling`)."""
     max_numbers: ClassVar[int] = 0
     """How many numbers a body may hold in arrays, such as a prompt's tokens, beside
     `shape.MAX_VALUES` other values."""

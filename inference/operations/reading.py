@@ -53,6 +53,18 @@ def decode_part(decoder: msgspec.json.Decoder[Any], part: bytes | msgspec.Raw, a
         raise _invalid_field(str(error), at) from None
 
 
+def convert(value: Any, kind: Any, at: str) -> Any:
+    """As `decode_part`, of a part that is decoded already.
+
+    Raises:
+        InvalidRequest: it is not of this kind.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _invalid_field(str(error), at) from None
+
+
 def check_inner(text: str, shape: Shape, param: str) -> None:
     """See that a text within the body, which is JSON to whoever reads it, is bearable as such;
     `shape` counts it. Whether it is JSON at all is left to its reader.

@@ -7,8 +7,12 @@ from collections.abc import Iterable, Iterator
 from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
+from inference.operations.embeddings import EMBEDDINGS
+from inference.operations.instant import InstantOperation
 from inference.operations.messages import COUNT_TOKENS, MESSAGES
 from inference.operations.operation import Operation
+from inference.operations.responses import RESPONSES
+from inference.operations.scoring import RERANK, SCORE
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 
@@ -36,9 +40,34 @@ class Registry:
             raise InvalidRequest(f"The operation `{name}` is not supported by this engine.")
         return operation
 
+    def alike(self, name: str) -> frozenset[str]:
+        """Names of the operations that models do if they do this one: those that generate, or those
+        that pool. None where it takes a tokenizer alone, or is not known here."""
+        operation = self._by_name.get(name)
+        if operation is None or isinstance(operation, InstantOperation):
+            return frozenset()
+        return frozenset(
+            one.name
+            for one in self
+            if one.pools == operation.pools and not isinstance(one, InstantOperation)
+        )
+
     def at(self, path: str) -> Operation | None:
         """The operation that clients find there."""
         return self._by_path.get(path)
 
 
-OPERATIONS = Registry([CHAT, COMPLETION, MESSAGES, COUNT_TOKENS, TOKENIZE, DETOKENIZE])
+OPERATIONS = Registry(
+    [
+        CHAT,
+        COMPLETION,
+        RESPONSES,
+        MESSAGES,
+        EMBEDDINGS,
+        SCORE,
+        RERANK,
+        COUNT_TOKENS,
+        TOKENIZE,
+        DETOKENIZE,
+    ]
+)

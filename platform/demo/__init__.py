@@ -1,6 +1,6 @@
-"""The demo: a small base model and three tenants' adapters, shipped ready to serve.
+"""The demo: a small base model, three tenants' adapters and a model that embeds, ready to serve.
 
-Importing this costs nothing: PyTorch is only needed by `demo.train` and `.check`.
+Importing this costs nothing: PyTorch is only needed by `demo.train`, `.embed` and `.check`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from demo.voices import COURSES, TENANTS, Tenant
 __all__ = [
     "ADAPTERS",
     "BASE",
+    "EMBEDDING",
+    "EMBEDDING_NAME",
     "MODEL_NAME",
     "QUESTIONS",
     "SHIPPED",
@@ -24,6 +26,7 @@ __all__ = [
 ]
 
 MODEL_NAME = "lorikeet-demo"
+EMBEDDING_NAME = "lorikeet-embed"
 TOOL_PARSER = "hermes"
 """vLLM's parser of the tool calls that the chat template writes."""
 
@@ -39,13 +42,17 @@ class Artefacts:
         return self.root / "base"
 
     @property
+    def embedding(self) -> Path:
+        return self.root / "embedding"
+
+    @property
     def adapters(self) -> dict[str, Path]:
         """Each adapter's folder by its name."""
         return {tenant.adapter: self.root / "adapters" / tenant.adapter for tenant in TENANTS}
 
     def replace(self, older: Artefacts) -> None:
         """Move this demo to where an older one lies, whose models are deleted."""
-        for part in ("base", "adapters"):
+        for part in ("base", "adapters", "embedding"):
             shutil.rmtree(older.root / part, ignore_errors=True)
             older.root.mkdir(parents=True, exist_ok=True)
             (self.root / part).rename(older.root / part)
@@ -53,6 +60,7 @@ class Artefacts:
 
 SHIPPED = Artefacts(Path(__file__).parent / "artefacts")
 BASE = SHIPPED.base
+EMBEDDING = SHIPPED.embedding
 ADAPTERS = SHIPPED.adapters
 
 

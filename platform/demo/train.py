@@ -115,7 +115,7 @@ def make_base(
     model.generation_config = generation_config(tokenizer)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    _declare_float32(folder / "config.json")
+    declare_float32(folder / "config.json")
 
 
 def make_adapter(
@@ -263,7 +263,7 @@ def _stage(report: Report, name: str) -> Callable[[int, float], None]:
     return lambda done, loss: report(name, done, loss)
 
 
-def _declare_float32(config: Path) -> None:
+def declare_float32(config: Path) -> None:
     """The file's float16 is for storage only: whoever loads it shall compute in float32."""
     settings = json.loads(config.read_text())
     settings["dtype"] = "float32"

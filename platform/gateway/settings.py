@@ -81,6 +81,9 @@ quarter of that at most."""
 MOVABLE_BYTES = environ.size("MOVABLE_BYTES", 256 << 20)
 """Of the bodies of running requests, what each gateway process keeps, so that they can go on on
 another engine, of each tenant a quarter of it. A request that does not fit ends with its engine."""
+CONVERSATION_BYTES = environ.size("CONVERSATION_BYTES", 64 << 20)
+"""Of what was said on open sockets of `/v1/responses`, what each gateway process keeps between two
+turns, of each tenant a quarter of it."""
 WITHOUT_GATEWAY_S = environ.integer("WITHOUT_GATEWAY_S", 30, high=600)
 """When a gateway is lost, so long its engines go on with its requests that have an idempotency key,
 and with the playground's, for another gateway to be asked for them; 0: they end with it."""
@@ -120,6 +123,8 @@ REDIS_URL = environ.text("REDIS_URL", "")
 LIMITS_WITHOUT_REDIS = environ.choice("LIMITS_WITHOUT_REDIS", ["local", "refuse"], "local")
 """While Redis is away: each gateway process counts for itself, or requests are refused."""
 CURRENCY = environ.text("CURRENCY", "usd")
+ENGINE_HOUR_PRICE = environ.amount("ENGINE_HOUR_PRICE")
+"""What an engine costs in an hour, in micro-units of the currency; 0: nobody said."""
 
 # --- Adapters ------------------------------------------------------------------------------------
 MAX_ADAPTER_BYTES = environ.size("MAX_ADAPTER_BYTES", 2 << 30)
@@ -145,6 +150,18 @@ os.makedirs(FILE_UPLOAD_TEMP_DIR, mode=0o700, exist_ok=True)
 FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 FILE_UPLOAD_HANDLERS = ["tenants.adapters.uploads.receiving.BoundedUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
+
+# --- Files and batches ---------------------------------------------------------------------------
+FILES_DIR = environ.text("FILES_DIR", os.path.join(FILE_UPLOAD_TEMP_DIR, "files"))
+"""Where consoles and workers keep tenants' files; on one file system with UPLOAD_DIR."""
+os.makedirs(FILES_DIR, mode=0o700, exist_ok=True)
+MAX_FILE_BYTES = environ.size("MAX_FILE_BYTES", 512 << 20)
+TENANT_FILES = environ.integer("TENANT_FILES", 1000, low=1)
+"""Their bytes count with those of adapters in TENANT_STORED_BYTES."""
+TENANT_BATCHES = environ.integer("TENANT_BATCHES", 50, low=1)
+"""Of one tenant that have not ended."""
+FORWARDED_BYTES_PER_S = environ.size("FORWARDED_BYTES_PER_S", 32 << 20)
+"""What each gateway process passes on to a console of files, all together."""
 _S3_BUCKET = environ.text("ADAPTER_S3_BUCKET", "")
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
@@ -356,7 +373,11 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "COMPONENT_SPLIT_REQUEST": True,
-    "ENUM_NAME_OVERRIDES": {"TenantStatusEnum": "tenants.models.accounts.Tenant.Status"},
+    "ENUM_NAME_OVERRIDES": {
+        "TenantStatusEnum": "tenants.models.accounts.Tenant.Status",
+        "TenantEventEnum": "tenants.api.webhook_serializers.TENANT_EVENTS",
+        "InstallationEventEnum": "tenants.api.webhook_serializers.INSTALLATION_EVENTS",
+    },
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
         "tenants.api.schema.complete",

@@ -18,7 +18,8 @@ MIN_LOGPROB_DELTA = 1e-3
 """The smallest change of a log-probability that counts as an effect, in nats.
 
 An adapter with lora_B = 0 changes nothing but rounding: about 1e-6 in float32 on the same prompt. A
-trained one moves some log-probability by more than 0.1.
+trained one moves some log-probability by more than 0.1. It serves for the numbers of a vector of
+length 1 as well, of which one that is trained moves some by more than 0.01.
 """
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 300.0
@@ -28,7 +29,8 @@ ANSWER_TIMEOUT_S = 300.0
 class ProbeReport(msgspec.Struct):
     """What the engine found (`inference.agent.engines.engine.ProbeReport`).
 
-    `max_logprob_delta` is None where it is not finite: JSON has no such number.
+    `max_logprob_delta` is None where it is not finite: JSON has no such number. With `of_vector` it
+    is of the numbers of a vector.
     """
 
     load_s: float
@@ -37,6 +39,7 @@ class ProbeReport(msgspec.Struct):
     finite: bool
     base_text: str
     adapter_text: str
+    of_vector: bool = False
 
     def verdict(self) -> Finding | None:
         """Why the adapter is rejected; None if it passed."""
@@ -46,9 +49,10 @@ class ProbeReport(msgspec.Struct):
                 Code.NOT_FINITE_OUTPUT, "With this adapter the engine's output is not finite."
             )
         if delta <= MIN_LOGPROB_DELTA:
+            what = "number of a vector" if self.of_vector else "log-probability"
             return Finding(
                 Code.NO_EFFECT,
-                f"The adapter changes no log-probability by more than {MIN_LOGPROB_DELTA} "
+                f"The adapter changes no {what} by more than {MIN_LOGPROB_DELTA} "
                 f"(the largest change is {delta:.2g}): it would answer as the base model does.",
             )
         return None

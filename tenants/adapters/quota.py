@@ -1,4 +1,4 @@
-"""How much a tenant may keep: bytes of adapter files, and versions.
+"""How much a tenant may keep: bytes of adapters and of other files, and versions.
 
 Storage is not a rate: it isn't freed by time, and engines don't count it. So these are not kinds of
 limits (`tenants.limits.kinds`) but two columns of the tenant, set by operators, with the settings
@@ -12,9 +12,10 @@ its files once they are unpacked.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Q, Sum
+from django.db.models import Aggregate, Count, QuerySet, Subquery, Sum
 
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.models import AdapterVersion, Tenant, UploadSession
@@ -36,12 +37,18 @@ class Storage:
         versions = AdapterVersion.objects.filter(adapter__tenant=tenant)
         if but is not None:
             versions = versions.exclude(pk=but.pk)
-        kept = versions.aggregate(n=Count("pk"), bytes=Sum("size_bytes", filter=~Q(folder="")))
+        found = Tenant.objects.filter(pk=tenant.pk).values_list(
+            _of(versions, Count("pk"), by="adapter__tenant"),
+            _of(versions.exclude(folder=""), Sum("size_bytes"), by="adapter__tenant"),
+            _of(tenant.files.all(), Sum("size_bytes")),
+            _of(tenant.file_uploads.pending(), Sum("size_bytes")),
+        )
+        number, *sizes = (one or 0 for one in found.get())
         most_bytes, most = tenant.max_stored_bytes, tenant.max_versions
         return cls(
-            stored_bytes=kept["bytes"] or 0,
+            stored_bytes=sum(sizes),
             max_stored_bytes=settings.TENANT_STORED_BYTES if most_bytes is None else most_bytes,
-            versions=kept["n"],
+            versions=number,
             max_versions=settings.TENANT_VERSIONS if most is None else most,
         )
 
@@ -49,8 +56,8 @@ class Storage:
         """Raises UploadRefused if this much more would exceed a maximum."""
         if self.stored_bytes + more_bytes > self.max_stored_bytes:
             told = (
-                f"{self.stored_bytes} bytes of adapters are kept, and with {more_bytes} more they "
-                f"are above the {self.max_stored_bytes} allowed"
+                f"{self.stored_bytes} bytes of adapters and files are kept, and with {more_bytes} "
+                f"more they are above the {self.max_stored_bytes} allowed"
             )
         elif self.versions + more_versions > self.max_versions:
             told = f"{self.versions} versions are kept, and {self.max_versions} are allowed"
@@ -58,6 +65,11 @@ class Storage:
             return
         message = f"The tenant's storage is full: {told}. Delete versions, or ask the operator."
         raise UploadRefused(Refusal.QUOTA_EXCEEDED, message)
+
+
+def _of(rows: QuerySet[Any], figure: Aggregate, *, by: str = "tenant") -> Subquery:
+    """The figure of these rows, which are one tenant's."""
+    return Subquery(rows.order_by().values(by).annotate(figure=figure).values("figure"))
 
 
 def locked(tenant_id: int) -> Tenant:

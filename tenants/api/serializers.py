@@ -540,8 +540,8 @@ class PriceSerializer(StrictMixin, serializers.ModelSerializer[Price]):
     class Meta:
         model = Price
         fields = [
-            "id", "tenant", "base_model", "adapter", "starts_at", "prompt", "cached_prompt",
-            "output", "currency", "created_at",
+            "id", "tenant", "base_model", "adapter", "tier", "starts_at", "prompt",
+            "cached_prompt", "output", "currency", "created_at",
         ]  # fmt: skip
         validators: list[Any] = []  # the database's word counts
 

@@ -17,6 +17,9 @@ from tenants.models.notifications import (
 )
 from tenants.notifications.addresses import MAX_URL, Forbidden, check_form
 
+TENANT_EVENTS = [(kind.value, kind.label) for kind in OF_TENANTS]
+INSTALLATION_EVENTS = [(kind.value, kind.label) for kind in OF_INSTALLATION]
+
 
 class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
     """A tenant's webhook without its secret, which nobody can find out later."""
@@ -25,7 +28,7 @@ class WebhookSerializer(StrictMixin, serializers.ModelSerializer[Target]):
         max_length=MAX_URL, help_text="It begins with `https://`, and is reached over the Internet."
     )
     events = serializers.ListField(
-        child=serializers.ChoiceField(choices=[(kind.value, kind.label) for kind in OF_TENANTS]),
+        child=serializers.ChoiceField(choices=TENANT_EVENTS),
         source="kinds",
         allow_empty=False,
         min_length=1,
@@ -58,9 +61,7 @@ class InstallationWebhookSerializer(WebhookSerializer):
     """A webhook of the whole installation."""
 
     events = serializers.ListField(
-        child=serializers.ChoiceField(
-            choices=[(kind.value, kind.label) for kind in OF_INSTALLATION]
-        ),
+        child=serializers.ChoiceField(choices=INSTALLATION_EVENTS),
         source="kinds",
         allow_empty=False,
         min_length=1,

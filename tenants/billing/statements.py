@@ -85,13 +85,13 @@ _LOOKED_UP = """, priced AS (
     FROM sent LEFT JOIN LATERAL (
         (SELECT 1 AS rank, prompt, cached_prompt, output
          FROM tenants_price
-         WHERE sent.price = 'null' AND adapter_id = sent.adapter_id
+         WHERE sent.price = 'null' AND tier = 'standard' AND adapter_id = sent.adapter_id
            AND starts_at <= sent.started_at
          ORDER BY starts_at DESC LIMIT 1)
         UNION ALL
         (SELECT 2, prompt, cached_prompt, output
          FROM tenants_price
-         WHERE sent.price = 'null' AND starts_at <= sent.started_at
+         WHERE sent.price = 'null' AND tier = 'standard' AND starts_at <= sent.started_at
            AND base_model_id = (SELECT id FROM tenants_basemodel WHERE name = sent.base_model)
          ORDER BY starts_at DESC LIMIT 1)
         ORDER BY rank LIMIT 1

@@ -212,6 +212,24 @@ class CachedDirectory:
         self._note_use(known, grant)
         return grant
 
+    async def grant_of(self, key_id: int) -> Grant:
+        """The grant of the key with this id, whose holder asked for what is done now, or of the
+        latest one that it was rotated into.
+
+        Raises:
+            InvalidApiKey: that was revoked or deleted, or the tenant is suspended.
+            Unavailable: as `authenticate`.
+        """
+        known = await self._get(
+            self._keys,
+            f"id {key_id}".encode(),
+            load=lambda: self._find_successor(key_id),
+            tags=KnownKey.tags,
+        )
+        grant = admit(known.verdict, time.time())
+        self._note_use(known, grant)
+        return grant
+
     async def resolve(self, grant: Grant, name: str) -> Target:
         """Resolve a model name; see `inference.grants.Directory`.
 
@@ -289,6 +307,12 @@ class CachedDirectory:
         if row is None:
             raise InvalidApiKey("You have not opened the playground of this tenant yet.")
         return KnownKey(row.id, row.tenant_id, row.verdict(), limited_by=row.origin_id)
+
+    async def _find_successor(self, key_id: int) -> KnownKey:
+        row = await self._reader.successor(key_id)
+        if row is None:
+            raise InvalidApiKey("This API key was deleted.")
+        return KnownKey(row.id, row.tenant_id, row.verdict())
 
     async def _require_current(self, grant: Grant) -> None:
         require_inference(grant)

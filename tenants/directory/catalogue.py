@@ -40,6 +40,7 @@ class BaseRow:
     prices: Prices = ()
     defaults: bytes = b""
     """As `Target.defaults`."""
+    batch_prices: Prices = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class PoolRow:
 class VersionRow:
     """A ready version, and the aliases that point at it.
 
-    `prices` and `limits` are its adapter's; `rank` and `modules` those of its configuration;
+    Its prices and `limits` are its adapter's; `rank` and `modules` those of its configuration;
     `tried` has the digests of the revisions on which it passed, None where nobody says.
     """
 
@@ -78,6 +79,7 @@ class VersionRow:
     rank: int | None = None
     modules: list[str] | None = None
     tried: list[str] | None = None
+    batch_prices: Prices = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,14 @@ def price_at(now: float, *lists: Prices) -> Price:
     return Price()
 
 
+def batch_price_at(now: float, *rows: BaseRow | VersionRow) -> Price | None:
+    """The price of lines of batches at this unix time; None where the standard one holds. What one
+    row says of either goes before all that the next one says."""
+    if not any(row.batch_prices for row in rows):
+        return None
+    return price_at(now, *(prices for row in rows for prices in (row.batch_prices, row.prices)))
+
+
 def resolve(
     grant: Grant, name: str, bases: Mapping[str, BaseRow], own: Catalogue, *, now: float
 ) -> Target:
@@ -201,6 +211,7 @@ def resolve(
             name,
             name,
             price=price,
+            batch_price=batch_price_at(now, base),
             max_model_len=base.max_model_len,
             created=base.created,
             ready=own.ready(name),
@@ -217,6 +228,7 @@ def resolve(
         adapter_id=row.adapter_id,
         limits=own.limits(row),
         price=price_at(now, row.prices, base.prices),
+        batch_price=batch_price_at(now, row, base),
         max_model_len=base.max_model_len,
         created=row.created,
         tried=None if row.tried is None else frozenset(row.tried),

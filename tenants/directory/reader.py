@@ -37,6 +37,16 @@ LIMITS = """,
 """
 OF_TENANTS = "FROM tenants_apikey k JOIN tenants_tenant t ON t.id = k.tenant_id\n"
 KEY_BY_PREFIX = KEY + LIMITS.format(limited="k.id") + OF_TENANTS + "WHERE k.prefix = %s"
+# The latest of those that it was rotated into, itself if it was not.
+SUCCESSOR = (
+    KEY
+    + LIMITS.format(limited="k.id")
+    + OF_TENANTS
+    + """WHERE k.id = (
+    SELECT max(later.id) FROM tenants_apikey later, tenants_apikey this WHERE this.id = %s
+    AND later.tenant_id = this.tenant_id AND later.id >= this.id
+    AND coalesce(later.origin_id, later.id) = coalesce(this.origin_id, this.id))"""
+)
 # Members' keys for the playground have the limits of the tenant's one, all together.
 PLAYGROUND_KEY = (
     KEY
@@ -46,11 +56,16 @@ PLAYGROUND_KEY = (
 )
 # Without limits, as a tenant may have thousands of keys; they do not affect validity.
 KEYS_BY_ID = KEY + OF_TENANTS + "WHERE k.id = ANY(%s) OR k.tenant_id = ANY(%s)"
-PRICES = """
+_PRICES = """
        (SELECT coalesce(jsonb_agg(jsonb_build_array(
                    extract(epoch FROM starts_at), prompt, cached_prompt, output)
-               ORDER BY starts_at), '[]') FROM tenants_price WHERE {owner}) AS prices
+               ORDER BY starts_at), '[]') FROM tenants_price
+        WHERE tier = '{tier}' AND {{owner}}) AS {name}
 """
+PRICES = ",".join(
+    _PRICES.format(tier=tier, name=name)
+    for tier, name in (("standard", "prices"), ("batch", "batch_prices"))
+)
 TRIED = """
        ARRAY(SELECT r.digest FROM tenants_trial t
              JOIN tenants_poolrevision r ON r.id = t.revision_id
@@ -179,6 +194,7 @@ class _Base:
     max_model_len: int
     defaults: dict[str, object]
     prices: Prices
+    batch_prices: Prices
 
 
 class Reader(Database):
@@ -190,6 +206,11 @@ class Reader(Database):
     async def key(self, prefix: str) -> KeyRow | None:
         """The key with this lookup prefix."""
         rows = await self.rows(KeyRow, KEY_BY_PREFIX, [prefix])
+        return rows[0] if rows else None
+
+    async def successor(self, id: int) -> KeyRow | None:
+        """The key with this id, or the latest one that it was rotated into."""
+        rows = await self.rows(KeyRow, SUCCESSOR, [id])
         return rows[0] if rows else None
 
     async def playground_key(self, tenant_id: int, user_id: int) -> KeyRow | None:
@@ -204,7 +225,14 @@ class Reader(Database):
     async def base_models(self) -> list[BaseRow]:
         rows = await self.rows(_Base, BASE_MODELS)
         return [
-            BaseRow(row.name, row.created, row.max_model_len, row.prices, defaults_of(row.defaults))
+            BaseRow(
+                row.name,
+                row.created,
+                row.max_model_len,
+                row.prices,
+                defaults_of(row.defaults),
+                row.batch_prices,
+            )
             for row in rows
         ]
 

@@ -55,6 +55,15 @@ ON CONFLICT (revision_id, minute) DO UPDATE SET
         FROM unnest(known.first_tokens, excluded.first_tokens) WITH ORDINALITY AS u(one, more, at))
 """
 
+NOTE_ENGINES = """
+INSERT INTO tenants_enginehour AS known (hour, engine_id, base_model, slots)
+SELECT date_trunc('hour', now(), 'UTC'), e.key, e.value,
+       1 << (extract(minute FROM now() AT TIME ZONE 'UTC')::integer / 5)
+FROM jsonb_each_text(%s) AS e
+ORDER BY e.key
+ON CONFLICT (hour, engine_id, base_model) DO UPDATE SET slots = known.slots | excluded.slots
+WHERE known.slots | excluded.slots <> known.slots
+"""
 SAW_ENGINES = """
 UPDATE tenants_enginecredential SET last_seen_at = now(), stopped_at = NULL
 WHERE id = ANY(%s)
@@ -119,6 +128,11 @@ class Registry(Database):
         """Engines with these credentials are connected; noted at most once a minute."""
         if credentials:
             await self.execute(SAW_ENGINES, [list(credentials), TOUCH_INTERVAL])
+
+    async def note_engines(self, base_models: Mapping[str, str]) -> None:
+        """These engines, with their base models, are connected in these five minutes."""
+        if base_models:
+            await self.execute(NOTE_ENGINES, [Jsonb(dict(base_models))])
 
     async def engines_stopped(self, credentials: Collection[int]) -> None:
         """Engines with these credentials have ended on purpose."""

@@ -4,8 +4,11 @@ from tenants.models.accounts import Membership, Role, Tenant, User
 from tenants.models.adapters import Adapter, AdapterVersion, Alias, BaseModel, State
 from tenants.models.answers import IdempotentAnswer
 from tenants.models.audit import AuditActor, AuditEntry
+from tenants.models.batches import Batch, BatchLine
 from tenants.models.content import ContentKey, StoredContent
 from tenants.models.conversations import Conversation
+from tenants.models.files import Purpose, StoredFile, Upload, UploadPart
+from tenants.models.fleet.engine_hours import EngineHour
 from tenants.models.fleet.engines import EngineCredential
 from tenants.models.fleet.isolation import IsolationCheck
 from tenants.models.fleet.pools import PoolRevision, RevisionMinute, Standing, Trial
@@ -23,11 +26,14 @@ from tenants.models.outcomes import (
     TotalHour,
     TotalMinute,
 )
+from tenants.models.saved_prompts import SavedPrompt
+from tenants.models.saved_views import SavedView
 from tenants.models.uploads import UploadSession
 from tenants.models.usage import (
     EngineJournal,
     Price,
     SupersededAttempt,
+    Tier,
     UsageEvent,
     UsageMonth,
     UsageRollup,
@@ -44,10 +50,13 @@ __all__ = [
     "AuditActor",
     "AuditEntry",
     "BaseModel",
+    "Batch",
+    "BatchLine",
     "ContentKey",
     "Conversation",
     "Delivery",
     "EngineCredential",
+    "EngineHour",
     "EngineJournal",
     "GatewayProcess",
     "IdempotentAnswer",
@@ -61,6 +70,7 @@ __all__ = [
     "Notification",
     "PoolRevision",
     "Price",
+    "Purpose",
     "QuarantinedEntry",
     "RefusedRequest",
     "RequestHour",
@@ -70,17 +80,23 @@ __all__ = [
     "Rollout",
     "RolloutState",
     "RolloutTenant",
+    "SavedPrompt",
+    "SavedView",
     "Scope",
     "Standing",
     "State",
     "StoredContent",
+    "StoredFile",
     "SupersededAttempt",
     "Target",
     "Tenant",
+    "Tier",
     "TotalHour",
     "TotalMinute",
     "Trial",
     "Turn",
+    "Upload",
+    "UploadPart",
     "UploadSession",
     "UsageEvent",
     "UsageMonth",

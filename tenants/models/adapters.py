@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
@@ -57,6 +57,14 @@ def check_defaults(fields: Any) -> None:
             raise ValidationError(f"`{name}` is a {number_kind} from {least:g} to {most:g}.")
 
 
+class BaseModelQuerySet(models.QuerySet["BaseModel"]):
+    def that_chat(self) -> Self:
+        """Those of which an engine was seen that chats, or that did not say what it does."""
+        says = Q(revisions__operations__contains=["chat"])
+        silent = Q(revisions__isnull=True) | Q(revisions__operations=[])
+        return self.filter(says | silent).distinct()
+
+
 class BaseModel(models.Model):
     """A pool: a model that engines serve. What it says of them is what the best of them can do
     (`PoolRevision`).
@@ -85,6 +93,8 @@ class BaseModel(models.Model):
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)
+
+    objects = BaseModelQuerySet.as_manager()
 
     class Meta:
         ordering = ["name"]

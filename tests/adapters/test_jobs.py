@@ -87,6 +87,7 @@ def test_ready(version: AdapterVersion, gateway: FakeGateway, settings: Settings
             "finite": True,
             "base_text": "hello",
             "adapter_text": "ahoy\N{REPLACEMENT CHARACTER}",
+            "of_vector": False,
         },
     }
     path, token, asked = gateway.asked[0]

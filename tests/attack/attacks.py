@@ -150,7 +150,7 @@ async def sockets_without_a_ticket(target: Target) -> None:
         await send(target, target.gateway, _handshake(path) + frame * 4)
 
     async with asyncio.TaskGroup() as tasks:
-        for path in ("/ws/playground", "/ws/live", "/ws/engine"):
+        for path in ("/ws/playground", "/ws/live", "/ws/engine", "/v1/responses"):
             tasks.create_task(at_once(3, partial(shout, path)))
 
 

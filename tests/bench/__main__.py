@@ -18,6 +18,7 @@ from tests import environment
 
 django.setup()
 from tests.bench import (  # noqa: E402
+    batches,
     deciding,
     fairness,
     latency,
@@ -46,6 +47,7 @@ BENCHMARKS = {
     "measuring": measuring.run,
     "streams": streams.run,
     "fairness": fairness.run,
+    "batches": batches.run,
     "thrash": thrash.run,
     "ledger": ledger.run,
     "pages": pages.run,

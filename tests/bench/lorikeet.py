@@ -161,14 +161,15 @@ async def until_billed(key: str, requests: int) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for _ in range(200):
-        found = await sync_to_async(_billed)(key)
+        found = await sync_to_async(billed)(key)
         if found["requests"] == requests:
             return found
         await asyncio.sleep(0.05)
     raise Failed(f"{requests} requests were answered, but billed: {found}")
 
 
-def _billed(key: str) -> dict[str, int]:
+def billed(key: str) -> dict[str, int]:
+    """The sums of all that the ledger has of the key."""
     rollups = UsageRollup.objects.filter(key=ApiKey.objects.find(key))
     return rollups.aggregate(**{name: Sum(name, default=0) for name in FIGURES})
 

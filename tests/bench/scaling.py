@@ -1,8 +1,8 @@
 """The whole fleet in simulation: ten thousand tenants, a hundred thousand adapters.
 
-One after another: clients that are there before the engines; ordinary traffic; a few tenants that
-send far more than everybody else, who have a limit; the same without one; and 5 % of the engines
-die at once.
+One after another: clients that are there before the engines; ordinary traffic; 5 % of the engines
+die at once; a few tenants send far more than everybody else, who have a limit; the same without
+one. Floods come last: conversations whose blocks they pushed out are computed anew for a minute.
 """
 
 from __future__ import annotations
@@ -46,20 +46,19 @@ async def run(scale: Scale) -> Report:
     _run(fleet, WARM_S, "warming")
     ordinary = _phase(fleet, PHASE_S, "ordinary")
     ordinary_rows = _ordinary_rows(ordinary, fleet)
-    limited = _flooded(fleet, engines, TOKENS_PER_MINUTE * engines)
-    unlimited = _flooded(fleet, engines, None)
-    _run(fleet, PHASE_S, "calming down")
     dying = list(fleet.engines)[: max(1, int(DEAD * engines))]
     fleet.kill(dying)
     deaths = _phase(fleet, PHASE_S, "deaths")
+    limited = _flooded(fleet, engines, TOKENS_PER_MINUTE * engines)
+    unlimited = _flooded(fleet, engines, None)
     return Report(
         f"The whole fleet, simulated: {engines} engines, {GATEWAYS} gateways, {tenants:,} tenants, "
         f"{adapters:,} adapters",
         [
             *ordinary_rows,
+            *_death_rows(deaths, ordinary, len(dying)),
             *_flood_rows(limited, unlimited, ordinary),
             *_limit_rows(limited, TOKENS_PER_MINUTE * engines),
-            *_death_rows(deaths, ordinary, len(dying)),
             *_waited_rows(waited),
         ],
     )

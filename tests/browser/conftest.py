@@ -52,7 +52,7 @@ def stack(
     chromium: Browser, provider: IdentityProvider, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Stack]:
     """After Chromium, so that nothing starts where the tests are skipped."""
-    settings = SETTINGS | {"ENGINE_OPTIONS": ENGINE}
+    settings = SETTINGS | {"ENGINE_OPTIONS": ENGINE, "WEBHOOKS_PRIVATE": "1"}
     settings |= {"OIDC_ISSUER": provider.issuer, "OIDC_NAME": "Parrot ID"}
     settings |= dict(zip(("OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET"), CLIENT, strict=True))
     with up(furnished(tmp_path_factory.mktemp("browser") / "var"), **settings) as running:

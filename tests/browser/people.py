@@ -176,8 +176,8 @@ def copied(page: Page, panel: Locator, press: Callable[[Locator], None] = Locato
 
 def invite(page: Page, role: str, note: str = "") -> str:
     """On the page of members: the link for somebody new."""
-    page.get_by_role("button", name="Invite somebody").first.click()
-    dialog = page.get_by_role("dialog", name="Invite somebody")
+    page.get_by_role("button", name="Invite member").first.click()
+    dialog = page.get_by_role("dialog", name="Invite member")
     dialog.get_by_label("Role").select_option(role)
     dialog.get_by_label("For").fill(note)
     follow(page, dialog.get_by_role("button", name="Create a link"))
@@ -191,8 +191,8 @@ def upload(page: Page, name: str, folder: Path) -> None:
 
 def chosen(page: Page, name: str, folder: Path) -> Locator:
     """The upload dialog with the folder's files, of which none is sent yet."""
-    page.get_by_role("button", name="Upload an adapter").first.click()
-    dialog = page.get_by_role("dialog", name="Upload an adapter")
+    page.get_by_role("button", name="Upload adapter").first.click()
+    dialog = page.get_by_role("dialog", name="Upload adapter")
     dialog.get_by_label("Name", exact=True).fill(name)
     dialog.get_by_label("Files", exact=True).set_input_files(files(folder))
     return dialog
@@ -205,8 +205,8 @@ def await_ready(page: Page) -> None:
 
 def create_key(page: Page, name: str) -> str:
     """On the page of API keys: make one that calls models; returns its text, shown this once."""
-    page.get_by_role("button", name="Create a key").first.click()
-    dialog = page.get_by_role("dialog", name="Create a key")
+    page.get_by_role("button", name="Create key").first.click()
+    dialog = page.get_by_role("dialog", name="Create key")
     dialog.get_by_label("Name").fill(name)
     follow(page, dialog.get_by_role("button", name="Create"))
     return copied(page, page.get_by_role("region", name="Your new key"))

@@ -35,7 +35,7 @@ def said(pane: Locator) -> Locator:
 
 def feet(pane: Locator) -> Locator:
     """What each of its answers took and cost; there once one has ended."""
-    return pane.get_by_role("log").get_by_text("req_")
+    return pane.get_by_role("log").locator(".foot")
 
 
 def foot(pane: Locator) -> Locator:

@@ -45,6 +45,7 @@ from tenants.models import (
 from tenants.models.audit import Actor, acting
 from tenants.models.usage import FIGURES
 from tests.frontend.addresses import Subject
+from tests.tenants.making import make_batch
 
 COMPANY = "Harbour Outfitters"
 LONG_NAME = "The International Society for Perfectly Ordinary Widgets Ltd"
@@ -153,6 +154,7 @@ def _furnish(tenant: Tenant, people: dict[str, User]) -> tuple[str, str]:
     )
     _use(tenant, keys)
     _limit(tenant, keys)
+    _batch(keys[-1])
     invite, by = Invitation.objects.invite, people["owner"]
     invite(tenant, role=Role.DEVELOPER, note="Bo from the data team", by=by)
     return key, invite(tenant, role=Role.VIEWER, note="The auditors", by=by)[1]
@@ -176,6 +178,28 @@ def _keys(tenant: Tenant, people: dict[str, User]) -> list[ApiKey]:
         issue("Help dispatcher", "developer", allowed_models=["support", "returns-dispatcher"]),
         issue("Nightly evaluation", "developer", lane=Lane.BATCH, expires_at=soon),
     ]
+
+
+def _batch(key: ApiKey) -> None:
+    """One that was wrong, one that is done, and one that a worker seems to have."""
+    now = timezone.now()
+    wrong = {"code": "duplicate_custom_id", "param": "custom_id", "line": 4711}
+    wrong["message"] = "Line 12 has this `custom_id` as well."
+    common = {
+        "completed": 20_412,
+        "prompt_tokens": 4_128_300,
+        "completion_tokens": 903_120,
+        "in_progress_at": now - timedelta(minutes=40),
+    }
+    for hours, fields in (
+        (30, {"status": "failed", "ended_at": now - timedelta(hours=30), "errors": [wrong]}),
+        (9, {"status": "completed", "total": 20_430, "failed": 18, **common,
+             "finalizing_at": now - timedelta(hours=8), "ended_at": now - timedelta(hours=8)}),
+        (1, {"status": "in_progress", "total": 50_000, "failed": 3, **common,
+             "leased_until": now + timedelta(days=30)}),
+    ):  # fmt: skip
+        made = now - timedelta(hours=hours)
+        make_batch(key, created_at=made, expires_at=made + timedelta(days=1), **fields)
 
 
 def _limit(tenant: Tenant, keys: Sequence[ApiKey]) -> None:

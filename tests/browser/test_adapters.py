@@ -50,8 +50,8 @@ def test_files_that_are_no_adapter_are_not_even_sent(owner: Page, tmp_path: Path
     go(owner, "Adapters")
     (tmp_path / "adapter_config.json").write_text("{}")
     (tmp_path / "adapter_model.bin").write_bytes(b"pickle")
-    owner.get_by_role("button", name="Upload an adapter").first.click()
-    dialog = owner.get_by_role("dialog", name="Upload an adapter")
+    owner.get_by_role("button", name="Upload adapter").first.click()
+    dialog = owner.get_by_role("dialog", name="Upload adapter")
     dialog.get_by_label("Files", exact=True).set_input_files(sorted(tmp_path.iterdir()))
     expect(dialog.get_by_role("alert")).to_have_text("adapter_model.safetensors is missing.")
 

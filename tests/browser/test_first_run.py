@@ -70,8 +70,8 @@ def tenant_with_invitation(operator: Page, name: str) -> str:
     """What an operator does for a new customer; the address of its first invitation."""
     slug = name.lower().replace(" ", "-")
     go(operator, "Tenants")
-    operator.get_by_role("button", name="Create a tenant").first.click()
-    dialog = operator.get_by_role("dialog", name="Create a tenant")
+    operator.get_by_role("button", name="Create tenant").first.click()
+    dialog = operator.get_by_role("dialog", name="Create tenant")
     dialog.get_by_label("Name").fill(name)
     dialog.get_by_label("Slug").fill(slug)
     follow(operator, dialog.get_by_role("button", name="Create"))

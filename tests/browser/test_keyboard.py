@@ -66,9 +66,9 @@ def test_from_signing_in_to_a_key(page: Page, customer: Customer) -> None:
     expect(page.get_by_role("main")).to_be_focused()
 
     lead(page, page.get_by_role("complementary").get_by_role("link", name="API keys"))
-    opener = page.get_by_role("button", name="Create a key").first
+    opener = page.get_by_role("button", name="Create key").first
     press(page, opener)
-    dialog = page.get_by_role("dialog", name="Create a key")
+    dialog = page.get_by_role("dialog", name="Create key")
     expect(dialog).to_be_visible()
     page.keyboard.press("Escape")
     expect(dialog).not_to_be_visible()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from openai import APIError, AuthenticationError
+from openai import APIError, AuthenticationError, OpenAI, RateLimitError
 from playwright.sync_api import Page, expect
 
 from demo import MODEL_NAME
-from tests.browser.people import Customer, create_key, follow, go, long_stream
+from tests.browser.people import Customer, completion, create_key, follow, go, long_stream
+from tests.stack.asking import until
 
 pytestmark = pytest.mark.stack
 
@@ -53,3 +54,34 @@ def test_a_rotated_key_hands_over_to_a_new_one(owner: Page, customer: Customer) 
     for secret in (old, new):
         with customer.program(secret) as program:
             assert MODEL_NAME in {model.id for model in program.models.list()}
+
+
+def test_limits_of_a_key_are_set_in_its_row_and_lead_to_what_they_refused(
+    owner: Page, customer: Customer
+) -> None:
+    go(owner, "API keys")
+    secret = create_key(owner, "mobile app")
+    row = owner.get_by_role("row", name="mobile app")
+    row.get_by_role("link", name="No limit").click()
+    dialog = owner.get_by_role("dialog", name="Limits of “mobile app”")
+    dialog.get_by_label("Requests per minute").fill("1")
+    follow(owner, dialog.get_by_role("button", name="Save"))
+    expect(row).to_contain_text("1 requests per minute")
+    with customer.program(secret) as program:
+        until(lambda: is_limited(program))
+    until(lambda: owner.reload() and row.get_by_text("refused in 24 hours").is_visible())
+    follow(owner, row.get_by_role("link", name="refused in 24 hours"))
+    refused = owner.get_by_role("row").filter(has_text="rate_limit_exceeded").first
+    refused.get_by_role("link").first.click()
+    drawer = owner.get_by_role("dialog", name="Request")
+    expect(drawer.get_by_text("Requests per minute of the key")).to_be_visible()
+    follow(owner, drawer.get_by_role("link", name="See this limit"))
+    expect(owner.get_by_role("heading", name="Limits of the key “mobile app”")).to_be_visible()
+
+
+def is_limited(program: OpenAI) -> bool:
+    try:
+        completion(program, MODEL_NAME, 2)
+    except RateLimitError:
+        return True
+    return False

@@ -88,7 +88,7 @@ def test_hostile_text_is_text(page: Page) -> None:
     expect(foot(pane(page))).to_be_visible()
     log = pane(page).get_by_role("log")
     expect(log).to_contain_text("<script>alert(1)</script>")
-    links = log.get_by_role("link").evaluate_all("all => all.map((one) => one.href)")
+    links = said(pane(page)).get_by_role("link").evaluate_all("all => all.map((one) => one.href)")
     assert links == ["https://example.com/x"]
     expect(log.locator("img, script, iframe, [src], [onerror]")).to_have_count(0)
 
@@ -103,3 +103,29 @@ def test_an_error_stays_in_its_pane_with_retry(page: Page) -> None:
     notice.get_by_role("button", name="Retry").click()
     expect(foot(pane(page))).to_be_visible()
     expect(notice).to_have_count(0)
+
+
+def test_a_saved_prompt_asks_for_its_variables_and_enter_sends_it(page: Page) -> None:
+    page.get_by_label("Message").fill("Dear {{guest}}, it is {{ weather }}.")
+    page.get_by_role("button", name="Prompts").click()
+    dialog = page.get_by_role("dialog", name="Prompts")
+    dialog.get_by_text("Save the message as a prompt").click()
+    dialog.get_by_label("Name").fill("Greeting")
+    dialog.get_by_role("button", name="Save prompt").click()
+    dialog.get_by_role("button", name="Greeting", exact=True).click()
+    dialog.get_by_label("guest").fill("Ada")
+    dialog.get_by_label("weather").fill("sunny")
+    dialog.get_by_role("button", name="Use").click()
+    message = page.get_by_label("Message")
+    expect(message).to_have_value("Dear Ada, it is sunny.")
+    message.press("Shift+Enter")
+    expect(foot(pane(page))).to_have_count(0)
+    message.press("Enter")
+    expect(said(pane(page))).to_contain_text("Dear Ada, it is sunny.")
+    page.get_by_label("Enter sends").uncheck()
+    message.fill("two")
+    message.press("Enter")
+    expect(message).to_have_value("two\n")
+    expect(pane(page).get_by_text("base", exact=True)).to_be_visible()
+    foot(pane(page)).get_by_role("link").click()
+    expect(page.get_by_role("heading", name="Request", exact=True)).to_be_visible()

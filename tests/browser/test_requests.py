@@ -9,7 +9,7 @@ from openai import NotFoundError
 from playwright.sync_api import Locator, Page, expect
 
 from demo import MODEL_NAME
-from tests.browser.people import Customer, completion, go, live_state, staying
+from tests.browser.people import Customer, completion, follow, go, live_state, staying
 
 pytestmark = pytest.mark.stack
 
@@ -69,6 +69,57 @@ def test_a_refused_request_comes_by_itself_and_says_why(owner: Page, customer: C
     expect(owner).to_have_url(re.compile("outcome=wrong"))
     expect(refused).to_have_count(1)
     expect(rows(owner)).to_have_count(0)
+
+
+def test_filters_act_at_once_and_the_keyboard_goes_through_what_is_left(
+    owner: Page, customer: Customer
+) -> None:
+    asked(customer, 3)
+    with customer.program(customer.key()) as program, pytest.raises(NotFoundError):
+        completion(program, "no-such-model", 2)
+    go(owner, "Requests")
+    found = owner.locator(".requests tbody tr")
+    expect(found).to_have_count(4)
+    with staying(owner):
+        owner.keyboard.press("/")
+        owner.keyboard.type("no-such")
+        expect(found).to_have_count(1)
+        expect(owner).to_have_url(re.compile(r"\?q=no-such&period=24h$"))
+        owner.get_by_label("Search").fill("")
+        owner.get_by_label("Status").select_option("cut")
+        expect(found).to_have_count(3)
+        expect(owner).to_have_url(re.compile(r"\?period=24h&outcome=cut$"))
+        asked(customer, 1)  # the new list is live as well
+        expect(found).to_have_count(4)
+        owner.keyboard.press("Tab")
+        owner.locator("h1").click()
+        owner.keyboard.press("j")
+        expect(found.first.get_by_role("rowheader").get_by_role("link")).to_be_focused()
+        owner.keyboard.press("j")
+        owner.keyboard.press("Enter")
+        drawer = owner.get_by_role("dialog", name="Request")
+        expect(found.nth(1)).to_have_attribute("aria-current", "true")
+        owner.keyboard.press("j")
+        expect(found.nth(2)).to_have_attribute("aria-current", "true")
+        third = found.nth(2).get_attribute("id")
+        expect(drawer.locator("pre").first).to_have_text(f"req_{(third or '')[2:]}")
+        drawer.get_by_role("button", name="Newer request").click()
+        expect(found.nth(1)).to_have_attribute("aria-current", "true")
+        expect(drawer.get_by_role("link", name="Open in playground")).to_be_visible()
+        owner.keyboard.press("Escape")
+        expect(drawer).to_be_hidden()
+        expect(owner).to_have_url(re.compile(r"outcome=cut$"))
+    owner.get_by_role("button", name="Save view").click()
+    dialog = owner.get_by_role("dialog", name="Save this view")
+    dialog.get_by_label("Name").fill("Fine ones")
+    follow(owner, dialog.get_by_role("button", name="Save"))
+    go(owner, "Requests")
+    owner.locator("summary").filter(has_text="Saved views").click()
+    follow(owner, owner.get_by_role("link", name="Fine ones", exact=True))
+    expect(owner.get_by_label("Status")).to_have_value("cut")
+    with owner.expect_download() as saved:
+        owner.get_by_role("link", name="CSV").click()
+    assert saved.value.path().read_text().count("\n") == 5
 
 
 def test_an_operator_follows_the_requests_of_a_tenant_and_opens_one(

@@ -59,7 +59,7 @@ def test_dialogs_toasts_and_secrets(owner: Page, street: Street) -> None:
     owner.reload()
     expect(owner.get_by_text(secret)).to_have_count(0)
     expect(owner.get_by_role("row")).to_have_count(2)  # the head and one key
-    owner.get_by_role("button", name="Create a key").first.click()
+    owner.get_by_role("button", name="Create key").first.click()
     assert owner.evaluate(FOCUSED) == "name"
     street.witness.allow("422 ")
     form = owner.locator("#new-key form")
@@ -125,7 +125,7 @@ def test_four_panes_stand_two_by_two(owner: Page) -> None:
     owner.set_viewport_size({"width": 1440, "height": 900})
     go(owner, "Playground")
     for _ in range(3):
-        owner.get_by_role("button", name="Add a pane").click()
+        owner.get_by_role("button", name="Add pane").click()
     boxes = [pane(owner, number).bounding_box() for number in (1, 2, 3, 4)]
     assert all(box is not None for box in boxes)
     lefts, tops = ({round(box[side]) for box in boxes if box} for side in ("x", "y"))

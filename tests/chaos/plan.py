@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 GATEWAYS = ("gateway-0", "gateway-1")
 AGENTS = ("agent-0", "agent-1")
+WORKERS = ("worker-0", "worker-1")
+CONSOLE = "console"
 
 REDIS_LEFT_ALONE_AFTER = 0.55
 """In the last part of a run Redis is not killed, so that what it counts can be held against the
@@ -23,9 +25,10 @@ DOUBLE_SHARE, APART_S = 0.25, (0.0, 0.2)
 class Strike:
     """Strike this at so many seconds from the beginning.
 
-    An `agent`, a `gateway`, `postgres`, a `backend` of it and `redis` are killed; an agent is made
-    to `hang` (SIGSTOP) and to `drain` (SIGTERM), and a gateway to `roll` (SIGTERM); a `cut` breaks
-    all links of engines to a gateway.
+    An `agent`, a `gateway`, `postgres`, a `backend` of it, `redis`, a `worker` and the `console`
+    are killed; an agent is made to `hang` (SIGSTOP) and to `drain` (SIGTERM), a worker to `stall`
+    (SIGSTOP, until others have its batches), and a gateway to `roll` (SIGTERM); a `cut` breaks all
+    links of engines to a gateway.
     """
 
     at_s: float
@@ -54,6 +57,12 @@ class Storm:
     victims: tuple[Victim, ...]
 
 
+BATCHES = (
+    Victim("worker", WORKERS, 1.5, 20.0),
+    Victim("stall", WORKERS, 0.7, 40.0),
+    Victim("console", (CONSOLE,), 1.0, 15.0),
+)
+
 STORMS = {
     "synthetic": Storm(
         interval_s=2.6,
@@ -67,6 +76,7 @@ STORMS = {
             Victim("postgres", ("postgres",), 1.5, 8.0),
             Victim("backend", ("postgres",), 1.5, 4.0),
             Victim("redis", ("redis",), 2.0, 5.0),
+            *BATCHES,
         ),
     ),
     "vllm": Storm(
@@ -81,6 +91,7 @@ STORMS = {
             Victim("postgres", ("postgres",), 1.5, 15.0),
             Victim("backend", ("postgres",), 1.5, 8.0),
             Victim("redis", ("redis",), 2.0, 10.0),
+            *BATCHES,
         ),
     ),
 }

@@ -21,6 +21,7 @@ from django.core.management import call_command  # noqa: E402
 
 from gateway.local import seed  # noqa: E402
 from tests.chaos import customers  # noqa: E402
+from tests.chaos.batches import ENDED, Batches  # noqa: E402
 from tests.chaos.clients import PATIENCE_S, Crowd  # noqa: E402
 from tests.chaos.counters import Counters, billed  # noqa: E402
 from tests.chaos.customers import Customer  # noqa: E402
@@ -31,9 +32,11 @@ from tests.chaos.judging.recorder import Record  # noqa: E402
 from tests.chaos.judging.verdict import judge  # noqa: E402
 from tests.chaos.plan import (  # noqa: E402
     AGENTS,
+    CONSOLE,
     GATEWAYS,
     GATEWAYS_ALONE,
     STORMS,
+    WORKERS,
     Strike,
     plan,
 )
@@ -45,6 +48,7 @@ from tests.chaos.stage import (  # noqa: E402
     WITHOUT_REDIS,
     Places,
     Stage,
+    batches,
     database,
     installation,
 )
@@ -104,6 +108,7 @@ class Run:
             await asyncio.to_thread(self._seed)
             await stack.enter_async_context(installation(self.stage, self.engine))
             await asyncio.to_thread(customers.let_adapters_run, self.engine, READY_S)
+            await stack.enter_async_context(batches(self.stage))
             await self._storm()
             await self._calm()
             await self._stop()
@@ -132,6 +137,8 @@ class Run:
         )
         self.facts.received = crowd.received
         sending = asyncio.create_task(crowd.run(self.seed, CLIENTS_EACH[self.engine]))
+        self._batches = Batches(self.customers, stage.urls, stage.takes_requests)
+        self._batching = asyncio.create_task(self._batches.run(self.seed))
         showing = asyncio.create_task(self._show(crowd))
         try:
             await asyncio.sleep(WARM_UP_S)
@@ -179,6 +186,7 @@ class Run:
             facts.moved += logs.moved(stage.places.log(gateway))
             facts.adopted += logs.adopted(stage.places.log(gateway))
             facts.stayed |= set(logs.stayed(stage.places.log(gateway)))
+        await self._batches_end()
         await self._ask_again()
         await self._settled()
         async with Counters.connected() as counters:
@@ -193,6 +201,22 @@ class Run:
         facts.superseded = await asyncio.to_thread(ledger.superseded)
         facts.rollups = await asyncio.to_thread(ledger.sums, "hour")
         facts.months = await asyncio.to_thread(ledger.sums, "month")
+
+    async def _batches_end(self) -> None:
+        """Those of which a client knows, and those of which none has heard."""
+        self._batches.over.set()
+        await asyncio.wait((self._batching,), timeout=SETTLE_S)
+        if self._batching.done():
+            self._batching.result()
+        self._batching.cancel()
+        self.facts.batches = self._batches.got
+
+        async def all_ended() -> bool:
+            found = await asyncio.to_thread(ledger.batches)
+            self.facts.prefixes = set(found)
+            return all(status in ENDED for status in found.values())
+
+        await _until(all_ended)
 
     async def _ask_again(self) -> None:
         """What moved, or was adopted, and came to its end, once more, with nobody to disturb it."""
@@ -239,7 +263,8 @@ class Run:
         return not any(engines.values())
 
     async def _stop(self) -> None:
-        """Everything in order, gateways first: a leaked stream would keep them."""
+        """Everything in order, gateways before engines: a leaked stream would keep them."""
+        await self.stage.stop((*WORKERS, CONSOLE))
         await self.stage.stop(GATEWAYS)
         await self.stage.stop(AGENTS)
         await self.stage.stop(("redis", "postgres"))

@@ -26,8 +26,8 @@ from gateway.database import redis_command
 from gateway.local.postgres import DATA, Postgres, account_to_run, programs
 from gateway.start import SECRETS
 from tests.chaos.judging.facts import DRAINED, Kill, Life
-from tests.chaos.plan import AGENTS, GATEWAYS, Strike
-from tests.chaos.processes import ROOT, Actor, Program, running
+from tests.chaos.plan import AGENTS, CONSOLE, GATEWAYS, WORKERS, Strike
+from tests.chaos.processes import ROOT, Actor, Program, Ready, running
 from tests.chaos.relay import Relay
 from tests.stack.running import command_of
 
@@ -43,6 +43,9 @@ AGENTS_DRAIN_S = {"synthetic": 1, "vllm": 5}
 """Shorter than most answers, so that what is left moves."""
 HANGS_S = ((0.5, 4.0), (11.0, 14.0))
 """Too short to be noticed, or longer than a silent link is believed in."""
+STALLS_S = (16.0, 21.0)
+"""A worker, for longer than it has a batch (`tenants.batches.leases.LEASE_S`): it then goes on with
+what is another's."""
 REQUEST_TIMEOUT_S = 30
 MODEL = demo.MODEL_NAME
 WITHOUT_REDIS = dict(zip(GATEWAYS, ("local", "refuse"), strict=True))
@@ -100,6 +103,7 @@ class Stage:
     actors: dict[str, Actor] = field(default_factory=dict)
     urls: dict[str, str] = field(default_factory=dict)
     """Of each gateway, for clients."""
+    console_url: str = ""
     links: dict[str, str] = field(default_factory=dict)
     """Of each gateway, for agents: its relay's."""
     relays: dict[str, Relay] = field(default_factory=dict)
@@ -126,6 +130,9 @@ class Stage:
                 hit = self._kill_backend(actor, luck)
             case "hang":
                 seconds = luck.uniform(*luck.choice(HANGS_S))
+                hit = actor.hang(seconds)
+            case "stall":
+                seconds = luck.uniform(*STALLS_S)
                 hit = actor.hang(seconds)
             case "drain" | "roll":
                 hit = actor.drain()
@@ -195,9 +202,20 @@ async def database(stage: Stage) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
+async def batches(stage: Stage) -> AsyncIterator[None]:
+    """The console and the workers inside, ready."""
+    async with AsyncExitStack() as stack:
+        for program in (_console(stage), *(_worker(stage, name) for name in WORKERS)):
+            await stack.enter_async_context(running(_actor(stage, program)))
+        await stage.until_ready()
+        yield
+
+
+@asynccontextmanager
 async def installation(stage: Stage, engine: str) -> AsyncIterator[None]:
-    """All the rest of it inside, ready."""
-    ports = _free_ports(2 * len(GATEWAYS))
+    """Redis, gateways and agents inside, ready."""
+    *ports, console = _free_ports(2 * len(GATEWAYS) + 1)
+    stage.console_url = _url(console)
     own, relayed = ports[: len(GATEWAYS)], ports[len(GATEWAYS) :]
     stage.urls = dict(zip(GATEWAYS, map(_url, own), strict=True))
     stage.links = dict(zip(GATEWAYS, map(_url, relayed), strict=True))
@@ -275,7 +293,14 @@ def _gateway(stage: Stage, name: str) -> Program:
     command += ["--port", url.rpartition(":")[2], "--notice", str(NOTICE_S)]
     command += ["--drain", str(stage.gateways_drain_s)]
     command += ["--url", stage.links[name]]
+    settings = {
+        "LIMITS_WITHOUT_REDIS": WITHOUT_REDIS[name],
+        "CONSOLE_INTERNAL_URL": stage.console_url,
+    }
+    return Program(name, "gateway", command, stage.places.log(name), _answers(url), settings)
 
+
+def _answers(url: str) -> Ready:
     async def answers() -> bool:
         try:
             async with httpx.AsyncClient(trust_env=False, timeout=ANSWER_S) as client:
@@ -283,8 +308,26 @@ def _gateway(stage: Stage, name: str) -> Program:
         except httpx.HTTPError:
             return False
 
-    without_redis = {"LIMITS_WITHOUT_REDIS": WITHOUT_REDIS[name]}
-    return Program(name, "gateway", command, stage.places.log(name), answers, without_redis)
+    return answers
+
+
+def _console(stage: Stage) -> Program:
+    port = stage.console_url.rpartition(":")[2]
+    command = [sys.executable, str(ROOT / "manage.py"), "console", "--port", port]
+    ready = _answers(stage.console_url)
+    return Program(CONSOLE, "console", command, stage.places.log(CONSOLE), ready)
+
+
+def _worker(stage: Stage, name: str) -> Program:
+    file = stage.places.root / f"{name}.ready"
+
+    async def works() -> bool:
+        began = stage.actors[name].lives[-1].began
+        return file.exists() and file.stat().st_mtime > began
+
+    command = [sys.executable, "-m", "tests.chaos.worker"]
+    told = {"READY_FILE": str(file), "PYTHONPATH": str(ROOT / "platform")}
+    return Program(name, "worker", command, stage.places.log(name), works, told)
 
 
 ENGINES = {

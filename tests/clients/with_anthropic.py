@@ -79,6 +79,7 @@ def calls_a_tool(client: Anthropic, model: str) -> None:
         "messages": QUESTION,
         "tools": [WEATHER],
         "tool_choice": {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True},
+        **GREEDY,
     }
     whole = client.messages.create(**asked)
     with client.messages.stream(**asked) as stream:

@@ -89,11 +89,11 @@ def test_the_model_made_can_be_asked(made: Artefacts) -> None:
 def test_an_older_demo_is_replaced(made: Artefacts, tmp_path: Path) -> None:
     fresh, older = Artefacts(tmp_path / "fresh"), Artefacts(tmp_path / "older")
     for artefacts, text in ((fresh, "new"), (older, "old")):
-        for folder in (artefacts.base, *artefacts.adapters.values()):
+        for folder in (artefacts.base, artefacts.embedding, *artefacts.adapters.values()):
             folder.mkdir(parents=True)
             (folder / text).touch()
     fresh.replace(older)
-    assert [file.name for file in older.root.rglob("*") if file.is_file()] == ["new"] * 4
+    assert [file.name for file in older.root.rglob("*") if file.is_file()] == ["new"] * 5
 
 
 def test_batches_stay_within_their_size() -> None:

@@ -1,27 +1,44 @@
-"""Every operation of `/v1`: what a gateway with a synthetic engine generates, and reports."""
+"""Every operation of `/v1`: what a gateway with a synthetic engine generates, what a console
+reports, and the files and batches that it keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 from anyio.from_thread import start_blocking_portal
+from channels.db import database_sync_to_async
+from django.utils import timezone
+from pytest_django.fixtures import Settings
 from schemathesis.specs.openapi import checks as openapi
 
+from inference.errors import InvalidApiKey
+from inference.grants import Grant
 from tenants.adapters.uploads.intake import without_body
-from tenants.models import Scope, Tenant
+from tenants.files import disk
+from tenants.files.intake import FileIntake
+from tenants.models import ApiKey, Scope, Tenant
 from tests.document.fuzzing import CHECKS, fuzz, in_time, operations, schema_of
 from tests.document.in_process import URL, InProcess, console
 from tests.inference.rig import rig
-from tests.inference.samples import MODEL
+from tests.inference.samples import GRANT, MODEL
 from tests.tenants.making import make_key
 from tests.tenants.spending import spend
 
 __all__ = ["in_time"]
-GENERATED = [one for one in operations("/v1/") if "/models" in one[1] or one[0] == "POST"]
-REPORTED = [one for one in operations("/v1/") if one not in GENERATED]
+OF_FILES = ("/v1/files", "/v1/uploads", "/v1/batches")
+KEPT = [one for one in operations("/v1/") if one[1].startswith(OF_FILES)]
+GENERATED = [
+    one
+    for one in operations("/v1/")
+    if one not in KEPT and ("/models" in one[1] or one[0] == "POST")
+]
+REPORTED = [one for one in operations("/v1/") if one not in (*GENERATED, *KEPT)]
 ANSWERED = [check for check in CHECKS if check is not openapi.negative_data_rejection]
 """Without a word about what is taken: engines judge their fields themselves."""
 
@@ -39,7 +56,13 @@ def served(context: Any, body: Any) -> Any:
     """A body that names a model that there is, and asks for little, so that it is generated."""
     if not isinstance(body, dict) or not isinstance(body.get("model"), str):
         return body
-    return body | {"model": MODEL.name, "max_tokens": 3, "n": 1, "min_tokens": 0}
+    return body | {
+        "model": MODEL.name,
+        "max_tokens": 3,
+        "max_output_tokens": 3,
+        "n": 1,
+        "min_tokens": 0,
+    }
 
 
 @pytest.mark.parametrize(("method", "path"), GENERATED)
@@ -49,6 +72,47 @@ def test_what_generates(method: str, path: str, gateway: str) -> None:
     session = requests.Session()
     session.headers["Authorization"] = "Bearer acme"
     assert fuzz(schema[path][method], session, gateway, ANSWERED) > 1
+
+
+class StoredKeys:
+    """A directory that sees what the test has not committed."""
+
+    async def authenticate(self, secret: str) -> Grant:
+        key = await database_sync_to_async(ApiKey.objects.find)(secret)
+        if key is None:
+            raise InvalidApiKey
+        scopes = frozenset(key.scopes)
+        return replace(GRANT, tenant_id=key.tenant_id, tenant=key.tenant.slug, scopes=scopes)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("method", "path"), KEPT)
+def test_what_is_kept(
+    method: str, path: str, tenant: Tenant, tmp_path: Path, settings: Settings
+) -> None:
+    settings.FILES_DIR = settings.FILE_UPLOAD_TEMP_DIR = str(tmp_path)
+    key, secret = make_key(tenant, *Scope.values)
+    file = tenant.files.create(purpose="batch", filename="a.jsonl", size_bytes=1)
+    disk.path(file.pk).write_bytes(b"x")
+    batch = tenant.batches.create(
+        key=key,
+        input_file=file,
+        operation="chat",
+        endpoint="/v1/chat/completions",
+        expires_at=timezone.now() + timedelta(hours=1),
+    )
+    session = requests.Session()
+    session.headers["Authorization"] = f"Bearer {secret}"
+    session.mount(URL, InProcess(FileIntake(console(), StoredKeys())))  # type: ignore[arg-type]
+    upload = tenant.file_uploads.create(
+        purpose="batch", filename="a.jsonl", size_bytes=10, expires_at=batch.expires_at
+    )
+    known = {
+        "files/id": [file.pk, "nothing"],
+        "batches/id": [batch.pk, "nothing"],
+        "uploads/id": [upload.pk, "nothing"],
+    }
+    assert fuzz(schema_of("/v1/", known)[path][method], session, URL) > 1
 
 
 @pytest.mark.django_db

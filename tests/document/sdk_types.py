@@ -3,9 +3,12 @@ type has not, and null only where it means something."""
 
 from __future__ import annotations
 
+import base64
 import json
+import struct
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -22,35 +25,52 @@ ANTHROPIC_NULLS = {
     "stop_reason",
     "stop_sequence",
 }
+RESPONSES_NULLS = {
+    "completed_at",
+    "description",
+    "effort",
+    "error",
+    "incomplete_details",
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "parameters",
+    "previous_response_id",
+    "prompt_cache_key",
+    "safety_identifier",
+    "strict",
+    "summary",
+    "usage",
+}
+"""What the Open Responses specification wants there, be it null."""
+NULLS = {"messages": ANTHROPIC_NULLS, "responses": RESPONSES_NULLS}
 ECHOED_NULLS = {"token_logprobs", "top_logprobs"}
 """Lists whose first value is null where a prompt is echoed: of its first token, as with OpenAI."""
 OURS = {"finish_details", "reasoning"}
 """Fields of ours: why a limit ended an answer, and a model's thoughts, as vLLM tells them."""
+OF_RESPONSES = {"bytes", "frequency_penalty", "presence_penalty", "store"}
+"""Fields of that specification that the SDK's types have not."""
 OF_MODELS = {"root", "pricing", "max_model_len", "operations", "capabilities"}
-
-
-@cache
-def _types() -> dict[str, tuple[Any, Any]]:
-    """Of each operation its answer, and the events of its stream. Imported late: seconds."""
-    import anthropic.types
-    import openai.types
-    import openai.types.chat
-
-    text, message = openai.types.Completion, anthropic.types.Message
-    return {
-        "chat": (openai.types.chat.ChatCompletion, openai.types.chat.ChatCompletionChunk),
-        "completion": (text, text),
-        "models_retrieve": (openai.types.Model, None),
-        "messages": (message, anthropic.types.RawMessageStreamEvent),
-        "count_tokens": (anthropic.types.MessageTokensCount, None),
-    }
+EXTRAS = {"responses": OF_RESPONSES, "models_retrieve": OF_MODELS}
+TYPES = {
+    "chat": ("openai.types.chat", "ChatCompletion", "ChatCompletionChunk"),
+    "completion": ("openai.types", "Completion", "Completion"),
+    "embeddings": ("openai.types", "CreateEmbeddingResponse", None),
+    "models_retrieve": ("openai.types", "Model", None),
+    "responses": ("openai.types.responses", "Response", "ResponseStreamEvent"),
+    "messages": ("anthropic.types", "Message", "RawMessageStreamEvent"),
+    "count_tokens": ("anthropic.types", "MessageTokensCount", None),
+}
+"""Of each operation the module, its answer, and the events of its stream."""
 
 
 @cache
 def _adapter(operation: str, *, event: bool) -> TypeAdapter[Any] | None:
-    """Made once: the SDKs' types put off what they need to validate, for 5 ms each time."""
-    kind = _types().get(operation, (None, None))[event]
-    return None if kind is None else TypeAdapter(kind)
+    """Made once: the SDKs' types put off what they need to validate, for 5 ms each time; and when
+    it is needed, for their import takes a second each."""
+    if operation not in TYPES or (name := TYPES[operation][1 + event]) is None:
+        return None
+    return TypeAdapter(getattr(import_module(TYPES[operation][0]), name))
 
 
 def faults(operation: str, body: bytes, *, event: bool = False) -> list[str]:
@@ -60,15 +80,17 @@ def faults(operation: str, body: bytes, *, event: bool = False) -> list[str]:
     if adapter is None:
         return []
     value = json.loads(body)
-    nulls = ANTHROPIC_NULLS if operation == "messages" else OPENAI_NULLS
+    nulls = NULLS.get(operation, OPENAI_NULLS)
     found = [f"{path} is null" for path in _nulls(value, nulls)]
     if operation == "completion":
         value = _as_typed(value)
+    if operation == "embeddings":
+        value = _as_read(value)
     try:
         read = adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         return [*found, *(f"{one['loc']}: {one['msg']}" for one in error.errors())]
-    ours = OURS | OF_MODELS if operation == "models_retrieve" else OURS
+    ours = OURS | EXTRAS.get(operation, set())
     return [*found, *(f"{path} is in no type" for path in _extras(read, ours))]
 
 
@@ -81,6 +103,15 @@ def _as_typed(completion: dict[str, Any]) -> dict[str, Any]:
             if logprobs[name] and logprobs[name][0] is None:
                 logprobs[name] = logprobs[name][1:]
     return completion
+
+
+def _as_read(answer: dict[str, Any]) -> dict[str, Any]:
+    """With the vectors that the SDK makes of what it asks for by default."""
+    for one in answer["data"]:
+        if isinstance(embedding := one["embedding"], str):
+            packed = base64.b64decode(embedding, validate=True)
+            one["embedding"] = list(struct.unpack(f"<{len(packed) // 4}f", packed))
+    return answer
 
 
 def _nulls(value: Any, allowed: set[str], path: str = "") -> Iterator[str]:

@@ -13,17 +13,24 @@ from anthropic.types.message_create_params import (
     MessageCreateParamsBase,
     MessageCreateParamsStreaming,
 )
+from openai.types import EmbeddingCreateParams
 from openai.types.chat.completion_create_params import (
     CompletionCreateParamsBase,
     CompletionCreateParamsStreaming,
 )
+from openai.types.responses.response_create_params import (
+    ResponseCreateParamsBase,
+    ResponseCreateParamsStreaming,
+)
 
 from gateway.start import ROOT
 from inference.errors import InvalidRequest
-from inference.operations import fields, messages
+from inference.operations import fields, messages, responses
 from inference.operations.chat import CHAT
+from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.messages import MESSAGES
 from inference.operations.operation import Operation
+from inference.operations.responses import RESPONSES
 from tests.inference.operations.bodies import BODIES
 
 pytestmark = pytest.mark.pure
@@ -74,6 +81,23 @@ APIS = [
         fields.WITHOUT_EFFECT,
     ),
     Api(
+        "Responses",
+        "as OpenAI's",
+        RESPONSES,
+        ResponseCreateParamsBase.__annotations__.keys()
+        | ResponseCreateParamsStreaming.__annotations__.keys(),
+        responses.UNSERVED,
+        responses.WITHOUT_EFFECT,
+    ),
+    Api(
+        "Embeddings",
+        "as OpenAI's",
+        EMBEDDINGS,
+        EmbeddingCreateParams.__annotations__.keys(),
+        {},
+        {"user"},
+    ),
+    Api(
         "Anthropic's API",
         "as Anthropic's",
         MESSAGES,
@@ -113,6 +137,9 @@ def test_what_is_refused_is_refused_by_its_name(api: Api) -> None:
 def test_what_has_no_effect_is_taken(api: Api) -> None:
     given: dict[str, Callable[[], Any]] = {
         "metadata": lambda: {"user_id": "x"},
+        "max_tool_calls": lambda: 3,
+        "store": lambda: True,
+        "stream_options": lambda: {"include_obfuscation": False},
         "service_tier": lambda: "auto",
     }
     body = BODIES[api.operation.name]("m")

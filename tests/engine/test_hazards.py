@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -112,26 +112,29 @@ def _rank_too_high(adapter: LocalAdapter) -> None:
     config.write_text(json.dumps(json.loads(config.read_text()) | {"r": 512}))
 
 
-@pytest.mark.parametrize("spoil", [_missing, _truncated, _garbage, _no_config, _rank_too_high])
-async def test_an_adapter_that_cannot_be_loaded_ends_nobodys_stream(
-    vllm: Engine, factory: AdapterFactory, spoil: Any
+async def test_adapters_that_cannot_be_loaded_end_nobodys_stream(
+    vllm: Engine, factory: AdapterFactory
 ) -> None:
-    good, bad = factory.make(seed=4), factory.make(seed=5)
-    spoil(bad)
-    expected = await expected_text(vllm, good)
-    async with loaded(vllm, [good]):
-        running = asyncio.create_task(ask(vllm, adapter=good, max_tokens=200))
+    good = factory.make(seed=4)
+    long: dict[str, Any] = {"adapter": good, "max_tokens": 400}
+
+    async def cannot_be_loaded(spoil: Callable[[LocalAdapter], None]) -> None:
+        bad = factory.make(seed=5)
+        spoil(bad)
         with pytest.raises(AdapterLoadFailed):
             await vllm.load(bad)
         with pytest.raises(AdapterLoadFailed):
             await ask(vllm, adapter=bad)
-        assert (await running).text == expected
+
+    async with loaded(vllm, [good]):
+        expected = await ask(vllm, **long)
+        async with aclosing(vllm.generate(work_of(stream=True, **long))) as running:
+            first = await anext(running)
+            spoils = (_missing, _truncated, _garbage, _no_config, _rank_too_high)
+            await asyncio.gather(*map(cannot_be_loaded, spoils))
+            rest = [output.text async for output in running]
+        assert "".join([first.text, *rest]) == expected.text
     assert vllm.alive
-
-
-async def expected_text(engine: Engine, adapter: LocalAdapter) -> str:
-    async with loaded(engine, [adapter]):
-        return (await ask(engine, adapter=adapter, max_tokens=200)).text
 
 
 async def test_weights_of_no_module_here_are_not_served_as_the_base(
@@ -180,7 +183,7 @@ async def test_a_failed_load_leaves_its_place_free(vllm: Engine, factory: Adapte
 async def test_a_new_version_meets_no_old_weights_and_no_old_cache(
     vllm: Engine, factory: AdapterFactory
 ) -> None:
-    """100 swaps of an adapter under load: each version answers as it does on a fresh engine.
+    """40 swaps of an adapter under load: each version answers as it does on a fresh engine.
 
     Versions alternate between two contents, so that a stale answer is a wrong one. All share one
     salt and one long prompt; each has its own name, path and integer id, as the agent gives them.
@@ -195,7 +198,7 @@ async def test_a_new_version_meets_no_old_weights_and_no_old_cache(
 
     neighbour = factory.make(seed=62)
     async with loaded(vllm, [neighbour]), aclosing(_endless(vllm, neighbour)) as noise:
-        for swap in range(100):
+        for swap in range(40):
             version = swapped(factory, drafts[swap % 2], swap)
             async with loaded(vllm, [version]):
                 await anext(noise)
@@ -303,6 +306,8 @@ async def test_a_seed_gives_one_answer_also_after_a_preemption(vllm: Engine) -> 
     together = await asyncio.gather(
         *(texts(vllm, **asked(i), salt=f"together-{i}") for i in range(count))
     )
-    # vLLM preempts who came last.
-    for i in range(count - 8, count):
-        assert await texts(vllm, **asked(i), salt=f"alone-{i}") == together[i], i
+    # vLLM preempts who came last; so few fit together.
+    last = range(count - 8, count)
+    assert len(last) * (length + wanted) <= vllm.info.kv_tokens
+    apart = await asyncio.gather(*(texts(vllm, **asked(i), salt=f"apart-{i}") for i in last))
+    assert apart == [together[i] for i in last]

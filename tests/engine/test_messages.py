@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -22,16 +23,23 @@ from tests.engine.test_vllm import NAMED, SCHEMA, WEATHER
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.vllm]
 
 TOOL: dict[str, Any] = {"name": "get_weather", "description": "Weather", "input_schema": SCHEMA}
-CALLS: dict[str, Any] = {"tools": [TOOL], "tool_choice": {"type": "any"}, "max_tokens": 60}
+CALLS: dict[str, Any] = {
+    "tools": [TOOL],
+    "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+    "max_tokens": 60,
+}
 TOOLED: dict[str, Any] = {"tools": [WEATHER], "tool_choice": NAMED, "max_tokens": 60}
 
 
-def written(operation: Operation, answer: Answer, *, stream: bool) -> list[Any]:
+def written(
+    operation: Operation, answer: Answer, *, stream: bool, told: Mapping[str, Any] | None = None
+) -> list[Any]:
     """What the gateway writes of it: events, or one answer. Each is as the SDK's types say."""
-    call = Call(operation, "m", stream)
+    call = Call(operation, "m", stream, told=told or {})
     framing = operation.framing(call, "1", 0, "r" * 64)
     meter = answer.meter
-    usage = Usage(meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens)
+    counts = (meter.prompt_tokens, meter.cached_tokens, meter.completion_tokens)
+    usage = Usage(*counts, meter.reasoning_tokens)
     reason = answer.finish_reason or ""
     if not stream:
         made = [one.response for one in answer.outputs if one.response is not None]

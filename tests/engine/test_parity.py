@@ -52,19 +52,27 @@ class Subject:
 
 
 @cache
+def loaded(base: Path, adapter: Path | None) -> Any:
+    """The model as transformers and PEFT load it."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    return (model if adapter is None else PeftModel.from_pretrained(model, adapter)).eval()
+
+
+@cache
 def reference(base: Path, adapter: Path | None, prompt: tuple[int, ...]) -> Expected:
     """The greedy text of transformers and PEFT, and its tokens' log-probabilities."""
     import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    if adapter is not None:
-        model = PeftModel.from_pretrained(model, adapter)
+    model = loaded(base, adapter)
     ids, logprobs = list(prompt), []
     with torch.no_grad():
         for _ in range(TOKENS):
-            logits = model.eval()(input_ids=torch.tensor([ids])).logits[0, -1]
+            logits = model(input_ids=torch.tensor([ids])).logits[0, -1]
             best = torch.log_softmax(logits, dim=-1).max(dim=-1)
             ids.append(int(best.indices))
             logprobs.append(float(best.values))

@@ -88,3 +88,10 @@ def test_options_that_make_another_revision() -> None:
     assert changed.changing == {
         "dtype": "half", "quantization": "fp8", "kv_cache_dtype": "fp8"
     }  # fmt: skip
+
+
+def test_what_pools_has_steps_that_take_a_prompt_as_a_whole() -> None:
+    profile = EngineProfile.on_cpu("a/b", runner="pooling")
+    assert profile.max_num_batched_tokens is None and profile.extra == {}
+    with pytest.raises(BadProfile, match="runner is 'both': it must be one of generate, pooling"):
+        EngineProfile(model="a/b", runner="both")

@@ -232,6 +232,7 @@ async def test_an_answer_is_a_json_object(vllm: Engine) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_tool_is_called_as_its_schema_says(vllm: Engine, choice: Any, stream: bool) -> None:
     body = {"tools": [WEATHER], "tool_choice": choice, "stream": stream}
+    body["parallel_tool_calls"] = False
     answer = await ask(vllm, max_tokens=150, ignore_eos=False, **body)
     name, arguments = _called(answer.chunks if stream else [answer.response])
     assert name == "get_weather"

@@ -21,7 +21,17 @@ from tenants.permissions import RANK, TABLE, Permission
 
 LIVE = frozenset(route.name for route in (*live.OF_TENANT, *live.OF_ALL) if route.name)
 PARTS = (
-    frozenset({"audit-export", "find", "find-tenant", "operate_usage-export", "requests-receipt"})
+    frozenset(
+        {
+            "audit-export",
+            "batches-download",
+            "find",
+            "find-tenant",
+            "operate_usage-export",
+            "requests-export",
+            "requests-receipt",
+        }
+    )
     | LIVE
 )
 """Addresses that answer with less than a whole page: fragments and downloads."""
@@ -59,8 +69,8 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Subject:
     """What pages are about: a tenant by its slug, an adapter of it with the number of a version,
-    row ids of a key, a base model and a rollout, a request, and the link of a conversation that
-    somebody shares. Pages of what is None are left out."""
+    row ids of a key, a base model and a rollout, a request, the link of a conversation that
+    somebody shares, and a batch that has a file of requests. Pages of what is None are left out."""
 
     slug: str
     adapter: str | None = None
@@ -70,6 +80,7 @@ class Subject:
     request_id: str | None = None
     shared: UUID | None = None
     rollout: int | None = None
+    batch: str | None = None
 
     @classmethod
     def of(cls, tenant: Tenant) -> Subject:
@@ -89,6 +100,7 @@ class Subject:
             tenant.usage.values_list("pk", flat=True).first(),
             shared.values_list("shared_as", flat=True).first(),
             Rollout.objects.values_list("pk", flat=True).first(),
+            tenant.batches.values_list("pk", flat=True).first(),
         )
 
     def arguments(self, page: str) -> Mapping[str, Any]:
@@ -103,13 +115,16 @@ class Subject:
             "link": self.shared,
             "request_id": self.request_id,
             "rollout": self.rollout,
+            "batch_id": self.batch,
+            "role": "input",
         }
 
     def query(self, page: str) -> Mapping[str, Any]:
         """What the page of this name does not answer without."""
-        queries = {
+        queries: dict[str, Mapping[str, Any]] = {
             "adapters-diff": {"with": self.number},
             "operate_live-rollouts": {"rollout": self.rollout},
+            "live-batches": {"batch": self.batch},
         }
         return queries.get(page, {})
 

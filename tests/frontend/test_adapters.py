@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from frontend.views.adapters.marks import mark
@@ -27,7 +29,16 @@ from tenants.models import (
 from tests.adapters.working import unpacking
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
-from tests.tenants.making import make_adapter, make_base, make_member, make_tenant, make_version
+from tests.tenants.making import (
+    make_adapter,
+    make_base,
+    make_key,
+    make_member,
+    make_tenant,
+    make_version,
+)
+from tests.tenants.refusing import met
+from tests.tenants.spending import spend
 
 MAX_QUERIES = 12
 CONFIG = {"r": 8, "lora_alpha": 16, "use_rslora": False, "target_modules": ["q_proj", "v_proj"]}
@@ -203,7 +214,10 @@ def test_the_base_model_is_asked_for_where_there_are_several(tenant: Tenant) -> 
 
 
 def test_pages_take_few_queries(
-    tenant: Tenant, ready: AdapterVersion, django_assert_max_num_queries: DjangoAssertNumQueries
+    tenant: Tenant,
+    ready: AdapterVersion,
+    gateways: FakeGateways,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     for number in range(30):
         make_version(ready.adapter)
@@ -575,3 +589,56 @@ def test_what_a_version_shows_is_never_older_than_its_mark(tenant: Tenant, admin
         mine.update(state="ready", report=REPORT)  # where the page asked less often
         shown = page.context["version"].state
         assert shown == "ready" or page.context["mark"] != mark(tenant, version), moment
+
+
+# --- What they are used for ----------------------------------------------------------------------
+
+
+def test_the_list_says_what_each_adapter_met(tenant: Tenant, admin: Client) -> None:
+    now = timezone.now()
+    key = make_key(tenant)[0]
+    busy, past, idle = (make_adapter(tenant, name) for name in ("busy", "past", "idle"))
+    for one in (busy, past, idle):
+        one.promote(make_version(one))
+    live = busy.versions.get()
+    told: Any = {"adapter": "busy", "version": live}
+    met(key, now, requests=30, bucket=4, **told)
+    met(key, now - timedelta(hours=2), requests=9, bucket=4, **told)
+    met(key, now, "failed", 1, code="engine_lost", **told)
+    met(make_key(make_tenant())[0], now, requests=500, adapter="busy")
+    spend(key, now - timedelta(days=40), adapter="past", model="past")
+    rows = {row.adapter.name: row for row in admin.get(url(tenant)).context["rows"]}
+    traffic = rows["busy"].traffic
+    assert (traffic.requests, traffic.failed, traffic.errors) == (40, 1, "2.50%")
+    assert traffic.last_used == "this hour" and traffic.p95_s is not None
+    assert traffic.line.startswith("M0.0 26.0L") and traffic.line.count("L") == 23
+    month = timezone.now() - timedelta(days=40)
+    assert rows["past"].traffic.last_used == f"in {month:%B %Y}"
+    assert rows["idle"].traffic.last_used == "never" and rows["idle"].traffic.requests == 0
+    assert "?model=busy" in admin.get(url(tenant)).content.decode()
+
+
+def test_a_version_is_shown_beside_the_one_before(tenant: Tenant, admin: Client) -> None:
+    adapter, key, now = make_adapter(tenant), make_key(tenant)[0], timezone.now()
+    first, rejected, second = (
+        make_version(adapter, state=one) for one in (State.READY, State.REJECTED, State.READY)
+    )
+    AdapterVersion.objects.update(config=CONFIG)
+    met(key, now, requests=99, bucket=4, adapter="support", version=first)
+    met(key, now, "failed", 1, adapter="support", version=first)
+    met(key, now, requests=96, bucket=6, adapter="support", version=second)
+    met(key, now, "failed", 4, adapter="support", version=second)
+    page = admin.get(url(tenant, "support", "versions", f"{second.number}"))
+    told = {one.title: one for one in page.context["comparison"]}
+    assert page.context["before"].number == first.number
+    errors = told["Errors"]
+    assert (errors.before, errors.now, errors.change) == ("1.00%", "4.00%", "+3 pt")
+    assert errors.tone == told["TTFT p95"].tone == "bad"
+    assert f"?model=support@{first.number}&amp;model=support@{second.number}" in (
+        page.content.decode()
+    )
+    assert admin.get(url(tenant, "support", "versions", "1")).context["comparison"] == []
+    rows = admin.get(url(tenant, "support", "")).context["versions"]
+    assert [(row.version, row.traffic.requests) for row in rows] == [
+        (second, 100), (rejected, 0), (first, 100)
+    ]  # fmt: skip

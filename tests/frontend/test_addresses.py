@@ -9,6 +9,7 @@ from tenants.models import Conversation, Membership, Tenant
 from tests.frontend.addresses import PASSING, Subject, names, pages, pages_of, parts
 from tests.tenants.making import (
     make_adapter,
+    make_batch,
     make_key,
     make_member,
     make_rollout,
@@ -23,7 +24,9 @@ def full(tenant: Tenant) -> Tenant:
     adapter = make_adapter(tenant)
     make_version(adapter)
     make_rollout(adapter.base_model)
-    spend(make_key(tenant)[0], timezone.now())
+    key, _ = make_key(tenant)
+    spend(key, timezone.now())
+    make_batch(key)
     member = Membership.objects.get(user=make_member(tenant, "developer"))
     Conversation.objects.keep(member, "Plans", "[]").share()
     return tenant

@@ -81,7 +81,9 @@ def test_who_reads_is_in_the_audit_log(tenant: Tenant, role: str, status: int) -
     page = client.get(where)
     if page.status_code == 200:
         text = page.content.decode()
-        assert PROMPT not in text and ("Show prompt and answer" in text) == (status == 200)
+        assert PROMPT not in text and "Not stored." not in text
+        assert ("Show prompt and answer" in text) == (status == 200)
+        assert ("Admins and owners of" in text) == (status != 200)
     for headers in ({}, {"HX-Request": "true"}):
         answer = client.post(f"{where}/content", headers=headers)
         assert answer.status_code == status
@@ -101,7 +103,8 @@ def test_there_is_nothing_to_read_of_other_requests(tenant: Tenant) -> None:
     assert client.post(f"/t/other/requests/{id}/content").status_code == 404
     bare = spend(make_key(tenant)[0], timezone.now()).pk
     owner, where = client_of(tenant, "owner"), f"/t/{tenant.slug}/requests/{bare}"
-    assert "Show prompt" not in owner.get(where).content.decode()
+    page = owner.get(where).content.decode()
+    assert "Show prompt" not in page and "Not stored." in page
     assert owner.post(f"{where}/content").status_code == 404
     choice.destroy(tenant, user_of(owner))
     assert owner.post(f"/t/{tenant.slug}/requests/{id}/content").status_code == 404

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from frontend.navigation import GO, OPERATOR, TENANT
-from tenants.models import AuditEntry, Tenant
+from frontend.views.find import ACTIONS
+from tenants.models import ApiKey, AuditEntry, Tenant
 from tests.frontend.clients import address, client_of
 from tests.tenants.making import make_adapter, make_key, make_member, make_tenant
+from tests.tenants.spending import spend
 
 
 def found(client: Client, where: str, words: str) -> list[tuple[str, str]]:
@@ -96,3 +99,32 @@ def test_the_shell_has_palette_and_keys(tenant: Tenant) -> None:
     user: Any = home.get("/account/email/").wsgi_request.user
     Tenant.objects.create(slug="more", name="More").memberships.create(user=user, role="viewer")
     assert 'data-url="/find"' in home.get("/").content.decode()
+
+
+def test_actions_are_those_that_one_may_take(tenant: Tenant) -> None:
+    where = address(tenant, "find")
+    owner, viewer = client_of(tenant, "owner"), client_of(tenant, "viewer")
+    assert found(owner, where, "create k") == [("Action", "Create key")]
+    assert found(viewer, where, "create k") == []
+    assert ("Action", "Invite member") in found(owner, where, "invite")
+    assert found(owner, where, "")[-1][0] != "Action"
+    for title, page, opened, _ in ACTIONS:
+        (told,) = [
+            one
+            for one in owner.get(where, {"q": title}).json()["found"]
+            if one["title"] == title and one["kind"] == "Action"
+        ]
+        assert told["url"] == address(tenant, page) + (opened and f"#{opened}")
+        body = owner.get(told["url"]).content.decode()
+        assert not opened or (f'data-opens="{opened}"' in body and f'<dialog id="{opened}"' in body)
+
+
+def test_a_request_is_found_by_its_whole_id(tenant: Tenant, key: ApiKey) -> None:
+    event = spend(key, timezone.now())
+    owner = client_of(tenant, "owner")
+    assert found(owner, address(tenant, "find"), f"req_{event.id}") == [
+        ("Request", f"req_{event.id}")
+    ]
+    (one,) = owner.get(address(tenant, "find"), {"q": event.id}).json()["found"]
+    assert [row.event.id for row in owner.get(one["url"]).context["rows"]] == [event.id]
+    assert found(owner, address(tenant, "find"), event.id[:9]) == []

@@ -9,11 +9,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from inference.link.wire import Usage
 from tenants.models import LimitScope, LimitSet, Tenant
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import address, client_of
 from tests.limits.asking import COUNTED
 from tests.tenants.making import make_adapter, make_key, make_tenant
+from tests.tenants.refusing import met, refuse
 from tests.tenants.spending import spend
 
 pytestmark = pytest.mark.usefixtures("one_moment")
@@ -62,7 +64,7 @@ def test_what_is_in_force_is_the_lesser_of_both(tenant: Tenant, admin: Client) -
     assert (of_requests.in_force, of_requests.own, of_requests.ceiling) == ("60", "60", "100")
     of_tokens = line(page, "Tokens per day")
     assert (of_tokens.in_force, of_tokens.own, of_tokens.ceiling) == (
-        "7,000", "\u2013", "7,000"
+        "7,000", "Not set", "7,000"
     )  # fmt: skip
     assert (of_requests.ceiling_by, of_tokens.ceiling_by) == ("", "platform default")
     key, _ = make_key(tenant)
@@ -196,3 +198,39 @@ def test_the_minute_is_shown_as_the_limiter_has_it(
     gateways.counted = None
     page = admin.get(address(tenant, "limits"))
     assert page.status_code == 200 and line(page, "Requests per minute").used is None
+
+
+def test_a_limit_that_refuses_leads_to_what_it_refused(tenant: Tenant, admin: Client) -> None:
+    key, other = make_key(tenant)[0], make_key(tenant)[0]
+    now = timezone.now()
+    for one, scope, count in ((key, "key", 3), (key, "tenant", 5), (other, "key", 7)):
+        limit: Any = {"limit_kind": "requests_per_minute", "limit_scope": scope}
+        met(one, now, "refused", count, code="rate_limit_exceeded", **limit)
+    refused = refuse(key, now, limit_scope="key")
+    refuse(other, now)
+    for page, count in (("limits", 5), (f"limits/keys/{key.pk}", 3)):
+        found = line(admin.get(address(tenant, page)), "Requests per minute")
+        assert found.refused == count
+        assert (
+            found.refusals.replace("&", "&amp;")
+            in admin.get(address(tenant, page)).content.decode()
+        )
+    listed = admin.get(found.refusals).context["rows"]
+    assert [row.event.id for row in listed] == [refused.id]
+    assert line(admin.get(address(tenant, "limits")), "Tokens per day").refused == 0
+
+
+def test_limits_of_a_key_are_set_where_keys_are_listed(tenant: Tenant, admin: Client) -> None:
+    key, _ = make_key(tenant)
+    where = address(tenant, f"limits/keys/{key.pk}")
+    part = admin.get(where, headers={"HX-Request": "true"}).content.decode()
+    assert "<html" not in part and 'id="loaded_tenant-requests_per_minute"' in part
+    body = own(requests_per_minute="60", cost_per_month="5") | {"from": "keys"}
+    assert admin.post(where, body)["Location"] == address(tenant, "keys")
+    spend(key, timezone.now(), Usage(10_000_000, 0, 0))
+    (row,) = admin.get(address(tenant, "keys")).context["keys"]
+    assert row.limits == ["60 requests per minute", "$5.00 per month"]
+    assert (row.budget, row.spent, row.refused) == (5_000_000, 1_500_000, 0)
+    theirs = client_of(tenant, "developer").get(address(tenant, "keys"))
+    (row,) = theirs.context["keys"]
+    assert (row.cost, row.may_edit) == (None, False) and "$1.50" not in theirs.content.decode()

@@ -230,21 +230,24 @@ def test_tenants_are_filtered_and_sorted_in_the_address(operator: Client, tenant
     assert "No tenant matches" in none
 
 
-@pytest.mark.parametrize("sort", ["slug", "-slug", "status", "-weight", "cost", "created_at"])
+SORTS = ("slug", "-slug", "status", "-weight", "cost", "created_at")
+
+
 def test_a_thousand_tenants_are_paged_without_loss(
-    operator: Client, tenant: Tenant, sort: str, django_assert_max_num_queries: Any
+    operator: Client, tenant: Tenant, django_assert_max_num_queries: Any
 ) -> None:
     Tenant.objects.bulk_create(
         Tenant(slug=f"t{i:04}", name=f"T {i}", weight=1 + i % 3) for i in range(999)
     )
-    seen: list[str] = []
-    where: str | None = f"?sort={sort}&status=active"
-    while where:
-        with django_assert_max_num_queries(12):
-            answer = operator.get(reverse("operate_tenants") + where)
-        seen += [one.slug for one in answer.context["tenants"]]
-        where = ways(answer).get("Next")
-    assert len(seen) == len(set(seen)) == 1000
+    for sort in SORTS:
+        seen: list[str] = []
+        where: str | None = f"?sort={sort}&status=active"
+        while where:
+            with django_assert_max_num_queries(12):
+                answer = operator.get(reverse("operate_tenants") + where)
+            seen += [one.slug for one in answer.context["tenants"]]
+            where = ways(answer).get("Next")
+        assert len(seen) == len(set(seen)) == 1000, sort
 
 
 def test_a_tenant_is_made(operator: Client) -> None:
@@ -570,7 +573,7 @@ def test_the_default_limits_are_shown_and_set(operator: Client, tenant: Tenant) 
     assert (stored.requests_per_minute, stored.cost_per_month) == (600, 12_500_000)
     shown = {label: value for label, _, value in operator.get(where).context["lines"]}
     assert (shown["Requests per minute"], shown["Cost per month"]) == ("600", "$12.50")
-    assert shown["Tokens per day"] == "\u2013"
+    assert shown["Tokens per day"] == "No limit"
     page = operator.get(f"/t/{tenant.slug}/limits").content.decode()
     assert "platform default" in page
     entry = AuditEntry.objects.get(kind="limits")

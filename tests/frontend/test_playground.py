@@ -79,7 +79,9 @@ def test_it_suggests_live_adapters_bases_and_versions_of_the_tenant_alone(
     client = client_of(tenant, "developer")
     with django_assert_max_num_queries(12):
         page = client.get(f"/t/{tenant.slug}/playground?model=waiting@1")
-    assert page.context["names"] == ["support", "base", "waiting@1", "support@1"]
+    assert page.context["models"] == [
+        ("support", "@1 live"), ("base", "base"), ("waiting@1", "@1"), ("support@1", "@1 live")
+    ]  # fmt: skip
     assert page.context["model"] == "waiting@1"
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection
 from django.http import QueryDict
 from django.test import Client
 from django.utils import timezone
@@ -21,12 +24,21 @@ from frontend.views.requests.requests import PAGE, RequestFilter, search
 from inference.errors import BY_CODE
 from inference.link.wire import Usage
 from tenants.billing.receipts import describe, signer, verify
-from tenants.listing import Where, mark_of, text_of
-from tenants.models import ApiKey, Membership, Tenant, UsageEvent
+from tenants.errors import TooManySavedViews
+from tenants.listing import Filter, Where, mark_of, text_of
+from tenants.models import (
+    ApiKey,
+    Membership,
+    SavedView,
+    SupersededAttempt,
+    Tenant,
+    UsageEvent,
+)
 from tenants.models.listed import REASONS, Mark, Outcome
+from tenants.models.saved_views import MAX_VIEWS
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
-from tests.tenants.refusing import refuse
+from tests.tenants.refusing import met, refuse
 from tests.tenants.spending import spend
 
 MINUTE = timedelta(minutes=1)
@@ -185,6 +197,12 @@ def finds(tenant: Tenant, key: ApiKey, admin: Client) -> Finds:
         ({"ttft": "2.5"}, "slow"),
         ({"total": "5"}, "slow left"),
         ({"total": "5", "key": "second", "outcome": "cancelled"}, "left"),
+        ({"q": "SUPP"}, "pinned cut"),
+        ({"q": "support@3"}, "pinned"),
+        ({"q": "engine_lost"}, "lost"),
+        ({"q": "e1", "outcome": "cut"}, "cut"),
+        ({"q": "e1", "outcome": "failed"}, "lost"),
+        ({"q": "nothing is called so"}, ""),
         ({"id": "", "of": "lost"}, "lost"),
         ({"id": "req_", "of": "yesterday"}, "yesterday"),
         ({"id": "chatcmpl-", "of": "cut", "outcome": "failed"}, "cut"),
@@ -219,7 +237,7 @@ def test_a_time_from_and_a_time_before(finds: Finds) -> None:
         ({"total": "-1"}, "total"),
         ({"ttft": "nan"}, "ttft"),
         ({"model": "\0"}, "model"),
-        ({"id": "x" * 81}, "id"),
+        ({"q": "x" * 101}, "q"),
     ],
 )
 def test_what_makes_no_sense_is_said_by_its_field(
@@ -228,6 +246,31 @@ def test_what_makes_no_sense_is_said_by_its_field(
     page = admin.get(at(tenant), query)
     assert (page.status_code, list(page.context["form"].errors)) == (422, [field])
     assert f'id="id_{field}_error"' in page.content.decode()
+
+
+def test_a_search_finds_keys_by_their_names_and_refusals_by_what_they_say(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    web, foreign = (
+        ApiKey.objects.issue(one, name="Web shop", scopes=["inference"])[0]
+        for one in (tenant, make_tenant())
+    )
+    bought, limited = spend(web, ago(1)), refuse(web, ago(2), message="Too many: 60 per minute.")
+    spend(key, ago(3)), spend(foreign, ago(4))
+    wrong = refuse(key, ago(5), code="model_not_found", message="There is no model nobody@7.")
+    searches: dict[str, list[Any]] = {
+        "web sh": [bought, limited],
+        f"lk_{web.prefix}": [bought, limited],
+        "60 per": [limited],
+        "model_not_found": [wrong],
+        "NOBODY@7": [wrong],
+        f"req_{wrong.id[:-1]}": [limited, wrong],
+    }
+    for words, found in searches.items():
+        expected = [one.id for one in found]
+        assert listed(admin, at(tenant), q=words) == expected, words
+    client = client_of(tenant, "developer")
+    assert listed(client, at(tenant), q="web sh") == []
 
 
 def test_a_key_of_another_tenant_is_no_choice(tenant: Tenant, admin: Client) -> None:
@@ -245,8 +288,8 @@ def test_a_developer_chooses_from_keys_of_his_own(tenant: Tenant, key: ApiKey) -
 
 def test_a_search_looks_no_further_than_its_horizon(tenant: Tenant, key: ApiKey) -> None:
     made = [spend(key, ago(n)) for n in range(10)]
-    rare = spend(key, ago(20), finish_reason="engine_lost")
-    form = RequestFilter(QueryDict("outcome=failed"), tenant.keys.all())
+    rare = spend(key, ago(20), finish_reason="length")
+    form = RequestFilter(QueryDict("outcome=cut"), tenant.keys.all())
     assert form.is_valid()
     where = Where.of_tenant(tenant)
     first = search(form, where, most=5)
@@ -285,10 +328,10 @@ def test_who_may_make_no_key_is_not_told_to_use_one(tenant: Tenant) -> None:
     ("query", "live"),
     [
         ({}, ""),
-        ({"outcome": "failed", "model": "a b", "period": "7d"}, "model=a+b&amp;outcome=failed"),
+        ({"outcome": "failed", "model": "a b", "period": "7d"}, "outcome=failed&amp;model=a+b"),
         ({"before": "1-"}, None),
         ({"until": "2030-01-01T00:00"}, None),
-        ({"id": "abc"}, None),
+        ({"id": "abc"}, "q=abc"),
         ({"id": ""}, ""),
         ({"model": "x" * 255}, f"model={'x' * 255}"),
         ({"outcome": "odd"}, None),
@@ -490,6 +533,112 @@ def test_what_ended_on_an_engine_has_a_status(
     assert (row.status, row.look, bool(row.message)) == (status, look, status not in (200, 499))
 
 
+# --- Counts, CSV and saved views ---------------------------------------------------------------
+
+
+def test_counts_are_of_all_requests_in_the_time(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    other = make_key(tenant)[0]
+    spend(key, ago(5)), spend(other, ago(5), adapter="support", model="support")
+    met(key, ago(5), requests=40)
+    met(key, ago(5), "refused", 7)
+    met(other, ago(5), "failed", 2, adapter="support")
+    met(make_key(make_tenant())[0], ago(5), requests=9)
+    met(key, ago(26 * 60), requests=100)
+
+    def told(**query: Any) -> tuple[int, ...] | None:
+        counts = admin.get(at(tenant), query).context["counts"]
+        return counts and (counts.requests, counts.failed, counts.refused)
+
+    assert told() == told(period="1h") == (49, 2, 7)
+    assert told(period="7d") == (149, 2, 7)
+    assert told(key=other.pk) == told(model="support") == (2, 2, 0)
+    assert told(outcome="failed") is None and told(q="support") is None
+    client = client_of(tenant, "developer")
+    assert client.get(at(tenant)).context["counts"] is None
+    own = make_key(tenant, created_by=user_of(client))[0]
+    spend(own, ago(5)), met(own, ago(5), requests=3)
+    assert client.get(at(tenant)).context["counts"].requests == 3
+
+
+def test_the_csv_has_what_the_filter_lets_through(
+    tenant: Tenant, key: ApiKey, admin: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("frontend.views.requests.requests.CSV_PAGE", 2)
+    made = [spend(key, ago(n)) for n in range(5)]
+    refused = refuse(key, ago(9), message="=cmd")
+    spend(make_key(make_tenant())[0], ago())
+
+    def lines(client: Client, **query: Any) -> list[dict[str, str]]:
+        answer: Any = client.get(at(tenant, "csv"), query)
+        assert answer.status_code == 200
+        text = b"".join(async_to_sync(collected)(answer.streaming_content)).decode()
+        return list(csv.DictReader(text.splitlines()))
+
+    found = lines(admin)
+    assert [row["id"] for row in found] == [f"req_{one.pk}" for one in [*made, refused]]
+    assert (found[0]["key"], found[0]["status"], found[0]["cost"]) == (
+        key.name,
+        "200",
+        "0.000016200000",
+    )
+    assert found[-1]["message"] == "'=cmd" and found[-1]["cost"] == ""
+    assert [row["outcome"] for row in lines(admin, outcome="wrong")] == ["refused"]
+    assert lines(client_of(tenant, "developer")) == []
+    assert admin.get(at(tenant, "csv"), {"key": "x"}).status_code == 422
+    assert client_of(tenant, "outsider").get(at(tenant, "csv")).status_code == 404
+
+
+async def collected(parts: Any) -> list[bytes]:
+    return [part async for part in parts]
+
+
+def test_a_view_is_a_filter_under_a_name_and_ones_own(tenant: Tenant) -> None:
+    owner, other = client_of(tenant, "owner"), client_of(tenant, "admin")
+    query = "?outcome=wrong&period=7d&before=1-x&odd=1&model="
+    saved = owner.post(at(tenant, "views"), {"name": "Trouble", "query": query})
+    assert saved["Location"] == f"{at(tenant)}?outcome=wrong&period=7d"
+    owner.post(at(tenant, "views"), {"name": "Trouble", "query": "outcome=failed"})
+    (view,) = SavedView.objects.all()
+    assert (view.query, view.member.user) == ("outcome=failed", user_of(owner))
+    page = owner.get(at(tenant), {"outcome": "failed"})
+    assert page.context["views"] == [(view, True)]
+    assert other.get(at(tenant)).context["views"] == []
+    for name, odd in (("", "outcome=failed"), ("x", "outcome=odd"), ("x", "key=99999999")):
+        owner.post(at(tenant, "views"), {"name": name, "query": odd})
+    assert SavedView.objects.count() == 1
+    assert other.post(at(tenant, "views", f"{view.pk}/delete")).status_code == 404
+    assert owner.post(at(tenant, "views", f"{view.pk}/delete")).status_code == 302
+    assert not SavedView.objects.exists()
+
+
+def test_views_are_limited_and_members_alone_have_some(tenant: Tenant, operator: Client) -> None:
+    assert operator.post(at(tenant, "views"), {"name": "x"}).status_code == 403
+    member = user_of(client_of(tenant, "owner")).memberships.get(tenant=tenant)
+    for number in range(MAX_VIEWS):
+        SavedView.objects.keep(member, f"view {number}", "")
+    with pytest.raises(TooManySavedViews):
+        SavedView.objects.keep(member, "one more", "")
+    SavedView.objects.keep(member, "view 0", "outcome=cut")
+
+
+@pytest.mark.parametrize("outcome", ["failed", "wrong"])
+def test_failed_requests_are_read_from_an_index_of_their_own(
+    tenant: Tenant, key: ApiKey, outcome: str
+) -> None:
+    lost = spend(key, ago(30), finish_reason="engine_lost")
+    for minutes in range(10):
+        spend(key, ago(minutes))
+    window = (ago(60), None)
+    for where in (Where.of_tenant(tenant), Where.of_tenant(None)):
+        # Four that succeeded are enough to end a search without the index.
+        found = where.page(Filter(outcome=outcome), window, None, size=PAGE, most=3)
+        assert [one.id for one in found.events] == [lost.id] and found.looked_to is None
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+        events = Filter(outcome=outcome).events(where.events).between(*window).newest()
+        assert "finish_reason" not in events.explain()  # its index knows
+
+
 # --- One request ---------------------------------------------------------------------------------
 
 
@@ -501,10 +650,10 @@ def made_of(queue: float, load: float, ttft: float | None, total: float, **more:
 @pytest.mark.parametrize(
     ("event", "told"),
     [
-        (made_of(1, 2, 4, 8), "Queued 1, Loading the adapter 2, Prefill 1, Decode 4"),
+        (made_of(1, 2, 4, 8), "Queued 1, Load adapter 2, Prefill 1, Decode 4"),
         (made_of(1, 0, 4, 8, adapter=""), "Queued 1, Prefill 3, Decode 4"),
-        (made_of(1, 1, None, 8), "Queued 1, Loading the adapter 1, Without a token 6"),
-        (made_of(1, 1, 8, 8), "Queued 1, Loading the adapter 1, Prefill and decode 6"),
+        (made_of(1, 1, None, 8), "Queued 1, Load adapter 1, Without a token 6"),
+        (made_of(1, 1, 8, 8), "Queued 1, Load adapter 1, Prefill and decode 6"),
         (made_of(0, 0, None, 0), ""),
     ],
 )
@@ -577,6 +726,46 @@ def test_the_drawer_is_the_page_without_its_shell(
     for answer in (page, part):
         text = answer.content.decode()
         assert "The API key was revoked" in text and f"req_{event.id}" in text
+
+
+def test_the_drawer_tells_of_every_attempt(tenant: Tenant, key: ApiKey, admin: Client) -> None:
+    event = spend(key, ago(), attempt=2, inherited_tokens=5, regenerated_tokens=2)
+    counts = dict.fromkeys(("prompt_tokens", "cached_tokens", "reasoning_tokens"), 0)
+    SupersededAttempt.objects.create(
+        request_id=event.id, started_at=event.started_at, attempt=1, engine_id="rack-1",
+        journal="j", completion_tokens=96, inherited_tokens=0, finish_reason="engine_lost",
+        **counts,
+    )  # fmt: skip
+    page = admin.get(at(tenant, event.id))
+    assert [one.engine_id for one in page.context["attempts"]] == ["rack-1"]
+    text = page.content.decode()
+    assert "96 out" in text and "went on after 5 tokens" in text and "2 tokens were" in text
+    (row,) = admin.get(at(tenant)).context["rows"]
+    assert row.attempts == 2
+
+
+@pytest.mark.parametrize(
+    ("scope", "where"), [("key", "limits/keys/{pk}"), ("tenant", "limits"), ("adapter", "limits")]
+)
+def test_a_refusal_leads_to_the_limit_that_it_met(
+    tenant: Tenant, key: ApiKey, admin: Client, scope: str, where: str
+) -> None:
+    refused = refuse(key, ago(), limit_scope=scope)
+    page = admin.get(at(tenant, refused.id))
+    assert page.context["limits_url"] == f"/t/{tenant.slug}/{where.format(pk=key.pk)}"
+    other = refuse(key, ago(), limit_scope="", limit_kind="", code="model_not_found")
+    assert "limits_url" not in admin.get(at(tenant, other.id)).context
+
+
+def test_a_request_opens_in_the_playground_with_its_version(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    version = make_version(make_adapter(tenant, name="support"))
+    tried = spend(key, ago(), adapter="support", model="support", version=version)
+    gone = spend(key, ago(), adapter="sales", model="sales@2")
+    for event, model in ((tried, f"support%40{version.number}"), (gone, "sales%402")):
+        url = admin.get(at(tenant, event.id)).context["playground"]
+        assert url == f"/t/{tenant.slug}/playground?model={model}"
 
 
 def test_the_receipt_is_signed_and_to_be_kept(tenant: Tenant, key: ApiKey, admin: Client) -> None:

@@ -17,10 +17,10 @@ from pytest_django.plugin import DjangoDbBlocker
 from demo.crowd import Size, outcomes, usage
 from demo.crowd.rows import BASES, Rows
 from tenants.fleet.gateways import gateways
-from tenants.models import BaseModel, Tenant
+from tenants.models import ApiKey, BaseModel, Tenant
 from tests.frontend.addresses import ACCOUNT, PARTS, Page, names, pages, parts
 from tests.frontend.clients import client_of
-from tests.tenants.making import make_rollout, make_user
+from tests.tenants.making import make_batch, make_rollout, make_user
 
 MAX_QUERIES = 12
 SIZE = Size(
@@ -41,6 +41,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             usage.make(SIZE, [tenant.pk for tenant in tenants], BASES, lambda *_: None)
             outcomes.make(SIZE, [tenant.pk for tenant in tenants])
             make_rollout(BaseModel.objects.earliest("pk"))
+            make_batch(ApiKey.objects.filter(tenant=tenants[0]).earliest("pk"))
             yield tenants[0]
             transaction.set_rollback(True)
 
@@ -80,16 +81,17 @@ def visitor(tenant: Tenant, page: Page) -> Client:
 
 
 def asked(client: Client, page: Page) -> bytes:
-    """The page's body, for somebody who has looked at the tenant before."""
-    client.get(page.url)
-    with CaptureQueriesContext(connection) as queries:
-        answer = client.get(page.url)
-    told = "\n".join(query["sql"][:300] for query in queries)
-    assert answer.status_code == 200, f"{page} answered {answer.status_code}"
-    most = MAX_QUERIES + (page.role == "operator")
+    """The page's body. A first look may ask for more, if the next one doesn't."""
     # The operator has a password alone, for which the banner asks.
-    assert len(queries) <= most, f"{page} asked {len(queries)} times:\n{told}"
-    return b"" if answer.streaming else answer.content
+    most = MAX_QUERIES + (page.role == "operator")
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as queries:
+            answer = client.get(page.url)
+        assert answer.status_code == 200, f"{page} answered {answer.status_code}"
+        if len(queries) <= most:
+            return b"" if answer.streaming else answer.content
+    told = "\n".join(query["sql"][:300] for query in queries)
+    raise AssertionError(f"{page} asked {len(queries)} times:\n{told}")
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from frontend.views.usage import BY, HOUR, Question, change
+from frontend.views.usage import BY, HOUR, Question, change, forecast
+from inference.grants import MICRO, PICO
 from inference.link.wire import Usage
-from tenants.models import ApiKey, Tenant, UsageSum, User
+from tenants.models import ApiKey, EngineHour, Tenant, UsageSum, User
 from tests.frontend.clients import address, client_of
 from tests.tenants.api.test_usage_api import read
 from tests.tenants.making import make_key, make_tenant, make_user
+from tests.tenants.refusing import met, refuse
 from tests.tenants.spending import spend
 
 pytestmark = pytest.mark.usefixtures("one_moment")
@@ -123,12 +125,14 @@ def test_figures_are_the_tenants_and_compared(tenant: Tenant, key: ApiKey, admin
     spend(key, now - timedelta(hours=30), tokens(50, 40, 14))
     spend(make_key(make_tenant())[0], now, tokens(10_000))
     page = admin.get(address(tenant, "usage"), {"period": "24h"})
-    assert [(stat.text, stat.change) for stat in page.context["stats"]] == [
+    cost, expected, *others = page.context["stats"]
+    assert expected.title.endswith(" forecast") and expected.change.endswith("so far")
+    assert [(stat.text, stat.change) for stat in (cost, *others)] == [
+        ("$0.000016", "+26 % on the period before"),
         ("1", "as before"),
         ("60", "+500 % on the period before"),
         ("40", "as before"),
         ("7", "\u221250 % on the period before"),
-        ("$0.000016", "+26 % on the period before"),
     ]
 
 
@@ -140,7 +144,7 @@ def test_the_most_used_are_stacked_and_the_rest_is_other(
         spend(key, now, tokens(100 * i), adapter=f"a{i}", model=f"a{i}")
     spend(key, now - HOUR, tokens(5), adapter="a7", model="a7")
     spend(key, now - HOUR, tokens(1))
-    page = admin.get(address(tenant, "usage"), {"period": "24h", "by": "adapter"})
+    page = admin.get(address(tenant, "usage"), {"period": "24h", "by": "adapter", "show": "tokens"})
     chart = page.context["chart"]
     assert [(one.name, one.total) for one in chart.series] == [
         ("a7", "705"), ("a6", "600"), ("a5", "500"), ("a4", "400"), ("a3", "300"), ("Other", "301"),
@@ -161,13 +165,13 @@ def test_all_stacks_are_alike(tenant: Tenant, key: ApiKey, admin: Client, by: st
         theirs, _ = make_key(tenant, created_by=make_user())
         spend(theirs, now, tokens(100 * i), adapter=f"a{i}", model=f"a{i}")
     with CaptureQueriesContext(connection) as asked:
-        page = admin.get(address(tenant, "usage"), {"period": "24h", "by": by})
+        page = admin.get(address(tenant, "usage"), {"period": "24h", "by": by, "show": "tokens"})
     chart = page.context["chart"]
     assert [one.total for one in chart.series] == ["700", "600", "500", "400", "300", "300"]
     assert [cell.value for cell in chart.lines[-1][1]] == [700, 600, 500, 400, 300, 300]
     assert chart.series[-1].name == "Other"
     reads = [one for one in asked.captured_queries if UsageSum._meta.db_table in one["sql"]]
-    assert len(reads) == 3, "by what is stacked, by time, and of the period before"
+    assert len(reads) == 4, "by what is stacked, by time, of the period before and of the month"
 
 
 def test_a_year_is_exact_to_the_hour(tenant: Tenant, key: ApiKey, admin: Client) -> None:
@@ -176,17 +180,17 @@ def test_a_year_is_exact_to_the_hour(tenant: Tenant, key: ApiKey, admin: Client)
     for at, prompt in [(first - HOUR, 1000), (first, 1), (first + timedelta(days=150), 20),
                        (timezone.now(), 300)]:  # fmt: skip
         spend(key, at, tokens(prompt), adapter="a", model="a")
-    query = {"period": "custom", "first": f"{first:%Y-%m-%d}"}
+    query = {"period": "custom", "first": f"{first:%Y-%m-%d}", "show": "tokens"}
     page = admin.get(address(tenant, "usage"), query)
     assert page.context["asked"].bucket == "month"
-    assert [stat.text for stat in page.context["stats"]][:2] == ["3", "321"]
-    assert page.context["stats"][0].change == "+200 % on the period before"
+    assert [stat.text for stat in page.context["stats"]][2:4] == ["3", "321"]
+    assert page.context["stats"][2].change == "+200 % on the period before"
     ((name, row),) = page.context["rows"]
     assert (name, row["prompt_tokens"]) == ("a", 321)
     chart = page.context["chart"]
     drawn = [cells[0].value for _, cells in chart.lines if cells]
     assert drawn == [1, 20, 300] and len(chart.lines) in (12, 13)
-    assert f"{first:%B %Y}</th>" in page.content.decode()
+    assert f"{first:%B %Y}</a></th>" in page.content.decode()
     for url, _ in page.context["csv"]:
         lines = read(admin.get(url))
         assert sum(int(line[lines[0].index("requests")]) for line in lines[1:]) == 3
@@ -242,6 +246,73 @@ def test_what_makes_no_sense_is_told(
     assert page.status_code == 422 and words in page.content.decode()
 
 
+@pytest.mark.parametrize(
+    ("now", "spent", "expected"),
+    [
+        (datetime(2026, 6, 16, tzinfo=UTC), 15, "$30.00"),
+        (datetime(2026, 6, 1, 1, tzinfo=UTC), 1, "$30.00"),  # an hour of it is taken for a day
+        (datetime(2026, 6, 30, 23, 59, tzinfo=UTC), 0, "$0.00"),
+    ],
+)
+def test_the_forecast_goes_on_at_the_pace_of_the_month(
+    now: datetime, spent: int, expected: str
+) -> None:
+    told = forecast(spent * PICO, now, 40 * MICRO)
+    assert (told.title, told.text) == ("June forecast", expected)
+    assert told.change.startswith(f"${spent}.00 so far; ")
+    assert told.change.endswith("of the $40.00 budget")
+
+
+def test_what_is_shown_leads_to_what_is_behind_it(
+    tenant: Tenant, key: ApiKey, admin: Client
+) -> None:
+    at = timezone.now().replace(minute=0, second=0, microsecond=0)
+    event = spend(key, at, adapter="support", model="support")
+    refuse(key, at, code="rate_limit_exceeded")
+    met(key, at, "refused", code="rate_limit_exceeded")
+    for by, group in (("adapter", "model=support"), ("key", f"key={key.pk}")):
+        page = admin.get(address(tenant, "usage"), {"period": "24h", "by": by})
+        ((_, row),) = page.context["rows"]
+        assert group in row["url"] and row["share"] == 1
+        *_, (hour, _, bar) = page.context["lines"]
+        assert hour == at
+        for url in (row["url"], bar):
+            assert event.id in {row.event.id for row in admin.get(url).context["rows"]}
+        assert row["url"] in page.content.decode().replace("&amp;", "&")
+    days = admin.get(address(tenant, "usage"), {"period": "7d"}).context["lines"]
+    deeper = admin.get(address(tenant, "usage") + days[-1][2]).context["asked"]
+    assert (deeper.bucket, deeper.start) == ("hour", days[-1][0])
+    (failure,) = page.context["failures"]
+    assert (failure["code"], failure["count"]) == ("rate_limit_exceeded", 1)
+    listed = f"{address(tenant, 'requests')}?{page.context['failures_in']}&outcome=refused"
+    assert f"{listed}&q=rate_limit_exceeded" in page.content.decode().replace("&amp;", "&")
+    assert "failures" not in client_of(tenant, "developer").get(address(tenant, "usage")).context
+
+
+def test_operators_see_what_engines_cost_and_what_is_left(operator: Client, settings: Any) -> None:
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    one, other = make_tenant("one"), make_tenant("other")
+    for tenant, prompt in ((one, 20_000_000), (other, 20_000_000)):  # 3.00 each
+        spend(make_key(tenant)[0], now, tokens(prompt))
+    for engine, slots in (("engine-1", 0b111111), ("engine-2", 0b1)):
+        EngineHour.objects.create(hour=now, engine_id=engine, base_model="base", slots=slots)
+    EngineHour.objects.create(hour=now, engine_id="engine-3", base_model="idle", slots=0b111)
+
+    def page(**query: str) -> Any:
+        return operator.get("/operate/usage", {"period": "24h", **query}).context
+
+    told = {stat.title: (stat.text, stat.change) for stat in page()["stats"]}
+    assert told["Engine hours"] == ("0.8", "$7.20 earned in each") and "Margin" not in told
+    settings.ENGINE_HOUR_PRICE = 6 * MICRO
+    told = {stat.title: (stat.text, stat.change) for stat in page()["stats"]}
+    assert told["Margin"] == ("17%", "$1.00 after $5.00 for engines")
+    base, idle = page(by="base_model")["more"]
+    assert (base.name, base.hours, base.left) == ("base", 7 / 12, 5 * PICO // 2)
+    assert (idle.name, idle.earned, idle.left, idle.share) == ("idle", 0, -3 * PICO // 2, None)
+    rows = {name: row["url"] for name, row in page(by="tenant")["rows"]}
+    assert rows[one.name].startswith(f"/t/{one.slug}/usage?period=24h")
+
+
 def test_the_csv_links_ask_the_api_for_the_same(tenant: Tenant, key: ApiKey, admin: Client) -> None:
     spend(key, timezone.now())
     page = admin.get(address(tenant, "usage"), {"period": "24h", "by": "key"})
@@ -268,17 +339,18 @@ def test_a_developer_sees_what_keys_of_his_own_used(shared: tuple[Client, Client
     where = address(Tenant.objects.get(), "usage")
     for by in ("member", "key", "adapter", "model"):
         page = developer.get(where, {"by": by})
-        assert page.context["stats"][1].text == "10"
+        assert page.context["stats"][3].text == "10"
         assert [row["prompt_tokens"] for _, row in page.context["rows"]] == [10]
         assert "Only keys that you created" in page.content.decode()
     page = admin.get(where)
-    assert page.context["stats"][1].text == "530"
+    assert page.context["stats"][3].text == "530"
     assert "Only keys that you created" not in page.content.decode()
 
 
 def test_admins_see_who_used_what(shared: tuple[Client, Client]) -> None:
     names = [User.objects.get(pk=one.session["_auth_user_id"]).username for one in shared]
-    page = shared[1].get(address(Tenant.objects.get(), "usage"), {"by": "member"})
+    query = {"by": "member", "show": "tokens"}
+    page = shared[1].get(address(Tenant.objects.get(), "usage"), query)
     rows = [(name, row["prompt_tokens"]) for name, row in page.context["rows"]]
     assert rows == [("no member", 500), (names[1], 20), (names[0], 10)]
     chart = page.context["chart"]

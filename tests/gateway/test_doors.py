@@ -12,7 +12,7 @@ import pytest
 from gateway.planes.inference import Parts, application
 
 PATHS = {
-    r"^v1/(organization|usage)/": "/v1/usage/receipts",
+    r"^v1/(organization/|usage/|(files|uploads|batches)(/|$))": "/v1/usage/receipts",
     r"^v1/": "/v1/models",
     r"^(healthz|health|readyz|fleetz)$": "/healthz",
     r"^metrics$": "/metrics",
@@ -24,7 +24,9 @@ PATHS = {
 }
 """An address of each route; a new route has to be told here."""
 SOCKETS = {
+    r"^v1/responses$": "/v1/responses",
     r"^ws/engine$": "/ws/engine",
+    r"^ws/lines$": "/ws/lines",
     r"^ws/live$": "/ws/live",
     r"^ws/playground/(?P<slug>[a-z0-9-]+)$": "/ws/playground/acme",
     r"": "/ws/no-such",

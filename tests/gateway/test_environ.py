@@ -29,6 +29,9 @@ from inference.environ import BadSetting
         (lambda: environ.size("X", 1), "2GiB", 2 << 30),
         (lambda: environ.size("X", 1), "3 kb", 3 << 10),
         (lambda: environ.size("X", 1, high=2 << 20, why="so it is"), "2M", 2 << 20),
+        (lambda: environ.amount("X"), "2.50", 2_500_000),
+        (lambda: environ.amount("X"), "0.000001", 1),
+        (lambda: environ.amount("X"), "", 0),
         (lambda: environ.words("X"), "a, b,,c ", ["a", "b", "c"]),
         (lambda: environ.words("X", ["d"]), "", ["d"]),
         (lambda: environ.secret("X"), "s" * 32, "s" * 32),
@@ -48,6 +51,9 @@ def test_good_values(
     ("read", "raw", "says"),
     [
         (lambda: environ.text("X"), "", "X is not set: it must be a text"),
+        (lambda: environ.amount("X"), "-1", "an amount such as 2.50"),
+        (lambda: environ.amount("X"), "1.0000001", "an amount such as 2.50"),
+        (lambda: environ.amount("X"), "2,50", "an amount such as 2.50"),
         (
             lambda: environ.boolean("X", False),
             "maybe",

@@ -172,6 +172,7 @@ OF_GATEWAYS = [
     ("websocket", "GET", "/ws/live"),
     ("websocket", "GET", "/ws/playground/acme"),
     ("websocket", "GET", "/ws/engine"),
+    ("websocket", "GET", "/v1/responses"),
 ]
 
 

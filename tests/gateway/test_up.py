@@ -10,7 +10,14 @@ from rich.console import Console
 
 from gateway.management.commands.up import _Up
 
-OPTIONS = {"model": "", "host": "127.0.0.1", "port": 8000, "gateways": 1}
+OPTIONS = {
+    "model": "",
+    "host": "127.0.0.1",
+    "port": 8000,
+    "gateways": 1,
+    "engines": 1,
+    "embedding_engines": 0,
+}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -22,11 +23,13 @@ from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.agent.journal.journal import Journal
 from inference.content import FILES
 from inference.errors import InferenceError, InvalidApiKey, UnknownModel
+from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
+from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.grants import (
     EngineCredential,
@@ -246,6 +249,13 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
     dispatcher = Dispatcher(hub, keys, limits, **dispatched)
     bounds = {"max_body_bytes": 100_000}
     server = OpenAIServer(dispatcher, keys, limits, answers=answers, **(bounds | options))
+    responses = ResponsesSocket(
+        server,
+        Callers(keys, limits),
+        hub.closed,
+        max_body_bytes=bounds["max_body_bytes"],
+        kept_bytes=1 << 20,
+    )
     http = URLRouter(
         [
             re_path(r"^v1/", server),  # type: ignore[arg-type]
@@ -254,7 +264,11 @@ async def gateway(**options: Any) -> AsyncIterator[Gateway]:
         ]
     )
     websocket = URLRouter(
-        [path("ws/engine", EngineSocket(hub, engines)), re_path(r"", NoSocket())]  # type: ignore[arg-type]
+        [
+            path("ws/engine", EngineSocket(hub, engines)),  # type: ignore[arg-type]
+            path("v1/responses", responses),  # type: ignore[arg-type]
+            re_path(r"", NoSocket()),  # type: ignore[arg-type]
+        ]
     )
     config = uvicorn.Config(
         ProtocolTypeRouter({"http": http, "websocket": websocket}),
@@ -333,10 +347,12 @@ async def agent_on(
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop turn until the condition holds; fails after a minute."""
+    """Let the loop turn until the condition holds; fails after a minute. What takes long takes
+    timers or another process, and turning all the while would cost a core."""
+    turns = itertools.count()
     async with asyncio.timeout(HANGS_S):
         while not condition():  # noqa: ASYNC110 - a running system has no event for it
-            await asyncio.sleep(0)
+            await asyncio.sleep(0 if next(turns) < 100 else 0.001)
 
 
 async def connected(one: Gateway, engines: int = 1) -> None:

@@ -13,6 +13,7 @@ from demo import MODEL_NAME
 
 QUESTION = "What is the capital of Peru?"
 CHAT = "/v1/chat/completions"
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.8
 
 
 def ask(model: str, **fields: Any) -> dict[str, Any]:
@@ -33,11 +34,13 @@ def chunks(response: httpx.Response) -> Iterator[Any]:
 
 
 def until(condition: Callable[[], object], seconds: float = 180) -> None:
-    """Poll a running system; fails when the time is over."""
-    end = time.monotonic() + seconds
+    """Poll a running system, less often the longer it takes, for what is asked keeps a core busy;
+    fails when the time is over."""
+    end, pause_s = time.monotonic() + seconds, SHORTEST_PAUSE_S
     while not condition():
         assert time.monotonic() < end, "it never came true"
-        time.sleep(0.1)
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, LONGEST_PAUSE_S)
 
 
 def serves(url: str) -> bool:

@@ -148,7 +148,8 @@ def up(var: Path, **settings: str) -> Iterator[Stack]:
     """Run `manage.py up`; ready inside, stopped with Ctrl-C after."""
     gateways = int(settings.get("GATEWAYS", "1"))
     port = free_ports(gateways + 1)  # and the console's
-    environment = settings_free() | {"LORIKEET_VAR": str(var), "PORT": str(port)} | settings
+    own = {"LORIKEET_VAR": str(var), "PORT": str(port), "EMBEDDING_ENGINES": "0"}
+    environment = settings_free() | own | settings
     var.mkdir(exist_ok=True)
     earlier = _written(var / "up.json")
     with (var / "up.log").open("wb") as out:

@@ -64,7 +64,7 @@ def traffic(stack: Stack) -> Iterator[None]:
 
     def ask() -> None:
         clients = [stack.client(tenant["api_key"]) for tenant in stack.facts["tenants"]]
-        while not over.wait(0.2):
+        while not over.wait(1):
             for client, tenant in zip(clients, stack.facts["tenants"], strict=True):
                 for model in (*tenant["models"], "nothing"):
                     body = {

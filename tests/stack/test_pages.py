@@ -37,7 +37,7 @@ def test_base_and_adapter_answer_differently_side_by_side(owner: Page, tmp_path:
     await_ready(owner)
     go(owner, "Playground")
     expect(pane(owner).get_by_label("Model or adapter")).to_have_value("crew")
-    owner.get_by_role("button", name="Add a pane").click()
+    owner.get_by_role("button", name="Add pane").click()
     expect(pane(owner, 2).get_by_label("Model or adapter")).to_have_value(MODEL_NAME)
     for number in (1, 2):
         pane(owner, number).get_by_role("button", name="Settings").click()

@@ -46,7 +46,7 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
     private.mkdir(mode=0o700)
     above = {folder: folder.stat().st_mode for folder in (private, *private.parents)}
     var = private / "var"
-    settings = PLANTED | {"OTEL_EXPORTER_OTLP_ENDPOINT": traces.url}
+    settings = PLANTED | {"OTEL_EXPORTER_OTLP_ENDPOINT": traces.url, "EMBEDDING_ENGINES": "1"}
     with up(var, ENGINE_OPTIONS=SYNTHETIC, GATEWAYS="2", **settings) as first:
         family = psutil.Process(first.process.pid).children(recursive=True)
         assert stat.S_IMODE((var / "up.json").stat().st_mode) == 0o600
@@ -77,6 +77,7 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
         )
         until(lambda: "Ctrl-C stops everything" in (var / "up.log").read_text())
         _paste((var / "up.log").read_text(), key)
+        _it_embeds_at_last(first, key)
     assert first.process.returncode == 0, (var / "up.log").read_text()
     until(lambda: all(gone(one) for one in family))
     for name in ("gateway-1", "console", "engine-1", "worker-1"):
@@ -98,6 +99,16 @@ def test_two_gateways_one_engine_a_clean_end_and_a_second_start(
         assert second.facts["operator"] == facts["operator"]
         assert second.facts["tenants"] == facts["tenants"]
         assert second.facts["metrics_token"] == facts["metrics_token"]
+
+
+def _it_embeds_at_last(stack: Stack, key: str) -> None:
+    """By an engine that started when all was up, and gives way to it."""
+    name = stack.facts["embedding_model"]
+    with stack.client(key) as client:
+        until(lambda: name in client.get("/v1/models").text)
+        body = {"model": name, "input": ["one", "another"]}
+        assert len(client.post("/v1/embeddings", json=body).json()["data"]) == 2
+    assert sorted(engine.nice() for engine in stack.children("engine")) == [0, 10]
 
 
 ELSEWHERE = {"engines", "scaledown"}

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import connection, transaction
 from django.utils import timezone
 
 from inference.link.wire import ModelInfo
+from tenants.batches.states import Status
 from tenants.directory import pools
+from tenants.files import disk
 from tenants.models import (
     Adapter,
     AdapterVersion,
     ApiKey,
     BaseModel,
+    Batch,
     GatewayProcess,
     Membership,
+    Purpose,
     Rollout,
     State,
     Tenant,
@@ -83,6 +87,25 @@ def make_version(adapter: Adapter, digest: str = "", state: State = State.READY)
     AdapterVersion.objects.filter(pk=version.pk).update(state=state)
     version.refresh_from_db()
     return version
+
+
+def make_batch(key: ApiKey, **fields: Any) -> Batch:
+    """One that runs, with a file of requests."""
+    file = key.tenant.files.create(purpose=Purpose.BATCH, filename="lines.jsonl", size_bytes=3)
+    disk.path(file.pk).write_bytes(b"{}\n")
+    given: dict[str, Any] = {
+        "status": Status.IN_PROGRESS,
+        "total": 10,
+        "expires_at": timezone.now() + timedelta(hours=1),
+    }
+    return Batch.objects.create(
+        tenant=key.tenant,
+        key=key,
+        input_file=file,
+        operation="chat",
+        endpoint="/v1/chat/completions",
+        **(given | fields),
+    )
 
 
 def make_key(tenant: Tenant, *scopes: str, **fields: Any) -> tuple[ApiKey, str]:

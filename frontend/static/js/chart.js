@@ -87,6 +87,7 @@ class UsageChart extends HTMLElement {
     this.swatches = [...this.querySelectorAll(".legend svg")];
     this.plot = plotOf(this.querySelector("h2").textContent.trim());
     this.wrap.before(this.plot);
+    this.plot.addEventListener("click", () => this.#follow());
     this.ends = new AbortController();
     const { signal } = this.ends;
     const draw = () => this.draw();
@@ -155,6 +156,12 @@ class UsageChart extends HTMLElement {
     this.values.forEach((value, i) => (value.textContent = cells[i]?.textContent ?? value.dataset.total));
     this.at ??= this.querySelector(".legend").appendChild(Object.assign(document.createElement("li"), { className: "at" }));
     this.at.textContent = row?.querySelector("th").textContent ?? "";
+  }
+
+  // A bar leads where its row in the table does.
+  #follow() {
+    const link = this.rows[this.chart?.cursor.idx ?? -1]?.querySelector("th a");
+    if (link) location.assign(link.href);
   }
 
   #resize() {

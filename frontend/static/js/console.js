@@ -30,7 +30,26 @@ document.addEventListener("change", (event) => {
   }
 });
 
+// A dialog whose form the server has; its link leads to a page with the same.
+async function load(link) {
+  const dialog = document.getElementById("loaded");
+  try {
+    const answer = await fetch(link.href, { headers: { "HX-Request": "true" } });
+    if (answer.status !== 200) throw new Error(answer.statusText);
+    dialog.innerHTML = await answer.text();
+  } catch {
+    return location.assign(link.href);
+  }
+  show(dialog);
+}
+
 document.addEventListener("click", (event) => {
+  const loader = event.target.closest("[data-loads]");
+  if (loader && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
+    event.preventDefault();
+    load(loader);
+    return;
+  }
   const opener = event.target.closest("[data-opens]");
   if (opener) {
     event.preventDefault(); // without this script it leads to a page with the dialog open
@@ -64,6 +83,14 @@ document.addEventListener("input", (event) => {
   const list = document.getElementById(event.target.dataset.narrows ?? "");
   const words = event.target.value.trim().toLowerCase();
   for (const one of list?.children ?? []) one.hidden = !one.textContent.toLowerCase().includes(words);
+});
+
+// A name that breaks its rule says so while it is typed.
+document.addEventListener("input", ({ target }) => {
+  if (!target.dataset.rule) return;
+  const wrong = target.validity.patternMismatch;
+  target.setAttribute("aria-invalid", String(wrong));
+  document.getElementById(`${target.id}-wrong`).textContent = wrong ? target.dataset.rule : "";
 });
 
 // Drafts of this tab are not for whoever signs in next.
@@ -115,6 +142,17 @@ for (const dialog of document.querySelectorAll("dialog[open]")) {
   dialog.close();
   show(dialog);
 }
+// A dialog that an address names, as those of the palette's actions do.
+function openNamed() {
+  const name = location.hash.slice(1);
+  if (!name) return;
+  const [opener, dialog] = [document.querySelector(`[data-opens="${CSS.escape(name)}"]`), document.getElementById(name)];
+  if (!opener || !(dialog instanceof HTMLDialogElement) || document.querySelector("dialog[open]")) return;
+  show(dialog);
+  history.replaceState(history.state, "", location.pathname + location.search); // a reload opens none
+}
+addEventListener("hashchange", openNamed);
+openNamed();
 // On a page: at what is to be corrected, else at what is shown this once; at the entrance, at the
 // first field that is still to be filled.
 function place() {

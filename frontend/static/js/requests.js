@@ -1,42 +1,109 @@
-// The list of requests. A request opens in a drawer and has its own address.
+// The list of requests: filters that act at once, a drawer for one request with an address of its
+// own, and the keyboard through the rows.
 const drawer = document.getElementById("request");
+const form = document.querySelector(".requests-filter");
+const beside = matchMedia("(min-width: 1200px)"); // the drawer leaves the list usable
 const here = () => location.pathname + location.search;
-const list = here();
 
-let opening = false;
+const MOST_HELD = 500;
+const MOST_ADDED = 500;
 
-// One at a time, also on a double click: htmx would queue the second and report it as done at once.
+let list = here();
+let asking = null;
+let current = ""; // the id of the row that is open
+
+const links = () => [...document.querySelectorAll(".requests tbody th a")];
+const currentLink = () => document.getElementById(current)?.querySelector("th a");
+
+function mark(row) {
+  document.querySelector(".requests tr[aria-current]")?.removeAttribute("aria-current");
+  row?.setAttribute("aria-current", "true");
+  current = row?.id ?? "";
+}
+
+// What is asked for last is what is shown; it is asked for once, however often it is clicked.
 async function open(link) {
-  if (opening || drawer.open) return;
-  opening = true;
+  if (asking?.href === link.href) return;
+  asking?.abort();
+  const ours = (asking = Object.assign(new AbortController(), { href: link.href }));
+  let html;
   try {
-    await htmx.ajax("GET", link.href, { target: drawer, swap: "innerHTML" });
-  } finally {
-    opening = false;
+    const answer = await fetch(link.href, { headers: { "HX-Request": "true" }, signal: ours.signal });
+    html = answer.status === 200 && (await answer.text());
+  } catch (error) {
+    if (error.name === "AbortError") return;
   }
-  if (!drawer.childElementCount) return location.assign(link.href);
-  drawer.showModal();
-  history.pushState({ drawer: true }, "", link.href);
+  asking = null;
+  if (!html) return location.assign(link.href); // signed out, gone, or not to be reached: it says so
+  const inside = drawer.contains(document.activeElement);
+  drawer.innerHTML = html;
+  drawer.scrollTop = 0;
+  mark(link.closest("tr"));
+  if (drawer.open) {
+    history.replaceState({ drawer: true }, "", link.href);
+    if (inside) drawer.querySelector("[data-closes]").focus();
+  } else {
+    beside.matches ? drawer.show() : drawer.showModal();
+    history.pushState({ drawer: true }, "", link.href);
+    dispatchEvent(new Event("resize")); // the table has less room
+  }
+}
+
+// The row so many below the one that is open, or has the focus.
+function step(by) {
+  const all = links();
+  const at = all.indexOf(drawer.open ? currentLink() : document.activeElement.closest?.("tr")?.querySelector("th a"));
+  const link = all[at < 0 ? 0 : at + by];
+  if (!link) return;
+  if (drawer.open) {
+    link.scrollIntoView({ block: "nearest" });
+    open(link);
+  } else {
+    link.focus();
+  }
 }
 
 // A click anywhere in a row, unless it selects text or is meant for a new tab.
 document.addEventListener("click", (event) => {
+  const steps = event.target.closest("[data-step]");
+  if (steps) return step(Number(steps.dataset.step));
   const row = event.target.closest(".requests tbody tr");
   const link = row?.querySelector("th a");
   const other = event.target.closest("a, button");
-  if (!link || (other && other !== link) || event.defaultPrevented) return;
+  if (!link || !drawer || (other && other !== link) || event.defaultPrevented) return;
   if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
   if (!other && String(getSelection())) return;
   event.preventDefault();
   open(link);
 });
 
+const STEPS = { j: 1, k: -1, ArrowDown: 1, ArrowUp: -1 };
+document.addEventListener("keydown", (event) => {
+  if (!drawer || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+  const elsewhere = document.querySelector("dialog[open]:not(#request)");
+  if (elsewhere || event.target.closest?.("input, textarea, select, details[open]")) return;
+  if (event.key === "Escape" && drawer.open) {
+    event.preventDefault();
+    return drawer.close();
+  }
+  const letter = event.key.length === 1;
+  if (letter && localStorage.getItem("single-keys") === "off") return;
+  if (!(event.key in STEPS) || (!letter && !event.target.closest?.(".requests"))) return;
+  event.preventDefault();
+  step(STEPS[event.key]);
+});
+
 drawer?.addEventListener("close", () => {
+  asking?.abort();
+  asking = null;
   drawer.replaceChildren();
+  currentLink()?.focus();
+  mark(null);
   if (history.state?.drawer) history.back();
+  dispatchEvent(new Event("resize"));
 });
 drawer?.addEventListener("click", (event) => {
-  if (event.target === drawer) drawer.close();
+  if (event.target === drawer && !beside.matches) drawer.close(); // its backdrop
 });
 addEventListener("popstate", (event) => {
   if (event.state?.drawer) location.reload();
@@ -44,13 +111,33 @@ addEventListener("popstate", (event) => {
   else if (here() !== list) location.reload();
 });
 
-// The tail: new rows go on top, unless it is paused, scrolled down, or a request is open.
-const MOST_HELD = 500;
-const MOST_ADDED = 500;
-const tail = document.querySelector("live-part#tail");
-if (tail) follow(tail);
+// Filters that say nothing stay out of the address.
+form?.addEventListener("htmx:configRequest", ({ detail }) => {
+  for (const [name, value] of [...detail.formData]) if (!value) detail.formData.delete(name);
+});
+document.addEventListener("htmx:afterSettle", () => {
+  history.replaceState(null, "", list = here()); // else htmx would load the page anew on the way back
+  if (drawer.open) mark(currentLink()?.closest("tr"));
+  followTail();
+});
+// What is saved is the filter as it is now.
+document.getElementById("save-view")?.addEventListener("submit", ({ target }) => {
+  target.elements.query.value = list.split("?")[1] ?? "";
+});
 
-async function follow(tail) {
+let unfollow = null;
+function followTail() {
+  unfollow?.abort();
+  document.dispatchEvent(new CustomEvent("hold", { detail: false }));
+  unfollow = new AbortController();
+  const tail = document.querySelector("live-part#tail");
+  if (tail) follow(tail, unfollow.signal);
+}
+followTail();
+
+// The tail: new rows go on top, unless it is paused, scrolled down, or a request is open.
+
+async function follow(tail, signal) {
   await customElements.whenDefined("live-part");
   const [bar, pause, fresh, more] = ["tail-bar", "pause", "fresh", "more"].map((id) => document.getElementById(id));
   const refetch = tail.fetch.bind(tail);
@@ -124,8 +211,8 @@ async function follow(tail) {
   fresh.addEventListener("click", () => {
     show();
     say();
-    bar.parentElement.scrollIntoView();
+    tail.closest(".panel").scrollIntoView();
   });
-  for (const moved of ["scrollend", "popstate"]) addEventListener(moved, update);
+  for (const moved of ["scrollend", "popstate"]) addEventListener(moved, update, { signal });
   bar.hidden = false;
 }

@@ -21,14 +21,25 @@ from django.views.decorators.http import require_http_methods, require_POST
 from frontend.lists import page_of, place_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.marks import as_seen, mark
+from frontend.views.adapters.traffic import Traffic, of_adapters, of_versions
 from tenants.adapters.quota import Storage
 from tenants.adapters.uploads import handover, parts
 from tenants.adapters.uploads.keeping import Destination
 from tenants.adapters.uploads.refusals import Refusal, UploadRefused
 from tenants.adapters.uploads.room import reservation
 from tenants.fleet.gateways import gateways
-from tenants.models import LIVE, Adapter, AdapterVersion, Alias, BaseModel, State
+from tenants.models import (
+    LIVE,
+    Adapter,
+    AdapterVersion,
+    Alias,
+    BaseModel,
+    State,
+    Tenant,
+    Trial,
+)
 from tenants.models.audit import actor_of
+from tenants.naming import lora_name
 from tenants.permissions import Caller, Permission
 
 READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
@@ -80,9 +91,12 @@ class Row:
     """An adapter in the list: its newest version, and its live one's number and since when."""
 
     adapter: Adapter
+    traffic: Traffic
     newest: AdapterVersion | None = None
     live: int | None = None
     live_since: datetime | None = None
+    engines: Sequence[str] = ()
+    """Those that hold its live version."""
 
     @property
     def updated_at(self) -> datetime:
@@ -109,11 +123,12 @@ def _list(
     wanted = form.cleaned_data
     found, last = page_of(_matching(caller, **wanted))
     context = {
-        "rows": _rows(found),
+        "rows": _rows(caller.tenant, found),
         "last": last,
         "words": wanted.get("q", ""),
         "state": wanted.get("state", ""),
         "states": form.fields["state"].choices,  # type: ignore[attr-defined]
+        "may_try": caller.may(Permission.USE_PLAYGROUND),
         "filtered": any(wanted.get(name) for name in ("q", "state")),
         "paged": bool(wanted.get("after")),
         "unfinished": caller.tenant.uploads.unfinished().named().select_related("created_by"),
@@ -207,17 +222,29 @@ def _matching(caller: Caller, q: str = "", state: str = "", after: str = "") -> 
     return found
 
 
-def _rows(adapters: Sequence[Adapter]) -> list[Row]:
-    """One page of the list, in one query, however many versions each adapter has."""
+def _rows(tenant: Tenant, adapters: Sequence[Adapter]) -> list[Row]:
+    """One page of the list, in three queries, however many versions each adapter has."""
     versions = AdapterVersion.objects.filter(adapter__in=adapters)
     newest = versions.order_by("adapter_id", "-number").distinct("adapter_id")
     live = Alias.objects.filter(adapter=OuterRef("adapter"), name=LIVE)
     found = AdapterVersion.objects.filter(pk__in=newest.values("pk")).annotate(
         live=Subquery(live.values("version__number")),
+        live_digest=Subquery(live.values("version__digest")),
         live_since=Subquery(live.values("changed_at")),
     )
-    rows = {version.adapter_id: (version, version.live, version.live_since) for version in found}
-    return [Row(one, *rows.get(one.pk, ())) for one in adapters]
+    by_adapter = {version.adapter_id: version for version in found}
+    traffic = of_adapters(tenant, [one.name for one in adapters])
+    holding = engines_by_adapter()
+
+    def row(adapter: Adapter) -> Row:
+        version: Any = by_adapter.get(adapter.pk)
+        if version is None:
+            return Row(adapter, traffic[adapter.name])
+        name = lora_name(tenant.slug, adapter.name, version.live_digest or "")
+        since, engines = version.live_since, holding.get(name, [])
+        return Row(adapter, traffic[adapter.name], version, version.live, since, engines)
+
+    return [row(one) for one in adapters]
 
 
 @tenant_page(READ)
@@ -252,22 +279,40 @@ def _page(
         "promotable": any(row.state == State.READY for row in rows) or bool(aliases),
         "form": form,
         "may_pin": caller.may(Permission.OPERATE),
+        "may_try": caller.may(Permission.USE_PLAYGROUND),
         "mark": seen,
         **uploading(request, caller),
     }
     return render(request, "adapter.html", context, status=422 if form.errors else 200)
 
 
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """A version in the table of its adapter."""
+
+    version: AdapterVersion
+    aliases: list[str]
+    engines: list[str]
+    """Those that hold it."""
+    traffic: Traffic
+    trials: list[Trial]
+
+
 def _annotated(
-    adapter: Adapter, versions: Iterable[AdapterVersion], aliases: Iterable[Alias]
-) -> list[tuple[AdapterVersion, list[str], list[str]]]:
-    """Each version with the aliases that point at it and the engines that hold it."""
+    adapter: Adapter, versions: Sequence[AdapterVersion], aliases: Iterable[Alias]
+) -> list[VersionRow]:
     holding = engines_by_adapter()
+    traffic = of_versions(adapter.tenant, versions)
+    tried: dict[int, list[Trial]] = {}
+    for trial in Trial.objects.filter(version__in=versions).select_related("revision"):
+        tried.setdefault(trial.version_id, []).append(trial)
     rows = []
     for version in versions:
         version.adapter = adapter  # saves one query per version for its LoRA name
         pointing = [alias.name for alias in aliases if alias.version_id == version.pk]
-        rows.append((version, pointing, holding.get(version.lora_name, [])))
+        engines = holding.get(version.lora_name, [])
+        of_version = traffic[version.pk], tried.get(version.pk, [])
+        rows.append(VersionRow(version, pointing, engines, *of_version))
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,16 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
+from frontend.formats import duration
+from frontend.formats import number as number_of
 from frontend.lists import place_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, READ, engines_by_adapter
 from frontend.views.adapters.marks import as_seen, mark
+from frontend.views.adapters.traffic import of_versions
+from frontend.views.health import later, points, tone
 from tenants.models import LIVE, AdapterVersion, State
-from tenants.permissions import Caller
+from tenants.permissions import Caller, Permission
 
 STAGES = {
     State.UPLOADING: "Its files are being stored.",
@@ -57,20 +62,68 @@ def find(caller: Caller, name: str, number: int) -> AdapterVersion:
 
 
 def _context(caller: Caller, version: AdapterVersion) -> dict[str, Any]:
-    others = version.adapter.versions.exclude(pk=version.pk).exclude(config={})
+    readable = version.adapter.versions.exclude(pk=version.pk).exclude(config={})
+    others = list(readable.only("number", "state", "adapter")[:MAX_CHOICES])
     aliases = list(version.aliases.values_list("name", flat=True))
+    before = ready_before(version, others)
     return {
         "version": version,
         "adapter": version.adapter,
+        "may_try": caller.may(Permission.USE_PLAYGROUND),
+        "before": before,
+        "comparison": comparison(version, before) if version.state == State.READY else [],
         "aliases": aliases,
         "names": [version.adapter.name + suffix for suffix in _suffixes(version, aliases)],
         "engines": engines_by_adapter().get(version.lora_name, []),
         "stages": stages(State(version.state)) if version.state in UNJUDGED else [],
-        "others": list(others.values_list("number", flat=True)[:MAX_CHOICES]),
+        "others": [other.number for other in others],
         "trials": list(version.trials.select_related("revision")[:MAX_CHOICES]),
         "unjudged": version.state in UNJUDGED,
         "may_edit": caller.may(EDIT),
     }
+
+
+def ready_before(
+    version: AdapterVersion, others: Sequence[AdapterVersion]
+) -> AdapterVersion | None:
+    """The one among the others, newest first, that served before this one was made, as far as
+    numbers tell."""
+    ready = (one for one in others if one.state == State.READY and one.number < version.number)
+    return next(ready, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A figure of a version beside that of the one before. `tone` is `ok` or `bad`."""
+
+    title: str
+    now: str
+    before: str
+    change: str
+    tone: str
+
+
+def comparison(version: AdapterVersion, before: AdapterVersion | None) -> list[Compared]:
+    """What requests met on both in the last days; nothing where there is no version before."""
+    if before is None:
+        return []
+    traffic = of_versions(version.adapter.tenant, [version, before])
+    one, other = traffic[version.pk], traffic[before.pk]
+    shares, p50s, p95s = (
+        (getattr(one, name), getattr(other, name)) for name in ("failed_share", "p50_s", "p95_s")
+    )
+    counts, wrong = (one.requests, other.requests), (one.errors, other.errors)
+    return [
+        Compared("Requests", number_of(counts[0]), number_of(counts[1]), "", ""),
+        Compared("Errors", *wrong, points(*shares), tone(*shares, least=0.0005)),
+        _times("TTFT p50", *p50s),
+        _times("TTFT p95", *p95s),
+    ]
+
+
+def _times(title: str, now: float | None, before: float | None) -> Compared:
+    change, look = later(now, before), tone(now, before, least=0.001)
+    return Compared(title, duration(now), duration(before), change, look)
 
 
 def _suffixes(version: AdapterVersion, aliases: list[str]) -> list[str]:
@@ -101,6 +154,8 @@ def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpRe
         "other": old,
         "adapter": new.adapter,
         "changes": changes(old.config, new.config),
+        "may_try": caller.may(Permission.USE_PLAYGROUND)
+        and {old.state, new.state} == {State.READY},
         "same": sum(1 for key, value in new.config.items() if old.config.get(key) == value),
     }
     return render(request, "version_diff.html", context)

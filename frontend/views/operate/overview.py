@@ -19,7 +19,7 @@ from procrastinate.exceptions import AlreadyEnqueued
 
 from frontend.pages import operator_page
 from frontend.views import health
-from frontend.views.overview import failures
+from frontend.views.requests.failures import failures
 from tenants import isolation
 from tenants.billing.drift import Drift
 from tenants.billing.reconciliation import drifts
@@ -54,7 +54,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "lost": lost,
         "limits": limits(len(alive)),
         **counts(),
-        "failures": failures(None, now),
+        "failures": failures(None, now - timedelta(days=1), now),
         "isolation": list(IsolationCheck.objects.latest_of_each()[:MAX_MODELS]),
         "periods": health.PERIODS.values(),
         **health.of_all(health.chosen(request), now),

@@ -23,7 +23,7 @@ from frontend.times import Moment
 from inference.grants import MICRO
 from tenants.errors import PriceInForce
 from tenants.models import Adapter, BaseModel, Price
-from tenants.models.usage import MAX_PRICE, PriceQuerySet
+from tenants.models.usage import MAX_PRICE, PriceQuerySet, Tier
 
 CHOICES = {"": "In force and to come", "past": "Past", "all": "All"}
 STATES = {"": ("in force", "to come"), "past": ("past",), "all": ()}
@@ -58,6 +58,13 @@ class PriceForm(forms.Form):
         help_text="A base model, or an adapter as tenant/adapter.",
         widget=forms.TextInput({"list": "priced", "autocomplete": "off"}),
     )
+    tier = forms.ChoiceField(
+        choices=Tier,
+        initial=Tier.STANDARD,
+        required=False,
+        label="For",
+        help_text="Lines of batches cost the standard price where they have none of their own.",
+    )
     prompt = Amount(label="Prompt tokens", help_text="Those that were not in the prefix cache.")
     cached_prompt = Amount(label="Cached prompt tokens", help_text="At most as much.")
     output = Amount(label="Output tokens")
@@ -76,6 +83,9 @@ class PriceForm(forms.Form):
         if found is None:
             raise ValidationError(f"There is no base model or adapter “{name}”.")
         return found
+
+    def clean_tier(self) -> str:
+        return self.cleaned_data["tier"] or Tier.STANDARD
 
     def clean_starts_at(self) -> datetime:
         now = timezone.now()

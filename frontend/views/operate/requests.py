@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from frontend.pages import operator_page
+from frontend.views.requests.counts import counts
 from frontend.views.requests.requests import (
     RequestFilter,
     context_of,
@@ -31,9 +32,11 @@ class InstallationFilter(RequestFilter):
     """As a tenant's, over all tenants or one of them."""
 
     tenant = forms.SlugField(
-        required=False, max_length=63, widget=forms.TextInput({"type": "search"})
+        required=False,
+        max_length=63,
+        widget=forms.TextInput({"type": "search", "placeholder": "Tenant"}),
     )
-    field_order = ("tenant",)
+    field_order = ("q", "tenant")
     usual, longer = "1h", "24h"
 
     def clean_tenant(self) -> Tenant | None:
@@ -45,7 +48,7 @@ class InstallationFilter(RequestFilter):
 
     def clean(self) -> dict[str, Any]:
         given = super().clean()
-        if not self.errors and not given["tenant"] and not given["id"]:
+        if not self.errors and not given["tenant"] and not self.id:
             start, end = self.window(now := timezone.now())
             if (end or now) - start > LONGEST:
                 raise ValidationError({"period": "Name a tenant to look back further than a day."})
@@ -56,15 +59,18 @@ class InstallationFilter(RequestFilter):
 @operator_page
 def requests(request: HttpRequest) -> HttpResponse:
     """The list, newest first."""
-    form = InstallationFilter(request.GET)
-    found, tenant = Found(), None
+    models = models_of(None)
+    form = InstallationFilter(request.GET, models=models)
+    found, tenant, told = Found(), None, None
     if form.is_valid():
         tenant = form.cleaned_data["tenant"]
         found = search(form, Where.of_tenant(tenant), request.GET.get("before", ""))
+        told = None if form.id else counts(form.filter, form.window(timezone.now()), tenant)
     context = context_of(request, form, found) | {
         "rows": rows_of(found),
+        "counts": told,
         "all_tenants": True,
         "live_tenant": tenant.slug if tenant else "",
-        "models": models_of(tenant),
+        "models": models,
     }
     return render(request, "operate/requests.html", context, status=422 if form.errors else 200)

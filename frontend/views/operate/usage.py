@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from frontend.formats import NONE, money, percent, signed_money
 from frontend.pages import operator_page
 from frontend.views.operate.overview import used_by_customers
-from frontend.views.usage import Question, UsageForm, UsageSums, page
+from frontend.views.requests.failures import failures
+from frontend.views.usage import Question, Row, Stat, UsageForm, UsageSums, Whose, page
+from inference.grants import MICRO
 from tenants.api.tables import CHUNK_ROWS, download
 from tenants.billing.money import amount
-from tenants.models import Tenant
+from tenants.models import EngineHour, Tenant
 from tenants.models.usage import FIGURES
 
 BY = {"tenant": "tenant", "base_model": "base model", "model": "model"}
@@ -30,8 +35,77 @@ def usage(request: HttpRequest) -> HttpResponse:
     form = UsageForm(request.GET, BY)
     asked = form.question(timezone.now())
     csv = f"{reverse('operate_usage-export')}?{asked.query()}"
-    context = {"csv": [(csv, "Usage and costs as CSV")]}
-    return page(request, form, asked, used_by_customers(), _names, context, "operate/usage.html")
+    context = {
+        "csv": [(csv, "CSV")],
+        "failures": failures(None, asked.start, asked.end),
+    }
+    named = Named()
+    listed = reverse("operate_requests")
+    whose = Whose(used_by_customers(), named.names, listed, named.closer, margins)
+    return page(request, form, asked, whose, context, "operate/usage.html")
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """What is left of what a base model earned: costs in pico-units; those of engines None where
+    nobody said what an hour costs."""
+
+    name: str
+    earned: int
+    hours: float
+
+    @property
+    def spent(self) -> int | None:
+        each = settings.ENGINE_HOUR_PRICE
+        return round(self.hours * each * MICRO) if each else None
+
+    @property
+    def left(self) -> int | None:
+        return None if self.spent is None else self.earned - self.spent
+
+    @property
+    def share(self) -> float | None:
+        return self.left / self.earned if self.left is not None and self.earned else None
+
+    @property
+    def per_hour(self) -> int | None:
+        return round(self.earned / self.hours) if self.hours else None
+
+
+def margins(
+    asked: Question, total: Row, rows: Sequence[Row]
+) -> tuple[list[Stat], list[Margin] | None]:
+    """Over all, and of each base model where usage is grouped by those."""
+    hours = EngineHour.objects.by_model(asked.start, asked.end)
+    whole = Margin("", int(total["cost"]), sum(hours.values()))
+    each = money(whole.per_hour) if whole.per_hour is not None else NONE
+    stats = [Stat("Engine hours", f"{whole.hours:,.1f}", f"{each} earned in each")]
+    if whole.left is not None:
+        told = f"{signed_money(whole.left)} after {money(whole.spent)} for engines"
+        stats.append(Stat("Margin", percent(whole.share), told))
+    if asked.by != "base_model":
+        return stats, None
+    earned = {row["base_model"]: int(row["cost"]) for row in rows}
+    names = [*earned, *(name for name in hours if name not in earned)]
+    return stats, [Margin(name, earned.get(name, 0), hours.get(name, 0.0)) for name in names]
+
+
+class Named:
+    """Names of groups; tenants, once they were named, lead to their own pages."""
+
+    def __init__(self) -> None:
+        self._tenants: Mapping[Any, Tenant] = {}
+
+    def names(self, by: str, found: Sequence[Any]) -> Mapping[Any, str]:
+        if by != "tenant":
+            return {one: one for one in found}
+        self._tenants = Tenant.objects.in_bulk(found)
+        return {pk: tenant.name for pk, tenant in self._tenants.items()}
+
+    def closer(self, asked: Question, group: Any) -> str:
+        tenant = self._tenants.get(group) if asked.by == "tenant" else None
+        query = asked.query(by="adapter")
+        return f"{reverse('usage', args=[tenant.slug])}?{query}" if tenant else ""
 
 
 @require_GET
@@ -51,9 +125,3 @@ def _rows(asked: Question, sums: UsageSums) -> Iterator[list[Any]]:
         start = row[asked.bucket].astimezone(UTC).isoformat()
         figures = [amount(int(row[name])) if name == "cost" else row[name] for name in FIGURES]
         yield [start, slugs.get(row[asked.by], row[asked.by]), *figures]
-
-
-def _names(by: str, found: Sequence[Any]) -> Mapping[Any, str]:
-    if by != "tenant":
-        return {one: one for one in found}
-    return {pk: tenant.name for pk, tenant in Tenant.objects.in_bulk(found).items()}

@@ -18,10 +18,13 @@ from django.views.decorators.vary import vary_on_headers
 from frontend.causes import cause, remedy
 from frontend.formats import exact_money
 from frontend.pages import tenant_page
+from frontend.views.requests.requests import look_of
+from inference.gateway.lines.seals import batch_of, number_of
 from tenants.billing.receipts import describe, signer
 from tenants.content import reading
 from tenants.limits.kinds import KINDS
-from tenants.models import ApiKey, AuditEntry, RefusedRequest, UsageEvent
+from tenants.listing import Entry, Listed
+from tenants.models import ApiKey, AuditEntry, RefusedRequest, SupersededAttempt, UsageEvent
 from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
 
@@ -38,6 +41,11 @@ class Phase:
     seconds: float
     x: float
     width: float
+
+    @property
+    def drawn(self) -> float:
+        """The width of its bar: however short it was, it is seen."""
+        return max(self.width, SCALE / 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +99,22 @@ def _page(
         raise Http404
     limit = error and limit_words(error.limit_kind, error.limit_scope)
     context: dict[str, Any] = {"error": error, "limit": limit, **shown}
+    found = event or error
+    assert found is not None
+    entry = Entry(found, error)
+    context |= {"entry": entry, "look": look_of(entry), "id": found.id}
+    if error is not None and limit:
+        context["limits_url"] = limits_url(caller, error)
+    if caller.may(Permission.USE_PLAYGROUND):
+        context["playground"] = playground_url(caller, found)
     if event is not None:
         context |= context_of(caller, event) | {"body": "request_body.html"}
     elif error is not None:
         context |= refused_context(caller, error) | {"body": "refused_body.html"}
-    id = event.pk if event else error and error.pk
-    may_read = caller.may(Permission.READ_CONTENT) and id is not None
-    context |= {"shown_id": id, "is_kept": may_read and reading.is_kept(caller.tenant, id or "")}
+    context |= {
+        "is_kept": reading.is_kept(caller.tenant, found.id),
+        "may_read": caller.may(Permission.READ_CONTENT),
+    }
     part = "HX-Request" in request.headers
     template: str = context["body"] if part else "request.html"
     return render(request, template, context | {"part": part})
@@ -127,24 +144,63 @@ def limit_words(kind: str, scope: str) -> str:
     return f"{KINDS[kind].label} of the {scope}" if kind in KINDS else kind
 
 
+def limits_url(caller: Caller, error: RefusedRequest) -> str:
+    """Where the limit that refused it is seen; empty where the caller may not see it."""
+    slug = caller.tenant.slug
+    if not caller.may(Permission.READ_LIMITS):
+        return ""
+    own = caller.tenant.keys.with_limits().filter(pk=error.key_id)
+    if error.limit_scope == "key" and own.exists():
+        return reverse("limits-key", args=[slug, error.key_id])
+    if error.limit_scope == "adapter" and error.adapter:
+        return reverse("limits-adapter", args=[slug, error.adapter])
+    return reverse("limits", args=[slug])
+
+
+def playground_url(caller: Caller, shown: Listed) -> str:
+    """The playground with its model: the same version, if that is still there."""
+    version = shown.version
+    model = f"{shown.adapter}@{version.number}" if version else shown.model
+    page = reverse("playground", args=[caller.tenant.slug])
+    return f"{page}?{urlencode({'model': model})}" if model else page
+
+
+def attempts(event: UsageEvent) -> list[SupersededAttempt]:
+    """What other engines did of it before, in order."""
+    if event.attempt == 1:
+        return []
+    found = SupersededAttempt.objects.filter(request_id=event.id, started_at=event.started_at)
+    return list(found.order_by("attempt"))
+
+
 def refused_context(caller: Caller, error: RefusedRequest) -> dict[str, Any]:
     """Of a request that no engine had."""
     return {
         "caller": caller,
-        "key": ApiKey.objects.filter(tenant=caller.tenant, pk=error.key_id).first(),
+        "key": key_of(caller, error),
         "version": error.version,
-        "may_see_limits": caller.may(Permission.READ_LIMITS),
     }
+
+
+def key_of(caller: Caller, shown: Listed) -> ApiKey | None:
+    """Its key, with whoever made that; None if it is gone."""
+    keys = ApiKey.objects.filter(tenant=caller.tenant).select_related("created_by")
+    return keys.filter(pk=shown.key_id).first()
 
 
 def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
     day = event.started_at.date().isoformat()
+    batch = caller.tenant.batches.filter(pk=batch_of(event.id)).first()
     usage = reverse("usage", args=[caller.tenant.slug])
     return {
         "event": event,
         "caller": caller,
-        "key": ApiKey.objects.filter(tenant=caller.tenant, pk=event.key_id).first(),
+        "key": key_of(caller, event),
         "version": event.version,
+        "batch": batch,
+        "line": batch and number_of(event.id),
+        "may_see_batches": caller.may(Permission.USE_FILES),
+        "attempts": attempts(event),
         "cause": cause(event.finish_reason),
         "remedy": remedy(event.finish_reason),
         "phases": list(phases(event)),
@@ -174,7 +230,7 @@ def _ends(event: UsageEvent) -> Iterator[tuple[str, str, float]]:
     """Each phase with its CSS class, and its end in seconds from the start."""
     yield "Queued", "queued", event.queue_s
     if event.adapter:
-        yield "Loading the adapter", "loading", event.queue_s + event.load_s
+        yield "Load adapter", "loading", event.queue_s + event.load_s
     if event.ttft_s is None:
         yield "Without a token", "prefill", event.total_s
     elif event.ttft_s < event.total_s:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django import forms
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
 from django.views.decorators.http import require_GET
 
+from frontend.formats import duration
 from frontend.pages import tenant_page
 from frontend.times import Moment
-from tenants.listing import HORIZON, OUTCOMES, Entry, Filter, Found, Where, mark_of
-from tenants.models import Adapter, ApiKey, BaseModel, Tenant
-from tenants.models.listed import Outcome
+from frontend.views.requests.counts import counts
+from tenants.api.tables import download
+from tenants.billing.money import amount
+from tenants.listing import HORIZON, OUTCOMES, Entry, Filter, Found, Where, Words, mark_of
+from tenants.models import Adapter, AdapterVersion, ApiKey, BaseModel, SavedView, Tenant
+from tenants.models.listed import REQUEST_ID, Outcome
 from tenants.permissions import Caller, Permission
 
 PAGE = 50
@@ -32,54 +39,84 @@ PERIODS = {
 }
 MAX_CHOICES = 200
 """Most keys (the newest) and models to offer as choices."""
-RARE = ("since", "until", "ttft", "total")
-"""Filters that are collapsed."""
-NARROWING = ("model", "key", "outcome", "ttft", "total")
+NARROWING = ("q", "model", "key", "outcome", "ttft", "total")
 """Filters other than those of time."""
 PAST = frozenset({"period", "since"})
 """Filters that every future request passes."""
-NOT_LIVE = frozenset({"before", "until", "id"})
+NOT_LIVE = frozenset({"before", "until"})
 """Filters with which a list cannot get new requests."""
+TTFTS_S = (0.2, 0.5, 1, 2, 5, 10)
+TOTALS_S = (1, 2, 5, 10, 30, 60)
+"""Times to choose from."""
+WHOLE_ID = 32
+"""Characters of an id as requests have it; what is as long is looked up in all times."""
+KEYS_FOUND = 50
+"""Most keys that a search by their name takes."""
+CSV_PAGE, CSV_ROWS = 1_000, 20_000
+"""Rows of the CSV that are read at once, and its most."""
+COLUMNS = (
+    "id", "started_at", "status", "outcome", "code", "message", "model", "adapter", "base_model",
+    "key_id", "key", "engine", "prompt_tokens", "cached_tokens", "completion_tokens",
+    "reasoning_tokens", "queue_s", "load_s", "ttft_s", "total_s", "attempt", "cost",
+)  # fmt: skip
+
+
+def chip(choices: Sequence[tuple[str, str]] = ()) -> forms.Select:
+    """A select that looks like a chip."""
+    return forms.Select({"class": "chip"}, choices)
+
+
+def at_least(name: str, choices: Sequence[float]) -> forms.FloatField:
+    """A time in seconds; any can be asked for, some can be chosen."""
+    offered = [("", name), *((f"{one:g}", f"{name} {duration(one)}") for one in choices)]
+    return forms.FloatField(required=False, min_value=0, label=name, widget=chip(offered))
 
 
 class RequestFilter(forms.Form):
-    """The list's filter. If an id is given, the other filters are ignored."""
+    """The list's filter. If a whole id is searched for, the other filters are ignored."""
 
-    model = forms.CharField(
+    q = forms.CharField(
         required=False,
-        max_length=255,
-        label="Model or adapter",
-        widget=forms.TextInput({"type": "search", "list": "models"}),
-    )
-    key: forms.Field = forms.ModelChoiceField(
-        ApiKey.objects.none(), required=False, label="API key", empty_label="Any key"
-    )
-    outcome = forms.ChoiceField(
-        required=False,
-        choices=[("", "Any outcome"), *OUTCOMES],
+        max_length=100,
+        label="Search",
+        widget=forms.TextInput(
+            {"type": "search", "placeholder": "Request id, key, model, text of an error"}
+        ),
     )
     period = forms.ChoiceField(
-        required=False, choices=[(name, title) for name, (title, _) in PERIODS.items()]
-    )
-    id = forms.CharField(
         required=False,
-        max_length=80,
-        label="Request id",
-        widget=forms.TextInput({"type": "search", "placeholder": "req_…"}),
+        choices=[(name, title) for name, (title, _) in PERIODS.items()],
+        widget=chip(),
     )
+    outcome = forms.ChoiceField(
+        required=False, choices=[("", "Status: all"), *OUTCOMES], label="Status", widget=chip()
+    )
+    model = forms.CharField(required=False, max_length=255, label="Model", widget=chip())
+    key: forms.Field = forms.ModelChoiceField(
+        ApiKey.objects.none(), required=False, label="Key", empty_label="Key", widget=chip()
+    )
+    ttft = at_least("TTFT over", TTFTS_S)
+    total = at_least("Took over", TOTALS_S)
     since = Moment(required=False, label="From, UTC")
     until = Moment(required=False, label="Before, UTC")
-    ttft = forms.FloatField(required=False, min_value=0, label="First token after, s")
-    total = forms.FloatField(required=False, min_value=0, label="Took at least, s")
     periods = PERIODS
     usual = "24h"
     """The default period."""
     longer = "30d"
     """The period suggested on an empty page."""
 
-    def __init__(self, given: Any, keys: QuerySet[ApiKey] | None = None) -> None:
+    def __init__(
+        self, given: Any, keys: QuerySet[ApiKey] | None = None, models: Sequence[str] = ()
+    ) -> None:
         """`keys` are the choices; None if there is no filter by key."""
-        super().__init__({"period": self.usual} | given.dict())
+        # Until there was one search for everything, an id had a field of its own.
+        super().__init__({"period": self.usual, "q": given.get("id", "")} | given.dict())
+        self._keys = keys
+        self.offered: list[ApiKey] = []
+        """The keys that can be chosen."""
+        self._offer("model", [("", "Model"), *((name, name) for name in models)])
+        for name in ("ttft", "total"):
+            self._offer(name, self.fields[name].widget.choices)
         if keys is None:
             del self.fields["key"]
             return
@@ -88,10 +125,19 @@ class RequestFilter(forms.Form):
         field.queryset = keys
         # The queryset limits what may be chosen, the choices what is offered.
         chosen = given.get("key", "")
-        offered = list(keys[:MAX_CHOICES])
-        if chosen.isdecimal() and int(chosen) not in {key.pk for key in offered}:
-            offered += keys.filter(pk=int(chosen))
-        field.widget.choices = [("", field.empty_label), *((key.pk, key.name) for key in offered)]
+        self.offered += keys[:MAX_CHOICES]
+        if chosen.isdecimal() and int(chosen) not in {key.pk for key in self.offered}:
+            self.offered += keys.filter(pk=int(chosen))
+        names = ((key.pk, key.name) for key in self.offered)
+        field.widget.choices = [("", field.empty_label), *names]
+
+    def _offer(self, name: str, choices: Sequence[tuple[str, str]]) -> None:
+        """These choices, and what is chosen now."""
+        chosen = self.data.get(name, "")
+        known = chosen in {value for value, _ in choices}
+        title = chosen if name == "model" else f"{self.fields[name].label} {chosen} s"
+        more = [] if known else [(chosen, title)]
+        self.fields[name].widget.choices = [*choices, *more]
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = self.cleaned_data
@@ -108,17 +154,31 @@ class RequestFilter(forms.Form):
         return given["since"] or (until or now) - length, until
 
     @property
-    def common(self) -> list[forms.BoundField]:
-        return [field for field in self if field.name not in RARE]
+    def period_title(self) -> str:
+        """The time that a valid form asks for, within a sentence."""
+        if self.exact:
+            return "this time"
+        title, _ = self.periods[self.cleaned_data["period"] or self.usual]
+        return f"the {title.lower()}"
 
     @property
-    def rare(self) -> list[forms.BoundField]:
-        return [self[name] for name in RARE]
+    def chips(self) -> list[forms.BoundField]:
+        return [field for field in self if isinstance(field.field.widget, forms.Select)]
 
     @property
-    def more(self) -> bool:
-        """Whether one of the collapsed filters is used."""
-        return any(self.data.get(name) for name in RARE)
+    def times(self) -> list[forms.BoundField]:
+        return [self["since"], self["until"]]
+
+    @property
+    def exact(self) -> bool:
+        """Whether times are given, instead of a period."""
+        return bool(self.data.get("since") or self.data.get("until"))
+
+    @property
+    def id(self) -> str:
+        """The whole id that is searched for; empty if none is."""
+        form = REQUEST_ID.fullmatch(self.cleaned_data["q"])
+        return form[1] if form and len(form[1]) >= WHOLE_ID else ""
 
     @property
     def filter(self) -> Filter:
@@ -131,38 +191,80 @@ class RequestFilter(forms.Form):
             given["outcome"],
             given["ttft"] or None,
             given["total"] or None,
+            self._words(given["q"]),
         )
 
+    def _words(self, text: str) -> Words | None:
+        if not text:
+            return None
+        named = Q(prefix=text.removeprefix("lk_"))
+        if self._keys is not None:
+            named |= Q(name__icontains=text)
+        keys = (ApiKey.objects.all() if self._keys is None else self._keys).filter(named)
+        return Words(text, list(keys.values_list("pk", flat=True)[:KEYS_FOUND]))
 
-def search(form: RequestFilter, where: Where, before: str = "", *, most: int = HORIZON) -> Found:
+
+def search(
+    form: RequestFilter,
+    where: Where,
+    before: str = "",
+    *,
+    size: int = PAGE,
+    most: int = HORIZON,
+) -> Found:
     """The page of the list before a mark that match a valid form, scanning at most `most` rows of
     each kind."""
-    if id := form.cleaned_data["id"]:
-        return where.named(id)
+    if form.id and (one := where.named(form.id)).events:
+        return one
     window = form.window(timezone.now())
-    return where.page(form.filter, window, mark_of(before), size=PAGE, most=most)
+    return where.page(form.filter, window, mark_of(before), size=size, most=most)
 
 
 @dataclass(frozen=True, slots=True)
 class Row(Entry):
-    """One request, with its tenant's slug and its key, which may be gone."""
+    """One request, with its tenant's slug, its key, which may be gone, and its version's number."""
 
     slug: str
     key: ApiKey | None
+    version: int | None
 
     @property
     def look(self) -> str:
         """The status's CSS class."""
-        if self.outcome == Outcome.CANCELLED:
-            return ""
-        return "ok" if self.status < 400 else "warn" if self.status < 500 else "bad"
+        return look_of(self)
+
+    @property
+    def attempts(self) -> int:
+        """On how many engines it was, as far as that is known; 0 if on none."""
+        return self.billed.attempt if self.billed else 0
 
 
-def rows_of(found: Found, tenant: Tenant | None = None) -> list[Row]:
-    """Rows of the list; without `tenant`, requests must have selected theirs."""
-    keys = ApiKey.objects.in_bulk({event.key_id for event in found.events})
+def look_of(entry: Entry) -> str:
+    """The CSS class of a request's status."""
+    if entry.outcome == Outcome.CANCELLED:
+        return ""
+    return "ok" if entry.status < 400 else "warn" if entry.status < 500 else "bad"
+
+
+def rows_of(found: Found, tenant: Tenant | None = None, known: Iterable[ApiKey] = ()) -> list[Row]:
+    """Rows of the list; without `tenant`, requests must have selected theirs. Keys that are
+    `known` are not looked up."""
+    keys = {key.pk: key for key in known}
+    if unknown := {event.key_id for event in found.events} - keys.keys():
+        keys |= ApiKey.objects.in_bulk(unknown)
+    versions = {event.version_id for event in found.events if event.version_id}
+    named = AdapterVersion.objects.filter(pk__in=versions).values_list("pk", "number")
+    numbers: dict[int | None, int] = {}
+    if versions:
+        numbers.update(named)
     return [
-        Row(one.event, one.error, (tenant or one.event.tenant).slug, keys.get(one.event.key_id))
+        Row(
+            one.event,
+            one.error,
+            (tenant or one.event.tenant).slug,
+            keys.get(one.event.key_id),
+            numbers.get(one.event.version_id),
+        )
         for one in found.entries()
     ]
 
@@ -173,6 +275,8 @@ def query_of(request: HttpRequest, **changed: str) -> str:
     query.pop("before", None)
     for name, value in changed.items():
         query[name] = value
+    for name in [name for name, value in query.items() if not value]:
+        del query[name]
     return query.urlencode()
 
 
@@ -182,10 +286,12 @@ def context_of(request: HttpRequest, form: RequestFilter, found: Found) -> dict[
         "form": form,
         "next": query_of(request, before=found.next) if found.next else "",
         "looked_to": found.looked_to,
-        "filtered": any(form.cleaned_data.get(name) for name in (*NARROWING, *RARE, "id")),
+        "filtered": any(form.cleaned_data.get(name) for name in (*NARROWING, "since", "until")),
         "first": "before" not in request.GET,
         "live": live_query(request, form),
         "query": query_of(request),
+        "failed_query": query_of(request, outcome=Outcome.FAILED),
+        "refused_query": query_of(request, outcome=Outcome.REFUSED),
         "horizon": HORIZON,
     }
 
@@ -194,16 +300,19 @@ def live_query(request: HttpRequest, form: RequestFilter) -> str | None:
     """The filter for live requests; None if a page with this form gets none."""
     if form.errors or not NOT_LIVE.isdisjoint(name for name, value in request.GET.items() if value):
         return None
-    asked = {name: request.GET.get(name) for name in form.fields if name not in PAST}
+    asked = {name: form.data.get(name) for name in form.fields if name not in PAST}
     return urlencode({name: value for name, value in asked.items() if value})
 
 
-def form_of(request: HttpRequest, caller: Caller) -> RequestFilter:
+def form_of(request: HttpRequest, caller: Caller, models: Sequence[str] = ()) -> RequestFilter:
     """The filter form, with the keys whose requests the caller may see."""
+    return RequestFilter(request.GET, keys_of(caller), models)
+
+
+def keys_of(caller: Caller) -> QuerySet[ApiKey]:
+    """Those whose requests the caller may see."""
     keys = caller.tenant.keys.all()
-    if not caller.may(Permission.READ_USAGE):
-        keys = keys.filter(created_by=caller.user)
-    return RequestFilter(request.GET, keys)
+    return keys if caller.may(Permission.READ_USAGE) else keys.filter(created_by=caller.user)
 
 
 @require_GET
@@ -211,19 +320,36 @@ def form_of(request: HttpRequest, caller: Caller) -> RequestFilter:
 def requests(request: HttpRequest, caller: Caller) -> HttpResponse:
     """The list: of the whole tenant or of the caller's own keys, depending on permissions."""
     tenant, whole = caller.tenant, caller.may(Permission.READ_USAGE)
-    form = form_of(request, caller)
-    found = Found()
+    models = models_of(tenant)
+    form = form_of(request, caller, models)
+    found, told = Found(), None
     if form.is_valid():
         found = search(form, Where.of(caller), request.GET.get("before", ""))
+        own = None if whole else keys_of(caller)
+        if found.events and not form.id:
+            told = counts(form.filter, form.window(timezone.now()), tenant, own)
+    query = query_of(request)
     context = context_of(request, form, found) | {
-        "rows": rows_of(found, tenant),
+        "rows": rows_of(found, tenant, form.offered),
+        "counts": told,
         "own": not whole,
         "never": not found.events and not caller.usage().exists(),
-        "models": models_of(tenant),
+        "models": models,
         "may_create": caller.may(Permission.EDIT_OWN_KEYS),
         "base_url": f"{settings.API_URL}/v1",
+        "csv": f"{reverse('requests-export', args=[tenant.slug])}?{query}",
+        "may_keep": caller.role is not None,
+        "views": views_of(caller, query),
     }
     return render(request, "requests.html", context, status=422 if form.errors else 200)
+
+
+def views_of(caller: Caller, query: str) -> list[tuple[SavedView, bool]]:
+    """The caller's saved views, each with whether it is the one that is shown."""
+    if caller.role is None:
+        return []
+    mine = SavedView.objects.of(caller.tenant, caller.user)
+    return [(view, view.query == query) for view in mine]
 
 
 def models_of(tenant: Tenant | None) -> list[str]:
@@ -233,3 +359,51 @@ def models_of(tenant: Tenant | None) -> list[str]:
         BaseModel.objects.values_list("name", flat=True)
     )
     return list(names[:MAX_CHOICES])
+
+
+# --- CSV -----------------------------------------------------------------------------------------
+
+
+@require_GET
+@tenant_page(Permission.READ_OWN_USAGE)
+def export(request: HttpRequest, caller: Caller) -> HttpResponseBase:
+    """The list as CSV, with its filter: the newest CSV_ROWS."""
+    form = form_of(request, caller)
+    if not form.is_valid():
+        return HttpResponse("The filter is not valid.", status=422, content_type="text/plain")
+    return download(f"requests-{caller.tenant.slug}.csv", COLUMNS, exported(form, caller))
+
+
+def exported(form: RequestFilter, caller: Caller) -> Iterator[list[Any]]:
+    """The rows of the CSV."""
+    names = dict(caller.tenant.keys.values_list("pk", "name"))
+    where, before, left = Where.of(caller), "", CSV_ROWS
+    while left > 0:
+        found = search(form, where, before, size=min(CSV_PAGE, left))
+        yield from (_cells(one, names) for one in found.entries())
+        left -= len(found.events)
+        before = found.next
+        if not before:
+            return
+
+
+def _cells(one: Entry, names: dict[int, str]) -> list[Any]:
+    event, billed = one.event, one.billed
+    start = event.started_at.astimezone(UTC).isoformat()
+    told = [f"req_{event.id}", start, one.status, one.outcome, one.code, one.message]
+    told += [event.model, event.adapter, event.base_model, str(event.key_id)]
+    told += [names.get(event.key_id, "")]
+    if billed is None:
+        return [*told, "", "", "", "", "", "", "", "", event.total_s, "", ""]
+    counted = [billed.prompt_tokens, billed.cached_tokens, billed.completion_tokens]
+    times = [billed.queue_s, billed.load_s, billed.ttft_s, billed.total_s]
+    cost = amount(billed.cost)
+    return [
+        *told,
+        billed.engine_id,
+        *counted,
+        billed.reasoning_tokens,
+        *times,
+        billed.attempt,
+        cost,
+    ]

@@ -106,6 +106,9 @@ class Output:
     engine that goes on after any Output continues the answer to the letter. So an Output may have
     ids alone, of which a parser made nothing yet, or which the `response` will hold.
 
+    An operation that pools has an Output with nothing in it once its first prompt is computed, and
+    one with the `response`.
+
     An answer that is gone on with (`Work.resume`) brings only what is new: of the text and the
     chunks, of the ids, of the tokens. A `response` is whole all the same, and the `finish_reason`
     is that of all choices, also of those that had ended before.
@@ -132,7 +135,8 @@ class ProbeReport:
     """What a fixed prompt showed: does the adapter change the base model's log-probabilities?
 
     `max_logprob_delta` is the largest difference over the compared tokens; not finite where any
-    log-probability was not.
+    log-probability was not. Of a model that pools these are the numbers of the prompt's vector
+    (`of_vector`).
     """
 
     load_s: float
@@ -141,6 +145,7 @@ class ProbeReport:
     finite: bool
     base_text: str
     adapter_text: str
+    of_vector: bool = False
 
 
 class Engine(Protocol):
@@ -190,8 +195,9 @@ class Engine(Protocol):
         """Run one request; closing the generator or cancelling its task aborts it in the engine.
 
         Mutates `work.meter`; the prompt counts once its first token is generated, and not again
-        where `work.resume` goes on. Takes the fields out of the work and keeps them no longer than
-        it needs them.
+        where `work.resume` goes on. Of an operation that pools each prompt counts once it is
+        computed, and about `step_tokens` of them are computed at a time. Takes the fields out of
+        the work and keeps them no longer than it needs them.
 
         Raises:
             RequestError: the request is at fault (bad parameter, prompt too long, ...).

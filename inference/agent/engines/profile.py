@@ -13,6 +13,10 @@ from typing import Any, Self
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values of `max_lora_rank` that vLLM takes; a test compares them with vLLM's own."""
 
+POOLING = "pooling"
+RUNNERS = ("generate", POOLING)
+"""Whether vLLM generates with a model, or tells what it makes of a text: one or the other."""
+
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 
 
@@ -31,6 +35,8 @@ class EngineProfile:
 
     model: str
     served_name: str = ""
+    runner: str | None = None
+    """vLLM's; None: what the model's files say that it was made for."""
     dtype: str | None = None
     max_model_len: int | None = None
     max_loras: int = 4
@@ -70,19 +76,21 @@ class EngineProfile:
         that page-faulting gigabytes takes. Blocks of 32 tokens, the smallest the backend takes,
         cost nothing and let short prompts hit the prefix cache. LoRA switches compilation off.
         Short steps, of which a long prompt takes half, keep prompts from holding up everybody's
-        next token.
+        next token. Where nothing is generated there is none, and vLLM has steps that take any
+        prompt as a whole, as some of these models must.
         """
         ours: dict[str, Any] = {
             "dtype": "float32",
             "max_num_seqs": 64,
-            "max_num_batched_tokens": max(256, given.get("max_num_seqs") or 0),
             "kv_cache_memory_bytes": 256 << 20,
             "enforce_eager": True,
             "block_size": 32,
             "executor": "uni",
         }
         profile = ours | _given(given)
-        step = profile["max_num_batched_tokens"]
+        if profile.get("runner") == POOLING:
+            return cls(model=model, **profile)
+        step = profile.setdefault("max_num_batched_tokens", max(256, profile["max_num_seqs"]))
         half = min(step // 2, profile.get("max_model_len") or step)
         extra = {"long_prefill_token_threshold": half} | profile.get("extra", {})
         return cls(model=model, **profile | {"extra": extra})
@@ -143,6 +151,8 @@ class EngineProfile:
             raise BadProfile(f"max_lora_rank is {self.max_lora_rank}: it must be one of {allowed}")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise BadProfile(f"dtype is {self.dtype!r}: it must be one of {', '.join(DTYPES)}")
+        if self.runner is not None and self.runner not in RUNNERS:
+            raise BadProfile(f"runner is {self.runner!r}: it must be one of {', '.join(RUNNERS)}")
         if self.chat_template is not None and not self.chat_template.is_file():
             raise BadProfile(f"chat_template is {self.chat_template}: there is no such file")
 

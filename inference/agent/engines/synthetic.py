@@ -39,7 +39,8 @@ from inference.agent.engines.engine import (
     ProbeReport,
     Work,
 )
-from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.plain_vectors import vector_of
+from inference.agent.engines.profile import POOLING, EngineProfile
 from inference.agent.engines.revision import revision_of
 from inference.content import FILES, WEIGHTS
 from inference.errors import (
@@ -49,10 +50,14 @@ from inference.errors import (
     InvalidRequest,
 )
 from inference.link.wire import EngineStats, ModelInfo, Resume
+from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.instant import InstantOperation
 from inference.operations.openai import OpenAIOperation, usage_body
 from inference.operations.operation import PlainPrompt
+from inference.operations.pooling import PoolingOperation, Text, Told
 from inference.operations.registry import OPERATIONS
+from inference.operations.scoring import RERANK, SCORE
+from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 TOKEN_CHARS = 4
 BLOCK_TOKENS = 32
@@ -191,7 +196,7 @@ class SyntheticEngine:
             engine="synthetic",
             revision=_revision(profile),
             engine_version="1",
-            operations=[operation.name for operation in OPERATIONS],
+            operations=_operations(profile.runner),
         )
         return cls(
             info,
@@ -251,6 +256,11 @@ class SyntheticEngine:
             answer = work.operation.plain_answer(fields, Tokenizer(self.info.max_model_len))
             yield Output(response=msgspec.json.encode(answer), finish_reason="stop")
             return
+        if isinstance(work.operation, PoolingOperation):
+            async with aclosing(self._pooled(work, work.operation, fields)) as outputs:
+                async for output in outputs:
+                    yield output
+            return
         options = _options_of(fields)
         wanted = work.operation.max_tokens(fields)
         stream = self._stream_of(work, work.operation.plain_prompt(fields), options, wanted)
@@ -293,13 +303,59 @@ class SyntheticEngine:
             stream.wake()
         self._waiting.clear()
 
-    def _stream_of(
-        self, work: Work, prompt: PlainPrompt, options: _Options, wanted: int | None
-    ) -> _Stream:
+    async def _pooled(
+        self, work: Work, operation: PoolingOperation, fields: dict[str, Any]
+    ) -> AsyncGenerator[Output, None]:
+        """A step computes one of its texts."""
+        self._see_that_it_can(work)
+        texts = operation.texts(fields)
+        for path, text in texts:
+            self._see_that_it_fits(text, path)
+        lengths = [_length_of(text) for _, text in texts]
+        plain = " ".join(text for _, text in texts if isinstance(text, str))
+        steps = " " * TOKEN_CHARS * len(texts)
+        stream = _Stream(plain, steps, "stop", time.monotonic() + self.behaviour.latency_s)
+        self._submit(stream, work.priority)
+        computed = 0
+        try:
+            while computed < stream.length:
+                while stream.at == computed and stream.error is None:
+                    await stream.wait()
+                if stream.error is not None:
+                    raise stream.error
+                for meter in (work.meter, self._totals):
+                    meter.prompt_tokens += sum(lengths[computed : stream.at])
+                if not computed:
+                    yield Output()
+                computed = stream.at
+        finally:
+            self._running.pop(stream, None)
+            stream.error = stream.error or EngineFailed("aborted")  # if it still waits
+        voice = work.adapter.ref.name if work.adapter else self.info.name
+        wanted = fields.get("dimensions")
+        vectors = [vector_of(text, voice, wanted) for _, text in texts]
+        told = Told(
+            operation.answer_id(work.id), work.created, work.model, work.meter.prompt_tokens
+        )
+        answer = operation.plain_answer(fields, vectors, told)
+        yield Output(response=answer, finish_reason="stop")
+
+    def _see_that_it_can(self, work: Work) -> None:
         if not self.alive:
             raise EngineFailed("The engine stopped.")
         if work.adapter is not None and work.adapter.int_id not in self._loaded:
             raise AdapterLoadFailed(f"The adapter {work.adapter.ref.name} is not loaded.")
+
+    def _see_that_it_fits(self, text: Text, path: str) -> None:
+        if (length := _length_of(text)) > (most := self.info.max_model_len):
+            raise ContextLengthExceeded(
+                f"`{path}` has {length} tokens, the model's context {most}.", param=path
+            )
+
+    def _stream_of(
+        self, work: Work, prompt: PlainPrompt, options: _Options, wanted: int | None
+    ) -> _Stream:
+        self._see_that_it_can(work)
         room = self.info.max_model_len - tokens_in(prompt.whole)
         if room < 1:
             raise ContextLengthExceeded(
@@ -458,6 +514,19 @@ class Tokenizer:
 def tokens_in(text: str) -> int:
     """The length of `text` in tokens."""
     return -(-len(text) // TOKEN_CHARS)
+
+
+def _operations(runner: str | None) -> list[str]:
+    """Those that a real engine with this runner would have; all, if none is named."""
+    if runner is None:
+        return [operation.name for operation in OPERATIONS]
+    if runner == POOLING:
+        return [one.name for one in (EMBEDDINGS, SCORE, RERANK, TOKENIZE, DETOKENIZE)]
+    return [one.name for one in OPERATIONS if not one.pools]
+
+
+def _length_of(text: Text) -> int:
+    return tokens_in(text) if isinstance(text, str) else len(text)
 
 
 def _revision(profile: EngineProfile) -> str:

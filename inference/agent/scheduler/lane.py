@@ -52,11 +52,18 @@ class Request:
     """Tokens that another engine generated of them: it had its turn, and goes on."""
     paid: int = 0
     """Tokens of prompt and answer that its tenant was charged for when it had its turn."""
+    at_once: int | None = None
+    """Of its prompts, the tokens that the engine works on at a time, where it forgets them then;
+    None: all, for a text is generated from them."""
 
     @property
     def prefill_tokens(self) -> int:
         """What the engine computes before it generates."""
-        return self.prompt_tokens + self.generated
+        return self.held_of(self.prompt_tokens) + self.generated
+
+    def held_of(self, prompt_tokens: int) -> int:
+        """How many of so many tokens of prompts the engine holds at a time."""
+        return prompt_tokens if self.at_once is None else min(prompt_tokens, self.at_once)
 
     def __post_init__(self) -> None:
         if not self.weight > 0:

@@ -30,7 +30,9 @@ Rules
        its tenant, is not charged again for what it was charged for there, and no bound on waiting
        requests refuses it.
    10. Long prompts are computed one at a time, and others wait in front of the engine as well while
-       it has enough prompts to compute (`prefill`): they are overtaken meanwhile.
+       it has enough prompts to compute (`prefill`): they are overtaken meanwhile. A request whose
+       prompts the engine computes a few at a time (`Request.at_once`) counts with those alone, and
+       until the first of them is computed: from then the engine gives each such request its turn.
 
 Work-conserving, except for the reserve, a slot that is being emptied or was promised
 (`slot_scheduler`), and KV or sequences that a large request waits for.
@@ -243,11 +245,11 @@ class Queue:
         self._charge(running, max(0, prompt + completion_tokens - request.paid))
         if prompt_tokens:
             self._tell(running)
-        held = (prompt_tokens or request.prompt_tokens) + completion_tokens
+        held = request.held_of(prompt_tokens or request.prompt_tokens) + completion_tokens
         held += growth(completion_tokens, request.max_tokens, request.choices)
         self._capacity.kv_held += held - running.held
         running.held = held
-        if completion_tokens > request.generated:
+        if completion_tokens > request.generated or (request.at_once and prompt_tokens):
             self._end_prefill(running)
 
     def finish(self, id: str, now: float) -> None:
@@ -533,4 +535,4 @@ def _estimate(request: Request) -> int:
 def _held(request: Request) -> int:
     generated = request.generated
     grown = growth(generated, request.max_tokens, request.choices)
-    return request.prompt_tokens + generated + grown
+    return request.held_of(request.prompt_tokens) + generated + grown

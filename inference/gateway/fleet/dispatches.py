@@ -63,12 +63,19 @@ class Bounds(NamedTuple):
 
     @classmethod
     def of(
-        cls, body: bytes, context: int, *, prompts: int, choices: int, each: int | None
+        cls,
+        body: bytes,
+        context: int,
+        *,
+        prompts: int,
+        choices: int,
+        each: int | None,
+        rereads: int = 1,
     ) -> Bounds:
-        """Of a request on an engine with this context; `each` bounds each choice, None where
-        nothing but the context does."""
+        """Of a request on an engine with this context, whose prompts have each text of the body so
+        many times; `each` bounds each choice, None where nothing but the context does."""
         context = max(0, min(context, MAX_CONTEXT))
-        text = PROMPT_TOKENS_PER_BYTE * len(body) + TEMPLATE_TOKENS
+        text = rereads * (PROMPT_TOKENS_PER_BYTE * len(body) + TEMPLATE_TOKENS)
         longest = context if each is None else min(context, max(0, each))
         return cls(min(prompts * context, text), choices * (longest + OVERSHOOT_TOKENS))
 

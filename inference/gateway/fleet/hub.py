@@ -161,6 +161,11 @@ class Hub:
         return Counter(one.engine.pool for one in self._links.values() if not one.engine.draining)
 
     @property
+    def base_models(self) -> dict[str, str]:
+        """The base model of each connected engine, by the engine's id."""
+        return {one.engine.id: one.engine.info.name for one in self._links.values()}
+
+    @property
     def gaps(self) -> Histogram:
         """How long their readers waited."""
         return self._requests.gaps

@@ -73,7 +73,7 @@ class Asked:
 
     id: str
     surface: str
-    """`api` or `playground`."""
+    """`api`, `playground` or `batch`."""
     began: float
     """Of the monotonic clock."""
     method: str | None = None

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from inference.errors import NoEngine, Overloaded
+from inference.errors import InvalidRequest, NoEngine, Overloaded
 from inference.gateway.fleet.engine_link import EngineLink
 from inference.gateway.routing.choice import choose
 from inference.gateway.routing.engine_state import Needs
@@ -59,6 +59,10 @@ class Candidates:
                     "The engines are behind with reading requests.", retry_after_s=1
                 ) from None
             raise
+
+    def never_done(self, needs: Needs) -> InvalidRequest | None:
+        """Why none of them will ever do it; None if one may (`Engines.never_done`)."""
+        return self._there.never_done(needs)
 
     def _chosen(
         self, engines: Engines, needs: Needs, tier: Revisions | None, may_take: MayTake | None

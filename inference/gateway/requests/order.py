@@ -25,10 +25,10 @@ class Order:
     `prompt_tokens` is an estimate; `max_tokens` bounds each choice of a body that doesn't. `watch`
     is told what the request waits for. `parsers` are those that its engine should have
     (`ModelInfo.parsers`), `tokens` prompt and answer together, as far as the client bounds it.
-    `choices` texts are generated from `prompts`; `most_tokens` bounds each of them, None where only
-    the context does, and so many `logprobs` come with each of its tokens. `prefix` names its
-    prompt's beginnings; `trace` is its span, if it is traced. `timeout_s` is from its arrival here
-    to its last token, over all attempts.
+    `choices` texts are generated from `prompts`, which have each text of the body `rereads` times;
+    `most_tokens` bounds each of them, None where only the context does, and so many `logprobs` come
+    with each of its tokens. `prefix` names its prompt's beginnings; `trace` is its span, if it is
+    traced. `timeout_s` is from its arrival here to its last token, over all attempts.
     """
 
     grant: Grant
@@ -45,6 +45,7 @@ class Order:
     parsers: tuple[str, ...] = ()
     tokens: int = 0
     prompts: int = 1
+    rereads: int = 1
     choices: int = 1
     most_tokens: int | None = None
     logprobs: int = 0
@@ -56,6 +57,15 @@ class Order:
     """For so long after this gateway is lost engines keep the answer for another one, which knows
     it by its id, or by its `label`."""
     label: str = ""
+    id: str = ""
+    """The request's, where it is not its reservation's: one that is tried anew has the same id in a
+    higher `turn` (`wire.turn_of`), and a reservation of its own in each."""
+    turn: int = 1
+
+    @property
+    def request_id(self) -> str:
+        """Names it to engines and in the ledger."""
+        return self.id or self.reservation.id
 
     def needs(self, version: int, pool: Pool | None = None) -> Needs:
         """What an engine must be able to do for it, which version of the link it must speak, and
@@ -80,6 +90,7 @@ class Order:
             self.body,
             context,
             prompts=self.prompts,
+            rereads=self.rereads,
             choices=self.choices,
             each=self.most_tokens,
         )
@@ -113,7 +124,7 @@ class Order:
             version_id=target.version_id,
             price=(price.prompt, price.cached_prompt, price.output),
         )
-        id, adapter = self.reservation.id, target.adapter
+        id, adapter = self.request_id, target.adapter
         account = dispatches.signed(
             account, (id, attempt), target.model, credential=credential, most=most
         )

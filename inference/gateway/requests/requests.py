@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import structlog
 
-from inference.errors import InferenceError, NoEngine, Overloaded, Unavailable
+from inference.errors import InferenceError, NoEngine, Overloaded, RequestError, Unavailable
 from inference.gateway.fleet.demand import Refusals
 from inference.gateway.fleet.dispatches import Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
@@ -109,11 +109,14 @@ class Requests:
 
         Raises:
             NoEngine, Overloaded: none can take it, and it can't be held; nothing was started.
+            InvalidRequest: its base model does no such thing.
         """
         self._refuse_if_closing()
         stream = Stream(order, self._limiter, self)
         waits = self._unplaced.waits(order)
         refusal = None if waits else self._placing.place(stream)
+        if isinstance(refusal, RequestError):
+            raise refusal
         if waits or refusal is not None:
             self._unplaced.hold(stream, order, refusal)
         self._add(stream)

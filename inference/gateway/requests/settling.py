@@ -31,7 +31,7 @@ class Settling:
     def settled(self, stream: Stream, done: Done, *, refused: bool) -> None:
         """Its figures are final; `refused`: no engine took it."""
         self._settle_limits(stream, done, refused=refused)
-        if stream.attempt:
+        if stream.engine:
             if not stream.elsewhere and done.finish_reason != GONE:
                 self._measure(stream, done)
             self._unbilled[stream.id] = stream.attempt
@@ -51,16 +51,17 @@ class Settling:
             del self._unbilled[entry.id]
 
     def _settle_limits(self, stream: Stream, done: Done, *, refused: bool) -> None:
+        reserved = stream.reservation.id
         if stream.elsewhere:
-            self._limiter.hand_over(stream.id)
+            self._limiter.hand_over(reserved)
         elif done.finish_reason == GONE:
-            self._limiter.settle(stream.id, None)
+            self._limiter.settle(reserved, None)
         elif done.usage.prompt_tokens or not (stream.ended_as_seen or refused):
-            self._limiter.settle(stream.id, done.usage)
+            self._limiter.settle(reserved, done.usage)
         elif stream.may_have_cost:
-            self._limiter.settle(stream.id, None)
+            self._limiter.settle(reserved, None)
         else:  # no engine ever took it
-            self._limiter.release(stream.id)
+            self._limiter.release(reserved)
 
     def _measure(self, stream: Stream, done: Done) -> None:
         assert stream.measured is not None

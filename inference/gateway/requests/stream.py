@@ -28,7 +28,17 @@ from inference.gateway.requests.delivered import Delivered
 from inference.gateway.requests.leg import Leg
 from inference.gateway.requests.order import Order
 from inference.grants import Limiter
-from inference.link.wire import GONE, LEFT, Cancel, Delta, Done, Fault, Usage, Wait
+from inference.link.wire import (
+    GONE,
+    LEFT,
+    Cancel,
+    Delta,
+    Done,
+    Fault,
+    Usage,
+    Wait,
+    first_attempt,
+)
 from inference.operations.estimate import EXTENSION_TOKENS
 
 if TYPE_CHECKING:
@@ -68,7 +78,7 @@ class Stream:
         """A stream that `grows` may generate more than was reserved, if more can be reserved; any
         other one is bounded by what the limits let each choice generate. `elapsed_s` is what other
         gateways had of it."""
-        self.id, self.grant, self.target = order.reservation.id, order.grant, order.target
+        self.id, self.grant, self.target = order.request_id, order.grant, order.target
         self.reservation, self.started_at = order.reservation, order.started_at
         self.order: Order | None = order
         """None once it can't go to another engine any more: the body may be large."""
@@ -78,7 +88,7 @@ class Stream:
         """None as long as its first engine has it."""
         self.leg: Leg | None = None
         """Where it runs; None while it waits for an engine, and in the end."""
-        self.attempt = 0
+        self.attempt = first_attempt(order.turn) - 1
         """The highest so far."""
         self.engine = ""
         """The id of the engine that was given it last."""

@@ -5,7 +5,8 @@ rank 16, or only one has a tool parser. A request goes only to an engine that ca
 can, it depends on whose matter that is. What the operator's fleet lacks (an engine, a rank, a
 module, an operation) is `NoEngine`, which may pass. What the client asked for and no engine of this
 base model offers (a longer context, tools) goes to an engine all the same, whose error names the
-field and the limit.
+field and the limit. Only what no such model does (a chat with one that embeds) is refused at once
+(`Engines.never_done`).
 
 What an engine can do depends on its *kind*, of which there are few. So a decision looks at kinds,
 and finds the list of their engines made, and of a home that is asked for often the engines that are
@@ -16,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from inference.errors import NoEngine
+from inference.errors import InvalidRequest, NoEngine
 from inference.gateway.routing.engine_state import EngineState, Needs
 from inference.gateway.routing.pools import Revisions
+from inference.operations.registry import OPERATIONS
 
 RETRY_AFTER_S = 15.0
 """An engine that was lost is back within its start-up time, about this long on a small machine."""
@@ -107,6 +109,24 @@ class Engines:
         raise NoEngine(
             f"This adapter was not tried yet on the engines that serve `{name}` now.",
             retry_after_s=RETRY_AFTER_S,
+        )
+
+    def never_done(self, needs: Needs) -> InvalidRequest | None:
+        """Why no engine of this base model will ever run a request: models of this sort do no such
+        thing. None where one may, or where no engine says what it does."""
+        name = needs.base_model
+        infos = [engine.info for engine in self._kinds.values() if engine.info.name == name]
+        done = frozenset[str]().union(*(info.operations for info in infos))
+        alike = OPERATIONS.alike(needs.operation)
+        if not done or not all(info.operations for info in infos):
+            return None
+        if not alike or not alike.isdisjoint(done):
+            return None
+        offered = ", ".join(one.path for one in OPERATIONS if one.name in done)
+        if not offered:  # what they do is newer than this gateway
+            return None
+        return InvalidRequest(
+            f"`{name}` does {offered}: ask another model for this.", param="model"
         )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -26,6 +26,7 @@ from tenants.models import ApiKey, BaseModel, EngineCredential, Price, Tenant, U
 OPERATOR = "operator"
 PRICE = {"prompt": 100_000, "cached_prompt": 25_000, "output": 400_000}
 """Of the demo, in micro-units of the currency per million tokens: 0.10, 0.025 and 0.40."""
+EMBEDDING_PRICE = {"prompt": 20_000, "cached_prompt": 5_000, "output": 0}
 POLL_S = 0.3
 VALIDATION_S = 180.0
 """Longest wait for one adapter to be validated and probed."""
@@ -47,6 +48,8 @@ class Facts:
     """The credential of each engine."""
     metrics_token: str
     """What Prometheus shows to gateways."""
+    embedding_model: str = ""
+    """One that embeds, or will soon; empty if there is none."""
 
     @classmethod
     def read(cls, file: Path) -> dict[str, Any]:
@@ -111,12 +114,12 @@ def _key(slug: str, name: str, known: str) -> str:
     return text
 
 
-def prices(base_model: str) -> None:
+def prices(base_model: str, price: Mapping[str, int] = PRICE) -> None:
     """What the demo's tokens cost, unless the base model has a price; it is known once
-    an adapter of it is ready, and not as soon as its engine is."""
+    an adapter of it is ready, or `/v1/models` has it, and not as soon as its engine is."""
     known = BaseModel.objects.filter(name=base_model, prices=None).first()
     if known is not None:
-        Price.objects.create(base_model=known, starts_at=timezone.now(), **PRICE)
+        Price.objects.create(base_model=known, starts_at=timezone.now(), **price)
 
 
 async def adapters(base_url: str, base_model: str, keys: dict[str, str]) -> None:

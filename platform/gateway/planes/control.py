@@ -26,10 +26,11 @@ from inference.errors import Unavailable  # noqa: E402
 from inference.gateway.exchange import Receive, Scope, Send  # noqa: E402
 from inference.gateway.health import Health  # noqa: E402
 from tenants.adapters.uploads.guard import BodyGuard  # noqa: E402
-from tenants.adapters.uploads.intake import Intake, without_body  # noqa: E402
+from tenants.adapters.uploads.intake import Intake  # noqa: E402
 from tenants.adapters.uploads.room import Room  # noqa: E402
 from tenants.directory.auth import PostgresDirectory  # noqa: E402
 from tenants.directory.reader import Reader  # noqa: E402
+from tenants.files.intake import FileIntake  # noqa: E402
 from tenants.hub.bodies import BODIES, Bodies  # noqa: E402
 
 log = structlog.get_logger(__name__)
@@ -76,7 +77,7 @@ _routes = ProtocolTypeRouter(
     {
         "http": URLRouter(
             [
-                _route(r"^v1/", without_body(django_app)),
+                _route(r"^v1/", FileIntake(django_app, directory)),
                 _route(r"^(healthz|health|readyz)$", Health({"database": _database_answers})),
                 _route(f"^{BODIES.pattern[1:]}$", Bodies(django_app)),
                 _route(r"", BodyGuard(Room(Intake(_pages)), directory)),

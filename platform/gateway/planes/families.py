@@ -26,6 +26,7 @@ from inference.gateway.measuring.histogram import Example, Histogram
 from inference.gateway.measuring.measures import OF_ENGINES, Measures
 from inference.gateway.requests.journey import Outcome, Why
 from inference.gateway.routing.engine_state import EngineState
+from tenants.batches.figures import Standing
 from tenants.billing.drift import Drift
 from tenants.billing.ledger import Ledger
 from tenants.limits.kinds import KINDS
@@ -338,6 +339,25 @@ def rollouts(open: Sequence[UnderWay], ended: Sequence[Ended]) -> Families:
         ["base_model", "outcome"],
         counts,
     )
+
+
+BATCH_GAUGES: Mapping[str, tuple[str, Callable[[Standing], float]]] = {
+    "batches": ("Batches that have not ended.", lambda one: one.batches),
+    "batch_lines": ("Lines of batches that have no answers yet.", lambda one: one.lines),
+    "batch_oldest_seconds": (
+        "Since the first of the batches in this state was made; 0: there is none.",
+        lambda one: one.oldest_s,
+    ),
+}
+
+
+def batches(found: Sequence[Standing]) -> Families:
+    """How far batches are."""
+    for name, (text, value) in BATCH_GAUGES.items():
+        family = GaugeMetricFamily(f"lorikeet_{name}", text, labels=["status"])
+        for one in found:
+            family.add_metric([one.status], value(one))
+        yield family
 
 
 def disk(free_bytes: int, total_bytes: int) -> Families:

@@ -1,39 +1,74 @@
-"""What clients ask for under the API's address and the console answers: usage and receipts.
+"""What clients ask for under the API's address and the console answers: usage, receipts, files and
+batches.
 
-Reports are read by a tenant's key, as models are called, but they come from the models and views of
-the console. They are few and small: GETs without a body, so many at a time, each within a time.
+They are asked for with a tenant's key, as models are called, but what answers are the models and
+views of the console. So this passes bytes on, and reads none: reports are GETs without a body, many
+at a time; bodies go a few at a time, and so many bytes in a second of all of them together, each
+part when the console has taken the one before. A redirect would not do: clients send no key to
+another address than the one that they were given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Iterable
 
 import httpx
 import structlog
 
-from inference.errors import InferenceError, Overloaded, Unavailable
+from inference.errors import ClientDisconnected, InferenceError, Overloaded, Unavailable
 from inference.gateway.exchange import KEY_HEADERS, Exchange, Headers, Receive, Scope, Send
 
 log = structlog.get_logger(__name__)
 
 MAX_FORWARDED = 16
 """At a time; more are told to come back."""
+MAX_BODIES = 4
+"""Of them with a body, or a file for an answer."""
 ANSWER_S = 30.0
 ASKED = {b"authorization", b"accept", b"accept-encoding", b"user-agent"}
 """Headers that the console is told."""
+OF_BODIES = {b"content-type", b"content-length", b"idempotency-key"}
+"""And of a body."""
 ANSWERED = {"content-type", "content-encoding", "content-length", "x-request-id", "link",
-            "www-authenticate", "cache-control", "vary", "allow"}  # fmt: skip
+            "www-authenticate", "cache-control", "vary", "allow", "retry-after",
+            "x-content-type-options"}  # fmt: skip
 """Headers that the client is told."""
 FORWARDED = b"x-lorikeet-forwarded"
+METHODS = (
+    (re.compile(r"/v1/files"), ("GET", "HEAD", "POST")),
+    (re.compile(r"/v1/files/[^/]+"), ("GET", "HEAD", "DELETE")),
+    (re.compile(r"/v1/uploads(/[^/]+/(parts|complete|cancel))?"), ("POST",)),
+    (re.compile(r"/v1/batches"), ("GET", "HEAD", "POST")),
+    (re.compile(r"/v1/batches/[^/]+/cancel"), ("POST",)),
+)
+"""What may be asked of an address; of all others GET and HEAD."""
+CONTENT = re.compile(r"/v1/files/[^/]+/content")
+
+
+class Pace:
+    """So many bytes in a second, of whoever asks. Times are of one clock, in seconds."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at = 0.0
+
+    def wait_s(self, size: int, now: float) -> float:
+        """How long to wait after so many bytes."""
+        self._free_at = max(self._free_at, now) + size / self._bytes_per_s
+        return self._free_at - now
 
 
 class Forward:
     """The ASGI application; a context, which ends its connections."""
 
-    def __init__(self, console_url: str) -> None:
-        """`console_url` is where this process reaches a console."""
+    def __init__(self, console_url: str, bytes_per_s: float = 32 << 20) -> None:
+        """`console_url` is where this process reaches a console; it passes so many bytes on."""
         self._console_url = console_url
-        self._forwarded = 0
+        self._pace = Pace(bytes_per_s)
+        self._forwarded = self._bodies = 0
 
     async def __aenter__(self) -> Forward:
         limits = httpx.Limits(max_connections=MAX_FORWARDED)
@@ -47,45 +82,85 @@ class Forward:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(scope, receive, send)
+        large = exchange.method == "POST" or CONTENT.fullmatch(exchange.path) is not None
         self._forwarded += 1
+        self._bodies += large
         try:
-            await self._forward(exchange, scope, send)
+            self._refuse_too_many()
+            await self._forward(exchange, scope, receive, send)
         except InferenceError as error:
             await exchange.fail(error)
         finally:
             self._forwarded -= 1
+            self._bodies -= large
 
-    async def _forward(self, exchange: Exchange, scope: Scope, send: Send) -> None:
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
+    def _refuse_too_many(self) -> None:
         if self._forwarded > MAX_FORWARDED:
             raise Overloaded("Too many reports are asked for at this time.", retry_after_s=1)
+        if self._bodies > MAX_BODIES:
+            raise Overloaded("Too many files are passed on at this time.", retry_after_s=1)
+
+    async def _forward(
+        self, exchange: Exchange, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
         if any(name == FORWARDED for name, _ in headers):  # what stands before us sends it back
             raise Unavailable("No console answers here: see CONSOLE_INTERNAL_URL.")
-        exchange.require_method("GET", "HEAD")
+        exchange.require_method(*_methods(exchange.path))
+        has_body = exchange.method == "POST"
         request = self._client.build_request(
             exchange.method,
             _target(scope),
-            headers=[*_passed(exchange, headers), (FORWARDED, b"1")],
+            headers=[*_passed(exchange, headers, has_body=has_body), (FORWARDED, b"1")],
+            content=self._parts(receive) if has_body else None,
         )
         try:
             answer = await self._client.send(request, stream=True)
         except httpx.HTTPError:
             raise Unavailable("The console does not answer.", retry_after_s=1.0) from None
+        await self._answer(exchange, answer, send)
+
+    async def _answer(self, exchange: Exchange, answer: httpx.Response, send: Send) -> None:
         start = {"type": "http.response.start", "status": answer.status_code}
+        exchange.status = answer.status_code
         try:
             await send({**start, "headers": list(_told(answer))})
             async for chunk in answer.aiter_raw():
                 await exchange.write(chunk)
+                await self._wait(len(chunk))
             await exchange.write(b"", more=False)
         except httpx.HTTPError as error:  # the client sees an answer that is cut off
             log.warning("forward_cut_off", path=exchange.path, error=str(error))
         finally:
             await answer.aclose()
 
+    async def _parts(self, receive: Receive) -> AsyncIterator[bytes]:
+        """The body, each part when it is asked for."""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
+            more = message.get("more_body", False)
+            if body := message.get("body", b""):
+                yield body
+                await self._wait(len(body))
 
-def _passed(exchange: Exchange, headers: Headers) -> Headers:
+    async def _wait(self, size: int) -> None:
+        await asyncio.sleep(self._pace.wait_s(size, time.monotonic()))
+
+
+def _methods(path: str) -> tuple[str, ...]:
+    for pattern, methods in METHODS:
+        if pattern.fullmatch(path):
+            return methods
+    return ("GET", "HEAD")
+
+
+def _passed(exchange: Exchange, headers: Headers, *, has_body: bool) -> Headers:
     """What the console is told, the key where it looks for one."""
-    passed = [(name, value) for name, value in headers if name in ASKED]
+    told = ASKED | OF_BODIES if has_body else ASKED
+    passed = [(name, value) for name, value in headers if name in told]
     if not any(name in KEY_HEADERS for name, _ in headers):
         return passed
     key = (b"authorization", f"Bearer {exchange.api_key()}".encode("latin-1"))

@@ -42,6 +42,7 @@ from gateway.planes.internal import Internal
 from gateway.planes.metrics import Metrics
 from inference import tracing
 from inference.errors import InferenceError, NotFound, Unavailable
+from inference.gateway.callers import Callers
 from inference.gateway.dispatcher import Dispatcher
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet import history
@@ -51,10 +52,12 @@ from inference.gateway.fleet.history import History
 from inference.gateway.fleet.hub import Hub
 from inference.gateway.health import Health
 from inference.gateway.http import OpenAIServer
+from inference.gateway.lines.server import Lines
 from inference.gateway.measuring.busiest import Busiest
 from inference.gateway.measuring.measures import Measures
 from inference.gateway.measuring.outcomes import Refusal
 from inference.gateway.requests.held import Holding
+from inference.gateway.responses_socket import ResponsesSocket
 from inference.gateway.sockets import EngineProbe, EngineSocket, NoSocket
 from inference.link.wire import ModelInfo
 from inference.supervision import supervised
@@ -159,7 +162,7 @@ class Parts:
             gate=gate,
             history=history,
             board=board,
-            forward=Forward(settings.CONSOLE_INTERNAL_URL),
+            forward=Forward(settings.CONSOLE_INTERNAL_URL, settings.FORWARDED_BYTES_PER_S),
             demand=demand,
             external_metrics=ExternalMetrics.configured(demand),
             tracer=tracing.start("lorikeet-gateway", settings.GATEWAY_URL),
@@ -210,6 +213,7 @@ class Lifespan:
         for name, endless in (
             ("heartbeat", self._beat), ("history", sampling), ("demand", sharing),
             ("traffic", partial(traffic.share, parts.hub, parts.registry)),
+            ("presence", partial(traffic.note_presence, parts.hub, parts.registry)),
             ("outcomes", partial(outcomes.keep, *telling)),
             ("content", partial(content.keep, parts.hub.contents, parts.contents)),
         ):  # fmt: skip
@@ -325,10 +329,20 @@ def application(parts: Parts) -> Any:
         max_body_bytes=most,
         currency=settings.CURRENCY,
     )
+    responses = ResponsesSocket(
+        inference,
+        Callers(directory, limiter),
+        hub.closed,
+        max_body_bytes=most,
+        kept_bytes=settings.CONVERSATION_BYTES,
+    )
     answers = Playground(dispatcher, directory, max_body_bytes=most)
     playground = PlaygroundSocket(answers, hub.closed)
     http = [
-        _route(r"^v1/(organization|usage)/", Cors(parts.forward, settings.CORS_ORIGINS)),
+        _route(
+            r"^v1/(organization/|usage/|(files|uploads|batches)(/|$))",
+            Cors(parts.forward, settings.CORS_ORIGINS),
+        ),
         _route(r"^v1/", Cors(inference, settings.CORS_ORIGINS)),
         _route(r"^(healthz|health|readyz|fleetz)$", _health(parts)),
         _route(
@@ -350,7 +364,19 @@ def application(parts: Parts) -> Any:
         _route(r"", ToConsole(settings.API_URL, settings.CONSOLE_URL)),
     ]
     sockets = [
+        _route(r"^v1/responses$", responses),
         _route(r"^ws/engine$", EngineSocket(hub, parts.engines)),
+        _route(
+            r"^ws/lines$",
+            Lines(
+                dispatcher,
+                directory,
+                hub,
+                token=settings.WORKER_TOKEN,
+                secret=settings.INTERNAL_TOKEN,
+                max_body_bytes=most,
+            ),
+        ),
         _route(r"^ws/live$", parts.gate.guarded(tickets.LIVE, LiveSocket(parts.board))),
         _route(
             r"^ws/playground/(?P<slug>[a-z0-9-]+)$",

@@ -24,6 +24,7 @@ from inference.errors import InferenceError, NotFound, Unavailable
 from inference.gateway.exchange import Exchange, Receive, Scope, Send
 from inference.gateway.fleet.demand import FleetDemand
 from inference.gateway.fleet.hub import Hub
+from tenants.batches.figures import STANDING, UNFINISHED, Standing
 from tenants.billing.drift import JOURNALS, LATELY, Drift, Journal
 from tenants.billing.ledger import Ledger
 from tenants.database import Database
@@ -85,6 +86,7 @@ class Metrics:
             *families.rollouts(
                 await self._rows(UnderWay, rollouts.OPEN), await self._rows(Ended, rollouts.ENDED)
             ),
+            *families.batches(await self._rows(Standing, STANDING, [UNFINISHED])),
             *await self._disk(),
         ]
 

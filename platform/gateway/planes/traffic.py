@@ -1,4 +1,5 @@
-"""What requests meet on each revision of a pool here is added up in PostgreSQL, for rollouts."""
+"""What requests meet on each revision of a pool here is added up in PostgreSQL, for rollouts; and
+how long engines are here, for what they cost."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ from tenants.directory.registry import Registry
 log = structlog.get_logger(__name__)
 
 SHARE_S = 3.0
+PRESENT_S = 60.0
+"""Well below the five minutes in which an engine counts as there."""
 
 
 async def share(hub: Hub, registry: Registry) -> None:
@@ -25,3 +28,13 @@ async def share(hub: Hub, registry: Registry) -> None:
             hub.traffic.give_back(counted.items())
             log.warning("traffic_not_shared", error=str(error))
         await asyncio.sleep(SHARE_S)
+
+
+async def note_presence(hub: Hub, registry: Registry) -> None:
+    """Say which engines are here, until cancelled."""
+    while True:
+        try:
+            await registry.note_engines(hub.base_models)
+        except Unavailable as error:
+            log.warning("engines_not_noted", error=str(error))
+        await asyncio.sleep(PRESENT_S)

@@ -103,11 +103,20 @@ def _check(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
     }
 
 
+def _batch(task: Task, files: Mapping[str, IO[bytes]]) -> dict[str, Any]:
+    from inference.operations.registry import OPERATIONS  # no other task needs them
+    from tenants.batches import reading
+
+    operation = OPERATIONS.named(task["operation"])
+    return asdict(reading.read(files["batch"], operation, task["max_body_bytes"]))
+
+
 TASKS: Mapping[str, Callable[[Task, Mapping[str, IO[bytes]]], dict[str, Any]]] = {
     "unpack": _unpack,
     "commit": _commit,
     "read": _read,
     "check": _check,
+    "batch": _batch,
 }
 
 if __name__ == "__main__":

@@ -15,9 +15,11 @@ from inference.errors import BY_CODE, InferenceError
 from inference.operations.error_shapes import ANTHROPIC, OPENAI, ErrorShape
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
+from tenants.api.endpoints import batches, files
 from tenants.api.endpoints.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
 from tenants.api.endpoints.receipts import MAX_LIMIT
 from tenants.api.openai import shapes
+from tenants.models import Purpose
 
 Object = dict[str, Any]
 
@@ -25,6 +27,10 @@ REF = "#/components/schemas/{name}"
 BODIES: Mapping[str, tuple[type, type]] = {
     "chat": (shapes.ChatRequest, shapes.ChatCompletion),
     "completion": (shapes.CompletionRequest, shapes.Completion),
+    "responses": (shapes.ResponsesRequest, shapes.ResponseObject),
+    "embeddings": (shapes.EmbeddingsRequest, shapes.Embeddings),
+    "score": (shapes.ScoreRequest, shapes.Scores),
+    "rerank": (shapes.RerankRequest, shapes.Reranking),
     "messages": (shapes.MessagesRequest, shapes.AnthropicMessage),
     "count_tokens": (shapes.CountRequest, shapes.TokenCount),
     "tokenize": (shapes.TokenizeRequest, shapes.Tokens),
@@ -33,9 +39,19 @@ BODIES: Mapping[str, tuple[type, type]] = {
 """Request and answer of each operation of the registry, by its name."""
 ANSWERS = [shapes.Models, shapes.Model, shapes.UsagePage, shapes.CostPage, shapes.Receipts,
            shapes.SignedReceipt, shapes.JwkSet, shapes.ReceiptKey, shapes.ErrorAnswer,
-           shapes.AnthropicErrorAnswer]  # fmt: skip
+           shapes.AnthropicErrorAnswer,
+           shapes.Files, shapes.DeletedFile, shapes.UploadRequest, shapes.UploadEnding,
+           shapes.FileUpload, shapes.UploadPart, shapes.BatchRequest, shapes.Batches]  # fmt: skip
 ASKING = {400, 401, 403, 404, 414, 431, 500, 503}
 """What an address under `/v1` may answer to a GET."""
+CHANGING = ASKING | {408, 409, 413, 415, 429}
+"""And to what changes files and batches."""
+IDEMPOTENCY_KEY: Object = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "A retry with the same key and body is answered alike and billed once.",
+}
 GENERATING = ASKING | {408, 409, 413, 415, 422, 429, 502, 504}
 AT_THE_EDGE = {414, 431}
 """Refused before it is known what is asked for: always in OpenAI's shape."""
@@ -70,7 +86,8 @@ def add(result: Object) -> None:
     }
     server = {"url": settings.API_URL, "description": "The gateways, for `/v1`."}
     for path, method, operation in _operations():
-        result["paths"][path] = {method: {"tags": ["v1"], "servers": [server], **operation}}
+        described = {"tags": ["v1"], "servers": [server], **operation}
+        result["paths"].setdefault(path, {})[method] = described
 
 
 def _tell_the_truth(field: Object) -> None:
@@ -109,6 +126,85 @@ def _operations() -> Iterator[tuple[str, str, Object]]:
     for path, shape in (("jwks.json", shapes.JwkSet), ("key", shapes.ReceiptKey)):
         operation = _asking(f"receipts_{path.removesuffix('.json')}", shape)
         yield f"/v1/usage/receipts/{path}", "get", operation | {"security": [{}]}
+    yield from _of_files()
+    yield from _of_uploads()
+    yield from _of_batches()
+
+
+def _of_files() -> Iterator[tuple[str, str, Object]]:
+    id, page = _within("id"), _pages(files.MAX_PAGE)
+    purposes = {"type": "string", "enum": [*Purpose]}
+    listed = [*page, *_query([("purpose", purposes)])]
+    yield "/v1/files", "get", _asking("files_list", shapes.Files, listed)
+    form = {
+        "type": "object",
+        "required": ["file", "purpose"],
+        "properties": {
+            "file": {"type": "string", "format": "binary"},
+            "purpose": {"type": "string", "enum": files.PURPOSES},
+            "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+            "expires_after[seconds]": {
+                "type": "integer", "minimum": files.LEAST_S, "maximum": files.MOST_S
+            },
+        },
+    }  # fmt: skip
+    body = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
+    made = _changing("files_create", shapes.File) | {"requestBody": body}
+    yield "/v1/files", "post", made
+    yield "/v1/files/{id}", "get", _asking("files_retrieve", shapes.File, [id])
+    yield "/v1/files/{id}", "delete", _changing("files_delete", shapes.DeletedFile, [id])
+    content = _asking("files_content", shapes.File, [id])
+    schema = {"schema": {"type": "string", "format": "binary"}}
+    content["responses"]["200"]["content"] = {"application/octet-stream": schema}
+    yield "/v1/files/{id}/content", "get", content
+
+
+def _of_uploads() -> Iterator[tuple[str, str, Object]]:
+    id = _within("id")
+    made = _changing("file_uploads_create", shapes.FileUpload)
+    body = {"required": True, "content": _json(shapes.UploadRequest)}
+    yield "/v1/uploads", "post", made | {"requestBody": body}
+    form = {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"data": {"type": "string", "format": "binary"}},
+    }
+    body = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
+    sent = _changing("file_uploads_parts_create", shapes.UploadPart, [id])
+    yield "/v1/uploads/{id}/parts", "post", sent | {"requestBody": body}
+    ended = _changing("file_uploads_complete", shapes.FileUpload, [id])
+    body = {"required": True, "content": _json(shapes.UploadEnding)}
+    yield "/v1/uploads/{id}/complete", "post", ended | {"requestBody": body}
+    yield (
+        "/v1/uploads/{id}/cancel",
+        "post",
+        _changing("file_uploads_cancel", shapes.FileUpload, [id]),
+    )
+
+
+def _of_batches() -> Iterator[tuple[str, str, Object]]:
+    id = _within("id")
+    listed = _asking("batches_list", shapes.Batches, _pages(batches.MAX_PAGE))
+    yield "/v1/batches", "get", listed
+    made = _changing("batches_create", shapes.Batch, [IDEMPOTENCY_KEY])
+    body = {"required": True, "content": _json(shapes.BatchRequest)}
+    yield "/v1/batches", "post", made | {"requestBody": body}
+    yield "/v1/batches/{id}", "get", _asking("batches_retrieve", shapes.Batch, [id])
+    yield "/v1/batches/{id}/cancel", "post", _changing("batches_cancel", shapes.Batch, [id])
+
+
+def _pages(most: int) -> list[Object]:
+    """The query of a list."""
+    limit = {"type": "integer", "minimum": 1, "maximum": most}
+    order = {"type": "string", "enum": ["asc", "desc"]}
+    return _query([("after", WORD), ("limit", limit), ("order", order)])
+
+
+def _changing(name: str, answer: type, parameters: Sequence[Object] = ()) -> Object:
+    """What makes, ends or deletes something."""
+    errors = _errors(CHANGING)
+    operation = _asking(name, answer, parameters)
+    return operation | {"responses": {"200": operation["responses"]["200"], **errors}}
 
 
 def _within(name: str) -> Object:
@@ -152,15 +248,9 @@ def _posting(operation: Operation) -> Object:
         described["content"]["text/event-stream"] = {
             "schema": {"type": "string", "description": "Chunks, where `stream` is true."}
         }
-    key = {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "schema": WORD,
-        "description": "A retry with the same key and body is answered alike and billed once.",
-    }
     return {
         "operationId": operation.name,
-        "parameters": [key],
+        "parameters": [IDEMPOTENCY_KEY],
         "security": [{"apiKey": []}],
         "requestBody": {"required": True, "content": _json(request)},
         "responses": {"200": described, **_errors(GENERATING, operation.errors)},

@@ -25,7 +25,7 @@ class StreamOptions(Open):
     include_usage: bool | None = None
 
 
-class Generation(Open):
+class Sampled(Open):
     """What any request that generates may hold."""
 
     model: str
@@ -35,13 +35,10 @@ class Generation(Open):
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     logit_bias: dict[str, float] | None = None
-    max_tokens: int | None = None
     min_p: float | None = None
     min_tokens: int | None = None
-    n: int | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    response_format: dict[str, Any] | None = None
     seed: int | None = None
     service_tier: Tier | None = None
     skip_special_tokens: bool | None = None
@@ -49,12 +46,20 @@ class Generation(Open):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     structured_outputs: dict[str, Any] | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     user: str | None = None
+
+
+class Generation(Sampled):
+    """And one whose answer is choices."""
+
+    max_tokens: int | None = None
+    n: int | None = None
+    response_format: dict[str, Any] | None = None
+    stream_options: StreamOptions | None = None
 
 
 class TextPart(Open):
@@ -165,6 +170,99 @@ class Completion(Whole, kw_only=True):
     choices: list[TextChoice]
 
 
+class EmbeddingsRequest(Open):
+    """Texts, as such or as tokens, and how their vectors shall be."""
+
+    model: str
+    input: str | list[str | int | list[int]]
+    dimensions: int | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    truncate_prompt_tokens: int | None = None
+    user: str | None = None
+
+
+class PromptUsage(Shape):
+    """Of what generates nothing."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(Shape):
+    """The vector of one input: numbers, or those as 4-byte floats in base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(Shape):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: PromptUsage
+
+
+class ScoreRequest(Open):
+    """Texts that are compared, under one of the pairs of names that vLLM has for them."""
+
+    model: str
+    data_1: str | list[str] | None = None
+    data_2: str | list[str] | None = None
+    documents: str | list[str] | None = None
+    items: str | list[str] | None = None
+    queries: str | list[str] | None = None
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    truncate_prompt_tokens: int | None = None
+
+
+class ScoreOfPair(Shape):
+    index: int
+    object: Literal["score"]
+    score: float
+
+
+class Scores(Shape):
+    """How well the texts of each pair go with each other."""
+
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[ScoreOfPair]
+    usage: PromptUsage
+
+
+class RerankRequest(Open):
+    """A query, and documents that may answer it."""
+
+    model: str
+    query: str
+    documents: str | list[str]
+    top_n: int | None = None
+    truncate_prompt_tokens: int | None = None
+
+
+class RankedText(Shape):
+    text: str
+
+
+class RankedDocument(Shape):
+    index: int
+    document: RankedText
+    relevance_score: float
+
+
+class Reranking(Shape):
+    """The documents, those that answer the query best first."""
+
+    id: str
+    model: str
+    results: list[RankedDocument]
+    usage: PromptUsage
+
+
 class Pricing(Shape):
     """Decimal numbers, exact."""
 
@@ -180,6 +278,101 @@ class Capabilities(Shape):
     reasoning: bool
     structured_outputs: bool
     vision: bool
+
+
+class FunctionTool(Open):
+    """A function that the client runs."""
+
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Item(Open):
+    """A part of a conversation, by its type; a message may leave that out."""
+
+    type: Literal["message", "function_call", "function_call_output", "reasoning"] | None = None
+
+
+class ResponsesRequest(Sampled, kw_only=True):
+    """Instructions and items, and how the next ones shall be."""
+
+    input: str | list[Item]
+    chat_template_kwargs: dict[str, bool] | None = None
+    include: list[str] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, str] | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: str | None = None
+    reasoning: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    text: dict[str, Any] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    tools: list[FunctionTool] | None = None
+    top_logprobs: int | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+
+class InputTokensDetails(Shape):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(Shape):
+    reasoning_tokens: int
+
+
+class ResponseUsage(Shape):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class IncompleteDetails(Shape):
+    reason: Literal["max_output_tokens"]
+
+
+class ResponseObject(Shape):
+    """What a request asked for, and the items of the answer."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["completed", "incomplete"]
+    background: bool
+    error: dict[str, Any] | None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[dict[str, Any]]
+    previous_response_id: str | None
+    store: bool
+    usage: ResponseUsage
+    frequency_penalty: float
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    presence_penalty: float
+    prompt_cache_key: str | None
+    reasoning: dict[str, Any]
+    safety_identifier: str | None
+    service_tier: Literal["default", "flex"]
+    temperature: float
+    text: dict[str, Any]
+    tool_choice: str | dict[str, Any]
+    tools: list[dict[str, Any]]
+    top_logprobs: int
+    top_p: float
+    truncation: Literal["auto", "disabled"]
+    finish_details: FinishDetails | None = None
 
 
 class Tool(Open):
@@ -459,6 +652,156 @@ class ReceiptKey(Shape):
     key_id: str
     public_key: str
     pem: str
+
+
+class File(Shape):
+    """A file; its `content` is at an address of its own."""
+
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    expires_at: int | None
+    filename: str
+    purpose: Literal["batch", "fine-tune", "evals", "user_data", "batch_output"]
+    status: Literal["processed"]
+
+
+class DeletedFile(Shape):
+    id: str
+    object: Literal["file"]
+    deleted: bool
+
+
+class UploadRequest(Shape):
+    """A file that is to come in parts."""
+
+    filename: str
+    purpose: Literal["batch", "fine-tune", "evals", "user_data"]
+    bytes: int
+    mime_type: str
+    expires_after: OutputExpiry | None = None
+
+
+class UploadEnding(Shape):
+    """Its parts in their order."""
+
+    part_ids: list[str]
+    md5: str | None = None
+
+
+class FileUpload(Shape):
+    """It has a `file` once it is complete."""
+
+    id: str
+    object: Literal["upload"]
+    bytes: int
+    created_at: int
+    expires_at: int
+    filename: str
+    purpose: str
+    status: Literal["pending", "completed", "cancelled", "expired"]
+    file: File | None
+
+
+class UploadPart(Shape):
+    id: str
+    object: Literal["upload.part"]
+    created_at: int
+    upload_id: str
+
+
+class Listed(Shape):
+    object: Literal["list"]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Files(Listed, kw_only=True):
+    data: list[File]
+
+
+class OutputExpiry(Shape):
+    anchor: Literal["created_at"]
+    seconds: int
+
+
+class BatchRequest(Shape):
+    """A file of requests to one address."""
+
+    input_file_id: str
+    endpoint: str
+    completion_window: Literal["24h"]
+    metadata: dict[str, str] | None = None
+    output_expires_after: OutputExpiry | None = None
+
+
+class BatchError(Shape):
+    code: str
+    message: str
+    param: str | None
+    line: int | None
+
+
+class BatchErrors(Shape):
+    object: Literal["list"]
+    data: list[BatchError]
+
+
+class RequestCounts(Shape):
+    total: int
+    completed: int
+    failed: int
+
+
+class InputDetails(Shape):
+    cached_tokens: int
+
+
+class OutputDetails(Shape):
+    reasoning_tokens: int
+
+
+class BatchUsage(Shape):
+    """Of lines that have answers."""
+
+    input_tokens: int
+    input_tokens_details: InputDetails
+    output_tokens: int
+    output_tokens_details: OutputDetails
+    total_tokens: int
+
+
+class Batch(Shape):
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    errors: BatchErrors | None
+    input_file_id: str
+    completion_window: Literal["24h"]
+    status: Literal[
+        "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling",
+        "cancelled",
+    ]  # fmt: skip
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: int
+    in_progress_at: int | None
+    expires_at: int | None
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    request_counts: RequestCounts
+    usage: BatchUsage
+    metadata: dict[str, str] | None
+
+
+class Batches(Listed, kw_only=True):
+    data: list[Batch]
 
 
 class Error(Shape):

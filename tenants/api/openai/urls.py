@@ -1,12 +1,16 @@
 """What Django answers of `/v1/`; the rest of it is the token path's.
 
-`gateway.asgi` sends `/v1/organization/...` and `/v1/usage/...` here.
+A gateway that is asked for these passes them on (`gateway.planes.forward`).
 """
 
 from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
+from tenants.api.endpoints.batches import batch, batches, cancel
+from tenants.api.endpoints.file_uploads import cancel as cancel_upload
+from tenants.api.endpoints.file_uploads import complete, parts, uploads
+from tenants.api.endpoints.files import content, file, files
 from tenants.api.endpoints.organization import completions, costs
 from tenants.api.endpoints.receipts import key_set, public_key, receipt, receipts
 from tenants.api.openai.views import not_found
@@ -18,5 +22,15 @@ urlpatterns: list[URLPattern] = [
     path("usage/receipts/jwks.json", key_set),
     path("usage/receipts/key", public_key),
     path("usage/receipts/<str:request_id>", receipt),
+    path("files", files),
+    path("files/<str:id>", file),
+    path("files/<str:id>/content", content),
+    path("uploads", uploads),
+    path("uploads/<str:id>/parts", parts),
+    path("uploads/<str:id>/complete", complete),
+    path("uploads/<str:id>/cancel", cancel_upload),
+    path("batches", batches),
+    path("batches/<str:id>", batch),
+    path("batches/<str:id>/cancel", cancel),
     re_path(r"", not_found),
 ]

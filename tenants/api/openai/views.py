@@ -3,14 +3,15 @@ have OpenAI's shape."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http.response import HttpResponseBase
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
@@ -26,43 +27,49 @@ from inference.errors import (
 from inference.operations.error_shapes import OPENAI
 from tenants.models import ApiKey
 
-View = Callable[..., HttpResponse]
+S = TypeVar("S")
+
+View = Callable[..., HttpResponseBase]
 KeyedView = Callable[..., Any]
-"""Takes the request, the caller's key and what the address names; returns what becomes JSON."""
+"""Takes the request, the caller's key and what the address names; returns what becomes JSON, or a
+response."""
 
 EARLIEST, LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)
 """Times outside of these are mistakes."""
 
-FURTHER: Mapping[int, Mapping[str, str]] = {
-    401: {"WWW-Authenticate": "Bearer"},
-    405: {"Allow": "GET, HEAD"},
-}
-"""Headers of refusals."""
+READING = ("GET", "HEAD")
 
 _json = msgspec.json.Encoder().encode
 
 
 def keyed(scopes: Collection[str]) -> Callable[[KeyedView], View]:
     """Makes a view of a function: GET, for keys with one of the scopes."""
-
-    def make(answer: KeyedView) -> View:
-        def view(request: HttpRequest, **named: Any) -> HttpResponse:
-            return reply(answer(request, _authenticate(request, scopes), **named))
-
-        return openai_view(wraps(answer)(view))
-
-    return make
+    return lambda answer: keyed_by_method(scopes, GET=answer)
 
 
-def openai_view(view: View) -> View:
-    """Makes errors of a view that takes only GET answers in OpenAI's shape."""
+def keyed_by_method(scopes: Collection[str], **answers: KeyedView) -> View:
+    """Makes a view of functions by method, for keys with one of the scopes; GET answers HEAD."""
+    if "GET" in answers:
+        answers["HEAD"] = answers["GET"]
+
+    def view(request: HttpRequest, **named: Any) -> HttpResponseBase:
+        answer = answers[request.method or ""](request, _authenticate(request, scopes), **named)
+        return answer if isinstance(answer, HttpResponseBase) else reply(answer)
+
+    return openai_view(wraps(next(iter(answers.values())))(view), [*answers])
+
+
+def openai_view(view: View, methods: Sequence[str] = READING) -> View:
+    """Makes errors of a view that takes these methods answers in OpenAI's shape."""
 
     @csrf_exempt
     @wraps(view)
-    def guarded(request: HttpRequest, **named: Any) -> HttpResponse:
+    def guarded(request: HttpRequest, **named: Any) -> HttpResponseBase:
         try:
-            if request.method not in ("GET", "HEAD"):
-                raise MethodNotAllowed(f"This address does not take {request.method}.")
+            if request.method not in methods:
+                raise MethodNotAllowed(
+                    f"This address does not take {request.method}.", allowed=methods
+                )
             return view(request, **named)
         except InferenceError as error:
             return refusal(error)
@@ -72,15 +79,31 @@ def openai_view(view: View) -> View:
     return guarded
 
 
+def body_of(request: HttpRequest, shape: type[S]) -> S:
+    """The JSON body.
+
+    Raises:
+        InvalidRequest: it has another shape.
+    """
+    try:
+        return msgspec.json.decode(request.body, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(f"The body is not valid: {error}.") from None
+
+
 def reply(body: Any) -> HttpResponse:
     return HttpResponse(_json(body), content_type="application/json")
 
 
 def refusal(error: InferenceError) -> HttpResponse:
     """The error in OpenAI's shape."""
-    headers = FURTHER.get(error.http_status, {})
+    headers: dict[str, str] = {}
+    if error.http_status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, MethodNotAllowed) and error.allowed:
+        headers["Allow"] = ", ".join(error.allowed)
     if error.retry_after_s is not None:
-        headers = {**headers, "Retry-After": str(round(error.retry_after_s))}
+        headers["Retry-After"] = str(round(error.retry_after_s))
     return HttpResponse(
         OPENAI.body(error),
         content_type="application/json",

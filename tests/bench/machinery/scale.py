@@ -32,6 +32,8 @@ class Scale:
     page_tenants: int = 1_000
     page_adapters: int = 10_000
     page_rounds: int = 3
+    batch_rounds: int = 2
+    batch_lines: int = 50_000
     plane_rounds: int = 5
     plane_streams: int = 64
     deciding: tuple[int, ...] = (4, 64, 512)
@@ -61,6 +63,8 @@ QUICK: dict[str, Any] = {
     "page_tenants": 100,
     "page_adapters": 1_000,
     "page_rounds": 1,
+    "batch_rounds": 1,
+    "batch_lines": 10_000,
     "plane_rounds": 2,
     "plane_streams": 32,
     "deciding": (4, 64),

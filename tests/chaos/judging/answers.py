@@ -38,7 +38,7 @@ async def receive(
             answer.add(json.loads(await response.aread()))
             answer.finish()
     except (ValueError, KeyError, TypeError) as error:
-        one.wrong = f"not an answer: {error!r}"
+        one.wrong = f"not an answer, with status {one.status}: {error!r}"
 
 
 async def _read_stream(

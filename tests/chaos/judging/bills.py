@@ -79,7 +79,12 @@ def _by_run(facts: Facts) -> dict[tuple[str, int], Entry]:
     last: dict[tuple[str, str], tuple[str, int]] = {}
     for entry in sorted(in_ledger(facts), key=lambda entry: entry.key):
         place = entry.id, entry.journal
-        adopts = turn_of(entry.attempt) > 1 and entry.key not in seen and place in last
+        adopts = (
+            turn_of(entry.attempt) > 1
+            and entry.key not in seen
+            and place in last
+            and not facts.is_line(entry.id)  # which is sent anew in each turn
+        )
         key = last[place] if adopts else entry.key
         found[key], last[place] = entry, key
     return found

@@ -198,6 +198,32 @@ class Received:
         return self.error or "connection lost"
 
 
+@dataclass(frozen=True, slots=True)
+class LineGot:
+    """What a tenant has of a line of a batch: `usage` of one that was answered, else the `code` of
+    its error. `id` is its request's, where one was made."""
+
+    custom_id: str
+    id: str = ""
+    code: str = ""
+    usage: Counts = NOTHING
+
+
+@dataclass(slots=True)
+class BatchGot:
+    """What a tenant has of a batch of the lines `sent`; `status` is empty until it has ended."""
+
+    id: str
+    tenant: str
+    sent: set[str]
+    status: str = ""
+    lines: list[LineGot] = field(default_factory=list)
+    completed: int = 0
+    failed: int = 0
+    usage: Counts = NOTHING
+    """Of all lines, as the batch says."""
+
+
 KILLED, STOPPED, DRAINED = "kill -9", "stop", "drain"
 """How a process may be ended."""
 
@@ -309,6 +335,10 @@ class Leftovers:
     """How long each process took to stop; one that waits for a leaked stream says so in its log."""
 
 
+PREFIX_DIGITS = 24
+"""Of a line's id, that say which batch it is of."""
+
+
 @dataclass(slots=True)
 class Facts:
     """All that is known of a run."""
@@ -324,6 +354,10 @@ class Facts:
     journal_ends: list[JournalEnd] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     received: list[Received] = field(default_factory=list)
+    batches: list[BatchGot] = field(default_factory=list)
+    prefixes: set[str] = field(default_factory=set)
+    """With which the ids of batches' lines begin, be they in `batches` or not: who sent one may not
+    have heard of it."""
     lives: list[Life] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
     planned: list[Strike] = field(default_factory=list)
@@ -352,3 +386,7 @@ class Facts:
     crashes: list[str] = field(default_factory=list)
     """Lines of logs with an event of `logs.CRASHES`."""
     unseen: Unseen = Unseen(streamed=1, whole=1)
+
+    def is_line(self, id: str) -> bool:
+        """Whether this request is a line of a batch."""
+        return id[:PREFIX_DIGITS] in self.prefixes

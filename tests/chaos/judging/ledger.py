@@ -84,6 +84,13 @@ def superseded() -> list[Entry]:
         ]
 
 
+def batches() -> dict[str, str]:
+    """The status of each batch, by what the ids of its lines begin with."""
+    with connected() as connection:
+        rows = connection.execute("SELECT id, status FROM tenants_batch").fetchall()
+    return {id.removeprefix("batch_"): status for id, status in rows}
+
+
 def _made_at(id: str) -> float:
     """A request's id begins with the time at which the gateway made it, in ms."""
     return int(id[:12], 16) / 1000

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from inference.link.wire import first_attempt
+from tests.chaos.judging.batches import CANCELLED, lines_are_answered_once
 from tests.chaos.judging.bills import (
     CUT,
     clients_are_billed_enough,
@@ -23,6 +25,7 @@ from tests.chaos.judging.facts import (
     KILLED,
     STOPPED,
     Adopted,
+    BatchGot,
     Counts,
     Entry,
     Event,
@@ -32,6 +35,7 @@ from tests.chaos.judging.facts import (
     JournalSums,
     Kill,
     Life,
+    LineGot,
     Moved,
     Purse,
     Received,
@@ -118,6 +122,9 @@ def facts() -> Facts:
                 Life("gateway-1", "gateway", 22, 50.0, 52.0, 109.0, KILLED, -9),
                 Life("gateway-1", "gateway", 23, 109.1, 112.0, 300.0, STOPPED, 0),
             ],
+            batches=[BatchGot("batch_1", "acme", {"a", "b"}, "cancelled",
+                              [LineGot("a", "whole", usage=WHOLE), LineGot("b", "", CANCELLED)],
+                              completed=1, usage=WHOLE)],
             planned=[Strike(51.0, "agent", "agent-0"), Strike(59.0, "gateway", "gateway-1")],
             budgets=2,
             kills=[Kill(101.0, "agent", "agent-0"), Kill(109.0, "gateway", "gateway-1")],
@@ -424,6 +431,38 @@ FAULTS: dict[str, tuple[Callable[[Facts], Any], Change, str]] = {
         everybody_was_answered, lambda f: setattr(f.received[3], "began", 113.0)
         or setattr(f.received[3], "ended", 114.0), "which lived",
     ),
+    "no batch": (
+        lines_are_answered_once,
+        lambda f: f.batches.clear() or f.planned.append(Strike(1.0, "worker", "worker-0")),
+        "no batch",
+    ),
+    "batch that never ended": (
+        lines_are_answered_once, lambda f: setattr(f.batches[0], "status", ""), "as nothing",
+    ),
+    "line that is missing": (
+        lines_are_answered_once, lambda f: f.batches[0].lines.pop(), "its lines are there",
+    ),
+    "line that is there twice": (
+        lines_are_answered_once, lambda f: f.batches[0].lines.append(f.batches[0].lines[0]),
+        "its lines are there",
+    ),
+    "answers that were not counted": (
+        lines_are_answered_once, lambda f: setattr(f.batches[0], "completed", 2), "2 answers",
+    ),
+    "line that is not billed": (
+        lines_are_answered_once, lambda f: f.events.pop(0), "billed None",
+    ),
+    "line that is billed otherwise": (
+        lines_are_answered_once, lambda f: _bill(f, "whole", PART), "billed Counts",
+    ),
+    "batch that says less": (
+        lines_are_answered_once, lambda f: setattr(f.batches[0], "usage", PART), "batch_1 says",
+    ),
+    "line that failed by mistake": (
+        lines_are_answered_once,
+        lambda f: f.batches[0].lines.__setitem__(1, LineGot("b", "", "internal_error")),
+        "internal_error",
+    ),
     "died by itself": (
         only_the_killed_died,
         lambda f: f.lives.append(Life("agent-1", "agent", 9, 1.0, 2.0, 3.0, "", 70)),
@@ -541,7 +580,36 @@ def test_starts_in_vain(facts: Facts) -> None:
     facts.lives.append(Life("gateway-0", "gateway", 9, 1.0, None, 3.0, "", 1))
     check = only_the_killed_died(facts)
     assert not check.faults
-    assert "1 starts in vain" in check.figures
+    assert "1 started in vain" in check.figures
+
+
+def test_a_worker_ends_with_its_connection_to_the_database(facts: Facts) -> None:
+    facts.lives.append(Life("worker-0", "worker", 9, 1.0, 2.0, 3.0, "", 1))
+    assert not only_the_killed_died(facts).faults
+
+
+def test_what_is_known_of_a_batchs_lines_is_not_when_they_passed(facts: Facts) -> None:
+    lines = [event("f" * 24 + f"{number:08x}", PART) for number in range(9)]
+    facts.events += lines
+    assert limits_held(facts).faults
+    facts.prefixes = {"f" * 24}
+    assert not limits_held(facts).faults
+
+
+def test_a_line_that_is_sent_anew_is_no_adoption(facts: Facts) -> None:
+    """Its first turn ran; the next one was ended before the engine began with it."""
+    again = replace(facts.events[0].entry, attempt=first_attempt(2), counts=Counts())
+    facts.superseded = [facts.events[0].entry]
+    facts.events[0] = replace(facts.events[0], entry=again)
+    assert ledger_is_recorder(facts).faults
+    facts.events = [
+        replace(one, entry=replace(one.entry, id="f" * 24 + one.entry.id)) for one in facts.events
+    ]
+    facts.superseded = [replace(one, id="f" * 24 + one.id) for one in facts.superseded]
+    for one in facts.seen:
+        one.id = "f" * 24 + one.id
+    facts.prefixes = {"f" * 24}
+    assert not ledger_is_recorder(facts).faults
 
 
 @pytest.mark.parametrize(("broken", "fine"), [("ConnectError: no", True), ("ReadError", False)])

@@ -6,10 +6,11 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 
-from tests.chaos.judging import bills, limits, outcomes, sums
+from tests.chaos.judging import batches, bills, limits, outcomes, sums
 from tests.chaos.judging.check import Check
 from tests.chaos.judging.facts import DRAINED, KILLED, STOPPED, Facts
 
+STARTS_IN_VAIN = ("gateway", "postgres", "console")
 HIT_SHARE = 0.8
 """A strike may find its victim dead of the one before."""
 
@@ -38,7 +39,8 @@ def there_was_a_storm(facts: Facts) -> Check:
 
 
 def only_the_killed_died(facts: Facts) -> Check:
-    """No process ended by itself, but a gateway that found no database when it started."""
+    """No process ended by itself, but for want of a database: what found none when it started, and
+    a worker that lost it."""
     check = Check("nobody died but by kill -9")
     in_vain = 0
     for life in facts.lives:
@@ -47,14 +49,14 @@ def only_the_killed_died(facts: Facts) -> Check:
         if life.killed in (STOPPED, DRAINED):
             if life.status:
                 check.faults.append(f"{life.name} stopped with the status {life.status}")
-        elif life.ready is None and life.kind in ("gateway", "postgres"):
+        elif life.ready is None and life.kind in STARTS_IN_VAIN:
+            in_vain += 1
+        elif life.kind == "worker":  # its jobs end with their connection to PostgreSQL
             in_vain += 1
         else:
             check.faults.append(f"{life.name} ended by itself with the status {life.status}")
     check.faults += facts.crashes
-    check.figures = (
-        f"{len(facts.lives)} processes, {in_vain} starts in vain while PostgreSQL was away"
-    )
+    check.figures = f"{len(facts.lives)} processes, {in_vain} started in vain, or lost PostgreSQL"
     return check
 
 
@@ -69,6 +71,7 @@ CHECKS: tuple[Callable[[Facts], Check], ...] = (
     outcomes.gateways_failed_nobody,
     outcomes.engines_failed_nobody,
     outcomes.answers_equal_their_twins,
+    batches.lines_are_answered_once,
     bills.regenerated_is_not_billed,
     bills.each_id_once,
     sums.costs_are_right,

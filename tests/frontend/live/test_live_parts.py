@@ -31,6 +31,7 @@ from tests.inference.gateway.test_history import counted
 from tests.tenants.making import (
     make_adapter,
     make_base,
+    make_batch,
     make_key,
     make_rollout,
     make_tenant,
@@ -74,8 +75,11 @@ def test_every_topic_has_an_address() -> None:
 def test_a_tenants_parts_are_for_its_people(
     tenant: Tenant, gateways: FakeGateways, topic: str, role: str, status: int
 ) -> None:
-    client = client_of(tenant, role)
-    assert client.get(f"/t/acme/live/{topic}").status_code == status
+    client, query = client_of(tenant, role), {}
+    if topic == "batches":
+        query = {"batch": make_batch(make_key(tenant)[0]).pk}
+        status = 403 if role == "viewer" else status
+    assert client.get(f"/t/acme/live/{topic}", query).status_code == status
     assert client.post(f"/t/acme/live/{topic}").status_code == 405
 
 

@@ -118,15 +118,18 @@ def test_what_is_used_of_a_minute_falls_for_so_long(world: World) -> None:
     assert seen[-1] == seen[-2]
 
 
-def test_rollouts_are_looked_at_every_few_seconds(world: World) -> None:
+BY_WORKERS = {"rollouts", "batches acme", "batches globex"}
+
+
+def test_what_workers_do_is_looked_at_every_few_seconds(world: World) -> None:
     before = world.values()
-    assert changed(before, world.values(NOON + ROLLOUTS_S)) == {"rollouts"}
+    assert changed(before, world.values(NOON + ROLLOUTS_S)) == BY_WORKERS
     assert changed(before, world.values(NOON + ROLLOUTS_S / 2)) == set()
 
 
 def test_how_long_ago_is_told_each_minute_and_budgets_each_day(world: World) -> None:
     before = world.values()
-    each_minute = {"engines acme", "engines globex", "fleet", "rollouts"}
+    each_minute = {"engines acme", "engines globex", "fleet", *BY_WORKERS}
     each_minute |= {"health acme", "health globex"}
     assert changed(before, world.values(NOON + 60)) == each_minute
     assert {"limits acme", "limits globex"} <= changed(before, world.values(NOON + 86_400))

@@ -94,7 +94,7 @@ async def test_a_method_that_is_not_taken(stack: Rig, method: str, path: str, al
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PATCH"])
-@pytest.mark.parametrize("path", ["/v1/", "/v1/embeddings", "/v1/chat", "/v1/" + "x" * 5000])
+@pytest.mark.parametrize("path", ["/v1/", "/v1/assistants", "/v1/chat", "/v1/" + "x" * 5000])
 async def test_an_unknown_address_is_said_as_openai_does(
     stack: Rig, method: str, path: str
 ) -> None:

@@ -16,14 +16,16 @@ from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.errors import InvalidRequest
 from inference.operations.instant import InstantOperation
 from inference.operations.operation import Operation
+from inference.operations.pooling import PoolingOperation
 from inference.operations.registry import OPERATIONS
-from tests.inference.operations.bodies import BODIES
+from tests.inference.operations.bodies import BODIES, MAX_TOKENS
 from tests.inference.rig import STALLED, Rig, rig, until
 from tests.inference.samples import MODEL
 
 ALL = pytest.mark.parametrize("operation", [*OPERATIONS], ids=lambda operation: operation.name)
-GENERATING = [one for one in OPERATIONS if not isinstance(one, InstantOperation)]
 INSTANT = [one for one in OPERATIONS if isinstance(one, InstantOperation)]
+POOLING = [one for one in OPERATIONS if isinstance(one, PoolingOperation)]
+GENERATING = [one for one in OPERATIONS if one not in (*INSTANT, *POOLING)]
 
 
 @pytest.fixture
@@ -69,8 +71,8 @@ async def test_it_is_answered_and_billed_once(stack: Rig, operation: Operation) 
     assert entry.model == MODEL.name and entry.finish_reason == "stop"
     assert answer.headers["x-request-id"] == f"req_{entry.id}"
     assert stack.gateway.limits.settled == {entry.id: entry.usage}
-    generates = operation in GENERATING
-    assert bool(entry.usage.completion_tokens) == bool(entry.usage.prompt_tokens) == generates
+    assert bool(entry.usage.prompt_tokens) == (operation not in INSTANT)
+    assert bool(entry.usage.completion_tokens) == (operation in GENERATING)
 
 
 @ALL
@@ -117,7 +119,8 @@ async def test_limits_of_requests_hold(stack: Rig, operation: Operation) -> None
 async def test_limits_of_tokens_hold(stack: Rig, operation: Operation) -> None:
     stack.gateway.limits.tokens_left = 10
     assert code_of(await ask(stack, operation), operation) == (429, "rate_limit_exceeded")
-    allowed = await ask(stack, operation, body_of(operation, max_tokens=10))
+    bound: dict[str, Any] = {MAX_TOKENS.get(operation.name, "max_tokens"): 10}
+    allowed = await ask(stack, operation, body_of(operation, **bound))
     assert allowed.headers["x-ratelimit-remaining-tokens"] == "0"
 
 
@@ -180,8 +183,16 @@ async def test_the_queue_is_fair_to_it(stack: Rig, operation: Operation) -> None
     assert ended.index("globex") < ended.index("acme 1") < ended.index("acme 2")
 
 
-async def test_what_there_is_none_of_says_what_to_use(stack: Rig) -> None:
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [
+        ("/v1/moderations", "chat model"),
+        ("/v1/conversations", "as the `input`"),
+        ("/v1/responses/compact", "`truncation`"),
+    ],
+)
+async def test_what_there_is_none_of_says_what_to_use(stack: Rig, path: str, instead: str) -> None:
     async with stack.gateway.client() as client:
-        answer = await client.post("/v1/moderations", json={"input": "x"})
+        answer = await client.post(path, json={"input": "x"})
     assert answer.status_code == 404
-    assert "chat model" in answer.json()["error"]["message"]
+    assert instead in answer.json()["error"]["message"]

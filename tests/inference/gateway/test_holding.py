@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from inference.errors import ApiKeyRevoked, NoEngine
+from inference.errors import ApiKeyRevoked, InvalidRequest, NoEngine
 from inference.gateway.fleet import engine_link
 from inference.gateway.requests import placing
 from inference.gateway.requests.held import Holding
@@ -64,6 +64,13 @@ async def test_who_waits_for_what_no_engine_can_do_holds_up_nobody_else(bench: B
     assert (await engine.asked()).id == "plain"
     able = await bench.join("able", model=msgspec.structs.replace(MODEL, max_lora_rank=64))
     assert (await able.asked()).id == "high"
+
+
+async def test_who_wants_what_models_of_this_sort_never_do_does_not_wait(bench: Bench) -> None:
+    await bench.join(model=msgspec.structs.replace(MODEL, operations=["embeddings"]))
+    with pytest.raises(InvalidRequest, match="/v1/embeddings"):
+        bench.submit(kind="chat")
+    assert bench.hub.held == {} and not bench.hub.in_flight
 
 
 async def test_an_engine_takes_up_no_more_than_it_begins(

@@ -288,14 +288,32 @@ async def test_without_the_database_it_is_503_with_the_header_alone(stack: Rig) 
     assert len(await billed(stack.gateway)) == 1
 
 
-async def test_a_dead_gateways_request_is_made_again(stack: Rig) -> None:
-    body = chat(max_tokens=2)
+async def waiting_for_another(stack: Rig, body: dict[str, Any]) -> asyncio.Task[httpx.Response]:
+    """A request whose idempotency key a gateway has that nobody hears of."""
     request = httpx.Request("POST", "http://x", json=body)
     digest = await digest_of(CHAT, request.content)
     await stack.gateway.answers.claim(Claim(len("acme"), "order 17", digest, "dead"))
     asked = stack.gateway.answers.asked
     waits = asyncio.create_task(post(stack.gateway, body))
     await until(lambda: stack.gateway.answers.asked > asked + 1)
+    return waits
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_still_waits_when_a_gateway_ends_is_told_to_repeat_it(
+    stack: Rig, stream: bool
+) -> None:
+    waits = await waiting_for_another(stack, chat(stream=stream))
+    stack.gateway.server.should_exit = True
+    answer = await waits
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (503, "service_unavailable")
+    assert answer.headers["retry-after"] == "1"
+    assert "repeat" in error["message"]
+
+
+async def test_a_dead_gateways_request_is_made_again(stack: Rig) -> None:
+    waits = await waiting_for_another(stack, chat(max_tokens=2))
     stack.gateway.answers.now += CLAIM_S
     assert (await waits).is_success
     assert len(await billed(stack.gateway)) == 1

@@ -15,7 +15,8 @@ import pytest
 from inference.agent.engines.synthetic import Behaviour, SyntheticEngine
 from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
-from tests.inference.operations.bodies import messages
+from tests.inference.operations.bodies import messages, responses
+from tests.inference.operations.items import as_chat, check_order, is_item_event
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, until
 from tests.inference.samples import MOVABLE
 
@@ -24,7 +25,7 @@ STALLS = Behaviour(tokens_per_second=200.0, stall_after_tokens=7)
 """In the middle of an answer, so that what happens then meets it."""
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-MESSAGES = "/v1/messages"
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 LONG: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "seed": 7}
 USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 
@@ -45,6 +46,8 @@ ASKED = {
     "completion": (COMPLETION, completion(stream=True, **USAGE, **LONG)),
     "messages": (MESSAGES, messages(content=SAID, stream=True, max_tokens=40)),
     "whole messages": (MESSAGES, messages(content=SAID, max_tokens=40)),
+    "responses": (RESPONSES, responses(stream=True, max_output_tokens=40, **LONG)),
+    "whole responses": (RESPONSES, responses(max_output_tokens=40, **LONG)),
 }
 
 
@@ -75,15 +78,21 @@ class Pair:
             async with client.stream("POST", path, json=body) as response:
                 assert response.status_code == 200, await response.aread()
                 if body.get("stream"):
+                    events = []
                     async for line in response.aiter_lines():
                         if line.startswith("data: ") and line != "data: [DONE]":
-                            note(answer, json.loads(line.removeprefix("data: ")))
+                            events.append(json.loads(line.removeprefix("data: ")))
+                            note(answer, events[-1])
+                    if is_item_event(events[0]):
+                        check_order(events)
                 else:
                     note(answer, json.loads(await response.aread()))
         return answer
 
 
 def note(answer: Answer, body: dict[str, Any]) -> None:
+    if is_item_event(body):
+        body = as_chat(body)
     if "error" in body:
         answer.errors.append(body["error"])
     for choice in body.get("choices", ()):

@@ -10,6 +10,7 @@ import pytest
 
 from inference.errors import NoEngine
 from inference.gateway.routing.engine_state import LOAD_TOKENS, REQUEST_TOKENS, EngineState, Needs
+from inference.gateway.routing.engines import Engines
 from inference.link.wire import AdapterRef, EngineStats, ModelInfo, Stats
 from tests.inference.routing.chosen import choose
 from tests.inference.samples import MODEL, REF
@@ -26,6 +27,34 @@ def test_no_engine_says_which_model_and_when_to_retry() -> None:
     with pytest.raises(NoEngine, match="`base`") as refused:
         choose([], Needs("base"))
     assert refused.value.retry_after_s
+
+
+@pytest.mark.parametrize(
+    ("done", "asked", "never"),
+    [
+        ([["chat", "tokenize"]], "embeddings", True),
+        ([["embeddings", "score"]], "chat", True),
+        ([["embeddings"], ["chat"]], "chat", False),
+        ([["embeddings"]], "score", False),
+        ([["chat"]], "tokenize", False),
+        ([["chat"]], "poem", False),
+        ([["chat"], []], "embeddings", False),
+        ([[]], "embeddings", False),
+        ([], "embeddings", False),
+    ],
+)
+def test_what_models_of_a_sort_never_do_is_known_where_all_engines_say_what_they_do(
+    done: list[list[str]], asked: str, never: bool
+) -> None:
+    engines = [
+        EngineState(f"e{i}", msgspec.structs.replace(MODEL, operations=operations))
+        for i, operations in enumerate(done)
+    ]
+    other = EngineState("other", msgspec.structs.replace(MODEL, name="other", operations=[asked]))
+    error = Engines([*engines, other]).never_done(Needs(MODEL.name, operation=asked))
+    assert (error is not None) == never
+    if error is not None:
+        assert error.param == "model" and "/v1/" in error.message
 
 
 def test_only_engines_of_the_base_model_that_take_work_count() -> None:

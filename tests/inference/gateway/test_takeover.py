@@ -19,7 +19,8 @@ from inference.errors import EngineLost
 from inference.gateway.requests.held import Holding
 from inference.link.wire import LedgerEntry
 from tests.inference.answers import CLAIM_S, MemoryAnswers
-from tests.inference.operations.bodies import messages
+from tests.inference.operations.bodies import messages, responses
+from tests.inference.operations.items import as_chat, check_order, is_item_event
 from tests.inference.rig import Gateway, Rig, agent_on, chat, gateway, until
 from tests.inference.samples import MOVABLE
 
@@ -27,7 +28,8 @@ STEADY = Behaviour(tokens_per_second=400.0)
 STALLS = Behaviour(tokens_per_second=400.0, stall_after_tokens=7)
 """In the middle of an answer, so that what happens then meets it."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
-MESSAGES = "/v1/messages"
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
+EMBEDDINGS = "/v1/embeddings"
 LONG: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "seed": 7}
 USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 KEY = {"Idempotency-Key": "order 17"}
@@ -52,6 +54,8 @@ ASKED = {
     "schema": (CHAT, chat(stream=True, response_format=SCHEMA, **USAGE, **LONG)),
     "messages": (MESSAGES, messages(content=SAID, stream=True, max_tokens=30)),
     "whole messages": (MESSAGES, messages(content=SAID, max_tokens=30)),
+    "responses": (RESPONSES, responses(stream=True, max_output_tokens=30, **LONG)),
+    "whole responses": (RESPONSES, responses(max_output_tokens=30, **LONG)),
 }
 
 
@@ -69,6 +73,8 @@ class Answer:
     """Chunks that name the role."""
 
     def note(self, body: dict[str, Any]) -> None:
+        if is_item_event(body):
+            body = as_chat(body)
         if "error" in body:
             self.error = body["error"]["code"]
         for choice in body.get("choices", ()):
@@ -138,9 +144,13 @@ class Fleet:
                 if response.headers["content-type"].startswith("application/json"):
                     answer.note(json.loads(await response.aread()))
                     return answer
+                events = []
                 async for line in response.aiter_lines():
                     if line.startswith("data: ") and line != "data: [DONE]":
-                        answer.note(json.loads(line.removeprefix("data: ")))
+                        events.append(json.loads(line.removeprefix("data: ")))
+                        answer.note(events[-1])
+                if is_item_event(events[0]) and not answer.error:
+                    check_order(events)
         return answer
 
     async def cut_off(self, at: Gateway) -> None:
@@ -222,6 +232,28 @@ async def test_the_running_answer_goes_on_through_another_gateway(
     assert made.two.limits.taken == [answer.id]
     assert next(iter(made.two.limits.settled)) == answer.id
     assert not made.two.limits.open
+
+
+async def test_what_is_pooled_goes_on_too_and_is_billed_for_all_of_it_once(
+    tmp_path: Path,
+) -> None:
+    """Nothing of it leaves the engine before its end, and none of it is computed again."""
+    body = {"model": MOVABLE.name, "input": ["four", "more", "text"]}
+    async with fleet(tmp_path, Behaviour(stall_after_tokens=2)) as made, made.two.client() as two:
+        computed = made.rig.engine.stats
+        asking = asyncio.create_task(made.ask(made.one, EMBEDDINGS, body))
+        await until(lambda: computed().prompt_tokens == 2)
+        await made.cut_off(made.one)
+        await made.orphaned()
+        again = asyncio.create_task(two.post(EMBEDDINGS, json=body, headers=KEY))
+        await until(lambda: made.two.hub.in_flight)
+        made.behave(STEADY)
+        answer = await again
+        entries = await made.entries(1001)
+        await gave_up(asking)
+    assert answer.headers["idempotent-replayed"] == "true"
+    assert answer.json()["usage"]["prompt_tokens"] == computed().prompt_tokens == 3
+    assert (entries[-1].attempt, entries[-1].usage.prompt_tokens) == (1001, 3)
 
 
 async def test_what_was_generated_so_far_comes_at_once(tmp_path: Path) -> None:

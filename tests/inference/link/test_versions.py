@@ -95,6 +95,10 @@ def test_what_is_not_declared_as_newer_is_as_version_1_had_it(name: str) -> None
     assert all(1 < version <= wire.PROTOCOL_VERSION for version in since.values())
 
 
+def test_an_adapter_is_called_as_its_tenant_calls_it() -> None:
+    assert AdapterRef("acme/support@0123", "0123").own_name == "support"
+
+
 def test_every_frame_is_of_version_1_or_declared_as_newer() -> None:
     old = {kind.__name__ for kind in get_args(version_1.AnyFrame)}
     newer = {kind.__name__ for kind in versions.FRAMES}

@@ -21,6 +21,11 @@ def messages(model: str = MODEL.name, content: Any = SAID, **fields: Any) -> Bod
     return {"model": model, "max_tokens": 20, "messages": turns} | fields
 
 
+def responses(input: Any = SAID, **fields: Any) -> Body:
+    """A request of the Responses API."""
+    return {"model": MODEL.name, "max_output_tokens": 20, "input": input} | fields
+
+
 BODIES: Mapping[str, Callable[[str], Body]] = {
     "chat": lambda model: {
         "model": model,
@@ -28,7 +33,11 @@ BODIES: Mapping[str, Callable[[str], Body]] = {
         "messages": [{"role": "user", "content": SAID}],
     },
     "completion": lambda model: {"model": model, "max_tokens": 20, "prompt": SAID},
+    "responses": lambda model: responses(model=model),
     "messages": messages,
+    "embeddings": lambda model: {"model": model, "input": [SAID, "Good bye."]},
+    "score": lambda model: {"model": model, "queries": SAID, "documents": [SAID, "Good bye."]},
+    "rerank": lambda model: {"model": model, "query": SAID, "documents": ["Good bye.", SAID]},
     "count_tokens": lambda model: {
         "model": model,
         "messages": [{"role": "user", "content": SAID}],
@@ -37,3 +46,6 @@ BODIES: Mapping[str, Callable[[str], Body]] = {
     "detokenize": lambda model: {"model": model, "tokens": TOKENS},
 }
 """By the operation's name, for a model."""
+
+MAX_TOKENS: Mapping[str, str] = {"responses": "max_output_tokens"}
+"""What the bound of an answer is called, where not `max_tokens`."""

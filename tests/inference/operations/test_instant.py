@@ -43,9 +43,16 @@ def test_it_reserves_nothing_and_waits_as_its_text_would(operation: InstantOpera
 @pytest.mark.parametrize("operation", INSTANT, ids=lambda one: one.name)
 def test_its_answer_is_what_the_engine_says(operation: InstantOperation) -> None:
     framing = operation.framing(parse(TOKENIZE, prompt="x"), "1", 0)
+    framing.counted(10, 4)  # which changes nothing
     assert framing.response(b'{"a":1}', None) == b'{"a":1}'
     assert framing.whole("{}", "stop", Usage()) == framing.text("{}") == framing.chunk(b"{}")
     assert framing.opening() + framing.closing("stop") + framing.ending(Usage()) == b""
+
+
+def test_a_choice_of_vllms_stays_as_it_is() -> None:
+    choice = {"index": 0, "text": "a", "stop_reason": 7}
+    TOKENIZE.conform(choice)
+    assert choice == {"index": 0, "text": "a", "stop_reason": 7}
 
 
 def answer(operation: InstantOperation, **fields: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,11 +19,11 @@ from inference.errors import (
     RateLimitExceeded,
 )
 from inference.link.wire import Usage
+from inference.operations.beginnings import MAX_MARKS
 from inference.operations.call import Call
 from inference.operations.error_shapes import ANTHROPIC
 from inference.operations.messages import COUNT_TOKENS, MESSAGES
-from inference.operations.messages_framing import MessagesFraming
-from inference.operations.operation import PlainPrompt
+from inference.operations.operation import Framing, PlainPrompt
 from tests.document.sdk_types import faults
 from tests.inference.operations.bodies import messages
 
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.pure
 
 USAGE = Usage(10, 4, 7, 2)
 TOOL: dict[str, Any] = {"name": "now", "input_schema": {"type": "object", "properties": {}}}
+USE: dict[str, Any] = {"type": "tool_use", "id": "1", "name": "now", "input": {"a": 1}}
 PICTURE = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/x.png"}}
 _event: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
@@ -61,6 +63,42 @@ def test_turns_that_begin_alike_are_found() -> None:
     ]
     one, two = [prefix.numbers() for prefix in prefixes if prefix is not None]
     assert len(one) == 2 and two[:2] == one and len(two) == 3
+
+
+def numbers(*contents: Any) -> Sequence[int]:
+    """The beginnings of a conversation whose turns say this."""
+    turns = [{"role": "user", "content": content} for content in contents]
+    call = MESSAGES.parse(json.dumps(messages(messages=turns)).encode())
+    prefix = call.take_prefix("salt", "")
+    assert prefix is not None
+    return prefix.numbers()
+
+
+@pytest.mark.parametrize(
+    ("one", "another"),
+    [
+        ({"type": "text", "text": "a"}, {"text": "b"}),
+        ({"type": "thinking", "thinking": "a"}, {"thinking": "b"}),
+        (USE, {"name": "then"}),
+        (USE, {"input": {"a": 2}}),
+        ({"type": "tool_result", "tool_use_id": "1", "content": "a"}, {"content": "b"}),
+        (
+            {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "a"}]},
+            {"content": [{"type": "text", "text": "b"}]},
+        ),
+    ],
+)
+def test_turns_of_blocks_begin_alike_as_far_as_they_are_alike(
+    one: dict[str, Any], another: dict[str, Any]
+) -> None:
+    first, same, other = (numbers("Once", [block]) for block in (one, dict(one), one | another))
+    assert len(first) == len(other) == 2
+    assert first == same and first[0] == other[0] and first[1] != other[1]
+    assert numbers("Once", [{"type": "redacted_thinking"}, one])[0] == first[0]
+
+
+def test_beginnings_of_many_turns_are_bounded() -> None:
+    assert len(numbers(*["a"] * 3 * MAX_MARKS)) == MAX_MARKS
 
 
 @pytest.mark.parametrize(
@@ -131,6 +169,16 @@ def test_an_engine_sees_what_is_served() -> None:
     assert kept == body
 
 
+def test_an_engine_sees_blocks_that_are_served() -> None:
+    results: list[dict[str, Any]] = [
+        {"type": "tool_result", "tool_use_id": "1"},
+        {"type": "tool_result", "tool_use_id": "2", "content": "a"},
+        {"type": "tool_result", "tool_use_id": "3", "content": [{"type": "text", "text": "a"}]},
+    ]
+    turns = turn(*results, USE, {"type": "redacted_thinking"})
+    assert MESSAGES.allowed(messages(messages=turns))["messages"] == turns
+
+
 def test_a_plain_prompt() -> None:
     body = messages(content=[{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}])
     assert MESSAGES.plain_prompt(body) == PlainPrompt("<user>Hello", "Hello")
@@ -148,8 +196,8 @@ def test_a_conversation_to_count_is_bounded() -> None:
 # --- answers -------------------------------------------------------------------------------------
 
 
-def framing() -> MessagesFraming:
-    return MessagesFraming("msg-1", "m")
+def framing() -> Framing:
+    return MESSAGES.framing(Call(MESSAGES, "m", max_tokens=20), "1", 0)
 
 
 def chunk(reason: str | None = None, stop: str | None = None, **delta: Any) -> bytes:

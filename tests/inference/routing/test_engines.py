@@ -40,3 +40,8 @@ def test_who_is_next_to_a_home_stays_the_same(monkeypatch: pytest.MonkeyPatch) -
     for count in (2, 4, 3, 8, 9, 1):
         for home, order in orders.items():
             assert ids(able.nearest(home, count)) == order[:count]
+
+
+def test_engines_of_a_later_version_are_not_said_to_do_nothing() -> None:
+    later = msgspec.structs.replace(MODEL, operations=["another"])
+    assert Engines(fleet("a", model=later)).never_done(Needs("base", operation="chat")) is None

@@ -60,6 +60,21 @@ def test_long_prompts_are_computed_one_at_a_time_and_short_ones_go_before() -> N
     assert q.admit(PATIENCE_S) == ["a2"]
 
 
+def test_prompts_that_are_computed_a_few_at_a_time_hold_nobody_up() -> None:
+    q = queue(step_tokens=100, kv_tokens=1000)
+    push(q, "a1", "a2", tenant="a", prompt_tokens=5000, max_tokens=0, at_once=100)
+    push(q, "b1", tenant="b", prompt_tokens=5000, max_tokens=0, at_once=100)
+    push(q, "c1", tenant="c", prompt_tokens=50)
+    assert sorted(q.admit(0.0)) == ["a1", "b1"], "two steps' worth of prompts"
+    generated(q, "a1", 0, prompt=100)
+    assert q.admit(0.0) == ["c1", "a2"], "each is charged for all, and holds a step's worth"
+    generated(q, "a1", 0, prompt=4000)
+    generated(q, "b1", 0, prompt=100)
+    generated(q, "a2", 0, prompt=100)
+    push(q, "d1", tenant="d", prompt_tokens=500)
+    assert q.admit(0.0) == ["d1"], "600 of 1000 tokens are free still"
+
+
 def test_what_another_engine_generated_is_computed_too() -> None:
     q = queue(step_tokens=100)
     push(q, "moved", tenant="a", prompt_tokens=50, generated=60, paid=110)

@@ -47,6 +47,7 @@ def test_an_operator_prices_a_base_model(operator: Api) -> None:
         "tenant": None,
         "base_model": "base",
         "adapter": None,
+        "tier": "standard",
         "starts_at": price.starts_at.isoformat().replace("+00:00", "Z"),
         "prompt": 150_000,
         "cached_prompt": 75_000,
@@ -55,6 +56,18 @@ def test_an_operator_prices_a_base_model(operator: Api) -> None:
         "created_at": price.created_at.isoformat().replace("+00:00", "Z"),
     }
     assert operator("GET", f"prices/{price.pk}").json() == answer.json()
+
+
+def test_batches_have_a_price_of_their_own_beside_the_standard_one(operator: Api) -> None:
+    make_base()
+    at = (timezone.now() + timedelta(days=1)).isoformat()
+    for tier, status in (("standard", 201), ("batch", 201), ("batch", 400), ("weekend", 400)):
+        asked = {"base_model": "base", "tier": tier, "starts_at": at, **VALUES}
+        assert operator("POST", "prices", asked).status_code == status, tier
+    assert {price.tier for price in Price.objects.at(timezone.now(), "to come")} == {
+        "standard",
+        "batch",
+    }
 
 
 def test_an_operator_prices_a_tenants_adapter(operator: Api, adapter: Adapter) -> None:

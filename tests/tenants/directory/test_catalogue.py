@@ -173,6 +173,21 @@ def test_an_adapters_price_goes_before_its_base_models() -> None:
     assert found == [Price(10, 5, 20), Price(7, 7, 7), Price(7, 7, 7)]
 
 
+def test_a_price_of_batches_is_that_of_whoever_says_most() -> None:
+    bases = {"org/base": replace(BASES["org/base"], batch_prices=[(50.0, 4, 2, 8)])}
+    own = Catalogue([version(1, OLD, "live", prices=[(120.0, 7, 7, 7)])])
+
+    def batch_price(name: str, now: float, own: Catalogue = own) -> Price | None:
+        return resolve_at(grant(), name, bases, own, now=now).batch_price
+
+    assert batch_price("org/base", 40) == Price(), "none has begun"
+    assert batch_price("org/base", 60) == batch_price("support", 60) == Price(4, 2, 8)
+    assert batch_price("support", 130) == Price(7, 7, 7), "the adapter's own goes before"
+    cheaper = replace(version(1, OLD, "live", prices=[(0.0, 7, 7, 7)]), batch_prices=[(0, 3, 3, 3)])
+    assert batch_price("support", 130, Catalogue([cheaper])) == Price(3, 3, 3)
+    assert resolve(grant(), "org/base", BASES, OWN).batch_price is None
+
+
 def test_without_a_price_it_is_free() -> None:
     assert price_at(100.0) == price_at(100.0, (), [(101.0, 1, 1, 1)]) == Price()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import msgspec
@@ -242,6 +242,23 @@ async def test_a_key_and_its_end(gateway: Gateway) -> None:
     assert await gateway.next_revoked() == key.pk
     with pytest.raises(InvalidApiKey, match="revoked"):
         await gateway.directory.authenticate(text)
+
+
+async def test_what_a_key_asked_for_goes_on_with_what_it_was_rotated_into(gateway: Gateway) -> None:
+    grant_of = gateway.directory.grant_of
+    (first, _), (other, _) = await given_key(), await given_key()
+    assert (await grant_of(first.pk)).key_id == first.pk
+    second, _ = await sync_to_async(first.rotate)(timedelta(hours=1), None)
+    await gateway.catch_up()
+    assert (await grant_of(first.pk)).key_id == second.pk
+    third, _ = await sync_to_async(second.rotate)(timedelta(), None)
+    await gateway.catch_up()
+    assert {(await grant_of(key.pk)).key_id for key in (first, second, third)} == {third.pk}
+    await sync_to_async(third.revoke)()
+    await gateway.catch_up()
+    with pytest.raises(InvalidApiKey, match="revoked"):
+        await grant_of(first.pk)
+    assert (await grant_of(other.pk)).key_id == other.pk
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from django.utils import timezone
 from inference.gateway.fleet.demand import Demand
 from inference.link.wire import ModelInfo
 from tenants.directory.registry import Registry
-from tenants.models import BaseModel, GatewayProcess
+from tenants.models import BaseModel, EngineHour, GatewayProcess
+from tenants.models.fleet.engine_hours import SLOTS
 
 
 @pytest.fixture
@@ -74,3 +75,18 @@ async def test_gateways_hear_what_the_others_see_as_long_as_they_live(registry: 
     assert await registry.share_demand("http://b", {}) == [seen]
     await database_sync_to_async(last_beat)("http://a", timedelta(seconds=11))
     assert await registry.share_demand("http://b", {}) == []
+
+
+async def test_an_engine_is_there_once_however_many_gateways_say_so(registry: Registry) -> None:
+    engines = {"engine-1": "org/base", "engine-2": "org/base"}
+    for _ in range(2):
+        await registry.note_engines(engines)
+        await registry.note_engines({"engine-1": "org/base"})
+    rows = [row async for row in EngineHour.objects.order_by("engine_id")]
+    assert {row.engine_id for row in rows} == set(engines)
+    # They may have come just as another five minutes, or another hour, began.
+    assert all(0 < row.slots < 1 << SLOTS and row.slots.bit_count() <= 2 for row in rows)
+    hour = timedelta(hours=1)
+    start = rows[0].hour
+    counted = await database_sync_to_async(EngineHour.objects.by_model)(start, start + 2 * hour)
+    assert counted == {"org/base": sum(row.slots.bit_count() for row in rows) / SLOTS}

@@ -25,6 +25,8 @@ class Pane extends HTMLElement {
     this.#fill(model, parameters);
     this.addEventListener("click", (event) => this.#clicked(event.target.closest("[data-act]")));
     this.addEventListener("change", (event) => event.target.dataset.field && this.#altered(event.target));
+    this.field("model").addEventListener("input", () => this.#tellVersion());
+    this.#tellVersion();
     this.tree = Tree.of({ nodes, leaf });
     this.#show();
     if (resume) this.#resume(resume, recent);
@@ -152,6 +154,17 @@ class Pane extends HTMLElement {
     this.field("schema").value = schema ? JSON.stringify(schema, null, 2) : "";
     this.field("logprobs").checked = Boolean(logprobs);
     if (this.readOnly) for (const field of this.querySelectorAll("[data-field]")) field.disabled = true;
+  }
+
+  // What the chosen name stands for, as far as the page knows it.
+  #tellVersion() {
+    const badge = this.querySelector("[data-badge]");
+    const name = this.field("model").value.trim();
+    const known = document.querySelector(`#models option[value="${CSS.escape(name)}"]`);
+    badge.hidden = !known;
+    badge.textContent = known?.label ?? "";
+    badge.classList.toggle("ok", badge.textContent.endsWith("live"));
+    badge.classList.toggle("warn", badge.textContent.endsWith("candidate"));
   }
 
   #asked() {

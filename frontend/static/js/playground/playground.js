@@ -5,11 +5,14 @@ import { forget, keep, kept } from "./drafts.js";
 import { Keeping } from "./keeping.js";
 import { Link } from "./link.js";
 import "./pane.js";
+import { Prompts } from "./prompts.js";
 
 const MAX_PANES = 4;
+const ENTER = "enter-sends";
 const STATES = { Live: "ok", Reconnecting: "warn", Closed: "bad" };
 const KEPT = { kept: ["Saved", "ok"], saving: ["Saving", "busy"], failed: ["Not saved", "bad"] };
 const HINT = "sends, Esc stops.";
+const HINT_OF_ENTER = "Shift and Enter begin a new line, Esc stops.";
 const INSTEAD = "sends this instead of the last message of each pane, Esc leaves it as it is.";
 
 class Playground extends HTMLElement {
@@ -62,6 +65,29 @@ class Playground extends HTMLElement {
     dialog.showModal();
   }
 
+  // What the saved prompts take and give.
+  text() {
+    return this.message.value;
+  }
+
+  system() {
+    return this.all[0].field("system").value;
+  }
+
+  use({ text, system }) {
+    if (system) for (const pane of this.all) pane.field("system").value = system;
+    this.message.value = text;
+    this.message.focus();
+    this.edited();
+  }
+
+  #tellEnter() {
+    const [key, hint] = [this.querySelector("#sends-by"), this.querySelector("#hint")];
+    key.textContent = this.enter.checked ? "Enter" : "Ctrl Enter";
+    key.hidden = this.enter.checked && !this.#replacing;
+    hint.textContent = this.#replacing ? INSTEAD : this.enter.checked ? HINT_OF_ENTER : HINT;
+  }
+
   // The stored conversation is out of date.
   edited() {
     this.keeping?.changed();
@@ -112,6 +138,14 @@ class Playground extends HTMLElement {
     });
     document.getElementById("new").addEventListener("click", () => this.#begin());
     document.getElementById("save")?.addEventListener("click", () => this.#save());
+    if (document.getElementById("open-prompts")) new Prompts(this, given("prompts"));
+    this.enter = this.querySelector("#enter-sends");
+    this.enter.checked = localStorage.getItem(ENTER) !== "off";
+    this.enter.addEventListener("change", () => {
+      localStorage.setItem(ENTER, this.enter.checked ? "on" : "off");
+      this.#tellEnter();
+    });
+    this.#tellEnter();
     this.querySelector("form").addEventListener("submit", (event) => this.#send(event));
     this.querySelector("#stop").addEventListener("click", () => this.#stop());
     this.querySelector("#edit").addEventListener("click", () => this.#edit());
@@ -125,9 +159,11 @@ class Playground extends HTMLElement {
       if (this.#replacing) this.#replaces(false);
       else this.#stop();
     }
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && this.contains(event.target)) {
-      this.querySelector("form.composer").requestSubmit();
-    }
+    if (event.key !== "Enter" || event.isComposing || !this.contains(event.target)) return;
+    const alone = event.target === this.message && this.enter.checked && !event.shiftKey && !event.altKey;
+    if (!alone && !event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    this.querySelector("form.composer").requestSubmit();
   }
 
   #send(event) {
@@ -168,7 +204,7 @@ class Playground extends HTMLElement {
   #replaces(replacing, text = "") {
     this.#replacing = replacing;
     this.message.value = text;
-    this.querySelector("#hint").textContent = replacing ? INSTEAD : HINT;
+    this.#tellEnter();
   }
 
   #keeping() {

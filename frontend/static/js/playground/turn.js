@@ -17,6 +17,18 @@ export function button(text, act, label = "") {
   return made;
 }
 
+// The figures below an answer; its request is seen closer by its id.
+function footed(text) {
+  const [, figures, id] = text.match(/^(.*?)(req_[\w-]+)?$/s);
+  const foot = element("p", "foot faint", figures);
+  if (id) {
+    const link = foot.appendChild(element("a", "", `req_…${id.slice(-6)}`));
+    const { slug } = document.querySelector("lora-playground").dataset;
+    [link.href, link.title] = [`/t/${slug}/requests/${id}`, id];
+  }
+  return foot;
+}
+
 // `pane` has: tree, readOnly, choose(node, step), resend(node, text), retry(node), answer(node).
 export class Turn {
   constructor(pane, node) {
@@ -39,7 +51,7 @@ export class Turn {
   note({ foot = "", why = "" }) {
     this.notes.replaceChildren();
     if (why) this.notes.append(element("p", "why quiet", why));
-    if (foot) this.notes.append(element("p", "foot faint", foot));
+    if (foot) this.notes.append(footed(foot));
   }
 
   fail(error) {

@@ -22,6 +22,7 @@ from uuid import uuid4
 import msgspec
 from pydantic import ValidationError
 from vllm import __version__ as vllm_version
+from vllm.config import VllmConfig
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.utils.api_utils import get_max_tokens
 from vllm.inputs import tokens_input
@@ -40,9 +41,10 @@ from inference.agent.engines.engine import (
     ProbeReport,
     Work,
 )
-from inference.agent.engines.profile import EngineProfile
+from inference.agent.engines.profile import POOLING, EngineProfile
 from inference.agent.engines.vllm.cache_events import CacheEvents, reporting
 from inference.agent.engines.vllm.grammars import Grammars
+from inference.agent.engines.vllm.pooling import Pooling
 from inference.agent.engines.vllm.requests import (
     Bounds,
     as_error,
@@ -52,7 +54,8 @@ from inference.agent.engines.vllm.requests import (
     request_of,
 )
 from inference.agent.engines.vllm.resume import is_replayed
-from inference.agent.engines.vllm.runners.registry import INQUIRIES, RUNNERS, runner_of
+from inference.agent.engines.vllm.runners.pooling import Pooler
+from inference.agent.engines.vllm.runners.registry import INQUIRIES, POOLERS, RUNNERS
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.serving import Counter, RequestClient, Serving, own_params
 from inference.agent.engines.vllm.start import Load, adapter_modules, model_revision, start_llm
@@ -61,6 +64,7 @@ from inference.errors import (
     ContextLengthExceeded,
     EngineFailed,
     InferenceError,
+    InvalidRequest,
 )
 from inference.link.wire import EngineStats, ModelInfo
 
@@ -73,6 +77,9 @@ PROBE_PROMPT = (
 )
 PROBE_TOKENS = 16
 """Tokens that a probe generates to show in its report: a few steps on any machine."""
+
+STEPS_AHEAD = 2
+"""Of prompts, where no KV cache says how many an engine can hold."""
 
 SHUTDOWN_S = 5.0
 """How long the engine core may take to end before it is killed."""
@@ -104,6 +111,7 @@ class VLLMEngine:
         self._loaded: dict[int, tuple[LoRARequest, int]] = {}
         self._loading = asyncio.Lock()
         self._totals = Meter()
+        self._pooling = Pooling(llm, serving, self._totals)
         self._closed = False
 
     @classmethod
@@ -124,21 +132,21 @@ class VLLMEngine:
         (wrapped, *_) = await llm.collective_rpc("lorikeet_adapter_modules")
         resumes = all(await llm.collective_rpc("lorikeet_resumes"))
         config = llm.vllm_config
-        cache = config.cache_config
+        serving = await Serving.start(llm, profile)
+        known: dict[str, Runner | Pooler | Inquiry] = {**RUNNERS, **POOLERS, **INQUIRIES}
         info = ModelInfo(
             name=profile.name,
             max_model_len=llm.model_config.max_model_len,
             max_loras=profile.max_loras,
             max_lora_rank=profile.max_lora_rank,
-            kv_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
+            kv_tokens=_kv_tokens(config),
             modules=adapter_modules(config, wrapped),
             engine="vllm",
             revision=await asyncio.to_thread(model_revision, llm.model_config, profile),
             engine_version=vllm_version,
-            operations=[*RUNNERS, *INQUIRIES],
+            operations=[name for name, runner in known.items() if serving.has(runner)],
             parsers=profile.parsers,
         )
-        serving = await Serving.start(llm, profile)
         return cls(profile, llm, load, serving, info, events, resumes=resumes)
 
     @property
@@ -175,8 +183,18 @@ class VLLMEngine:
         adapter_text, adapted = await self._probe_run(lora)
         delta, finite = _compare(base, adapted)
         return ProbeReport(
-            loaded.load_s, loaded.weight_bytes, delta, finite, base_text, adapter_text
+            loaded.load_s,
+            loaded.weight_bytes,
+            delta,
+            finite,
+            base_text,
+            adapter_text,
+            of_vector=self._pools,
         )
+
+    @property
+    def _pools(self) -> bool:
+        return bool(self._llm.model_config.runner_type == POOLING)
 
     async def ping(self) -> None:
         """As the contract says, by a question that costs the core nothing."""
@@ -184,6 +202,8 @@ class VLLMEngine:
 
     async def generate(self, work: Work) -> AsyncGenerator[Output, None]:
         """As the contract says."""
+        if work.operation.name not in self.info.operations:
+            raise InvalidRequest(f"{work.operation.path} is not supported by this model.")
         try:
             if (inquiry := INQUIRIES.get(work.operation.name)) is not None:
                 yield await self._told(inquiry, work)
@@ -222,7 +242,7 @@ class VLLMEngine:
                 handler.cancel()  # else it reports the end of the core as a failure
             await asyncio.to_thread(self._llm.shutdown, SHUTDOWN_S)
             # AsyncLLM shuts down again when it is collected, which fails at interpreter exit.
-            del self._llm, self._serving, self._grammars
+            del self._llm, self._serving, self._grammars, self._pooling
             gc_tuning.release()
 
     async def _add(self, adapter: LocalAdapter) -> tuple[LoRARequest, int]:
@@ -248,9 +268,12 @@ class VLLMEngine:
     async def _probe_run(self, lora: LoRARequest | None) -> tuple[str, list[float]]:
         """The answer to the fixed prompt and the log-probabilities of the prompt's own tokens.
 
-        The prompt's tokens are the same whoever computes them, so they compare one by one.
+        The prompt's tokens are the same whoever computes them, so they compare one by one. Of a
+        model that pools, the numbers that it has for the prompt.
         """
         ids = self._probe_ids()[: self.info.max_model_len // 2]
+        if self._pools:
+            return await self._pooling.probe(ids, lora)
         prompt = tokens_input(ids, cache_salt=uuid4().hex)
         params = SamplingParams(
             temperature=0.0,
@@ -307,7 +330,10 @@ class VLLMEngine:
     async def _outputs(self, work: Work) -> AsyncGenerator[Output, None]:
         if work.resume is not None and not self._resumes:
             raise EngineFailed("This engine cannot go on with what another one generated.")
-        lora, runner = self._lora_of(work), runner_of(work.operation)
+        lora = self._lora_of(work)
+        if (pooler := POOLERS.get(work.operation.name)) is not None:
+            return self._pooling.outputs(pooler, work, lora)
+        runner = RUNNERS[work.operation.name]
         request = await self._request(work, runner)
         if runner.is_lean(request) and not self._profile.reasoning_parser:
             return self._lean(runner, request, work, lora)
@@ -379,6 +405,15 @@ class VLLMEngine:
         params = request.to_sampling_params(room, defaults)
         params.output_kind = RequestOutputKind.DELTA
         return prompt, params
+
+
+def _kv_tokens(config: VllmConfig) -> int:
+    """The capacity of the KV cache. A model that pools may have none: it computes a step at a time,
+    and the next one is ready."""
+    held = int((config.cache_config.num_gpu_blocks or 0) * config.cache_config.block_size)
+    if config.model_config.runner_type != POOLING:
+        return held
+    return int(max(held, STEPS_AHEAD * config.scheduler_config.max_num_batched_tokens))
 
 
 def _chosen(entry: dict[int, Any]) -> float:

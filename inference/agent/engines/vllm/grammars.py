@@ -9,6 +9,7 @@ a tool or hold to a schema.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +20,11 @@ from vllm.parser import abstract_parser
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
+MAX_WHITESPACE = 2
+"""Characters between two parts of JSON that has a schema. A model in doubt, which may say nothing
+else, goes on with blanks until the context is full."""
+TAG = '{"type": "structural_tag", "format": {"type": "json_schema", "json_schema": %s}}'
+"""What holds an answer to a schema, and can bound blanks, which vLLM's other way can't."""
 MAX_KNOWN = 64
 """Answers of `_xgrammar_supports` to remember: at least those of requests just being read."""
 
@@ -44,7 +50,8 @@ class Grammars:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def check(self, params: SamplingParams) -> None:
-        """As vLLM does where it adds a request to the engine; before that.
+        """As vLLM does where it adds a request to the engine; before that. Then bound the
+        blanks in JSON.
 
         Mutates `params`, which then say how the engine makes the grammar.
 
@@ -52,14 +59,40 @@ class Grammars:
             VLLMValidationError: no grammar can be made.
         """
         if params.structured_outputs is not None:
-            config, tokenizer = self._llm.model_config, self._llm.get_tokenizer()
-            await self.run(
-                lambda: params._validate_structured_outputs(config, self._config, tokenizer)
-            )
+            await self.run(lambda: self._check(params))
+
+    def _check(self, params: SamplingParams) -> None:
+        config, tokenizer = self._llm.model_config, self._llm.get_tokenizer()
+        params._validate_structured_outputs(config, self._config, tokenizer)
+        outputs = params.structured_outputs
+        if outputs.json is not None and outputs._backend == "xgrammar":
+            schema = outputs.json if isinstance(outputs.json, str) else json.dumps(outputs.json)
+            outputs.json, outputs.structural_tag = None, TAG % schema
+        if outputs.structural_tag is not None:
+            outputs.structural_tag = with_few_blanks(outputs.structural_tag)
 
     def close(self) -> None:
         """Call it once."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def with_few_blanks(structural_tag: str) -> str:
+    """The tag, whose JSON has at most MAX_WHITESPACE blanks at a place."""
+    tag = json.loads(structural_tag)
+    _bound(tag)
+    return json.dumps(tag)
+
+
+def _bound(part: Any) -> None:
+    if isinstance(part, list):
+        for one in part:
+            _bound(one)
+    elif isinstance(part, dict) and part.get("type") == "json_schema":
+        if part.get("style", "json") == "json":
+            part["max_whitespace_cnt"] = MAX_WHITESPACE
+    elif isinstance(part, dict):
+        for one in part.values():
+            _bound(one)
 
 
 def foresee(request: Any) -> None:

@@ -36,11 +36,12 @@ from inference.agent.engines.vllm.cache_events import reporting
 from inference.agent.engines.vllm.grammars import Grammars
 from inference.agent.engines.vllm.requests import as_error, of_info
 from inference.agent.engines.vllm.resume import AT_ONCE, is_replayed, resumed
+from inference.agent.engines.vllm.runners.pooling import Pooler
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.steps import Step, Steps, reasons_of
 from inference.errors import EngineFailed, InferenceError, InvalidRequest
 from inference.link.wire import Resume
-from inference.operations.openai import OpenAIOperation, usage_body
+from inference.operations.openai import usage_body
 
 VLLM_ONLY = (
     "prompt_logprobs",
@@ -314,9 +315,13 @@ class Serving:
         await init_app_state(llm, state, server_arguments(llm, profile), tasks)
         return cls(state, reasons=profile.reasoning_parser is not None)
 
-    def endpoint(self, runner: Runner | Inquiry) -> Any:
+    def endpoint(self, runner: Runner | Inquiry | Pooler) -> Any:
         """The endpoint that this one uses."""
         return getattr(self._state, runner.endpoint)
+
+    def has(self, runner: Runner | Inquiry | Pooler) -> bool:
+        """Whether vLLM built the endpoint: by its kind a model has some of them."""
+        return getattr(self._state, runner.endpoint, None) is not None
 
     async def outputs(
         self, runner: Runner, request: Any, client: RequestClient
@@ -330,7 +335,7 @@ class Serving:
             raise EngineFailed("Log-probabilities of another engine's tokens are not known here.")
         endpoint = copy(self.endpoint(runner))
         endpoint.engine_client = client
-        assembly = self._assembly(runner, request, client)
+        assembly = self._assembly(runner, request)
         framing = asyncio.create_task(_frame(runner, endpoint, request, client))
         try:
             async for step in client.steps:
@@ -348,15 +353,14 @@ class Serving:
             # Closing the outer generator doesn't close vLLM's inner ones, so the engine is told.
             await client.abort()
 
-    def _assembly(self, runner: Runner, request: Any, client: RequestClient) -> Assembly | None:
+    def _assembly(self, runner: Runner, request: Any) -> Assembly | None:
         """What puts this answer together, if anything must: it is then asked for as a stream."""
-        operation = client.work.operation
         if request.stream or not runner.wants_logprobs(request) or runner.uses_tools(request):
             return None
-        if self._reasons or not isinstance(operation, OpenAIOperation):
+        if self._reasons:
             return None
         request.stream = True
-        return Assembly(operation)
+        return Assembly(runner.answers)
 
 
 def server_arguments(llm: AsyncLLM, profile: EngineProfile) -> Namespace:
@@ -368,6 +372,8 @@ def server_arguments(llm: AsyncLLM, profile: EngineProfile) -> Namespace:
     arguments.enable_auto_tool_choice = profile.tool_parser is not None
     # A required or named tool's arguments are held to their schema.
     arguments.tool_strict_level = "parameter"
+    # Vectors of tokens are compared here: a worker would have to be told how a request ended.
+    arguments.enable_flash_late_interaction = False
     arguments.structured_outputs_config = llm.vllm_config.structured_outputs_config
     return arguments
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM
 from vllm.config import ModelConfig, VllmConfig
 from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -119,6 +119,7 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
     ours: dict[str, Any] = {
         "model": profile.model,
         "served_model_name": [profile.name],
+        "runner": profile.runner,
         "dtype": profile.dtype,
         "max_model_len": profile.max_model_len,
         "enable_lora": True,
@@ -147,12 +148,17 @@ def engine_args(profile: EngineProfile) -> AsyncEngineArgs:
 def linear_shapes(config: VllmConfig) -> dict[str, tuple[int, int]]:
     """Each linear layer of the Hugging Face model by dotted path: (out_features, in_features).
 
-    Built on the meta device: no weights, a few milliseconds per layer.
+    Built on the meta device: no weights, a few milliseconds per layer. Of a model that no text is
+    generated with the paths are vLLM's, which begin with `model`.
     """
+    hf_config, prefix = config.model_config.hf_config, ""
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config.model_config.hf_config)
+        try:
+            model = AutoModelForCausalLM.from_config(hf_config)
+        except ValueError:
+            model, prefix = AutoModel.from_config(hf_config), "model."
     return {
-        name: (module.out_features, module.in_features)
+        f"{prefix}{name}": (module.out_features, module.in_features)
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear)
     }

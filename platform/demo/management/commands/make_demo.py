@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,11 +16,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from demo import SHIPPED, Artefacts
 
+EMBEDDING = "embedding"
+
 
 class Command(BaseCommand):
     help = (
-        "Train the demo again: a small base model and three LoRA adapters, on generated data. "
-        "Takes a few minutes on two cores; the same seed gives the same models."
+        "Train the demo again: a small base model, three LoRA adapters and a model that embeds, on "
+        "generated data. Takes a few minutes on two cores; the same seed gives the same models."
     )
     requires_system_checks = ()
 
@@ -36,6 +39,7 @@ class Command(BaseCommand):
         # Here, not above: importing PyTorch takes seconds, and --help must not.
         from transformers.utils.logging import disable_progress_bar
 
+        from demo import embed
         from demo.check import examine
         from demo.train import PLAN, SEED, make
 
@@ -43,16 +47,21 @@ class Command(BaseCommand):
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent) as scratch:
             made = Artefacts(Path(scratch) / out.name)
-            with TrainingProgress(PLAN.steps) as report:
-                make(made, SEED if seed is None else seed, PLAN, report)
+            seed = SEED if seed is None else seed
+            with TrainingProgress(PLAN.steps | {EMBEDDING: embed.SCHEDULE.steps}) as report:
+                make(made, seed, PLAN, report)
+                embed.make(made.embedding, seed, embed.SCHEDULE, partial(report, EMBEDDING))
             wrong = [answer for answer in examine(made) if not answer.right]
             for answer in wrong:
                 self.stderr.write(
                     f"{answer.model}: {answer.question} expected {answer.expected!r}, "
                     f"said {answer.said!r}"
                 )
-            if wrong:
-                raise CommandError(f"{len(wrong)} answers are wrong; nothing was written to {out}.")
+            unfound = embed.wrong_answers(made.embedding)
+            for question in unfound:
+                self.stderr.write(f"{EMBEDDING}: {question} does not find what it should")
+            if count := len(wrong) + len(unfound):
+                raise CommandError(f"{count} answers are wrong; nothing was written to {out}.")
             made.replace(Artefacts(out))
         self.stdout.write(self.style.SUCCESS(f"Every answer is right. Written to {out}."))
 
@@ -63,7 +72,7 @@ class TrainingProgress(AbstractContextManager[Callable[[str, int, float], None]]
     def __init__(self, steps: dict[str, int]) -> None:
         """`steps` are the optimiser steps of each model by its name, in the order of training."""
         self.progress = Progress(
-            TextColumn("{task.description:8}"),
+            TextColumn("{task.description:9}"),
             BarColumn(),
             TextColumn("{task.completed:4}/{task.total} steps"),
             TextColumn("loss {task.fields[loss]:.3f}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import shlex
@@ -10,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 
 import demo
+from gateway import storage
 from gateway.database import redis_command, redis_socket
 from gateway.local import seed
 from gateway.local.supervisor import Child, Supervisor
@@ -36,8 +38,9 @@ MANAGE = [sys.executable, str(settings.ROOT / "manage.py")]
 MENDED_PYTHON = (3, 11, 10)
 """Those before hang on some cookies and archives. Lorikeet never lets them have such, but it is not
 all that runs on this machine."""
-NICE = {"console": 5, "worker": 5}
-"""What people and uploads do gives way to tokens."""
+EMBEDDER = "engine-embedding"
+NICE = {"console": 5, "worker": 5, EMBEDDER: 10}
+"""What people and uploads do gives way to tokens, and what embeds to all of it."""
 QUESTION = "What is the capital of Peru?"
 
 
@@ -60,6 +63,13 @@ class Command(BaseCommand):
             type=int,
             default=environ.integer("ENGINES", 1, high=64),
             help="engine agents to start; 0 if they run elsewhere (ENGINES)",
+        )
+        add(
+            "--embedding-engines",
+            type=int,
+            default=environ.integer("EMBEDDING_ENGINES", 1, high=1),
+            help="0: no engine for the demo's embedding model, which starts when all else is up "
+            "(EMBEDDING_ENGINES)",
         )
         add(
             "--gateways",
@@ -106,6 +116,7 @@ class _Up:
         ]
         self.console_address = f"http://{options['host']}:{self._console_port}"
         self.addresses = self._addresses()
+        self.embeds = self.is_demo and bool(options["engines"] and options["embedding_engines"])
         self.logs = settings.VAR / "log"
         self.facts_file = settings.VAR / "up.json"
         self.supervisor = Supervisor(lambda text: console.print(text, style="red", markup=False))
@@ -150,12 +161,14 @@ class _Up:
             await sync_to_async(call_command)("migrate", verbosity=0)
         known = seed.Facts.read(self.facts_file)
         names = [f"engine-{i + 1}" for i in range(self.options["engines"])]
-        credentials = await sync_to_async(seed.engines)(known, names)
-        for i, name in enumerate(names):  # first, because they take longest
+        all_names = [*names, EMBEDDER] if self.embeds else names
+        credentials = await sync_to_async(seed.engines)(known, all_names)
+        for name in names:  # first, because they take longest
             credential = {"ENGINE_CREDENTIAL": credentials[name]}
-            await self._start("engine", self._engine_command(name), credential, number=i + 1)
+            command = self._engine_command(name) + shlex.split(self.options["engine_options"])
+            await self._start("engine", command, credential, name=name)
         with self._step("static files"):
-            await sync_to_async(call_command)("collectstatic", interactive=False, verbosity=0)
+            await sync_to_async(storage.collect)()
         with self._step("operator and tenants"):
             operator = await sync_to_async(seed.operator)(known)
             keys = await sync_to_async(seed.tenants)(known)
@@ -168,6 +181,9 @@ class _Up:
         facts = self._facts(operator, keys, credentials)
         facts.write(self.facts_file)
         self._tell(facts)
+        if self.embeds:
+            async with self._client() as client:
+                await self._start_embedding(client, keys, credentials[EMBEDDER])
 
     def _warn_of_python(self) -> None:
         if sys.version_info < MENDED_PYTHON:
@@ -208,11 +224,11 @@ class _Up:
         for i, url in enumerate(self.urls):
             command = [*MANAGE, "gateway", "--host", host, "--port", str(port + i), "--url", url]
             command += ["--notice", "0"]  # nobody stands before it
-            await self._start("gateway", command, redis, number=i + 1)
+            await self._start("gateway", command, redis, name=f"gateway-{i + 1}")
         command = [*MANAGE, "console", "--host", host, "--port", str(self._console_port)]
         await self._start("console", command, redis)
         for i in range(self.options["workers"]):
-            await self._start("worker", [*MANAGE, "worker"], number=i + 1)
+            await self._start("worker", [*MANAGE, "worker"], name=f"worker-{i + 1}")
         for url in (*self.urls, self.console_address):
             await self._until(client, f"{url}/healthz")
 
@@ -229,12 +245,35 @@ class _Up:
 
     def _engine_command(self, name: str) -> list[str]:
         command = [*MANAGE, "engine", "--id", name]
-        command += ["--model", self.model, "--served-name", self.model_name]
-        command += ["--tool-parser", demo.TOOL_PARSER] if self.is_demo else []
+        if name == EMBEDDER:
+            command += ["--model", str(demo.EMBEDDING), "--served-name", demo.EMBEDDING_NAME]
+            command += ["--runner", "pooling", "--kv-bytes", "16M"]
+        else:
+            command += ["--model", self.model, "--served-name", self.model_name]
+            command += ["--tool-parser", demo.TOOL_PARSER] if self.is_demo else []
         command += ["--gateway", ",".join(self.urls)]
         command += ["--cache-dir", str(settings.VAR / "cache" / name)]
-        command += ["--journal-dir", str(settings.VAR / "journal" / name)]
-        return command + shlex.split(self.options["engine_options"])
+        return [*command, "--journal-dir", str(settings.VAR / "journal" / name)]
+
+    async def _start_embedding(
+        self, client: httpx.AsyncClient, keys: dict[str, str], credential: str
+    ) -> None:
+        """Start the engine that embeds, behind all that is up already, and wait for it. Without it
+        all else goes on."""
+        command = self._engine_command(EMBEDDER)
+        if kind := _engine_of(self.options["engine_options"]):
+            command += ["--engine", kind]
+        await self._start("engine", command, {"ENGINE_CREDENTIAL": credential}, name=EMBEDDER)
+        headers = {"Authorization": f"Bearer {keys[demo.TENANTS[0].slug]}"}
+        with self._step(f"embeddings with {demo.EMBEDDING_NAME}"):
+            while True:
+                with suppress(httpx.HTTPError):
+                    answer = await client.get("/v1/models", headers=headers)
+                    cards = answer.raise_for_status().json()["data"]
+                    if any(one["id"] == demo.EMBEDDING_NAME for one in cards):
+                        break
+                await asyncio.sleep(RETRY_S)
+            await sync_to_async(seed.prices)(demo.EMBEDDING_NAME, seed.EMBEDDING_PRICE)
 
     async def _start(
         self,
@@ -242,15 +281,16 @@ class _Up:
         command: list[str],
         environment: dict[str, str] | None = None,
         *,
-        number: int | None = None,
+        name: str = "",
     ) -> None:
-        """Start a process, the one of this number where there may be several; `environment` is what
+        """Start a process, the one of this name where there may be several; `environment` is what
         it gets beside ours."""
-        name = process if number is None else f"{process}-{number}"
+        name = name or process
         inside = {"CONSOLE_INTERNAL_URL": self.console_address}
         whole = os.environ | inside | self.addresses | (environment or {})
         own, log = environment_of(process, whole), self.logs / f"{name}.log"
-        await self.supervisor.start(Child(name, command, log, own, NICE.get(process, 0)))
+        nice = NICE.get(name, NICE.get(process, 0))
+        await self.supervisor.start(Child(name, command, log, own, nice))
 
     async def _until(self, client: httpx.AsyncClient, url: str) -> None:
         """Wait until the address answers 200."""
@@ -303,6 +343,7 @@ class _Up:
             ],
             engines=credentials,
             metrics_token=settings.METRICS_TOKEN,
+            embedding_model=demo.EMBEDDING_NAME if self.embeds else "",
         )
 
     def _tell(self, facts: seed.Facts) -> None:
@@ -316,6 +357,7 @@ class _Up:
             ("other gateways", ", ".join(self.urls[1:])),
             (f"key of {tenant['slug']}", key),
             ("its models", ", ".join(tenant["models"])),
+            ("to embed", f"{facts.embedding_model}, soon" if facts.embedding_model else ""),
             ("all of this", str(self.facts_file)),
             ("logs", str(self.logs)),
         ):
@@ -335,6 +377,14 @@ class _Up:
             yield
         took = time.monotonic() - began
         self.console.print(f"[green]done[/green] {took:6.1f} s  {name}")
+
+
+def _engine_of(options: str) -> str:
+    """Which implementation the options of engines ask for; empty if none."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--engine", default="")
+    kind: str = parser.parse_known_args(shlex.split(options))[0].engine
+    return kind
 
 
 CURL = """\

@@ -14,8 +14,10 @@ from procrastinate.contrib.django import app
 from gateway.schema import require_migrated
 from inference import announce
 from inference.logs import configure
-from inference.supervision import supervised
+from inference.supervision import ended, supervised
 from tenants.adapters.jobs import UPLOADS
+from tenants.batches import jobs as batches
+from tenants.batches.runner import Runner
 from tenants.notifications import sending
 from tenants.rollouts import tending, trials
 
@@ -24,9 +26,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 class Command(BaseCommand):
     help = (
-        "Run background jobs (reading, checking and probing of uploads, cleaning up), drive "
-        "rollouts and send notifications. Any number may run; what one that was killed did is "
-        "taken up by another."
+        "Run background jobs (reading, checking and probing of uploads, cleaning up), run batches, "
+        "drive rollouts and send notifications. Any number may run; another one takes up what one "
+        "that was killed did."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -47,6 +49,14 @@ class Command(BaseCommand):
             "(%(default)s)",
         )
 
+        parser.add_argument(
+            "--batch-concurrency",
+            type=int,
+            default=2,
+            help="files of batches that are read or written at once, besides these jobs "
+            "(%(default)s)",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
         configure("worker", settings.LOG_LEVEL)
@@ -54,6 +64,7 @@ class Command(BaseCommand):
             "default": options["concurrency"],
             UPLOADS: options["upload_concurrency"],
             trials.QUEUE: options["trial_concurrency"],
+            batches.QUEUE: options["batch_concurrency"],
         }
         asyncio.run(_work(queues))
 
@@ -80,6 +91,7 @@ async def _work(queues: dict[str, int]) -> None:
             loop.create_task(supervised(name, work))
             for name, work in (("pools", _tend), ("notifications", sending.send))
         ]
+        beside.append(loop.create_task(Runner(settings.WORKER_TOKEN).run()))
 
         def stop() -> None:
             announce.stopping()
@@ -92,12 +104,11 @@ async def _work(queues: dict[str, int]) -> None:
             loop.add_signal_handler(number, stop)
         await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
         alive.cancel()
-        for task in beside:
-            task.cancel()
+        await ended(beside)
         stop()  # also where one has lost its database: whoever runs this process starts it again
-        for ended in await asyncio.gather(*workers, return_exceptions=True):
-            if isinstance(ended, Exception):
-                raise ended
+        for result in await asyncio.gather(*workers, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
 
 
 async def _tend() -> None:

@@ -8,6 +8,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionReque
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
 from inference.agent.engines.vllm.runners.runner import Runner
+from inference.operations.chat import CHAT
 
 
 class ChatRunner(Runner):
@@ -15,6 +16,7 @@ class ChatRunner(Runner):
 
     request_model = ChatCompletionRequest
     endpoint = "openai_serving_chat"
+    answers = CHAT
 
     def is_lean(self, request: Any) -> bool:
         """Log-probabilities, tools and choices take the full path."""

@@ -7,6 +7,7 @@ from typing import Any
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
 from inference.agent.engines.vllm.runners.runner import Runner
+from inference.operations.completion import COMPLETION
 
 
 class CompletionRunner(Runner):
@@ -14,6 +15,7 @@ class CompletionRunner(Runner):
 
     request_model = CompletionRequest
     endpoint = "openai_serving_completion"
+    answers = COMPLETION
 
     def is_lean(self, request: Any) -> bool:
         """Log-probabilities, echoes and several prompts or choices take the full path."""

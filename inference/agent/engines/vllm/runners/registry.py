@@ -1,5 +1,5 @@
-"""The operations that vLLM runs here, and how. A new one is added to `RUNNERS` if it generates,
-else to `INQUIRIES`."""
+"""The operations that vLLM runs here, and how. A new one is added to `RUNNERS` if it generates, to
+`POOLERS` if it embeds or scores, else to `INQUIRIES`."""
 
 from __future__ import annotations
 
@@ -8,33 +8,31 @@ from collections.abc import Mapping
 from inference.agent.engines.vllm.runners.chat import ChatRunner
 from inference.agent.engines.vllm.runners.completion import CompletionRunner
 from inference.agent.engines.vllm.runners.messages import CountTokensInquiry, MessagesRunner
+from inference.agent.engines.vllm.runners.pooling import EmbeddingsPooler, Pooler, ScoringPooler
+from inference.agent.engines.vllm.runners.responses import ResponsesRunner
 from inference.agent.engines.vllm.runners.runner import Inquiry, Runner
 from inference.agent.engines.vllm.runners.tokens import DetokenizeInquiry, TokenizeInquiry
-from inference.errors import InvalidRequest
 from inference.operations.chat import CHAT
 from inference.operations.completion import COMPLETION
+from inference.operations.embeddings import EMBEDDINGS
 from inference.operations.messages import COUNT_TOKENS, MESSAGES
-from inference.operations.operation import Operation
+from inference.operations.responses import RESPONSES
+from inference.operations.scoring import RERANK, SCORE
 from inference.operations.tokens import DETOKENIZE, TOKENIZE
 
 RUNNERS: Mapping[str, Runner] = {
     CHAT.name: ChatRunner(),
     COMPLETION.name: CompletionRunner(),
+    RESPONSES.name: ResponsesRunner(),
     MESSAGES.name: MessagesRunner(),
+}
+POOLERS: Mapping[str, Pooler] = {
+    EMBEDDINGS.name: EmbeddingsPooler(),
+    SCORE.name: ScoringPooler(SCORE),
+    RERANK.name: ScoringPooler(RERANK),
 }
 INQUIRIES: Mapping[str, Inquiry] = {
     COUNT_TOKENS.name: CountTokensInquiry(),
     TOKENIZE.name: TokenizeInquiry(),
     DETOKENIZE.name: DetokenizeInquiry(),
 }
-
-
-def runner_of(operation: Operation) -> Runner:
-    """How to run it.
-
-    Raises:
-        InvalidRequest: vLLM doesn't, here.
-    """
-    if (runner := RUNNERS.get(operation.name)) is None:
-        raise InvalidRequest(f"{operation.path} is not supported by this model.")
-    return runner

@@ -8,6 +8,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+from inference.operations.openai import OpenAIOperation
+
 
 class Runner(ABC):
     """One per operation, without state; `runners.py` names them.
@@ -19,6 +21,8 @@ class Runner(ABC):
     """Reads and validates a body."""
     endpoint: ClassVar[str]
     """The attribute of vLLM's application state that serves it (`init_app_state`)."""
+    answers: ClassVar[OpenAIOperation[Any]]
+    """Whose answers the endpoint gives."""
 
     def read(self, endpoint: Any, fields: dict[str, Any]) -> Any:
         """The request, as the endpoint takes it. May be called on a thread.

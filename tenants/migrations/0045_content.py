@@ -14,7 +14,7 @@ NO_AUDIT = "DROP TRIGGER zz_audit ON tenants_contentkey;"
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0041_notifications'),
+        ('tenants', '0044_requests_debugged'),
     ]
 
     operations = [

@@ -1,0 +1,111 @@
+"""What requests met on adapters and on their versions, from the figures that gateways keep."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Max, Q, Sum
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from frontend.formats import ago
+from frontend.views.health import path, share_of
+from frontend.views.limits import last_day
+from inference.gateway.measuring.sums import BUCKETS, percentile_s
+from tenants.billing.months import month_start
+from tenants.models import AdapterVersion, RequestHour, Tenant, UsageMonth
+
+LOOKED_BACK = timedelta(days=7)
+"""Over which versions are compared."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Of some time; costs in pico-units, times in seconds."""
+
+    requests: int = 0
+    failed: int = 0
+    cost: int = 0
+    first_tokens: list[int] = field(default_factory=lambda: [0] * BUCKETS)
+    by_hour: dict[datetime, int] = field(default_factory=dict)
+    before: datetime | None = None
+    """The last month in which it was used, if any."""
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """One row of `_sums`."""
+        self.requests += row["requests"]
+        self.failed += row["failed"]
+        self.cost += int(row["cost"])
+        for at in range(BUCKETS):
+            self.first_tokens[at] += row[f"first{at}"]
+        if "at" in row:
+            self.by_hour[row["at"]] = row["requests"]
+
+    @property
+    def p50_s(self) -> float | None:
+        return percentile_s(self.first_tokens, 0.5)
+
+    @property
+    def p95_s(self) -> float | None:
+        return percentile_s(self.first_tokens, 0.95)
+
+    @property
+    def failed_share(self) -> float | None:
+        return self.failed / self.requests if self.requests else None
+
+    @property
+    def errors(self) -> str:
+        return share_of(self.failed_share)
+
+    @property
+    def line(self) -> str:
+        """The path of its sparkline."""
+        return path([self.by_hour.get(hour, 0) for hour in reversed(last_day())])
+
+    @property
+    def last_used(self) -> str:
+        """In words, as far as that is known."""
+        if self.by_hour:
+            latest, now = max(self.by_hour), last_day()[0]
+            return "this hour" if latest == now else ago(latest + timedelta(hours=1))
+        if self.before is None:
+            return "never"
+        if self.before == month_start(timezone.now()):
+            return "earlier this month"
+        return f"in {self.before:%B %Y}"
+
+
+def of_adapters(tenant: Tenant, names: Collection[str]) -> Mapping[str, Traffic]:
+    """Of the last 24 hours, by the adapter's name."""
+    found = {name: Traffic() for name in names}
+    hours = RequestHour.objects.filter(tenant=tenant, at__in=last_day(), adapter__in=names)
+    for row in _sums(hours, "adapter", "at"):
+        found[row["adapter"]].add(row)
+    idle = [name for name, one in found.items() if not one.by_hour]
+    months = UsageMonth.objects.filter(tenant=tenant, adapter__in=idle).order_by()
+    for row in months.values("adapter").annotate(last=Max("month")) if idle else ():
+        found[row["adapter"]].before = row["last"]
+    return found
+
+
+def of_versions(tenant: Tenant, versions: Iterable[AdapterVersion]) -> Mapping[int, Traffic]:
+    """Of LOOKED_BACK, by the version's row id."""
+    found = {version.pk: Traffic() for version in versions}
+    since = last_day()[0] - LOOKED_BACK
+    hours = RequestHour.objects.filter(tenant=tenant, at__gte=since, version__in=list(found))
+    for row in _sums(hours, "version"):
+        found[row["version"]].add(row)
+    return found
+
+
+def _sums(figures: Any, *by: str) -> Iterable[Mapping[str, Any]]:
+    sums: dict[str, Any] = {
+        f"first{at}": Coalesce(Sum(f"first_tokens__{at}"), 0) for at in range(BUCKETS)
+    }
+    sums["failed"] = Sum("requests", filter=Q(outcome="failed"), default=0)
+    sums |= {"cost": Sum("cost", default=0), "requests": Sum("requests", default=0)}
+    found: Iterable[Mapping[str, Any]] = figures.order_by().values(*by).annotate(**sums)
+    return found

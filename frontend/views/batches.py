@@ -1,0 +1,122 @@
+"""A tenant's batches: the list, and one with its progress, errors and files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Sum
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import get_object_or_404, redirect, render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_POST
+
+from frontend.lists import page_of, words_of
+from frontend.pages import tenant_page
+from frontend.views.adapters.marks import as_seen
+from inference.errors import BatchEnded
+from inference.gateway.lines.seals import line_id
+from tenants.batches.states import ENDED, Status
+from tenants.files.content import answer_with
+from tenants.models import AuditEntry, Batch, StoredFile, Tenant
+from tenants.models.audit import actor_of
+from tenants.permissions import Caller, Permission
+
+FILES = {"input": "Requests", "output": "Answers", "error": "Errors"}
+"""Of a batch, by their fields without `_file`."""
+ROUNDED = timedelta(milliseconds=1)
+"""By how much a start in the ledger may differ from the batch's."""
+
+
+@never_cache
+@require_GET
+@tenant_page(Permission.USE_FILES)
+def batches(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """The list, newest first."""
+    found, after = caller.tenant.batches.select_related("key"), words_of(request, "after")
+    if before := found.filter(pk=after).first():
+        found = found.filter(created_at__lt=before.created_at)
+    rows, last = page_of(found)
+    mark = _mark(rows)
+    if as_seen(request, mark):
+        return HttpResponse(status=304)
+    context = {"rows": rows, "last": last, "mark": mark, "paged": bool(after)}
+    return render(request, "batches.html", context)
+
+
+@never_cache
+@require_GET
+@tenant_page(Permission.USE_FILES)
+def batch(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
+    """One batch."""
+    return render(request, "batch.html", state(caller.tenant, batch_id))
+
+
+@require_POST
+@tenant_page(Permission.USE_FILES)
+def cancel(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
+    """Have it end with what it has."""
+    found = _of(caller.tenant, batch_id)
+    try:
+        found.cancel()
+    except BatchEnded:
+        messages.error(request, "The batch had ended before.")
+    else:
+        _note(request, caller, "cancelled batch", found.pk)
+        messages.success(request, "The batch ends with what it has.")
+    return redirect("batches-one", caller.tenant.slug, found.pk)
+
+
+@require_GET
+@tenant_page(Permission.USE_FILES)
+def download(request: HttpRequest, caller: Caller, batch_id: str, role: str) -> HttpResponseBase:
+    """One of its files."""
+    if role not in FILES:
+        raise Http404
+    id = getattr(_of(caller.tenant, batch_id), f"{role}_file_id")
+    file = get_object_or_404(caller.tenant.files.current(), pk=id)
+    _note(request, caller, "downloaded file", file.pk)
+    return answer_with(file, attached=True)
+
+
+def state(tenant: Tenant, batch_id: str) -> dict[str, Any]:
+    """What changes on the page of a batch."""
+    found = _of(tenant, batch_id)
+    ids = {role: getattr(found, f"{role}_file_id") for role in FILES}
+    kept = StoredFile.objects.current().in_bulk([id for id in ids.values() if id])
+    return {
+        "batch": found,
+        "slug": tenant.slug,
+        "ended": found.status in ENDED,
+        "may_cancel": found.status in (Status.VALIDATING, Status.IN_PROGRESS),
+        "cost": _cost(found),
+        "files": [(role, title, kept.get(ids[role])) for role, title in FILES.items() if ids[role]],
+    }
+
+
+def _mark(rows: Iterable[Batch]) -> str:
+    """Differs whenever the list does, but for how long ago things were."""
+    told = [(row.pk, row.status, row.done) for row in rows]
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def _of(tenant: Tenant, batch_id: str) -> Batch:
+    found = tenant.batches.select_related("key", "tenant")
+    return get_object_or_404(found, pk=batch_id.replace("\0", ""))
+
+
+def _cost(batch: Batch) -> int:
+    """What its lines cost, as far as the ledger has them; in pico-units."""
+    first, last = line_id(batch.pk, 0), line_id(batch.pk, 0xFFFFFFFF)
+    began = batch.created_at - ROUNDED, batch.created_at + ROUNDED
+    events = batch.tenant.usage.filter(started_at__range=began, id__gte=first, id__lte=last)
+    return int(events.aggregate(cost=Sum("cost", default=0))["cost"])
+
+
+def _note(request: HttpRequest, caller: Caller, action: str, name: str) -> None:
+    actor = actor_of(request)
+    assert actor is not None, "tenant_page lets nobody else in"
+    AuditEntry.objects.note(actor, caller.tenant, action, name)

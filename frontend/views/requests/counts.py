@@ -1,0 +1,62 @@
+"""How many requests there were in the time of a list, from the figures that gateways keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Q, QuerySet, Sum
+from django.utils import timezone
+
+from tenants.listing import Filter, Window
+from tenants.models import ApiKey, RequestHour, RequestMinute, Tenant, TotalHour, TotalMinute
+
+MINUTELY = timedelta(hours=2)
+"""Times up to this long are counted by the minute, longer ones by the hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    requests: int
+    failed: int
+    refused: int
+
+
+def counts(
+    filter: Filter, window: Window, tenant: Tenant | None, keys: QuerySet[ApiKey] | None = None
+) -> Counts | None:
+    """Of this time, in whole minutes or hours; of these keys if any are given. None where the
+    filter asks for what the figures do not tell apart."""
+    by_model_or_key = Filter(model=filter.model, key_id=filter.key_id)
+    if filter != by_model_or_key or (filter.narrows and tenant is None):
+        return None
+    start, end = window
+    minutely = (end or timezone.now()) - start <= MINUTELY
+    figures: Any
+    if filter.narrows or keys is not None:
+        figures = RequestMinute if minutely else RequestHour
+    else:
+        figures = TotalMinute if minutely else TotalHour
+    found = figures.objects.filter(tenant=tenant, at__gte=_begun(start, minutely))
+    if end is not None:
+        found = found.filter(at__lt=end)
+    if filter.model:
+        name = filter.model
+        found = found.filter(Q(adapter=name) | Q(adapter="", base_model=name))
+    if filter.key_id is not None:
+        found = found.filter(key=filter.key_id)
+    if keys is not None:
+        found = found.filter(key__in=keys)
+    return Counts(
+        **found.aggregate(
+            failed=Sum("requests", filter=Q(outcome="failed"), default=0),
+            refused=Sum("requests", filter=Q(outcome="refused"), default=0),
+            requests=Sum("requests", default=0),
+        )
+    )
+
+
+def _begun(at: datetime, minutely: bool) -> datetime:
+    whole = at.replace(second=0, microsecond=0)
+    return whole if minutely else whole.replace(minute=0)

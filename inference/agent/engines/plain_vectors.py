@@ -1,0 +1,39 @@
+"""Vectors of texts without a model, for the synthetic engine: texts with the same words are near.
+
+Each word of a text points somewhere, always the same way for the same voice; a text's vector is the
+sum of its words', of length 1.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from hashlib import blake2b
+
+from inference.errors import InvalidRequest
+from inference.operations.pooling import Text, Vector
+
+DIMENSIONS = 64
+_WORD = re.compile(r"\w+")
+
+
+def vector_of(text: Text, voice: str, dimensions: int | None) -> Vector:
+    """Of a text or its tokens, as this base model or adapter has it.
+
+    Raises:
+        InvalidRequest: it can't have so many dimensions.
+    """
+    if dimensions is not None and dimensions > DIMENSIONS:
+        raise InvalidRequest(
+            f"`dimensions` is {dimensions}: this model's vectors have {DIMENSIONS}.",
+            param="dimensions",
+        )
+    words = _WORD.findall(text.lower()) if isinstance(text, str) else map(str, text)
+    sums = [0] * DIMENSIONS
+    for word in [*words] or [""]:
+        digest = blake2b(f"{voice}\0{word}".encode(), digest_size=DIMENSIONS).digest()
+        sums = [total + byte - 127 for total, byte in zip(sums, digest, strict=True)]
+    kept = sums[:dimensions]
+    length = math.hypot(*kept) or 1.0
+    return array("f", (value / length for value in kept))

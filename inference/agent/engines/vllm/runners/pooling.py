@@ -1,0 +1,137 @@
+"""How vLLM embeds and scores texts."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from abc import ABC, abstractmethod
+from array import array
+from typing import Any, ClassVar
+
+import torch
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest
+from vllm.entrypoints.pooling.scoring.protocol import RerankRequest, ScoreDataRequest
+from vllm.outputs import PoolingRequestOutput, ScoringRequestOutput
+
+from inference.errors import InvalidRequest
+from inference.operations.embeddings import EMBEDDINGS
+from inference.operations.pooling import Told, Vector
+from inference.operations.scoring import SCORE, ScoringOperation
+
+Fields = dict[str, Any]
+
+
+class Pooler(ABC):
+    """One per operation that pools, without state. Requests, endpoints and contexts
+    (`PoolingServeContext`) are vLLM's own objects, which have no types."""
+
+    endpoint: ClassVar[str]
+    """The attribute of vLLM's application state that serves it (`init_app_state`)."""
+
+    @abstractmethod
+    def read(self, fields: Fields) -> Any:
+        """The request, as the endpoint takes it.
+
+        Raises:
+            ValidationError: it is none.
+        """
+
+    @abstractmethod
+    def keep(self, fields: Fields, path: str, at: int, output: PoolingRequestOutput) -> Any:
+        """What the answer needs of a prompt that was computed, the one at `path` in the body.
+
+        Raises:
+            InvalidRequest: it can't be answered.
+        """
+
+    def check(self, kept: Any, count: int) -> None:
+        """See, by what was kept of the first of so many, that the answer won't be too long.
+
+        Raises:
+            InvalidRequest: it will.
+        """
+        return
+
+    @abstractmethod
+    async def answer(
+        self, fields: Fields, kept: list[Any], told: Told, processor: Any, ctx: Any
+    ) -> bytes:
+        """The whole answer, of what was kept of each prompt.
+
+        Raises:
+            InvalidRequest: it would be too long.
+        """
+
+
+class EmbeddingsPooler(Pooler):
+    """On `ServingEmbedding`. Each vector is written at once: all together would take long."""
+
+    endpoint = "serving_embedding"
+
+    def read(self, fields: Fields) -> Any:
+        """As the pooler says."""
+        return EmbeddingCompletionRequest.model_validate(fields)
+
+    def keep(self, fields: Fields, path: str, at: int, output: PoolingRequestOutput) -> bytes:
+        """As the pooler says: what the answer says of it."""
+        return EMBEDDINGS.entry(at, vector_of(output, path), fields)
+
+    def check(self, kept: Any, count: int) -> None:
+        """As the pooler says; all are of about one length."""
+        EMBEDDINGS.check_bytes(count * len(kept))
+
+    async def answer(
+        self, fields: Fields, kept: list[Any], told: Told, processor: Any, ctx: Any
+    ) -> bytes:
+        """As the pooler says."""
+        return EMBEDDINGS.whole(kept, told)
+
+
+class ScoringPooler(Pooler):
+    """On `ServingScores`, which compares vectors, or has the model read both texts together."""
+
+    endpoint = "serving_scores"
+
+    def __init__(self, operation: ScoringOperation) -> None:
+        self._operation = operation
+
+    def read(self, fields: Fields) -> Any:
+        """As the pooler says; all pairs of names mean the same."""
+        if self._operation is not SCORE:
+            return RerankRequest.model_validate(fields)
+        one, other = SCORE.pair(fields)
+        rest = {name: value for name, value in fields.items() if name not in (one, other)}
+        given = {"data_1": fields[one], "data_2": fields[other]}
+        return ScoreDataRequest.model_validate(rest | given)
+
+    def keep(self, fields: Fields, path: str, at: int, output: PoolingRequestOutput) -> Any:
+        """As the pooler says: all of it."""
+        return output
+
+    async def answer(
+        self, fields: Fields, kept: list[Any], told: Told, processor: Any, ctx: Any
+    ) -> bytes:
+        """As the pooler says."""
+        ctx.final_res_batch = kept
+        scores = await asyncio.to_thread(_scores, processor, ctx)
+        if not all(map(math.isfinite, scores)):
+            raise InvalidRequest("The model has no finite score for one of these pairs.")
+        return self._operation.answer(fields, scores, told)
+
+
+def vector_of(output: PoolingRequestOutput, path: str) -> Vector:
+    """That of the text at `path`.
+
+    Raises:
+        InvalidRequest: the model has none for this text.
+    """
+    vector = array("f", output.outputs.data.tolist())
+    if not math.isfinite(sum(vector)):
+        raise InvalidRequest(f"The model has no finite vector for `{path}`.", param=path)
+    return vector
+
+
+@torch.inference_mode()
+def _scores(processor: Any, ctx: Any) -> list[float]:
+    processor.post_process_online(ctx)
+    return [ScoringRequestOutput.from_base(one).outputs.score for one in ctx.final_res_batch]

@@ -1,0 +1,76 @@
+"""How vLLM runs what the Responses API asks: as the chat that the operation has made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.exceptions import VLLMValidationError
+
+from inference.agent.engines.vllm.requests import as_error, of_info
+from inference.agent.engines.vllm.runners.chat import ChatRunner
+from inference.errors import ContextLengthExceeded
+
+
+class _Chat(ChatCompletionRequest):  # type: ignore[misc]  # vLLM is untyped here
+    """`truncation`: whether it may begin later, to fit into the context."""
+
+    truncation: str = "disabled"
+
+    def build_tok_params(self, model_config: Any) -> Any:
+        """With the name of the field that clients know."""
+        try:
+            return super().build_tok_params(model_config)
+        except VLLMValidationError as error:
+            message = str(error.args[0]).replace("max_completion_tokens", "max_output_tokens")
+            raise VLLMValidationError(message, parameter="max_output_tokens") from None
+
+
+class ResponsesRunner(ChatRunner):
+    """On `OpenAIServingChat`."""
+
+    request_model = _Chat
+
+    async def prompts(self, endpoint: Any, request: Any) -> Any:
+        """As the runner says."""
+        await _shorten(endpoint, request)
+        return await super().prompts(endpoint, request)
+
+    async def create(self, endpoint: Any, request: Any) -> Any:
+        """As the runner says."""
+        await _shorten(endpoint, request)
+        return await super().create(endpoint, request)
+
+
+async def _shorten(endpoint: Any, request: Any) -> None:
+    """Leave out as few of the first messages as will do, but the system's, where that is allowed.
+    One that doesn't fit even so is left as it is, for vLLM to refuse."""
+    if request.truncation != "auto" or await _fits(endpoint, request):
+        return
+    messages = request.messages
+    begin = 1 if messages[0]["role"] == "system" else 0
+    # Not after a call, whose result would then come first; and something has to stay.
+    starts = [i for i in range(begin + 1, len(messages)) if messages[i]["role"] != "tool"]
+    while starts:
+        middle = len(starts) // 2
+        shorter = [*messages[:begin], *messages[starts[middle] :]]
+        if await _fits(endpoint, request.model_copy(update={"messages": shorter})):
+            request.messages = shorter
+            starts = starts[:middle]
+        else:
+            starts = starts[middle + 1 :]
+
+
+async def _fits(endpoint: Any, request: Any) -> bool:
+    """Whether the context has room for its prompt, and for the answer that it asks for or else half
+    of the context."""
+    try:
+        rendered = await endpoint.render_chat_request(request)
+    except Exception as error:
+        return not isinstance(as_error(error), ContextLengthExceeded)
+    if isinstance(rendered, ErrorResponse):
+        return not isinstance(of_info(rendered.error), ContextLengthExceeded)
+    limit = endpoint.model_config.max_model_len
+    room = min(request.max_completion_tokens or 1, limit // 2)
+    return all(len(prompt["prompt_token_ids"]) + room <= limit for prompt in rendered[1])

@@ -1,0 +1,421 @@
+"""`/ws/lines`: workers send lines of batches, and hear of their answers.
+
+A line goes the way of any request: grant, limits, engine, ledger (`dispatcher`). Only that it waits
+here until an engine can use it (`turns`), and in the batch lane from then on. A socket that is lost
+ends its lines; the worker asks for them again, of whichever gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from inference.errors import (
+    ApiKeyRevoked,
+    GenerationTimeout,
+    InferenceError,
+    InsufficientQuota,
+    InvalidRequest,
+    Overloaded,
+    PayloadTooLarge,
+    RateLimitExceeded,
+)
+from inference.gateway import answer
+from inference.gateway.dispatcher import Dispatcher
+from inference.gateway.dispatcher import Line as LineOf
+from inference.gateway.exchange import Receive, Scope, Send
+from inference.gateway.lines import frames
+from inference.gateway.lines.frames import Answer, Ask, News, Open, Withdraw
+from inference.gateway.lines.seals import holds, line_id
+from inference.gateway.lines.turns import Turns
+from inference.gateway.measuring.records import Asked
+from inference.gateway.requests.stream import Stream
+from inference.gateway.routing.engine_state import EngineState
+from inference.gateway.sockets import UNAUTHORISED, AsgiTransport, bearer, trust
+from inference.grants import Directory, Grant
+from inference.link.wire import MAX_FRAME_BYTES, Usage, Wait
+from inference.operations.call import Call
+from inference.operations.error_shapes import OPENAI
+from inference.operations.operation import Framing
+from inference.operations.registry import OPERATIONS
+from inference.operations.shape import Shape
+
+log = structlog.get_logger(__name__)
+
+SOON_S = 1.0
+QUOTA_S = 60.0
+"""When to ask again where an error doesn't say. Budgets may be raised at any time."""
+NEWS_BYTES = 1 << 20
+"""Of answers in one message, unless one is longer."""
+COUNTED_S = 1.0
+"""How long a count of engines is good for."""
+PREFILL = "prefill"
+MAX_BATCHES = 4096
+"""Open on one socket."""
+
+
+class Keys(Directory, Protocol):
+    """A directory that also knows keys by their rows."""
+
+    async def grant_of(self, key_id: int) -> Grant:
+        """The grant of this key, whose holder has asked for something, or of the key that it was
+        rotated into.
+
+        Raises:
+            InvalidApiKey: that is revoked or expired, or its tenant is suspended.
+            Unavailable: as `authenticate`.
+        """
+        ...
+
+
+class Fleet(Protocol):
+    """The hub, as far as it is asked here."""
+
+    closed: asyncio.Event
+
+    def engines(self) -> list[EngineState]: ...
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A line that was asked for. `id` is its request's."""
+
+    link: Link
+    batch: Open
+    ask: Ask
+    id: str
+    call: Call
+    base_model: str
+    began: float
+
+
+class Lines:
+    """All lines of a gateway process, whichever worker asked for them; the ASGI application."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        keys: Keys,
+        fleet: Fleet,
+        *,
+        token: str,
+        secret: str,
+        max_body_bytes: int,
+    ) -> None:
+        """Workers show the `token`; batches are sealed with the `secret`."""
+        self.keys, self.secret, self.max_body_bytes = keys, secret, max_body_bytes
+        self.live: set[str] = set()
+        """Ids of lines that wait, or that are not settled."""
+        self._dispatcher, self._fleet, self._token = dispatcher, fleet, token
+        self._turns: dict[str, Turns[Waiting]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._engines, self._counted_at = Counter[str](), -COUNTED_S
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()  # websocket.connect
+        if not hmac.compare_digest(bearer(scope).encode(), self._token.encode()):
+            reason = "This address takes the WORKER_TOKEN."
+            await send({"type": "websocket.close", "code": UNAUTHORISED, "reason": reason})
+            return
+        trust(scope, MAX_FRAME_BYTES, paced=False)
+        await send({"type": "websocket.accept"})
+        await Link(self, AsgiTransport(receive, send)).run(self._fleet.closed)
+
+    def add(self, line: Waiting, tenant: str) -> None:
+        """A line waits for its turn."""
+        self.live.add(line.id)
+        self._turns.setdefault(line.base_model, Turns()).add(tenant, line)
+        self._go_on(line.base_model)
+
+    def withdraw(self, of: Callable[[Waiting], bool]) -> list[Waiting]:
+        """Take out of those that wait here."""
+        gone = [line for turns in self._turns.values() for line in turns.withdraw(of)]
+        self.live.difference_update(line.id for line in gone)
+        return gone
+
+    def _go_on(self, base_model: str) -> None:
+        if (turns := self._turns.get(base_model)) is None:
+            return
+        while (line := turns.next(self._engines_of(base_model))) is not None:
+            task = asyncio.create_task(self._run(line, turns), name="line")
+            line.link.tasks.add(task)
+            task.add_done_callback(line.link.tasks.discard)
+        if turns.idle:
+            del self._turns[base_model]
+
+    def _engines_of(self, base_model: str) -> int:
+        if time.monotonic() - self._counted_at >= COUNTED_S:
+            engines = self._fleet.engines()
+            self._engines = Counter(one.info.name for one in engines if not one.draining)
+            self._counted_at = time.monotonic()
+        return self._engines[base_model]
+
+    async def _run(self, line: Waiting, turns: Turns[Waiting]) -> None:
+        """Answer a line, or say that it is to be asked for again."""
+        begun = Once(turns.begun)
+        running = Running(line)
+        try:
+            said = await self._generate(running, begun)
+        except InferenceError as error:
+            if isinstance(error, ApiKeyRevoked) and await self._goes_on(line):
+                error = Overloaded("The key was rotated.", retry_after_s=SOON_S)
+            said = running.failed(error)
+        except Exception:
+            log.exception("line_crashed", request_id=line.id)
+            said = running.failed(InferenceError())
+        finally:
+            begun()
+            turns.ended()
+            if running.stream is None:
+                self.live.discard(line.id)
+            self._go_on(line.base_model)
+        self._dispatcher.records.ended(running.asked(said.status), running.error)
+        line.link.tell(said)
+
+    async def _generate(self, running: Running, begun: Once) -> Answer:
+        line = running.line
+        batch, ask, call = line.batch, line.ask, line.call
+        running.grant = grant = await self.keys.grant_of(batch.key_id)
+
+        def waits(wait: Wait | None) -> None:
+            """An engine has begun with it when it waits for nothing but its prefill: answers that
+            don't stream say so themselves only later."""
+            if (wait is None or wait.phase == PREFILL) and begun():
+                line.link.tell_begun(line)
+                self._go_on(line.base_model)
+
+        generation = self._dispatcher.generation(
+            line.id, grant, call, waits, line=LineOf(ask.turn, batch.created_at)
+        )
+        async with generation as stream:
+            running.stream = stream
+            stream.on_settled(lambda: self.live.discard(line.id))
+            news = await stream.read()
+            waits(None)
+
+            def framed() -> Framing:
+                return call.operation.framing(call, line.id, int(time.time()), stream.revision)
+
+            body = await answer.whole(stream, framed, news)
+        return Answer(batch.batch, ask.number, 200, body, sent=True, usage=running.usage)
+
+    async def _goes_on(self, line: Waiting) -> bool:
+        """Whether the key that has just ended was rotated into another one."""
+        try:
+            await self.keys.grant_of(line.batch.key_id)
+        except InferenceError:
+            return False
+        return True
+
+
+class Once:
+    """Calls a function once, however often it is called; whether it was that time."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function: Callable[[], None] | None = function
+
+    def __call__(self) -> bool:
+        if (function := self._function) is None:
+            return False
+        self._function = None
+        function()
+        return True
+
+
+@dataclass(slots=True)
+class Running:
+    """A line at an engine, or on its way there."""
+
+    line: Waiting
+    grant: Grant | None = None
+    stream: Stream | None = None
+    error: InferenceError | None = None
+
+    @property
+    def sent(self) -> bool:
+        """Whether an engine was given it."""
+        return self.stream is not None and bool(self.stream.engine)
+
+    @property
+    def usage(self) -> Usage:
+        """What is billed of it, as far as that is known."""
+        done = None if self.stream is None else self.stream.done
+        return Usage() if done is None else done.usage
+
+    def failed(self, error: InferenceError) -> Answer:
+        """It has ended with this: what the worker is told."""
+        self.error = error
+        return answer_of(self.line.ask, error, sent=self.sent, usage=self.usage)
+
+    def asked(self, status: int) -> Asked:
+        """What is told of it once it is over."""
+        line = self.line
+        return Asked(
+            id=line.id,
+            surface="batch",
+            began=line.began,
+            status=status,
+            operation=line.call.operation.name,
+            grant=self.grant,
+            call=line.call,
+            stream=self.stream,
+        )
+
+
+def answer_of(
+    ask: Ask, error: InferenceError, *, sent: bool = False, usage: Usage | None = None
+) -> Answer:
+    """What a worker is told of a line that failed."""
+    return Answer(
+        ask.batch,
+        ask.number,
+        error.http_status,
+        OPENAI.body(error),
+        again_s=_again_s(error),
+        sent=sent,
+        code=error.code,
+        usage=usage or Usage(),
+    )
+
+
+def _again_s(error: InferenceError) -> float | None:
+    """When to ask for it again; None where that can't help. What no limit ever has room for is told
+    so by having no time."""
+    if isinstance(error, InsufficientQuota):
+        return QUOTA_S
+    if isinstance(error, RateLimitExceeded):
+        return error.retry_after_s
+    if error.retryable or isinstance(error, Overloaded | GenerationTimeout):
+        return error.retry_after_s or SOON_S
+    return SOON_S if type(error) is InferenceError else None
+
+
+class Link:
+    """One worker's socket."""
+
+    def __init__(self, lines: Lines, transport: AsgiTransport) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        """Of its lines at engines."""
+        self._lines, self._transport = lines, transport
+        self._batches: dict[str, Open] = {}
+        self._begun: list[tuple[str, int]] = []
+        self._answers: deque[Answer] = deque()
+        self._news = asyncio.Event()
+        self._leaving = False
+
+    async def run(self, closed: asyncio.Event) -> None:
+        """Serve the socket until it closes, or, once the gateway is `closed`, until engines have
+        answered what they have."""
+        parts = [
+            asyncio.create_task(part) for part in (self._read(), self._leave(closed), self._write())
+        ]
+        try:
+            done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        except OSError:
+            pass
+        except (InferenceError, msgspec.DecodeError) as error:
+            log.error("worker_refused", reason=str(error))
+            await self._transport.close(str(error))
+        finally:
+            self._lines.withdraw(lambda line: line.link is self)
+            for task in (*parts, *self.tasks):
+                task.cancel()
+
+    def tell(self, said: Answer) -> None:
+        """The worker is to hear this."""
+        self._answers.append(said)
+        self._news.set()
+
+    def tell_begun(self, line: Waiting) -> None:
+        """The worker is to hear that an engine has begun with it."""
+        self._begun.append((line.batch.batch, line.ask.number))
+        self._news.set()
+
+    async def _read(self) -> None:
+        while (message := await self._transport.receive()) is not None:
+            match frames.to_gateway.decode(message):
+                case Open() as batch:
+                    self._open(batch)
+                case Ask() as ask:
+                    await self._ask(ask)
+                case Withdraw(batch=batch):
+                    self._withdraw(batch)
+
+    async def _leave(self, closed: asyncio.Event) -> None:
+        await closed.wait()
+        self._give_back(self._lines.withdraw(lambda line: line.link is self))
+        while self.tasks:
+            await asyncio.wait(self.tasks)
+        self._leaving = True
+        self._news.set()
+        await asyncio.Future()  # the writer ends last
+
+    async def _write(self) -> None:
+        while not self._leaving or self._answers:
+            await self._news.wait()
+            begun, self._begun = self._begun, []
+            answers: list[Answer] = []
+            size = 0
+            while self._answers and (not answers or size + len(self._answers[0].body) < NEWS_BYTES):
+                answers.append(self._answers.popleft())
+                size += len(answers[-1].body)
+            if not self._answers:
+                self._news.clear()
+            await self._transport.send(frames.encode(News(begun, answers)))
+        await self._transport.close("This gateway is shutting down.")
+
+    def _open(self, batch: Open) -> None:
+        if not holds(self._lines.secret, batch, batch.seal):
+            raise InvalidRequest(f"No console has sealed the batch {batch.batch[:64]}.")
+        if len(self._batches) >= MAX_BATCHES:
+            raise InvalidRequest(f"More than {MAX_BATCHES} batches are open on this socket.")
+        self._batches[batch.batch] = batch
+
+    async def _ask(self, ask: Ask) -> None:
+        """Have a line wait for its turn, or say at once that it can't."""
+        if (batch := self._batches.get(ask.batch)) is None:
+            raise InvalidRequest("A line belongs to a batch that was opened before.")
+        id = line_id(batch.batch, ask.number)
+        if id in self._lines.live:  # an engine is still to say the last word on the turn before
+            return self.tell(Answer(ask.batch, ask.number, 503, again_s=SOON_S))
+        try:
+            call = self._call(batch, ask)
+            grant = await self._lines.keys.grant_of(batch.key_id)
+            target = await self._lines.keys.resolve(grant, call.model)
+        except InferenceError as error:
+            return self.tell(answer_of(ask, error))
+        waiting = Waiting(self, batch, ask, id, call, target.base_model, time.monotonic())
+        self._lines.add(waiting, grant.tenant)
+        return None
+
+    def _call(self, batch: Open, ask: Ask) -> Call:
+        if len(ask.body) > self._lines.max_body_bytes:
+            raise PayloadTooLarge(
+                f"The request is over this server's limit of {self._lines.max_body_bytes} bytes."
+            )
+        operation = OPERATIONS.named(batch.operation)
+        Shape(operation.max_numbers).feed(ask.body)
+        call = operation.parse(ask.body)
+        if call.stream:
+            raise InvalidRequest("A line of a batch cannot stream.", param="stream")
+        return call
+
+    def _withdraw(self, batch: str) -> None:
+        self._give_back(
+            self._lines.withdraw(lambda line: line.link is self and line.ask.batch == batch)
+        )
+        self._batches.pop(batch, None)
+
+    def _give_back(self, lines: Iterable[Waiting]) -> None:
+        for line in lines:
+            self.tell(Answer(line.ask.batch, line.ask.number, 503, again_s=0.0))

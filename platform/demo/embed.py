@@ -1,0 +1,158 @@
+"""Trains the demo's embedding model: a Llama of half a million parameters that ends in a vector.
+
+The vector is what the last layer has at the text's last token, of length 1, as with most embedding
+models made of a language model. The first of its numbers serve alone as well (`dimensions`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tokenizers import processors
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from demo.pairs import PURPOSES, THINGS, Meaning, batches, examination
+from demo.tokenizer import BOS, EOS, train_tokenizer
+from demo.train import CLIP_NORM, STORED, THREADS, Schedule, declare_float32
+
+CONTEXT = 512
+DIMENSIONS = (128, 64, 32)
+SCHEDULE = Schedule(500, peak=3e-3)
+PURPOSES_AT_ONCE, THINGS_AT_ONCE = 6, 8
+"""In a batch, so about forty pairs."""
+TEMPERATURE = 0.05
+"""Of how much likelier the right sentence is than the others."""
+
+
+def make(folder: Path, seed: int, schedule: Schedule, report: Callable[[int, float], None]) -> None:
+    """Train it and write it there; sets PyTorch's seed and thread count."""
+    torch.set_num_threads(THREADS)
+    torch.manual_seed(seed)
+    tokenizer = make_tokenizer()
+    model = LlamaForCausalLM(llama_config(tokenizer))
+    _train(model, tokenizer, seed, schedule, report)
+    model.to(STORED)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    _declare(folder)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One that ends each text with the token whose place has the vector."""
+    meanings = (Meaning(purpose, thing) for purpose in PURPOSES for thing in THINGS)
+    texts = (one.said(way) for one in meanings for way in range(len(PURPOSES[one.purpose])))
+    tokenizer = train_tokenizer(texts)
+    inner = tokenizer.backend_tokenizer
+    ends = [(name, inner.token_to_id(name)) for name in (BOS, EOS)]
+    inner.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A {EOS}", special_tokens=ends
+    )
+    tokenizer.chat_template = None
+    tokenizer.model_max_length = CONTEXT
+    return tokenizer
+
+
+def llama_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    """Three layers."""
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=DIMENSIONS[0],
+        intermediate_size=344,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        initializer_range=0.08,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def vectors(model: Any, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> torch.Tensor:
+    """Texts x numbers, not yet of length 1. Padding stands on the right, where the model never
+    looks."""
+    batch = tokenizer(list(texts), padding=True, padding_side="right", return_tensors="pt")
+    hidden = model.model(input_ids=batch["input_ids"], use_cache=False).last_hidden_state
+    last = batch["attention_mask"].sum(dim=1) - 1
+    found: torch.Tensor = hidden[torch.arange(len(texts)), last]
+    return found
+
+
+def _train(
+    model: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    seed: int,
+    schedule: Schedule,
+    report: Callable[[int, float], None],
+) -> None:
+    optimizer = torch.optim.AdamW(
+        model.parameters(), betas=(0.9, 0.98), weight_decay=0.01, fused=True
+    )
+    model.train()
+    stream = batches(f"{seed}-pairs", THINGS_AT_ONCE, PURPOSES_AT_ONCE)
+    for step, batch in enumerate(islice(stream, schedule.steps)):
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.rate(step)
+        ones, others = zip(*batch, strict=True)
+        both = vectors(model, tokenizer, [*ones, *others])
+        loss = sum((_loss(both[:, :size]) for size in DIMENSIONS), torch.zeros(()))
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        report(step + 1, loss.item() / len(DIMENSIONS))
+
+
+def _loss(both: torch.Tensor) -> torch.Tensor:
+    """How unlikely it is that each sentence finds its counterpart among all of the batch, and the
+    other way round (InfoNCE)."""
+    ones, others = F.normalize(both, dim=1).chunk(2)
+    likeness = ones @ others.T / TEMPERATURE
+    right = torch.arange(len(ones))
+    return (F.cross_entropy(likeness, right) + F.cross_entropy(likeness.T, right)) / 2
+
+
+def _declare(folder: Path) -> None:
+    """Say, as sentence-transformers does, that a text's vector is that of its last token; and for
+    vLLM that the vector may be cut."""
+    declare_float32(folder / "config.json")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"is_matryoshka": True, "matryoshka_dimensions": sorted(DIMENSIONS)}
+    _write(folder / "config.json", config)
+    modules = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
+    _write(
+        folder / "modules.json",
+        [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+            for i, (name, path) in enumerate(modules)
+        ],
+    )
+    pooling = {"word_embedding_dimension": DIMENSIONS[0], "pooling_mode_lasttoken": True}
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    _write(folder / "1_Pooling" / "config.json", pooling)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+
+def _write(file: Path, value: Any) -> None:
+    file.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+def wrong_answers(folder: Path) -> list[str]:
+    """The questions of the examination whose nearest sentence is not the right one."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    questions, right = zip(*examination(), strict=True)
+    with torch.no_grad():
+        asked = F.normalize(vectors(model, tokenizer, questions), dim=1)
+        known = F.normalize(vectors(model, tokenizer, right), dim=1)
+    nearest = (asked @ known.T).argmax(dim=1).tolist()
+    return [questions[i] for i, found in enumerate(nearest) if found != i]

@@ -1,0 +1,47 @@
+"""Lists of `/v1/` in pages, as OpenAI has them: `after` the last one of the page before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.db.models import Model, Q, QuerySet
+
+from inference.errors import InvalidRequest
+from tenants.api.openai.views import Query
+
+M = TypeVar("M", bound=Model)
+
+PARAMETERS = ("after", "limit", "order")
+
+
+def page(
+    found: QuerySet[M], query: Query, shown: Callable[[M], dict[str, Any]], *, most: int
+) -> dict[str, Any]:
+    """The page of these rows that the query asks for, `most` of them at most. Rows have the columns
+    `created_at` and `id`; the newest comes first unless `order` is `asc`.
+
+    Raises:
+        InvalidRequest: a parameter is not as it has to be.
+    """
+    rising = query.choices("order", ("asc", "desc")) == ["asc"]
+    found = found.order_by(*(("created_at", "pk") if rising else ("-created_at", "-pk")))
+    if (after := query.word("after")) is not None:
+        last: Any = found.filter(pk=after).first()
+        if last is None:
+            raise InvalidRequest("`after` is the id of nothing in this list.", param="after")
+        beyond = "gt" if rising else "lt"
+        found = found.filter(
+            Q(**{f"created_at__{beyond}": last.created_at})
+            | Q(**{"created_at": last.created_at, f"pk__{beyond}": last.pk})
+        )
+    limit = query.integer("limit", 1, most) or min(most, 20)
+    rows = [*found[: limit + 1]]
+    data = [shown(row) for row in rows[:limit]]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(rows) > limit,
+    }

@@ -1,0 +1,1 @@
+"""Batches: read, run and written down by workers."""

@@ -1,0 +1,32 @@
+"""How batches stand, for metrics: from their rows, without the models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tenants.batches.states import ENDED, Status
+
+UNFINISHED = [status.value for status in Status if status not in ENDED]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Batches in one state: how many, how many of their lines have no answers, and how many seconds
+    ago the first of them was made."""
+
+    status: str
+    batches: int
+    lines: int
+    oldest_s: float
+
+
+STANDING = """
+SELECT status.name AS status, count(id) AS batches,
+       coalesce(sum(total - completed - failed), 0)::bigint AS lines,
+       coalesce(extract(epoch FROM now() - min(created_at)), 0)::float8 AS oldest_s
+FROM unnest(%s::text[]) AS status(name)
+LEFT JOIN tenants_batch ON tenants_batch.status = status.name AND ended_at IS NULL
+GROUP BY status.name
+ORDER BY status.name
+"""
+"""Every state has a row."""

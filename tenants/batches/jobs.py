@@ -1,0 +1,134 @@
+"""The jobs of a batch: its file is read before it starts, and its answers are written in the end.
+
+Each job can be killed and run again: it looks at the state that the batch is in, and leaves it in
+one step. In between `tenants.batches.runner` has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import procrastinate
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+from procrastinate.contrib.django import app as django_app
+
+from inference.errors import short
+from tenants.adapters import sandbox
+from tenants.adapters.jobs import Backoff
+from tenants.batches import writing
+from tenants.batches.reading import MAX_BYTES
+from tenants.batches.states import Status
+from tenants.files import disk
+from tenants.models import AdapterVersion, BaseModel, Batch, State
+from tenants.queueing import has_job
+
+app: procrastinate.App = django_app
+log = structlog.get_logger(__name__)
+
+QUEUE = "batches"
+
+
+def _lock(batch: Batch) -> str:
+    return f"batch-{batch.pk}"
+
+
+def read_later(batch: Batch) -> None:
+    """Have a worker read the batch's file, once the current transaction commits."""
+    read_batch.configure(lock=_lock(batch)).defer(batch_id=batch.pk)
+
+
+def write_later(batch: Batch) -> None:
+    """Have a worker write the batch's answers down, once the current transaction commits."""
+    write_batch.configure(lock=_lock(batch)).defer(batch_id=batch.pk)
+
+
+@app.task(name="read_batch", queue=QUEUE, retry=Backoff())
+def read_batch(batch_id: str) -> None:
+    """Read the file of a batch: it starts, or fails with what is wrong with each line."""
+    batch = Batch.objects.select_related("input_file").filter(pk=batch_id).first()
+    if batch is None or batch.status != Status.VALIDATING:
+        return
+    found = _read(batch)
+    errors = found["errors"] or _unknown_models(batch, found["models"])
+    if errors:
+        batch.advance(Status.FAILED, errors=errors)
+    else:
+        batch.advance(Status.IN_PROGRESS, total=found["requests"])
+    log.info("batch_read", batch=batch.pk, requests=found["requests"], errors=len(errors))
+
+
+def _read(batch: Batch) -> dict[str, Any]:
+    """As `reading.Report`."""
+    size = batch.input_file.size_bytes
+    if size > MAX_BYTES:
+        told = f"The file has {size} bytes, and a batch's can have {MAX_BYTES}."
+        return _refused("file_too_large", told)
+    task = {
+        "task": "batch",
+        "operation": batch.operation,
+        "max_body_bytes": settings.MAX_REQUEST_BYTES,
+    }
+    try:
+        with disk.path(batch.input_file_id).open("rb") as file:
+            return sandbox.run(task, {"batch": (file, "rb")}, sandbox.Limits.for_bytes(size))
+    except sandbox.LimitExceeded as error:
+        return _refused("file_unreadable", f"Reading it took more than is allowed ({error}).")
+    except sandbox.Crashed:
+        return _refused("file_unreadable", "The file could not be read.")
+    except FileNotFoundError:
+        return _refused("file_missing", "The file is gone.")
+
+
+def _refused(
+    code: str, message: str, line: int | None = None, param: str | None = None
+) -> dict[str, Any]:
+    told = {"code": code, "message": short(message), "param": param, "line": line}
+    return {"requests": 0, "models": {}, "errors": [told]}
+
+
+def _unknown_models(batch: Batch, models: dict[str, int]) -> list[dict[str, Any]]:
+    """What is wrong with the models that lines name, by the first line that names each. What
+    exactly an adapter's name means is looked up anew for each line, when it runs."""
+    bases = set(BaseModel.objects.values_list("name", flat=True))
+    versions = AdapterVersion.objects.filter(adapter__tenant=batch.tenant_id, state=State.READY)
+    names = bases | set(versions.values_list("adapter__name", flat=True))
+    allowed = batch.key.allowed_models
+    errors: list[dict[str, Any]] = []
+    for model, line in models.items():
+        name = model if model in bases else model.partition("@")[0]
+        if name not in names or not (allowed is None or name in allowed):
+            told = f"The model `{model[:200]}` does not exist or you do not have access to it."
+            errors += _refused("model_not_found", told, line, "body.model")["errors"]
+    return errors
+
+
+@app.task(name="write_batch", queue=QUEUE, retry=Backoff())
+def write_batch(batch_id: str) -> None:
+    """Write the answers of a batch to its files, and end it."""
+    batch = Batch.objects.select_related("input_file").filter(pk=batch_id).first()
+    if batch is None or batch.status != Status.FINALIZING:
+        return
+    with writing.files_of(batch) as files, transaction.atomic():
+        for file in files.values():
+            file.save(force_insert=True)
+        if not batch.advance(Status(batch.ending), **files):
+            raise RuntimeError("nobody else ends a batch that is finalizing")
+        batch.lines.all().delete()
+    log.info("batch_ended", batch=batch.pk, status=batch.status)
+
+
+@app.periodic(cron="*/5 * * * *")
+@app.task(name="tend_batches", queueing_lock="tend_batches")
+def tend_batches(timestamp: int) -> None:
+    """Every five minutes: queue the jobs of batches that lost theirs, and expire those that nobody
+    runs."""
+    for batch in Batch.objects.unfinished():
+        if batch.status == Status.VALIDATING and not has_job(_lock(batch)):
+            read_later(batch)
+        elif batch.status == Status.FINALIZING and not has_job(_lock(batch)):
+            write_later(batch)
+        elif batch.status == Status.VALIDATING and batch.expires_at <= timezone.now():
+            batch.advance(Status.FAILED, errors=_refused("batch_expired", "It expired.")["errors"])

@@ -1,0 +1,156 @@
+"""The file of a batch: one request on each line, as OpenAI has it. Free of Django: it is first read
+in a child process (`tenants.adapters.checks`), which says what is wrong with each line.
+
+    {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
+
+Lines are numbered from 1; empty ones are no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any, NamedTuple
+
+import msgspec
+
+from inference.errors import InferenceError, InvalidRequest, short
+from inference.operations.operation import Operation
+from inference.operations.shape import Shape
+
+MAX_LINES = 50_000
+MAX_BYTES = 200 << 20
+MAX_ERRORS = 100
+"""That are told of one file."""
+MAX_CUSTOM_ID = 512
+MAX_MODELS = 100
+"""That one file may name."""
+AROUND_BYTES = 8192
+"""What a line may have beside the request's body."""
+
+
+class Request(msgspec.Struct):
+    """One line; `body` as it is written there."""
+
+    custom_id: str
+    method: str
+    url: str
+    body: msgspec.Raw
+
+
+_requests = msgspec.json.Decoder(Request)
+
+
+def request_of(line: bytes) -> Request:
+    """Raises msgspec.DecodeError, UnicodeDecodeError where it is none."""
+    return _requests.decode(line)
+
+
+class Numbered(NamedTuple):
+    """A line that has something on it; `offset` in bytes."""
+
+    number: int
+    offset: int
+    text: bytes
+
+
+def lines(file: IO[bytes], max_bytes: int) -> Iterator[Numbered]:
+    """The lines that have something on them, from the file's beginning. One of more than
+    `max_bytes` is the last, cut off there."""
+    number = offset = 0
+    while text := file.readline(max_bytes + 1):
+        number += 1
+        if len(text) > max_bytes or not text.isspace():
+            yield Numbered(number, offset, text)
+        if len(text) > max_bytes:
+            return
+        offset += len(text)
+
+
+@dataclass
+class Report:
+    """What was found in a file: how many requests, where each model is named first, what is
+    wrong."""
+
+    requests: int = 0
+    models: dict[str, int] = field(default_factory=dict)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        return len(self.errors) >= MAX_ERRORS
+
+    def refuse(self, code: str, message: str, line: int | None = None, param: str = "") -> None:
+        """Note that this is wrong."""
+        told = {"code": code, "message": short(message), "param": param or None, "line": line}
+        self.errors.append(told)
+
+
+def read(file: IO[bytes], operation: Operation, max_body_bytes: int) -> Report:
+    """Read all of a file whose lines are to be requests of this operation."""
+    report, seen = Report(), dict[str, int]()
+    most = max_body_bytes + AROUND_BYTES
+    for line in lines(file, most):
+        report.requests += 1
+        if report.requests > MAX_LINES:
+            report.refuse("too_many_lines", f"A batch has {MAX_LINES} requests at most.")
+            break
+        if len(line.text) > most:
+            told = f"This line has more than {most} bytes; lines after it were not read."
+            report.refuse("line_too_long", told, line.number)
+            break
+        _read_line(line, operation, max_body_bytes, report, seen)
+        if report.full:
+            break
+    if not report.requests:
+        report.refuse("empty_file", "The file has no requests.")
+    return report
+
+
+def _read_line(
+    line: Numbered,
+    operation: Operation,
+    max_body_bytes: int,
+    report: Report,
+    seen: dict[str, int],
+) -> None:
+    number = line.number
+    try:
+        request = request_of(line.text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return report.refuse("invalid_json_line", f"This line is no request: {error}.", number)
+    if not 0 < len(request.custom_id) <= MAX_CUSTOM_ID:
+        told = f"`custom_id` must have 1 to {MAX_CUSTOM_ID} characters."
+        return report.refuse("invalid_custom_id", told, number, "custom_id")
+    if (before := seen.setdefault(request.custom_id, number)) != number:
+        told = f"Line {before} has this `custom_id` as well."
+        return report.refuse("duplicate_custom_id", told, number, "custom_id")
+    if request.method != "POST":
+        return report.refuse("invalid_method", "`method` must be `POST`.", number, "method")
+    if request.url != operation.path:
+        told = f"`url` is {request.url[:64]!r}, but the batch's endpoint is {operation.path}."
+        return report.refuse("mismatched_url", told, number, "url")
+    try:
+        model = _model_of(bytes(request.body), operation, max_body_bytes)
+    except InferenceError as error:
+        return report.refuse(error.code, error.message, number, f"body.{error.param or ''}")
+    if model not in report.models and len(report.models) >= MAX_MODELS:
+        told = f"A batch can be for {MAX_MODELS} models at most."
+        return report.refuse("too_many_models", told, number, "body.model")
+    report.models.setdefault(model, number)
+    return None
+
+
+def _model_of(body: bytes, operation: Operation, max_body_bytes: int) -> str:
+    """The model that a body names.
+
+    Raises:
+        RequestError: a gateway would refuse the body.
+    """
+    if len(body) > max_body_bytes:
+        raise InvalidRequest(f"The body has more than {max_body_bytes} bytes.")
+    Shape(operation.max_numbers).feed(body)
+    call = operation.parse(body)
+    if call.stream:
+        raise InvalidRequest("A request of a batch cannot stream.", param="stream")
+    return call.model

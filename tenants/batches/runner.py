@@ -1,0 +1,316 @@
+"""Runs batches: the part of a worker process that has no jobs, but leases.
+
+1. A batch that is read, and that nobody has, is leased (`leases`), by PLACES at a time.
+2. Its lines are read from its file, but for those that have answers, and sent to gateways as far as
+   its window allows (`window`). Gateways give them to engines (`inference.gateway.lines`).
+3. Answers are written every FLUSH_S, with which the lease is renewed.
+4. When all lines have answers, or the batch is cancelled or expired and nothing of it runs any
+   more, its answers are to be written down (`jobs.write_batch`).
+
+Whatever is killed: what is not written is asked for again, in a higher turn. A batch is one task,
+however many lines it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from functools import partial
+from typing import IO, TypeVar
+
+import structlog
+from django.db import DatabaseError, connection
+
+from inference.gateway.lines.frames import Answer, Ask, News, Withdraw
+from inference.supervision import supervised
+from tenants.batches import leases
+from tenants.batches.gateways import Gateways
+from tenants.batches.leases import Lease, Lost, Result
+from tenants.batches.reading import MAX_BYTES, Numbered, lines, request_of
+from tenants.batches.states import Status
+from tenants.batches.window import Line, OutOfTurns, Verdict, Window
+from tenants.files import disk
+from tenants.models import GatewayProcess
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+PLACES = 32
+"""Batches that one worker runs at a time."""
+LOOK_S = 1.0
+"""Between two looks for batches and gateways."""
+FLUSH_S = 0.2
+FLUSH_LINES = 500
+"""Answers are written so often, or when there are so many."""
+RENEW_S = 2.0
+"""So often a batch is looked at at least: whether it was cancelled."""
+THREADS = 4
+"""That read files and ask the database."""
+READ_AT_ONCE, READ_BYTES = 64, 1 << 20
+"""Lines that are read from a file at a time, and their size unless it is one line."""
+MAX_RESULTS = 4 * FLUSH_LINES
+"""Answers that wait to be written; with more, while the database is away, nothing is sent."""
+
+
+class Runner:
+    """All batches of one worker process."""
+
+    def __init__(self, token: str) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="batches")
+        self._gateways = Gateways(self, token)
+        self._running: dict[str, Running] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Until cancelled; then its batches are free for other workers."""
+        try:
+            await supervised("batches", self._look)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._gateways.close()
+            for _ in range(THREADS):
+                self._threads.submit(connection.close)
+            self._threads.shutdown()
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """What the function returns, which reads files or asks the database."""
+
+        def called() -> T:
+            try:
+                return function()
+            except DatabaseError:
+                connection.close()  # the next one gets one that works
+                raise
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, called)
+
+    async def _look(self) -> None:
+        while True:
+            self._gateways.set(await self.in_thread(_live_gateways))
+            while len(self._running) < PLACES:
+                lease = await self.in_thread(leases.claim)
+                if lease is None:
+                    break
+                self._start(lease)
+            await asyncio.sleep(LOOK_S)
+
+    def _start(self, lease: Lease) -> None:
+        if lease.id in self._running:  # its lease ran out here, and it has not noticed yet
+            return
+        running = self._running[lease.id] = Running(self, self._gateways, lease)
+        task = asyncio.create_task(self._run(running), name=lease.id)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, running: Running) -> None:
+        lease = running.lease
+        log.info("batch_leased", batch=lease.id, run=lease.run, done=len(lease.done))
+        try:
+            await running.run()
+        except asyncio.CancelledError:
+            await self.in_thread(partial(leases.release, lease, running.results))
+            raise
+        except Lost:
+            log.warning("batch_lease_lost", batch=lease.id, run=lease.run)
+        except OutOfTurns:
+            await self.in_thread(partial(leases.release, lease, running.results))
+        except Exception:
+            log.exception("batch_run_failed", batch=lease.id)
+        finally:
+            del self._running[lease.id]
+            for gateway in self._gateways.open:
+                self._gateways.post(gateway, Withdraw(lease.id))
+
+    # --- what gateways say (gateways.Owner) ------------------------------------------------------
+
+    def joined(self, gateway: str) -> None:
+        for running in self._running.values():
+            running.joined(gateway)
+
+    def heard(self, gateway: str, news: News) -> None:
+        for id, number in news.begun:
+            if (running := self._running.get(id)) is not None:
+                running.begun(gateway, number)
+        for answer in news.answers:
+            if (running := self._running.get(answer.batch)) is not None:
+                running.answered(gateway, answer)
+
+    def lost(self, gateway: str) -> None:
+        for running in self._running.values():
+            running.lost(gateway)
+
+
+def _live_gateways() -> list[str]:
+    return [*GatewayProcess.objects.alive().values_list("url", flat=True)]
+
+
+class Running:
+    """A batch while this worker has it."""
+
+    def __init__(self, runner: Runner, gateways: Gateways, lease: Lease) -> None:
+        self.lease = lease
+        self._runner, self._gateways = runner, gateways
+        self._window = Window(lease.run)
+        self._news = asyncio.Event()
+        self.results: list[Result] = []
+        """That are not written yet."""
+        self._flushed_at = time.monotonic()
+        self._ahead: deque[Numbered] = deque()
+        """Lines that were read from the file and not sent yet."""
+        self._ready: tuple[Line, bytes] | None = None
+        """The next one to send."""
+        self._read_all = False
+        self._ending: Status | None = None
+        self._error = ""
+
+    async def run(self) -> None:
+        """Until all its lines have answers, or it is to end without.
+
+        Raises:
+            Lost: another worker has it.
+            OutOfTurns: another one should.
+        """
+        for gateway in self._gateways.open:
+            self.joined(gateway)
+        with closing(await self._runner.in_thread(self._open)) as file:
+            unread = lines(file, MAX_BYTES)
+            while not self._over:
+                await self._send(file, unread)
+                await self._pause()
+                if time.monotonic() >= self._flush_at:
+                    await self._flush()
+        await self._insist(partial(leases.renew, self.lease, self.results))
+        ending = self._ending or Status.COMPLETED
+        await self._insist(partial(leases.finish, self.lease, ending, self._error))
+
+    def _open(self) -> IO[bytes]:
+        return disk.path(self.lease.file_id).open("rb")
+
+    # --- what is heard ---------------------------------------------------------------------------
+
+    def joined(self, gateway: str) -> None:
+        self._gateways.post(gateway, self.lease.opening)
+        self._window.joined(gateway)
+        self._news.set()
+
+    def lost(self, gateway: str) -> None:
+        self._window.lost(gateway, time.monotonic())
+        self._news.set()
+
+    def begun(self, gateway: str, number: int) -> None:
+        self._window.begun(gateway, number)
+        self._news.set()
+
+    def answered(self, gateway: str, answer: Answer) -> None:
+        verdict = self._window.answered(gateway, answer, time.monotonic())
+        if verdict is Verdict.DONE:
+            self.results.append(Result(answer.number, answer.status, answer.body, answer.usage))
+        elif verdict is Verdict.KEY_ENDED:
+            self._end(Status.CANCELLED, f"Its API key can't be used any more: `{answer.code}`.")
+        self._news.set()
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    @property
+    def _over(self) -> bool:
+        unsent = self._ahead or self._ready is not None or not self._read_all
+        return self._window.empty and (self._window.closed or not unsent)
+
+    async def _send(self, file: IO[bytes], unread: Iterator[Numbered]) -> None:
+        """Send what may be sent now."""
+        while self._window.gateway(time.monotonic()) and len(self.results) < MAX_RESULTS:
+            if self._ready is None:
+                self._ready = await self._next(file, unread)
+            gateway = self._window.gateway(time.monotonic())
+            if self._ready is None or gateway is None:  # it was lost meanwhile
+                return
+            (line, body), self._ready = self._ready, None
+            turn = self._window.sent(line, gateway)
+            self._gateways.post(gateway, Ask(self.lease.id, line.number, turn, body))
+
+    async def _next(self, file: IO[bytes], unread: Iterator[Numbered]) -> tuple[Line, bytes] | None:
+        """The next line with its request's body: one that is sent again, or else a new one."""
+        if (line := self._window.again(time.monotonic())) is not None:
+            read = partial(os.pread, file.fileno(), line.size, line.offset)
+            return line, bytes(request_of(await self._runner.in_thread(read)).body)
+        if not self._ahead and not self._read_all:
+            await self._runner.in_thread(partial(self._read, unread))
+        if not self._ahead:
+            return None
+        new = self._ahead.popleft()
+        line = Line(new.number, new.offset, len(new.text))
+        return line, bytes(request_of(new.text).body)
+
+    def _read(self, unread: Iterator[Numbered]) -> None:
+        """Read some lines ahead that have no answers yet."""
+        size = 0
+        while len(self._ahead) < READ_AT_ONCE and size < READ_BYTES:
+            if (line := next(unread, None)) is None:
+                self._read_all = True
+                return
+            if line.number not in self.lease.done:
+                self._ahead.append(line)
+                size += len(line.text)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    @property
+    def _flush_at(self) -> float:
+        if len(self.results) >= FLUSH_LINES:
+            return self._flushed_at
+        return self._flushed_at + (FLUSH_S if self.results else RENEW_S)
+
+    async def _pause(self) -> None:
+        """Until there is something to do."""
+        now = time.monotonic()
+        due = [at for at in (self._flush_at, self._window.next_at(now)) if at is not None]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, min(due) - now)):
+                await self._news.wait()
+        self._news.clear()
+
+    async def _insist(self, function: Callable[[], object]) -> None:
+        """Until the database has done this.
+
+        Raises:
+            Lost: another worker has the batch.
+        """
+        while True:
+            try:
+                await self._runner.in_thread(function)
+                return
+            except DatabaseError as error:
+                log.warning("batch_not_written", batch=self.lease.id, reason=str(error))
+                await asyncio.sleep(LOOK_S)
+
+    async def _flush(self) -> None:
+        """Write answers, and see whether the batch is to go on."""
+        results, self.results = self.results, []
+        self._flushed_at = time.monotonic()
+        try:
+            status = await self._runner.in_thread(partial(leases.renew, self.lease, results))
+        except DatabaseError as error:  # whether that was written or not it can be written again
+            log.warning("batch_not_written", batch=self.lease.id, reason=str(error))
+            self.results = results + self.results
+            self._flushed_at = time.monotonic() + LOOK_S
+            return
+        if status is Status.CANCELLING:
+            self._end(Status.CANCELLED)
+        elif self.lease.expired:
+            self._end(Status.EXPIRED)
+
+    def _end(self, ending: Status, error: str = "") -> None:
+        """Send nothing more; what engines have begun with goes on to its end."""
+        if self._ending is None:
+            self._ending, self._error = ending, error
+            self._window.closed = True
+            for gateway in self._gateways.open:
+                self._gateways.post(gateway, Withdraw(self.lease.id))
+            self._news.set()

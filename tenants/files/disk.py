@@ -1,0 +1,58 @@
+"""The bytes of files: one for each id in FILES_DIR, a folder that consoles and workers share.
+
+A file comes here whole, by being renamed, and is never written to again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import IO
+
+from django.conf import settings
+
+ID = re.compile(r"(file-|part_)[0-9a-f]{24}")
+SCRATCH_PREFIX = "making-"
+
+
+def path(id: str) -> Path:
+    """Where the file with this id is."""
+    assert ID.fullmatch(id), "ids are made here"
+    return Path(settings.FILES_DIR) / id
+
+
+def adopt(id: str, source: str) -> None:
+    """Make what lies at the path `source`, on the same file system, the file with this id.
+
+    Raises:
+        OSError: the disk is full, for example.
+    """
+    with open(source, "rb") as file:
+        os.fsync(file.fileno())
+    os.rename(source, path(id))
+
+
+@contextmanager
+def made(id: str) -> Iterator[IO[bytes]]:
+    """An empty file to write to, which is the file with this id once the block ends well. It
+    replaces one that was made under that id before."""
+    file = NamedTemporaryFile(dir=settings.FILES_DIR, prefix=SCRATCH_PREFIX, delete=False)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(file.name, path(id))
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(file.name)
+        raise
+
+
+def remove(id: str) -> None:
+    """Delete it; no error if it is gone."""
+    path(id).unlink(missing_ok=True)

@@ -1,0 +1,129 @@
+"""Runs before Django for `/v1/`: which bodies it sees, as it writes each to disk before it asks who
+sends it.
+
+A file is taken of a key that may send one, while its tenant has room for the announced length, a
+few at a time, and up to MAX_FILE_BYTES; so are parts of files, whose room was reserved when they
+were begun. Bodies of JSON are small. All other requests have none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from channels.db import database_sync_to_async
+from django.conf import settings
+
+from inference.errors import (
+    InferenceError,
+    PayloadTooLarge,
+    PermissionDenied,
+    RateLimitExceeded,
+)
+from inference.gateway.exchange import Exchange
+from inference.grants import Directory
+from tenants.adapters.uploads.guard import (
+    FRAMING_BYTES,
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    content_length,
+)
+from tenants.adapters.uploads.intake import without_body
+from tenants.files import keeping
+from tenants.files.uploads import MAX_PART_BYTES
+from tenants.models import Tenant
+from tenants.permissions import TABLE, Permission
+
+FILES = "/v1/files"
+PARTS = re.compile(r"/v1/uploads/[^/]+/parts")
+JSON = re.compile(r"/v1/(batches|uploads|uploads/[^/]+/complete)")
+MAX_JSON_BYTES = 64 << 10
+TENANT_AT_ONCE = 4
+"""Files of one tenant that one console receives at a time: those are not counted as kept yet."""
+
+
+class FileIntake:
+    """Passes requests on to `app`, with a body where one belongs."""
+
+    def __init__(self, app: App, directory: Directory) -> None:
+        """`directory` knows the keys of those who upload."""
+        self._app, self._directory = app, directory
+        self._receiving: Counter[int] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"] if scope["method"] == "POST" else ""
+        if JSON.fullmatch(path):
+            await Bounded(self._app, MAX_JSON_BYTES).run(scope, receive, send)
+        elif path == FILES:
+            announced = content_length(dict(scope["headers"]))
+            await self._take(settings.MAX_FILE_BYTES, announced, scope, receive, send)
+        elif PARTS.fullmatch(path):
+            await self._take(MAX_PART_BYTES, None, scope, receive, send)
+        else:
+            await without_body(self._app)(scope, receive, send)
+
+    async def _take(
+        self, most: int, announced: int | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        exchange = Exchange(dict(scope), receive, send)  # type: ignore[arg-type]
+        try:
+            tenant_id = await self._admit(exchange, announced)
+        except InferenceError as error:
+            return await exchange.fail(error)
+        self._receiving[tenant_id] += 1
+        try:
+            await Bounded(self._app, most + FRAMING_BYTES).run(scope, receive, send)
+        finally:
+            self._receiving[tenant_id] -= 1
+
+    async def _admit(self, exchange: Exchange, announced: int | None) -> int:
+        """The tenant that may send so much now; None: it has room for it."""
+        grant = await self._directory.authenticate(exchange.api_key())
+        if not grant.scopes & TABLE[Permission.USE_FILES][1]:
+            raise PermissionDenied("This API key lacks the scope `inference`.")
+        if self._receiving[grant.tenant_id] >= TENANT_AT_ONCE:
+            raise RateLimitExceeded(
+                f"{TENANT_AT_ONCE} files of tenant `{grant.tenant}` are being received: send one "
+                "when one of them has arrived.",
+                retry_after_s=1,
+            )
+
+        def require_room() -> None:
+            keeping.require_room(Tenant.objects.get(pk=grant.tenant_id), announced or 0)
+
+        if announced is not None:
+            await database_sync_to_async(require_room)()
+        return grant.tenant_id
+
+
+class Bounded:
+    """One request whose body is counted on its way to the application."""
+
+    def __init__(self, app: App, most: int) -> None:
+        self._app, self._most = app, most
+        self._left = most
+        self._answered = False
+
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer it, with 413 where it is too large."""
+
+        async def counted() -> Message:
+            if self._left >= 0:
+                message = await receive()
+                self._left -= len(message.get("body", b""))
+            # Beyond the limit the client counts as gone, so that the application drops what it has.
+            return {"type": "http.disconnect"} if self._left < 0 else message
+
+        async def passed(message: Message) -> None:
+            self._answered = True
+            await send(message)
+
+        if content_length(dict(scope["headers"])) <= self._most:
+            await self._app(scope, counted, passed)
+            if self._left >= 0 or self._answered:
+                return
+        exchange = Exchange(dict(scope), receive, send)  # type: ignore[arg-type]
+        await exchange.fail(PayloadTooLarge(f"The body has more than {self._most} bytes."))

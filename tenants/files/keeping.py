@@ -1,0 +1,122 @@
+"""Which files a tenant has: within its storage, until they expire, and while a batch reads them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from django.conf import settings
+from django.core.files.uploadedfile import TemporaryUploadedFile
+from django.db import transaction
+from django.utils import timezone
+
+from inference.errors import FileInUse, NotFound, StorageFull
+from tenants.adapters import quota
+from tenants.adapters.uploads.refusals import UploadRefused
+from tenants.files import disk
+from tenants.models import Batch, StoredFile, Tenant, UploadPart
+
+ABANDONED_AFTER = timedelta(hours=24)
+"""Longer than an upload, or writing a batch's output, can take."""
+
+
+def require_room(tenant: Tenant, size_bytes: int) -> None:
+    """Raises StorageFull where a file of this size is too much for the tenant."""
+    count = tenant.files.current().count()
+    if count >= settings.TENANT_FILES:
+        raise StorageFull(
+            f"The tenant has {count} files, and {settings.TENANT_FILES} are allowed: delete some."
+        )
+    try:
+        quota.Storage.of(tenant).require(size_bytes, more_versions=0)
+    except UploadRefused as refusal:
+        raise StorageFull(refusal.message) from refusal
+
+
+def keep(file: StoredFile, upload: TemporaryUploadedFile) -> None:
+    """Keep an upload as this new file.
+
+    Raises:
+        StorageFull: it is too much for its tenant.
+    """
+    with adopted(file.pk, upload), transaction.atomic():
+        require_room(quota.locked(file.tenant_id), file.size_bytes)
+        file.save(force_insert=True)
+
+
+@contextmanager
+def adopted(id: str, upload: TemporaryUploadedFile) -> Iterator[None]:
+    """The bytes of an upload are those of this id, unless the block fails."""
+    upload.flush()
+    os.chmod(upload.temporary_file_path(), 0o600)
+    try:
+        disk.adopt(id, upload.temporary_file_path())
+        yield
+    except BaseException:
+        disk.remove(id)
+        raise
+
+
+def delete(tenant: Tenant, id: str) -> None:
+    """Delete a file.
+
+    Raises:
+        NotFound: the tenant has none of this id.
+        FileInUse: a batch reads it.
+    """
+    with transaction.atomic():
+        file = tenant.files.select_for_update().filter(pk=id).first()
+        if file is None:
+            raise NotFound(f"No such file: {id[:64]}.")
+        if (batch := Batch.objects.unfinished().filter(input_file=file).first()) is not None:
+            raise FileInUse(f"The batch {batch.pk} reads this file: cancel it, or wait.")
+        _delete([file])
+
+
+def _delete(files: Iterable[StoredFile]) -> None:
+    """Delete rows now, and bytes after the commit: a row whose bytes are gone would be an error to
+    its owner, and bytes without a row are found later."""
+    ids = [file.pk for file in files]
+    StoredFile.objects.filter(pk__in=ids).delete()
+    for id in ids:
+        transaction.on_commit(partial(disk.remove, id))
+
+
+def remove_expired() -> None:
+    """Delete files that have expired, but for those that unfinished batches read."""
+    in_use = Batch.objects.unfinished().values("input_file")
+    with transaction.atomic():
+        _delete(StoredFile.objects.expired().exclude(pk__in=in_use).select_for_update())
+
+
+def remove_strays() -> None:
+    """Delete what was left by consoles and workers that were killed, and by tenants that are
+    gone."""
+    oldest = time.time() - ABANDONED_AFTER.total_seconds()
+    old = [one for one in Path(settings.FILES_DIR).iterdir() if _is_older(one, oldest)]
+    names = [one.name for one in old]
+    known = {
+        id
+        for model in (StoredFile, UploadPart)
+        for id in model.objects.filter(pk__in=names).values_list("pk", flat=True)
+    }
+    for one in old:
+        if one.name not in known:
+            one.unlink(missing_ok=True)
+
+
+def _is_older(path: Path, oldest: float) -> bool:
+    try:
+        return path.stat().st_mtime < oldest
+    except FileNotFoundError:
+        return False
+
+
+def expiry(seconds: int | None) -> datetime | None:
+    """When a file that is kept for so long expires; None: never."""
+    return None if seconds is None else timezone.now() + timedelta(seconds=seconds)

@@ -1,0 +1,64 @@
+"""A console's `/v1` behind its intake, for the keys of a tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.asgi import get_asgi_application
+from pytest_django.fixtures import Settings
+
+from tenants.directory.auth import PostgresDirectory
+from tenants.files.intake import FileIntake
+from tenants.models import BaseModel, Tenant
+from tests.adapters.conftest import no_jobs
+from tests.tenants.making import make_base, make_key, make_tenant
+
+__all__ = ["no_jobs"]
+
+Ask = Callable[..., httpx.Response]
+
+
+@pytest.fixture(autouse=True)
+def files_dir(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> None:
+    """Files of one test alone, beside its uploads."""
+    for name in ("FILES_DIR", "FILE_UPLOAD_TEMP_DIR"):
+        (tmp_path / name).mkdir()
+        setattr(settings, name, str(tmp_path / name))
+
+
+@pytest.fixture
+def tenant(no_jobs: None) -> Tenant:
+    return make_tenant("acme")
+
+
+@pytest.fixture
+def base(tenant: Tenant) -> BaseModel:
+    return make_base("base")
+
+
+@pytest.fixture
+def secret(tenant: Tenant) -> str:
+    return make_key(tenant)[1]
+
+
+async def asked(method: str, path: str, secret: str, **options: Any) -> httpx.Response:
+    """A console's answer to a key's holder."""
+    async with PostgresDirectory() as directory:
+        transport = httpx.ASGITransport(FileIntake(get_asgi_application(), directory))  # type: ignore[arg-type]
+        headers = options.pop("headers", {})
+        headers |= {"Authorization": f"Bearer {secret}"} if secret else {}
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.request(method, f"/v1/{path}", headers=headers, **options)
+
+
+@pytest.fixture
+def ask(secret: str) -> Ask:
+    """Ask as the holder of the tenant's key, or of another `secret`."""
+    return lambda method, path, secret=secret, **options: async_to_sync(asked)(
+        method, path, secret, **options
+    )

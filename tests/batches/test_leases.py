@@ -1,0 +1,106 @@
+"""One worker has a batch, and only the last one to have it writes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+from procrastinate.contrib.django.models import ProcrastinateJob
+
+from inference.link.wire import Usage
+from tenants.batches import leases
+from tenants.batches.leases import Lost, Result
+from tenants.batches.states import Status
+from tenants.models import ApiKey, Batch, Tenant
+from tests.tenants.making import make_batch, make_key, make_tenant
+
+
+@pytest.fixture
+def key(tenant: Tenant) -> ApiKey:
+    return make_key(tenant)[0]
+
+
+def lapse(batch: Batch) -> None:
+    Batch.objects.filter(pk=batch.pk).update(leased_until=timezone.now() - timedelta(seconds=1))
+
+
+def test_a_batch_is_had_by_one_until_its_lease_is_over(key: ApiKey) -> None:
+    batch = make_batch(key)
+    first = leases.claim()
+    assert first is not None and (first.id, first.run, first.done) == (batch.pk, 1, frozenset())
+    assert leases.claim() is None
+    assert leases.renew(first, [Result(3, 200, b"{}")]) is Status.IN_PROGRESS
+    lapse(batch)
+    second = leases.claim()
+    assert second is not None and (second.run, [*second.done]) == (2, [3])
+
+
+def test_who_has_lost_it_writes_nothing(key: ApiKey) -> None:
+    batch = make_batch(key)
+    first = leases.claim()
+    lapse(batch)
+    second = leases.claim()
+    assert first is not None and second is not None
+    with pytest.raises(Lost):
+        leases.renew(first, [Result(1, 200, b"first")])
+    with pytest.raises(Lost):
+        leases.finish(first, Status.COMPLETED)
+    leases.renew(second, [Result(1, 200, b"second"), Result(2, 500, b"{}")])
+    leases.renew(second, [Result(1, 200, b"second")])  # what was perhaps written before
+    batch.refresh_from_db()
+    assert (batch.completed, batch.failed, batch.status) == (1, 1, Status.IN_PROGRESS)
+    assert [bytes(one.body) for one in batch.lines.all()] == [b"second", b"{}"]
+    leases.release(first)
+    assert leases.claim() is None, "it is not the first one's to give back"
+    leases.release(second, [Result(4, 200, b"{}")])
+    third = leases.claim()
+    assert third is not None and third.done == {1, 2, 4}
+
+
+def test_tokens_count_with_the_answers(key: ApiKey) -> None:
+    batch = make_batch(key)
+    lease = leases.claim()
+    assert lease is not None
+    one, two = Usage(10, 4, 5, 1), Usage(20, 0, 7)
+    leases.renew(lease, [Result(1, 200, b"{}", one)])
+    leases.renew(lease, [Result(1, 200, b"{}", one), Result(2, 502, b"{}", two)])
+    batch.refresh_from_db()
+    assert (batch.prompt_tokens, batch.cached_tokens) == (30, 4)
+    assert (batch.completion_tokens, batch.reasoning_tokens) == (12, 1)
+
+
+def test_which_batches_run(key: ApiKey) -> None:
+    for status in Status:
+        ended = status not in ("validating", "in_progress", "finalizing", "cancelling")
+        make_batch(key, status=status, ended_at=timezone.now() if ended else None)
+    running = []
+    while (lease := leases.claim()) is not None:
+        running.append(Batch.objects.get(pk=lease.id).status)
+    assert sorted(running) == ["cancelling", "in_progress"]
+
+
+def test_tenants_take_turns_and_none_has_more_than_some(key: ApiKey) -> None:
+    other = make_key(make_tenant())[0]
+    for _ in range(leases.TENANT_AT_ONCE + 1):
+        make_batch(key)
+    late = make_batch(other)
+    had = []
+    while (lease := leases.claim()) is not None:
+        had.append(lease.id)
+    assert len(had) == leases.TENANT_AT_ONCE + 1
+    assert had.index(late.pk) == 1, "after the first of the tenant that came before"
+
+
+def test_a_batch_that_has_all_answers_is_to_be_written_down(key: ApiKey) -> None:
+    batch = make_batch(key)
+    lease = leases.claim()
+    assert lease is not None
+    leases.finish(lease, Status.CANCELLED, "Its key has ended.")
+    batch.refresh_from_db()
+    assert (batch.status, batch.ending) == (Status.FINALIZING, Status.CANCELLED)
+    assert [one["message"] for one in batch.errors] == ["Its key has ended."]
+    (job,) = ProcrastinateJob.objects.all()
+    assert (job.task_name, job.args) == ("write_batch", {"batch_id": batch.pk})
+    with pytest.raises(Lost):
+        leases.renew(lease)

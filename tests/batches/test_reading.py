@@ -1,0 +1,101 @@
+"""What is wrong with a batch's file, by the line."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference.operations.chat import CHAT
+from tenants.batches import reading
+from tenants.batches.reading import Report, lines, read
+
+pytestmark = pytest.mark.pure
+
+BODY = {"model": "base", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def line(id: str = "a", **changed: Any) -> bytes:
+    whole = {"custom_id": id, "method": "POST", "url": CHAT.path, "body": BODY} | changed
+    return json.dumps(whole).encode() + b"\n"
+
+
+def found(content: bytes, max_body_bytes: int = 1000) -> Report:
+    return read(io.BytesIO(content), CHAT, max_body_bytes)
+
+
+def told(content: bytes, max_body_bytes: int = 1000) -> list[tuple[int | None, str]]:
+    return [(one["line"], one["code"]) for one in found(content, max_body_bytes).errors]
+
+
+def test_a_sound_file() -> None:
+    other = line("c", body=BODY | {"model": "support"}).strip()  # its last line has no end
+    report = found(line("a") + b"\n  \n" + line("b") + other)
+    assert (report.requests, report.errors) == (3, [])
+    assert report.models == {"base": 1, "support": 5}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (b"{\n", "invalid_json_line"),
+        (b"[1]\n", "invalid_json_line"),
+        (b'{"custom_id": "\xff"}\n', "invalid_json_line"),
+        (line("b", custom_id=1), "invalid_json_line"),
+        (
+            line(
+                "",
+            ),
+            "invalid_custom_id",
+        ),
+        (line("b" * 513), "invalid_custom_id"),
+        (line("a"), "duplicate_custom_id"),
+        (line("b", method="GET"), "invalid_method"),
+        (line("b", url="/v1/embeddings"), "mismatched_url"),
+        (line("b", body={"model": "base"}), "invalid_request"),
+        (line("b", body=BODY | {"stream": True}), "invalid_request"),
+        (line("b", body=BODY | {"user": "x" * 1000}), "invalid_request"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_wrong_with_a_line(wrong: bytes, code: str) -> None:
+    assert told(line("a") + wrong + line("z")) == [(2, code)]
+
+
+def test_a_field_of_a_body_is_named() -> None:
+    (error,) = found(line(body=BODY | {"messages": []})).errors
+    assert error["param"] == "body.messages"
+
+
+def test_what_is_wrong_with_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_LINES", 2)
+    monkeypatch.setattr(reading, "MAX_MODELS", 1)
+    assert told(b"\n \n") == [(None, "empty_file")]
+    assert told(line("a") + line("b") + line("c")) == [(None, "too_many_lines")]
+    assert told(line("a") + line("b", body=BODY | {"model": "x"})) == [(2, "too_many_models")]
+    assert told(b" " * 20_000 + line("a")) == [(1, "line_too_long")]
+
+
+def test_so_many_errors_are_told() -> None:
+    assert len(told(b"{\n" * 1000)) == reading.MAX_ERRORS
+
+
+@given(st.lists(st.binary(max_size=40)))
+def test_lines_lie_where_they_are_said_to(parts: list[bytes]) -> None:
+    content = b"\n".join(parts)
+    whole = content.split(b"\n")
+    for one in lines(io.BytesIO(content), len(content)):
+        assert content[one.offset : one.offset + len(one.text)] == one.text
+        assert one.text.removesuffix(b"\n") == whole[one.number - 1]
+
+
+def test_of_a_line_that_is_too_long_no_more_is_read() -> None:
+    cut = list(lines(io.BytesIO(b"a\n" + b"x" * 50 + b"\nb\n"), 10))
+    assert [(one.number, one.offset, one.text) for one in cut] == [
+        (1, 0, b"a\n"),
+        (2, 2, b"x" * 11),
+    ]

@@ -1,0 +1,73 @@
+"""A batch as its developer watches it: its progress, its errors, its answers, and its end."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from openai import OpenAI
+from playwright.sync_api import Page, expect
+
+from demo import MODEL_NAME
+from tests.browser.people import Customer, follow, go, live_state
+
+pytestmark = pytest.mark.stack
+
+
+def begin(program: OpenAI, count: int, **body: Any) -> str:
+    """The id of a new batch."""
+    messages = [{"role": "user", "content": "Hello"}]
+    body = {"model": MODEL_NAME, "messages": messages, "max_tokens": 4} | body
+    line = {"method": "POST", "url": "/v1/chat/completions", "body": body}
+    lines = [json.dumps(line | {"custom_id": str(number)}).encode() for number in range(count)]
+    file = program.files.create(file=("lines.jsonl", b"\n".join(lines)), purpose="batch")
+    return program.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    ).id
+
+
+def test_a_batch_is_watched_and_its_answers_are_downloaded(owner: Page, customer: Customer) -> None:
+    go(owner, "Batches")
+    expect(owner.get_by_role("main")).to_contain_text("There is no batch yet")
+    expect(live_state(owner)).to_have_text("Live")
+    with customer.program(customer.key()) as program:
+        id = begin(program, 12)
+        row = owner.get_by_role("row", name=id)
+        expect(row).to_contain_text("Completed")
+        expect(row.get_by_role("progressbar")).to_have_attribute("value", "12")
+    follow(owner, row.get_by_role("link"))
+    expect(owner.get_by_role("definition").filter(has_text="of 12")).to_be_visible()
+    with owner.expect_download() as download:
+        owner.get_by_role("link", name="Answers").click()
+    found = [json.loads(line) for line in download.value.path().read_bytes().splitlines()]
+    assert {one["custom_id"] for one in found} == {str(number) for number in range(12)}
+    request_id = found[0]["response"]["request_id"]
+    owner.goto(customer.page(f"requests/{request_id.removeprefix('req_')}"))
+    follow(owner, owner.get_by_role("link", name=id))
+    expect(owner.get_by_role("heading", name="Batch", exact=True)).to_be_visible()
+
+
+def test_what_is_wrong_with_a_file_is_told_by_line(owner: Page, customer: Customer) -> None:
+    with customer.program(customer.key()) as program:
+        id = begin(program, 2, model="nobody's")
+    owner.goto(customer.page(f"batches/{id}"))
+    wrong = owner.get_by_role("region", name="What is wrong").first
+    expect(wrong).to_contain_text("model_not_found")
+    expect(owner.get_by_role("button", name="Cancel the batch")).to_have_count(0)
+
+
+def test_a_batch_is_cancelled(owner: Page, customer: Customer) -> None:
+    with customer.program(customer.key()) as program:
+        id = begin(program, 3000, max_tokens=64, ignore_eos=True)
+    owner.goto(customer.page(f"batches/{id}"))
+    expect(owner.get_by_text("In progress")).to_be_visible()
+    owner.get_by_role("button", name="Cancel the batch").click()
+    dialog = owner.get_by_role("dialog", name="Cancel the batch?")
+    follow(owner, dialog.get_by_role("button", name="Cancel the batch"))
+    expect(owner.get_by_text("The batch ends with what it has.")).to_be_visible()
+    expect(owner.locator(".pill")).to_have_text(re.compile("Cancelled"))
+    expect(owner.get_by_role("link", name="Errors")).to_be_visible()
+    owner.goto(customer.page("audit"))
+    expect(owner.get_by_role("main")).to_contain_text("Cancelled batch")

@@ -1,0 +1,139 @@
+"""Tenants' batches: each sends one after another, and notes what it has of it in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.chaos.customers import Customer
+from tests.chaos.judging.facts import BatchGot, Counts, LineGot
+
+CHAT = "/v1/chat/completions"
+BATCHERS = ("free-of-limits", "narrow")
+"""Tenants that send batches. Limits would hold others up for longer than a run; of budgets Redis
+counts each sending of a line, and the ledger the last one."""
+LINES = (10, 40)
+CANCELLED = 0.2
+"""Of the batches."""
+CANCEL_AFTER_S = (1.0, 8.0)
+ANSWER_S = 20.0
+POLL_S = 0.5
+ENDED = ("completed", "failed", "expired", "cancelled")
+
+
+@dataclass
+class Batches:
+    """All batches of a run; they are sent to gateways, which pass them on."""
+
+    customers: list[Customer]
+    urls: dict[str, str]
+    is_ready: Callable[[str], bool]
+    got: list[BatchGot] = field(default_factory=list)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, seed: int) -> None:
+        """Send batches until `over` is set; returns when the last one has ended."""
+        async with asyncio.TaskGroup() as tasks:
+            for customer in self.customers:
+                if customer.slug in BATCHERS:
+                    luck = random.Random(f"{seed}/{customer.slug}")
+                    tasks.create_task(_Batcher(self, customer, luck).run())
+
+
+class _Batcher:
+    """One program of a tenant."""
+
+    def __init__(self, batches: Batches, customer: Customer, luck: random.Random) -> None:
+        self._batches, self._customer, self._luck = batches, customer, luck
+        headers = {"Authorization": f"Bearer {luck.choice(customer.keys)}"}
+        self._http = httpx.AsyncClient(trust_env=False, timeout=ANSWER_S, headers=headers)
+
+    async def run(self) -> None:
+        async with self._http:
+            while not self._batches.over.is_set():
+                await self._work(len(self._batches.got))
+
+    async def _work(self, number: int) -> None:
+        luck = self._luck
+        lines = [self._line(f"{number}-{one}") for one in range(luck.randint(*LINES))]
+        content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        upload: dict[str, Any] = {
+            "files": {"file": ("lines.jsonl", content)},
+            "data": {"purpose": "batch"},
+        }
+        file = (await self._ask("POST", "/v1/files", **upload)).json()
+        wanted = {"input_file_id": file["id"], "endpoint": CHAT, "completion_window": "24h"}
+        batch = (await self._ask("POST", "/v1/batches", json=wanted)).json()
+        got = BatchGot(batch["id"], self._customer.slug, {line["custom_id"] for line in lines})
+        self._batches.got.append(got)
+        if luck.random() < CANCELLED:
+            await asyncio.sleep(luck.uniform(*CANCEL_AFTER_S))
+            await self._ask("POST", f"/v1/batches/{got.id}/cancel")
+        while (batch := await self._look(got))["status"] not in ENDED:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        for role in ("output", "error"):
+            if (id := batch[f"{role}_file_id"]) is not None:
+                content = (await self._ask("GET", f"/v1/files/{id}/content")).content
+                got.lines += [_line_got(json.loads(line)) for line in content.splitlines()]
+        got.status = batch["status"]
+
+    def _line(self, id: str) -> dict[str, Any]:
+        luck = self._luck
+        body = {
+            "model": luck.choice(self._customer.models),
+            "messages": [{"role": "user", "content": f"Line {id}: what do you have?"}],
+            "max_tokens": luck.randint(4, 60),
+            "ignore_eos": True,
+        }
+        return {"custom_id": id, "method": "POST", "url": CHAT, "body": body}
+
+    async def _look(self, got: BatchGot) -> Any:
+        batch = (await self._ask("GET", f"/v1/batches/{got.id}")).json()
+        counts, usage = batch["request_counts"], batch["usage"]
+        got.completed, got.failed = counts["completed"], counts["failed"]
+        got.usage = Counts(
+            usage["input_tokens"],
+            usage["input_tokens_details"]["cached_tokens"],
+            usage["output_tokens"],
+        )
+        return batch
+
+    async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Until there is an answer: gateways, the console and PostgreSQL come and go."""
+        while True:
+            try:
+                url = await self._gateway()
+                response = await self._http.request(method, url + path, **options)
+            except httpx.HTTPError:
+                pass
+            else:
+                if response.status_code < 429:
+                    return response
+            await asyncio.sleep(POLL_S)
+
+    async def _gateway(self) -> str:
+        batches = self._batches
+        while not (ready := [*filter(batches.is_ready, batches.urls)]):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        return batches.urls[self._luck.choice(ready)]
+
+
+def _line_got(line: dict[str, Any]) -> LineGot:
+    """What a line of an output or an error file says."""
+    custom_id, response = line["custom_id"], line["response"]
+    if response is None:
+        return LineGot(custom_id, code=line["error"]["code"])
+    id, body = response["request_id"].removeprefix("req_"), response["body"]
+    if response["status_code"] != 200:
+        return LineGot(custom_id, id, body["error"]["code"])
+    usage = body["usage"]
+    cached = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
+    return LineGot(custom_id, id, usage=Counts(
+        usage["prompt_tokens"], cached, usage["completion_tokens"]
+    ))  # fmt: skip

@@ -1,0 +1,14 @@
+"""`python -m tests.chaos.worker`: a worker that asks engines for nothing by itself, as what the
+check of isolation generates is in nobody's book."""
+
+from __future__ import annotations
+
+import django
+
+if __name__ == "__main__":
+    django.setup()
+    from django.core.management import call_command
+    from procrastinate.contrib.django import app
+
+    app.periodic_registry.periodic_tasks.pop(("check_isolation", ""))
+    call_command("worker")

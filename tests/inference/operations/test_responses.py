@@ -1,0 +1,577 @@
+"""The Responses API: what is read of a request, and how a chat's answer is written; no engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from llm_comply.schema import SpecLoader
+from llm_comply.specs import __path__ as specs
+from openai import omit
+from openai.lib.streaming.responses._responses import ResponseStreamState
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from inference.errors import EngineLost, InvalidRequest, RateLimitExceeded
+from inference.link.wire import Usage
+from inference.operations.call import Call
+from inference.operations.chat import CHAT
+from inference.operations.operation import PlainPrompt
+from inference.operations.responses import RESPONSES
+from inference.operations.responses_framing import ResponsesFraming
+from tests.document.sdk_types import faults
+
+pytestmark = pytest.mark.pure
+
+USAGE = Usage(10, 4, 7, 2)
+PARAMETERS = {"type": "object", "properties": {"a": {"type": "integer"}}}
+TOOL: dict[str, Any] = {"type": "function", "name": "now", "parameters": PARAMETERS}
+OTHER: dict[str, Any] = {"type": "function", "name": "then"}
+CALLED = {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "noon"}
+PICTURE = {"type": "input_image", "image_url": "http://127.0.0.1/x.png"}
+ONLY_NOW = {
+    "type": "allowed_tools",
+    "mode": "required",
+    "tools": [{"type": "function", "name": "now"}],
+}
+SCHEMA = {"type": "json_schema", "name": "x", "schema": PARAMETERS}
+SHOWN = SCHEMA | {"description": None, "strict": False}
+_event: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+
+
+def body(input: Any = "Hi", **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "input": input} | fields
+
+
+def parse(input: Any = "Hi", **fields: Any) -> Call:
+    return RESPONSES.parse(json.dumps(body(input, **fields)).encode())
+
+
+def chat(input: Any = "Hi", **fields: Any) -> dict[str, Any]:
+    """What an engine sees."""
+    return RESPONSES.allowed(body(input, **fields))
+
+
+def said(role: str, content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": role, "content": content} | fields
+
+
+def text(type: str, said: str) -> dict[str, Any]:
+    return {"type": type, "text": said}
+
+
+def test_a_call_may_come_first() -> None:
+    called, _ = chat([CALLED, RESULT])["messages"]
+    assert called["content"] is None and called["tool_calls"][0]["id"] == "c1"
+
+
+def test_so_many_beginnings_are_told_apart() -> None:
+    items = [said("user", f"{i}") for i in range(2000)]
+    assert parse(items).beginnings.full and not parse(items[:2]).beginnings.full
+
+
+def test_choices_are_a_chats() -> None:
+    ours, theirs = ({"index": 0, "logprobs": None, "message": {"content": "a"}} for _ in range(2))
+    RESPONSES.conform(ours)
+    CHAT.conform(theirs)
+    assert ours == theirs
+    assert CHAT.framing(Call(CHAT, "m", True), "1", 0).failed(EngineLost("gone")) == b""
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+def test_a_call_has_what_gateways_need() -> None:
+    call = parse(stream=True, tools=[TOOL], max_output_tokens=20, service_tier="flex")
+    assert (call.model, call.stream, call.max_tokens, call.flex) == ("m", True, 20, True)
+    assert (call.parsers, call.choices, call.logprobs) == (("tool",), 1, 0)
+    assert parse(tools=[TOOL], tool_choice="none").parsers == parse().parsers == ()
+    assert parse(include=["message.output_text.logprobs"], top_logprobs=3).logprobs == 4
+    assert parse(top_logprobs=3).logprobs == 0
+
+
+def test_items_that_begin_alike_are_found() -> None:
+    turns = [said("user", "Once"), said("assistant", "upon"), CALLED, RESULT]
+    first, more, other = [
+        parse(items, instructions=instructions).take_prefix("salt", "")
+        for items, instructions in ((turns[:1], "Be."), (turns, "Be."), (turns, "Do not."))
+    ]
+    assert first and more and other
+    assert more.numbers()[: len(first.numbers())] == first.numbers()
+    assert len(more.numbers()) == len(first.numbers()) + 3
+    assert not {*more.numbers()} & {*other.numbers()}
+    one, two = parse("Once").take_prefix("salt", ""), parse("Once").take_prefix("salt", "")
+    assert one == two and one is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [7]}, "input[0]"),
+        ({"input": [{"type": "web_search_call"}]}, "input[0]"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [said("tool", "x")]}, "input[0].role"),
+        ({"input": [said("user", [PICTURE])]}, "input[0].content[0]"),
+        ({"input": [said("user", [{"type": "input_text"}])]}, "input[0].content[0].text"),
+        ({"input": [CALLED | {"name": None}]}, "input[0].name"),
+        ({"input": [CALLED | {"arguments": "[" * 200}]}, "input[0].arguments"),
+        ({"input": [RESULT | {"output": [PICTURE]}]}, "input[0].output[0]"),
+        ({"input": [RESULT | {"output": None}]}, "input[0].output"),
+        (
+            {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]},
+            "input[0].encrypted_content",
+        ),
+        ({"model": ""}, "model"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {"a": "x" * 513}}, "metadata"),
+        ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
+        ({"include": ["everything"]}, "include[0]"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"reasoning": {"effort": "utmost"}}, "reasoning.effort"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"truncation": "some"}, "truncation"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"text": {"format": SCHEMA | {"schema": {"$ref": "#"}}}}, "text"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [TOOL | {"parameters": {"type": "array"}}]}, "tools[0].parameters.type"),
+        ({"tools": [TOOL | {"parameters": {"minProperties": -1}}]}, "tools"),
+        ({"tool_choice": "required"}, "tools"),
+        ({"tool_choice": {"type": "function", "name": "now"}}, "tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "then"}}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": ONLY_NOW | {"tools": []}}, "tool_choice"),
+        ({"tools": [OTHER], "tool_choice": ONLY_NOW}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+    ],
+)
+def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(**{"input": "Hi"} | fields)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": [said("user", [PICTURE])]}, "input[0].content[0]"),
+        ({"input": [{"type": "reasoning"}]}, "input"),
+        ({"instructions": 7}, "instructions"),
+        ({"background": True}, "background"),
+    ],
+)
+def test_no_engine_sees_what_none_serves(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        chat(**{"input": "Hi"} | fields)
+    assert caught.value.param == param
+
+
+def test_a_reference_to_an_item_is_told_what_to_do() -> None:
+    with pytest.raises(InvalidRequest, match="`store` is `false`"):
+        parse([{"type": "item_reference", "id": "msg_1"}])
+
+
+def test_an_engine_sees_a_chat() -> None:
+    given: dict[str, Any] = {
+        "instructions": "Be brief.",
+        "max_output_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0,
+        "reasoning": {"effort": "low", "summary": "auto"},
+        "text": {"format": SCHEMA | {"strict": True, "description": None}},
+        "include": ["message.output_text.logprobs", "reasoning.encrypted_content"],
+        "top_logprobs": 2,
+    }
+    ignored = {"cache_salt": "x", "priority": -1, "max_tokens": 3, "n": 4, "metadata": {"a": "b"}}
+    assert chat(**given, **ignored) == {
+        "messages": [said("system", "Be brief."), said("user", "Hi")],
+        "max_completion_tokens": 9,
+        "temperature": 0.5,
+        "top_k": 1,
+        "reasoning_effort": "low",
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": PARAMETERS, "strict": True},
+        },
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
+    assert chat(text={"format": {"type": "json_object"}})["response_format"] == {
+        "type": "json_object"
+    }
+    assert chat(truncation="auto")["truncation"] == "auto"
+    assert "truncation" not in chat(truncation="disabled")
+    assert "response_format" not in chat(text={"format": {"type": "text"}})
+    switched = chat(chat_template_kwargs={"enable_thinking": False, "tools": "x"})
+    assert switched["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+def test_an_engine_sees_tools_as_chats_have_them() -> None:
+    seen = chat(tools=[TOOL | {"strict": True}, OTHER], parallel_tool_calls=False)
+    now, then = seen["tools"]
+    assert now["function"] == {"name": "now", "parameters": PARAMETERS, "strict": True}
+    assert then["function"]["name"] == "then" and then["function"]["parameters"]
+    assert seen["parallel_tool_calls"] is False and "tool_choice" not in seen
+    named = chat(tools=[TOOL, OTHER], tool_choice={"type": "function", "name": "then"})
+    assert named["tool_choice"] == {"type": "function", "function": {"name": "then"}}
+    few = chat(tools=[TOOL, OTHER], tool_choice=ONLY_NOW)
+    assert ([tool["function"]["name"] for tool in few["tools"]], few["tool_choice"]) == (
+        ["now"],
+        "required",
+    )
+    assert not {"tools", "tool_choice"} & chat(tools=[], tool_choice="auto").keys()
+
+
+def test_the_bound_of_the_agent_goes_first() -> None:
+    raw = json.dumps(body(max_output_tokens=9, max_tokens=3, n=5)).encode()
+    assert RESPONSES.max_tokens(read := RESPONSES.read(raw, 4)) == 4
+    assert RESPONSES.max_tokens(RESPONSES.allowed(read)) == 4
+    assert RESPONSES.max_tokens(RESPONSES.read(raw, None)) == 9
+    assert RESPONSES.max_tokens(body(max_tokens=3)) is None
+    assert RESPONSES.choices(read) == 1
+
+
+def messages(*items: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = chat([*items], **fields)["messages"]
+    return found
+
+
+def test_what_the_assistant_did_is_one_message() -> None:
+    thoughts = {"type": "reasoning", "content": [text("reasoning_text", "Hm.")], "summary": []}
+    words = said("assistant", [text("output_text", "Let "), text("output_text", "me see.")])
+    other = CALLED | {"call_id": "c2", "name": "then"}
+    question, first, result, second = messages(
+        said("user", "When?"), thoughts, words, CALLED, other, RESULT, said("assistant", "Noon.")
+    )
+    assert (question["role"], result["role"]) == ("user", "tool")
+    assert (first["reasoning"], first["content"]) == ("Hm.", "Let me see.")
+    assert [call["id"] for call in first["tool_calls"]] == ["c1", "c2"]
+    assert first["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+    assert result == {"role": "tool", "content": "noon", "tool_call_id": "c1"}
+    assert second == said("assistant", "Noon.")
+
+
+def test_new_thoughts_and_a_second_text_begin_a_message() -> None:
+    summary = {"type": "reasoning", "summary": [text("summary_text", "So.")]}
+    found = messages(said("assistant", "a"), said("assistant", "b"), summary, CALLED)
+    assert [(one["content"], one.get("reasoning")) for one in found] == [
+        ("a", None),
+        ("b", None),
+        (None, "So."),
+    ]
+    assert found[2]["tool_calls"]
+    empty = {"type": "reasoning", "summary": []}
+    assert len(messages(said("user", "a"), empty, said("assistant", "b"))) == 2
+
+
+def test_instructions_and_first_words_of_the_system_are_one_text() -> None:
+    developer = said("developer", [text("input_text", "Be kind.")], type="message")
+    found = messages(developer, said("user", "Hi"), said("system", "x"), instructions="Be brief.")
+    assert [one["role"] for one in found] == ["system", "user", "system"]
+    assert found[0]["content"] == "Be brief.\n\nBe kind."
+
+
+def test_parts_are_left_for_the_template_to_join() -> None:
+    parts = [text("input_text", "a"), text("input_text", "b")]
+    (found,) = messages(said("user", parts))
+    assert found["content"] == [text("text", "a"), text("text", "b")]
+    refused = said("assistant", [{"type": "refusal", "refusal": "No."}])
+    assert messages(refused)[0]["content"] == "No."
+    assert messages(RESULT | {"output": parts[:1]})[0]["content"] == "a"
+
+
+def test_a_plain_prompt() -> None:
+    assert RESPONSES.plain_prompt(chat("Hello")) == PlainPrompt("<user>Hello", "Hello")
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+def framing(**fields: Any) -> ResponsesFraming:
+    made = RESPONSES.framing(parse(stream=True, **fields), "1", 5)
+    assert isinstance(made, ResponsesFraming)
+    return made
+
+
+def chunk(reason: str | None = None, logprobs: Any = None, **delta: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason, "logprobs": logprobs}
+    return json.dumps({"choices": [choice]}).encode()
+
+
+def call(index: int, arguments: str, name: str | None = None) -> dict[str, Any]:
+    function = {"arguments": arguments} | ({"name": name} if name else {})
+    return {"index": index, "function": function} | ({"id": f"call_{index}"} if name else {})
+
+
+def logprobs(*tokens: str) -> dict[str, Any]:
+    of_token = [
+        {"token": one, "logprob": -0.5, "bytes": [97], "top_logprobs": []} for one in tokens
+    ]
+    return {"content": of_token, "refusal": None}
+
+
+def read(data: bytes) -> tuple[list[str], dict[str, Any]]:
+    """The types of a stream's events, and the last one's response. What the SDK puts together of
+    the others is the same output."""
+    state: ResponseStreamState[Any] = ResponseStreamState(input_tools=[], text_format=omit)
+    types: list[str] = []
+    *parts, done, rest = data.decode().split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    for number, part in enumerate(parts):
+        name, _, text = part.partition("\ndata: ")
+        assert not faults("responses", text.encode(), event=True), text
+        event = _event.validate_json(text)
+        assert event.sequence_number == number
+        assert name == f"event: {event.type}"
+        types.append(event.type.removeprefix("response."))
+        last: dict[str, Any] = json.loads(text)
+        state.handle_event(event)
+    response: dict[str, Any] = last["response"]
+    items = [
+        state._completed_output.get(i) or item for i, item in sorted(state._output_items.items())
+    ]
+    assert [item.id for item in items] == [item["id"] for item in response["output"]]  # type: ignore[union-attr]
+    return types, response
+
+
+LIFE = ["created", "in_progress"]
+MESSAGE = ["output_item.added", "content_part.added", "output_text.delta", "output_text.delta",
+           "output_text.done", "content_part.done", "output_item.done"]  # fmt: skip
+
+
+def test_a_stream_of_text() -> None:
+    made = framing()
+    data = made.opening() + made.text('He"') + made.text("llo") + made.closing("stop")
+    types, response = read(data + made.ending(USAGE))
+    assert types == [*LIFE, *MESSAGE, "completed"]
+    (item,) = response["output"]
+    assert (item["id"], item["status"], item["role"]) == ("msg_1_0", "completed", "assistant")
+    part = {"type": "output_text", "text": 'He"llo', "annotations": [], "logprobs": []}
+    assert item["content"] == [part]
+    assert (response["id"], response["status"], response["error"]) == ("resp_1", "completed", None)
+    assert response["created_at"] == 5 < response["completed_at"]
+    assert response["usage"] == {
+        "input_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
+        "output_tokens": 7,
+        "output_tokens_details": {"reasoning_tokens": 2},
+        "total_tokens": 17,
+    }
+
+
+def test_a_cut_stream_is_incomplete() -> None:
+    made = framing(max_output_tokens=7)
+    data = made.opening() + made.text("a") + made.text("b") + made.closing("length")
+    types, response = read(data + made.ending(USAGE))
+    assert types == [*LIFE, *MESSAGE, "incomplete"]
+    assert (response["status"], response["completed_at"]) == ("incomplete", None)
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["output"][0]["status"] == "incomplete"
+    assert response["max_output_tokens"] == 7
+
+
+def test_a_stream_without_a_word_has_a_message() -> None:
+    made = framing()
+    types, response = read(made.closing("stop") + made.ending(USAGE))
+    assert types == [*LIFE, *(one for one in MESSAGE if "delta" not in one), "completed"]
+    assert response["output"][0]["content"][0]["text"] == ""
+
+
+def test_a_stream_of_thoughts_text_and_calls() -> None:
+    made = framing(tools=[TOOL, OTHER])
+    data = made.chunk(chunk(role="assistant", content=""))
+    data += made.chunk(chunk(reasoning="Hm"))
+    data += made.chunk(chunk(reasoning="m."))
+    data += made.chunk(chunk(content="Let me see."))
+    data += made.chunk(chunk(tool_calls=[call(0, "", "now")]))
+    data += made.chunk(chunk(content=" "))
+    data += made.chunk(chunk(tool_calls=[call(0, "{}"), call(1, '{"a":', "then")]))
+    data += made.chunk(chunk(content="Done."))
+    data += made.chunk(chunk("tool_calls", tool_calls=[call(1, "1}")]))
+    types, response = read(data + made.closing("tool_calls") + made.ending(USAGE))
+    thoughts, words, now, then, done = response["output"]
+    assert thoughts["id"] == "rs_1_0" and thoughts["summary"] == []
+    assert thoughts["content"] == [text("reasoning_text", "Hmm.")]
+    assert [one["content"][0]["text"] for one in (words, done)] == ["Let me see.", "Done."]
+    assert (now["id"], now["call_id"], now["name"]) == ("fc_1_2", "call_0", "now")
+    assert [one["arguments"] for one in (now, then)] == ["{}", '{"a":1}']
+    assert {item["status"] for item in response["output"]} == {"completed"}
+    assert response["status"] == "completed"
+    for event in ("reasoning_text", "function_call_arguments"):
+        assert types.index(f"{event}.delta") < types.index(f"{event}.done")
+
+
+def test_a_call_that_was_cut_is_incomplete() -> None:
+    made = framing(tools=[TOOL])
+    data = made.chunk(chunk(tool_calls=[call(0, '{"a"', "now")])) + made.closing("length")
+    types, response = read(data + made.ending(USAGE))
+    assert types[-1] == "incomplete"
+    (item,) = response["output"]
+    assert (item["status"], item["arguments"]) == ("incomplete", '{"a"')
+
+
+def test_logprobs_come_with_their_text() -> None:
+    made = framing(include=["message.output_text.logprobs"])
+    data = made.chunk(chunk(role="assistant", content=""))
+    # Of a token that is a part of a character there is no text yet.
+    for delta in ({"content": "a"}, {"content": ""}, {}, {"content": "b"}):
+        data += made.chunk(chunk(logprobs=logprobs(delta.get("content", "")), **delta))
+    data += made.chunk(chunk("stop", logprobs=logprobs("")))
+    types, response = read(data + made.closing("stop") + made.ending(USAGE))
+    found = response["output"][0]["content"][0]["logprobs"]
+    assert found == logprobs("a", "", "", "b", "")["content"]
+    assert types.count("output_text.delta") == 3
+    assert response["output"][0]["content"][0]["text"] == "ab"
+
+
+def test_a_stream_that_fails_says_so_after_all_that_it_said() -> None:
+    made = framing()
+    data = made.opening() + made.text("a") + made.failed(EngineLost("gone"))
+    types, response = read(data)
+    assert types[-1] == "failed"
+    assert response["status"] == "failed"
+    assert response["error"] == {"code": "server_error", "message": "gone", "type": "engine_lost"}
+    (item,) = response["output"]
+    assert (item["status"], item["content"][0]["text"]) == ("incomplete", "a")
+    types, response = read(framing().failed(RateLimitExceeded("enough")))
+    assert types == [*LIFE, "failed"]
+    assert (response["output"], response["error"]["code"]) == ([], "rate_limit_exceeded")
+    types, response = read(framing().failed(InvalidRequest("no")))
+    assert response["error"]["code"] == "invalid_prompt"
+
+
+def answer(reason: str = "stop", logprobs: Any = None, **message: Any) -> bytes:
+    usage = {
+        "prompt_tokens": 10,
+        "completion_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+    choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": logprobs}
+    return json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode()
+
+
+def whole(data: bytes) -> Response:
+    assert not faults("responses", data)
+    return Response.model_validate_json(data)
+
+
+def test_a_whole_answer() -> None:
+    plain = whole(framing().whole("hi", "stop", USAGE))
+    assert (plain.output_text, plain.status) == ("hi", "completed")
+    function = {"name": "now", "arguments": '{"a": 1}'}
+    calls = [{"id": "call_1", "type": "function", "function": function}]
+    full = whole(framing().response(answer(content=None, reasoning="Hm.", tool_calls=calls), None))
+    thoughts, called = full.output
+    assert thoughts.type == "reasoning" and thoughts.content
+    assert thoughts.content[0].text == "Hm."
+    assert called.type == "function_call"
+    assert (called.call_id, called.name, called.arguments) == ("call_1", "now", '{"a": 1}')
+    assert full.usage == plain.usage
+    scored = framing().response(answer(content="ab", logprobs=logprobs("a", "b")), None)
+    message: Any = whole(scored).output[0]
+    assert [one.token for one in message.content[0].logprobs] == ["a", "b"]
+
+
+def test_a_whole_answer_is_what_its_stream_would_be() -> None:
+    called = {"name": "now", "arguments": "{}"}
+    calls = [{"id": "call_0", "type": "function", "function": called}]
+    at_once = framing().response(
+        answer("tool_calls", reasoning="Hm.", content="So.", tool_calls=calls), None
+    )
+    made = framing()
+    data = made.chunk(chunk(reasoning="Hm.")) + made.chunk(chunk(content="So."))
+    data += made.chunk(chunk("tool_calls", tool_calls=[call(0, "{}", "now")]))
+    _, streamed = read(data + made.closing("tool_calls") + made.ending(USAGE))
+    assert json.loads(at_once)["output"] == streamed["output"]
+
+
+def test_a_whole_answer_that_says_nothing_has_a_message() -> None:
+    nothing = whole(framing().response(answer("length", content=None), None))
+    (item,) = nothing.output
+    assert item.type == "message" and item.status == "incomplete"
+    assert nothing.output_text == ""
+
+
+@pytest.mark.filterwarnings("ignore:jsonschema.RefResolver:DeprecationWarning")  # the suite's
+def test_answers_and_events_are_as_open_responses_has_them() -> None:
+    """But for thoughts, whose events are called as OpenAI does, and schemas, which must be null."""
+    loader = SpecLoader(f"{specs[0]}/openresponses.json")
+    asked: dict[str, Any] = {"tools": [TOOL, OTHER], "tool_choice": ONLY_NOW}
+    made = framing(**asked, include=["message.output_text.logprobs"])
+    data = made.chunk(chunk(content="Let me see.", logprobs=logprobs("Let")))
+    data += made.chunk(chunk(tool_calls=[call(0, "", "now")]))
+    data += made.chunk(chunk("tool_calls", tool_calls=[call(0, "{}")]))
+    data += made.closing("tool_calls") + made.ending(USAGE) + framing().failed(InvalidRequest())
+    events = [json.loads(part.rpartition(b"data: ")[2]) for part in data.split(b"\n\n")
+              if part.startswith(b"event: ")]  # fmt: skip
+    assert len({event["type"] for event in events}) == 12
+    for event in events:
+        assert not loader.validate_sse_event(event["type"], event)
+    body = json.loads(framing(**asked).whole("a", "length", USAGE))
+    assert not loader.validate(body, "ResponseResource")
+
+
+def test_the_limit_that_ended_an_answer_is_told() -> None:
+    limited = RateLimitExceeded("enough")
+    told = {"code": "rate_limit_exceeded", "message": "enough"}
+    made = framing()
+    data = made.opening() + made.text("a") + made.closing("stop", limited) + made.ending(USAGE)
+    types, response = read(data)
+    assert (types[-1], response["finish_details"]) == ("incomplete", told)
+    for data in (
+        framing().whole("a", "length", USAGE, limited),
+        framing().response(answer("length", content="a"), limited),
+    ):
+        assert json.loads(data)["finish_details"] == told
+        assert json.loads(data)["status"] == "incomplete"
+
+
+def test_the_answer_repeats_what_was_asked_for() -> None:
+    given: dict[str, Any] = {
+        "instructions": "Be brief.",
+        "max_output_tokens": 9,
+        "max_tool_calls": 2,
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": False,
+        "prompt_cache_key": "x",
+        "reasoning": {"effort": "low", "summary": None},
+        "safety_identifier": "y",
+        "service_tier": "flex",
+        "temperature": 0.0,
+        "text": {"format": SHOWN, "verbosity": "medium"},
+        "tool_choice": ONLY_NOW,
+        "tools": [TOOL | {"description": None, "strict": True}],
+        "top_logprobs": 3,
+        "top_p": 0.5,
+        "truncation": "auto",
+    }
+    shown = json.loads(framing(**given, store=True).whole("a", "stop", USAGE))
+    whole(json.dumps(shown).encode())
+    assert {name: shown[name] for name in given} == given
+    assert shown["store"] is False
+    plain = json.loads(framing().whole("a", "stop", USAGE))
+    assert plain.keys() == shown.keys()
+    assert (plain["temperature"], plain["service_tier"], plain["tools"]) == (1.0, "default", [])
+    assert (plain["tool_choice"], plain["text"]) == ("auto", {"format": {"type": "text"}})
+    named = framing(tools=[TOOL], tool_choice={"type": "function", "name": "now"})
+    shown = json.loads(named.whole("a", "stop", USAGE))
+    assert shown["tool_choice"] == {"type": "function", "name": "now"}
+
+
+def test_what_is_repeated_does_not_keep_the_body() -> None:
+    raw = json.dumps(body(tools=[TOOL], text={"format": SCHEMA}, metadata={"a": "b"})).encode()
+    before = sys.getrefcount(raw)
+    call = RESPONSES.parse(raw)
+    assert call.take_body() is raw
+    assert call.told["tools"] and sys.getrefcount(raw) == before
