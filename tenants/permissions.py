@@ -49,6 +49,7 @@ class Permission(Enum):
     EDIT_WEBHOOKS = "change webhooks"
     READ_CONTENT = "read stored prompts and answers"
     EDIT_CONTENT = "choose whether prompts and answers are stored"
+    DESTROY_CONTENT = "destroy stored prompts and answers"
     USE_FILES = "use files and batches"
     READ_AUDIT = "see the audit log"
     OPERATE = "operate this installation"
@@ -80,13 +81,14 @@ TABLE: Mapping[Permission, tuple[Role | None, frozenset[Scope]]] = {
     P.GET_NOTIFICATIONS: (Role.DEVELOPER, frozenset()),  # by mail
     P.EDIT_WEBHOOKS: (Role.ADMIN, ADMIN),
     P.READ_CONTENT: (Role.ADMIN, frozenset()),
-    P.EDIT_CONTENT: (Role.ADMIN, frozenset()),
+    P.EDIT_CONTENT: (Role.ADMIN, ADMIN),  # keys may only shorten it
+    P.DESTROY_CONTENT: (Role.ADMIN, frozenset()),
     P.USE_FILES: (Role.DEVELOPER, frozenset({Scope.INFERENCE})),  # who may make such a key
     P.READ_AUDIT: (Role.ADMIN, frozenset()),
     P.USE_PLAYGROUND: (Role.DEVELOPER, frozenset()),  # keys call models without it
     P.OPERATE: (None, frozenset()),  # nobody in a tenant
 }
-OF_MEMBERS = frozenset({P.READ_CONTENT, P.EDIT_CONTENT})
+OF_MEMBERS = frozenset({P.READ_CONTENT, P.EDIT_CONTENT, P.DESTROY_CONTENT})
 """What operators may not, unless they are members."""
 KEY_SCOPES: Mapping[Role, frozenset[Scope]] = {
     Role.OWNER: ANY_SCOPE,

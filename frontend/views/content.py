@@ -53,13 +53,14 @@ def content(request: HttpRequest, caller: Caller) -> HttpResponse:
         "key": choice.live_key(caller.tenant),
         "stored": stored.count(),
         "may_edit": caller.may(Permission.EDIT_CONTENT),
+        "may_destroy": caller.may(Permission.DESTROY_CONTENT),
         "destroyed": caller.tenant.content_keys.filter(destroyed_at__isnull=False),
     }
     return render(request, "content.html", context, status=422 if form.errors else 200)
 
 
 @require_POST
-@tenant_page(Permission.EDIT_CONTENT)
+@tenant_page(Permission.DESTROY_CONTENT)
 def destroy(request: HttpRequest, caller: Caller) -> HttpResponse:
     """Destroy the key: nobody can read what was stored."""
     assert isinstance(caller.user, User)

@@ -33,6 +33,7 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
         "KEY_PEPPER",
         "DISPATCH_KEY",
         "CONTENT_KEY",
+        "CONTENT_KEY_PREVIOUS",
         "WORKER_TOKEN",
         "ENGINE_TOKEN",
         "INTERNAL_TOKEN",
@@ -47,6 +48,7 @@ SECRETS_OF: Mapping[str, frozenset[str]] = {
             "INTERNAL_TOKEN",
             "RECEIPT_KEY",
             "CONTENT_KEY",
+            "CONTENT_KEY_PREVIOUS",
             "OIDC_CLIENT_SECRET",
             "EMAIL_HOST_PASSWORD",
         }

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-from django.conf import settings
 
 from inference.gateway.content import Kept
 from tenants.content import sealing
@@ -36,7 +35,7 @@ def read(tenant: Tenant, request_id: str) -> Exchange | None:
         return None
     wrapped, place = bytes(found.content_key.wrapped), Place(tenant.pk, found.kind, found.name)
     try:
-        key = sealing.tenant_key(settings.CONTENT_KEY, tenant.pk, wrapped)
+        key = sealing.tenant_key(sealing.master_keys(), tenant.pk, wrapped)
         kept = msgspec.json.decode(key.open(place, bytes(found.data)), type=Kept)
     except Unreadable:
         return None
@@ -48,7 +47,7 @@ def _of(tenant: Tenant, request_id: str) -> StoredContentQuerySet:
 
 
 def answers_of(kept: Kept) -> Iterator[str]:
-    """The answer of each choice: its text, and after it the tools that it calls, as JSON."""
+    """The answer of each choice: what was thought, its text, and the tools that it calls."""
     if kept.response:
         yield from _whole(kept.response)
     elif kept.chunks:
@@ -66,31 +65,41 @@ def _whole(response: str) -> list[str]:
 
 def _choice(choice: dict[str, Any]) -> str:
     message = choice.get("message", {})
-    text = message.get("content") or choice.get("text") or ""
-    return _with_tools(text, message.get("tool_calls") or [])
+    texts = message.get("reasoning"), message.get("content") or choice.get("text")
+    return _joined_lines(texts, message.get("tool_calls") or [])
 
 
 def _joined(chunks: Iterable[str]) -> Iterator[str]:
-    texts: dict[int, str] = {}
-    tools: dict[int, dict[int, dict[str, str]]] = {}
+    answers: dict[int, _Answer] = {}
     for chunk in chunks:
         for choice in json.loads(chunk).get("choices", []):
-            index, delta = choice.get("index", 0), choice.get("delta", {})
-            said = delta.get("content") or choice.get("text") or ""
-            texts[index] = texts.get(index, "") + said
-            for call in delta.get("tool_calls") or []:
-                known = tools.setdefault(index, {}).setdefault(call.get("index", 0), {})
-                for name, value in (call.get("function") or {}).items():
-                    known[name] = known.get(name, "") + (value or "")
-    for index in sorted(texts):
-        calls = [{"function": call} for call in tools.get(index, {}).values()]
-        yield _with_tools(texts[index], calls)
+            answers.setdefault(choice.get("index", 0), _Answer()).add(choice)
+    for _, answer in sorted(answers.items()):
+        calls = [{"function": call} for call in answer.calls.values()]
+        yield _joined_lines((answer.thoughts, answer.text), calls)
 
 
-def _with_tools(text: str, calls: Iterable[dict[str, Any]]) -> str:
+class _Answer:
+    """One choice, from its chunks."""
+
+    def __init__(self) -> None:
+        self.thoughts = self.text = ""
+        self.calls: dict[int, dict[str, str]] = {}
+
+    def add(self, choice: dict[str, Any]) -> None:
+        delta = choice.get("delta", {})
+        self.thoughts += delta.get("reasoning") or ""
+        self.text += delta.get("content") or choice.get("text") or ""
+        for call in delta.get("tool_calls") or []:
+            known = self.calls.setdefault(call.get("index", 0), {})
+            for name, value in (call.get("function") or {}).items():
+                known[name] = known.get(name, "") + (value or "")
+
+
+def _joined_lines(texts: Iterable[str | None], calls: Iterable[dict[str, Any]]) -> str:
     shown = [f"{one['function'].get('name', '')}({one['function'].get('arguments', '')})"
              for one in calls if isinstance(one.get("function"), dict)]  # fmt: skip
-    return "\n".join([*([text] if text else []), *shown])
+    return "\n".join([*filter(None, texts), *shown])
 
 
 def _pretty(body: str) -> str:

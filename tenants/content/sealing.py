@@ -2,11 +2,15 @@
 
 Each text is bound to its place (tenant, kind and name): one that is moved elsewhere in the database
 can't be opened there. Nonces are random, 96 bits; a tenant's key is good for 2**32 texts.
+
+While the master key is changed there are two: what the one before encrypted is opened too, until
+`rotation` has encrypted it anew.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,6 +18,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
 
 INFO = b"lorikeet content, master key, 1"
 KEY_BYTES = 32
@@ -55,16 +60,40 @@ def new_key(master: str, tenant_id: int) -> bytes:
     return _sealed(_master(master), secrets.token_bytes(KEY_BYTES), _bound(tenant_id))
 
 
-def tenant_key(master: str, tenant_id: int, wrapped: bytes) -> TenantKey:
-    """The key that `new_key` made for this tenant.
+def master_keys() -> list[str]:
+    """Those of this installation, the one to encrypt by first; none where nothing can be kept."""
+    return [key for key in (settings.CONTENT_KEY, settings.CONTENT_KEY_PREVIOUS) if key]
+
+
+def tenant_key(masters: Sequence[str], tenant_id: int, wrapped: bytes) -> TenantKey:
+    """The key that `new_key` made for this tenant by one of these.
 
     Raises:
-        Unreadable: the master key is another one.
+        Unreadable: the master key was another one.
     """
-    return TenantKey(_opened(_master(master), wrapped, _bound(tenant_id)))
+    return TenantKey(_unwrapped(masters, tenant_id, wrapped))
 
 
-@lru_cache(maxsize=1)
+def rewrapped(masters: Sequence[str], tenant_id: int, wrapped: bytes) -> bytes:
+    """The same key, encrypted anew by the first of these.
+
+    Raises:
+        Unreadable: none of them has encrypted it.
+    """
+    key = _unwrapped(masters, tenant_id, wrapped)
+    return _sealed(_master(masters[0]), key, _bound(tenant_id))
+
+
+def _unwrapped(masters: Sequence[str], tenant_id: int, wrapped: bytes) -> bytes:
+    for master in masters:
+        try:
+            return _opened(_master(master), wrapped, _bound(tenant_id))
+        except Unreadable:
+            continue
+    raise Unreadable
+
+
+@lru_cache(maxsize=4)
 def _master(secret: str) -> AESGCM:
     return AESGCM(HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=INFO).derive(secret.encode()))
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import structlog
-from django.conf import settings
 
 from tenants.content import sealing
 from tenants.content.sealing import Place, TenantKey, Unreadable
@@ -98,7 +97,7 @@ class PostgresContents(Database):
         if not rows:
             return None
         (row,) = rows
-        key = sealing.tenant_key(settings.CONTENT_KEY, tenant_id, row.wrapped)
+        key = sealing.tenant_key(sealing.master_keys(), tenant_id, row.wrapped)
         return key.open(Place(tenant_id, kind, name), row.data)
 
     async def delete(self, tenant_id: int, kind: str, name: str) -> bool:
@@ -109,7 +108,7 @@ class PostgresContents(Database):
         found = {}
         for row in await self.rows(_Key, KEYS, [list(tenants)], binary=True):
             try:
-                key = sealing.tenant_key(settings.CONTENT_KEY, row.tenant_id, row.wrapped)
+                key = sealing.tenant_key(sealing.master_keys(), row.tenant_id, row.wrapped)
             except Unreadable:
                 log.error("content_key_unreadable", tenant_id=row.tenant_id)
             else:

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.utils import timezone
 
 from tenants.content import choice, sealing
@@ -29,7 +28,7 @@ def stored(tenant: Tenant) -> str:
     event = spend(make_key(tenant)[0], timezone.now())
     key = ContentKey.objects.get(tenant=tenant, destroyed_at=None)
     assert key.wrapped is not None
-    cipher = sealing.tenant_key(settings.CONTENT_KEY, tenant.pk, bytes(key.wrapped))
+    cipher = sealing.tenant_key(sealing.master_keys(), tenant.pk, bytes(key.wrapped))
     text = json.dumps(
         {"operation": "chat", "model": "base", "request": f'["{PROMPT}"]', "text": ANSWER}
     )

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from io import StringIO
 from typing import Any
 
 import msgspec
 import pytest
 from asgiref.sync import sync_to_async
+from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 from jwt import PyJWS
 from jwt.exceptions import InvalidSignatureError
+from jwt.utils import base64url_encode
 
 from gateway.planes import content as writing
 from inference.gateway.content import Capture, Contents, Kept
@@ -40,7 +43,7 @@ TEXT = b"a secret prompt"
 @pytest.mark.pure
 def test_only_the_tenants_key_opens_a_text_and_only_in_its_place() -> None:
     wrapped = sealing.new_key(MASTER, 1)
-    key, place = sealing.tenant_key(MASTER, 1, wrapped), Place(1, REQUEST, "r1")
+    key, place = sealing.tenant_key([MASTER], 1, wrapped), Place(1, REQUEST, "r1")
     sealed = key.seal(place, TEXT)
     assert key.open(place, sealed) == TEXT and TEXT not in sealed
     assert key.seal(place, TEXT) != sealed  # a nonce of its own
@@ -50,12 +53,12 @@ def test_only_the_tenants_key_opens_a_text_and_only_in_its_place() -> None:
     for changed in (b"", sealed[:-1], sealed[:20] + bytes([sealed[20] ^ 1]) + sealed[21:]):
         with pytest.raises(Unreadable):
             key.open(place, changed)
-    another = sealing.tenant_key(MASTER, 1, sealing.new_key(MASTER, 1))
+    another = sealing.tenant_key([MASTER], 1, sealing.new_key(MASTER, 1))
     with pytest.raises(Unreadable):
         another.open(place, sealed)
     for master, tenant in ((MASTER[:-1] + "x", 1), (MASTER, 2)):
         with pytest.raises(Unreadable):
-            sealing.tenant_key(master, tenant, wrapped)
+            sealing.tenant_key([master], tenant, wrapped)
 
 
 # --- Choosing ------------------------------------------------------------------------------------
@@ -186,6 +189,51 @@ async def test_who_has_the_database_and_another_master_key_reads_nothing(
     assert await sync_to_async(reading.read)(tenant, "r1") is None
 
 
+@pytest.mark.pure
+def test_a_key_is_encrypted_anew_by_another_master_key() -> None:
+    place, other = Place(1, REQUEST, "r1"), MASTER[::-1]
+    wrapped = sealing.new_key(MASTER, 1)
+    sealed = sealing.tenant_key([MASTER], 1, wrapped).seal(place, TEXT)
+    assert sealing.tenant_key([other, MASTER], 1, wrapped).open(place, sealed) == TEXT
+    anew = sealing.rewrapped([other, MASTER], 1, wrapped)
+    assert sealing.tenant_key([other], 1, anew).open(place, sealed) == TEXT
+    with pytest.raises(Unreadable):
+        sealing.tenant_key([MASTER], 1, anew)
+    for masters, tenant in (([other], 1), ([other, MASTER], 2)):
+        with pytest.raises(Unreadable):
+            sealing.rewrapped(masters, tenant, wrapped)
+
+
+async def test_the_master_key_is_changed_while_content_is_read_and_written(
+    store: PostgresContents, settings: Any
+) -> None:
+    acme, _ = await sync_to_async(keeping)(), await sync_to_async(keeping)("globex")
+    gone = await sync_to_async(keeping)("gone")
+    await sync_to_async(lambda: choice.destroy(gone, make_user("ann")))()
+    await store.keep([item(acme)])
+    before = settings.CONTENT_KEY
+    settings.CONTENT_KEY, settings.CONTENT_KEY_PREVIOUS = MASTER, before
+    assert await store.read(acme.pk, REQUEST, "r1") == TEXT
+    await store.keep([item(acme, "r2")])
+    for _ in range(2):
+        assert (await sync_to_async(rewrapped)()).endswith(": 2.\n")
+    settings.CONTENT_KEY_PREVIOUS = ""
+    assert await store.read(acme.pk, REQUEST, "r1") == TEXT
+    assert await store.read(acme.pk, REQUEST, "r2") == TEXT
+    settings.CONTENT_KEY = before
+    with pytest.raises(CommandError, match="acme"):
+        await sync_to_async(rewrapped)()
+    settings.CONTENT_KEY = ""
+    with pytest.raises(CommandError, match="CONTENT_KEY is not set"):
+        await sync_to_async(rewrapped)()
+
+
+def rewrapped() -> str:
+    out = StringIO()
+    call_command("rewrap_content_keys", stdout=out)
+    return out.getvalue()
+
+
 # --- Destroying ----------------------------------------------------------------------------------
 
 
@@ -207,8 +255,9 @@ async def test_destroying_the_key_makes_all_of_it_unreadable_and_is_confirmed(
     assert head["typ"] == choice.TYPE != RECEIPT and head["kid"] == known.id
     with pytest.raises(InvalidReceipt):  # it can't be taken for a receipt
         verify({"jws": key.confirmation}, [known])
-    start, body, signature = key.confirmation.split(".")
-    changed = f"{start}.{body.swapcase()}.{signature}"
+    start, _, signature = key.confirmation.split(".")
+    forged = base64url_encode(msgspec.json.encode(said | {"items": 1})).decode()
+    changed = f"{start}.{forged}.{signature}"
     with pytest.raises(InvalidSignatureError):
         PyJWS().decode(changed, known.key, algorithms=["EdDSA"])
 
@@ -269,6 +318,7 @@ async def test_what_cannot_be_written_is_lost_and_holds_up_nobody(transactional_
 
 
 CHUNKS = [
+    '{"choices": [{"index": 0, "delta": {"role": "assistant", "reasoning": "Which?"}}]}',
     '{"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}',
     '{"choices": [{"index": 1, "delta": {"content": "Two"}}]}',
     '{"choices": [{"index": 0, "delta": {"content": "On"}}]}',
@@ -280,7 +330,7 @@ CHUNKS = [
     '{"choices": [], "usage": {}}',
 ]
 WHOLE = (
-    '{"choices": [{"message": {"content": null, "tool_calls": [{"function":'
+    '{"choices": [{"message": {"content": null, "reasoning": "Hm", "tool_calls": [{"function":'
     ' {"name": "weather", "arguments": "{}"}}]}}, {"text": "Two"}]}'
 )
 
@@ -290,8 +340,8 @@ WHOLE = (
     ("fields", "answers"),
     [
         ({"text": "One"}, ["One"]),
-        ({"chunks": CHUNKS}, ['One\nweather({"in": 1})', "Two"]),
-        ({"response": WHOLE}, ["weather({})", "Two"]),
+        ({"chunks": CHUNKS}, ['Which?\nOne\nweather({"in": 1})', "Two"]),
+        ({"response": WHOLE}, ["Hm\nweather({})", "Two"]),
         ({"response": '{"data": [1]}'}, ['{\n  "data": [\n    1\n  ]\n}']),
         ({"response": '{"choices": [{"mess', "cut": True}, ['{"choices": [{"mess']),
         ({"response": '{"choices": [3]}'}, ['{\n  "choices": [\n    3\n  ]\n}']),

@@ -142,11 +142,11 @@ class Stream:
             self.on_settled(partial(self._give_up, capture))
 
     def _give_up(self, capture: Capture) -> None:
-        assert self.done is not None
+        assert self.done is not None and self.total_s is not None
         if self.elsewhere or self.done.finish_reason == GONE:  # another gateway's, or nobody's
             capture.drop()
         else:
-            capture.end(self.done, self.target.model, self.started_at)
+            capture.end(self.done, self.target.model, time.time() - self.total_s)
 
     async def read(self) -> Delta | Done:
         """The deltas since the last read as one; after them, how the request ended.
