@@ -10,7 +10,7 @@ TRACE = models.CharField(default="", db_default="", max_length=32)
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('tenants', '0044_requests_debugged'),
+        ('tenants', '0045_content'),
     ]
 
     operations = [

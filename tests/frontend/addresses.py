@@ -40,6 +40,7 @@ PASSING = frozenset(
         "console",
         "join",
         "invitation",
+        "content-confirmation",
         "openid_connect_callback",
         "operate_engines-drain",
         "playground-conversation",
@@ -47,7 +48,7 @@ PASSING = frozenset(
     }
 )
 """Addresses that lead elsewhere, or need what not everybody has at any time: an invitation, an
-engine, a conversation or a prompt set of one's own."""
+engine, a conversation or a prompt set of one's own, a key that was destroyed."""
 NOT_OWN = {"requests-one": Permission.READ_USAGE, "requests-receipt": Permission.READ_USAGE}
 """What else it takes to open these addresses of what others made."""
 ACCOUNT = {

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from frontend.lists import PAGE
 from tenants.batches.states import Status
@@ -79,7 +80,7 @@ def test_versions_are_archived_and_deleted_unless_in_use(tenant: Tenant) -> None
     live, *others = (make_version(adapter) for _ in range(3))
     adapter.aliases.create(name="live", version=live)
     where = address(tenant, "adapters/support")
-    assert developer.get(where).content.count(b'name="row"') == 3
+    assert developer.get(f"{where}/").content.count(b'name="row"') == 3
     said = sent(developer, f"{where}/versions/archive", live.number, others[0].number)
     assert "1 version is archived." in said
     others[0].refresh_from_db()
@@ -93,7 +94,7 @@ def test_versions_are_archived_and_deleted_unless_in_use(tenant: Tenant) -> None
 def test_batches_are_cancelled_unless_they_ended(tenant: Tenant) -> None:
     developer, (key, _) = client_of(tenant, "developer"), make_key(tenant)
     running, ended = make_batch(key), make_batch(key)
-    Batch.objects.filter(pk=ended.pk).update(status=Status.CANCELLED)
+    Batch.objects.filter(pk=ended.pk).update(status=Status.CANCELLED, ended_at=timezone.now())
     page = developer.get(address(tenant, "batches")).content.decode()
     assert page.count('name="row"') == 1 and f'value="{running.pk}"' in page
     said = sent(developer, address(tenant, "batches/cancel"), running.pk, ended.pk)
