@@ -199,6 +199,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("requests/views/<int:pk>/delete", views.delete, name="requests-drop-view"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),
                 path("requests/<str:request_id>/content", request.content, name="requests-content"),
+                path("requests/<str:request_id>/open", request.reopen, name="requests-reopen"),
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("batches", batches.batches, name="batches"),
                 path("batches/cancel", batches.cancel_some, name="batches-cancel-some"),

@@ -37,8 +37,9 @@ def show(
     kept: Conversation | None = None,
     *,
     read_only: bool = False,
+    panes: list[dict[str, Any]] | None = None,
 ) -> HttpResponse:
-    """Render the playground, empty or with a conversation."""
+    """Render the playground, empty, with a conversation that is kept, or with these panes."""
     bases = list(
         BaseModel.objects.that_chat().order_by("name").values_list("name", flat=True)[:MAX_NAMES]
     )
@@ -52,7 +53,7 @@ def show(
         "other": next(iter(bases), ""),
         "base_url": f"{settings.API_URL}/v1",
         "kept": kept,
-        "panes": json.loads(kept.panes) if kept else None,
+        "panes": json.loads(kept.panes) if kept else panes,
         "link": _link(request, caller, kept),
         "read_only": read_only,
         "is_own": kept is not None and kept.member.user == caller.user,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -18,11 +19,14 @@ from django.views.decorators.vary import vary_on_headers
 from frontend.causes import cause, remedy
 from frontend.formats import exact_money
 from frontend.pages import tenant_page
+from frontend.playground import reopened
+from frontend.views.playground.playground import show
 from frontend.views.requests.requests import look_of
 from frontend.views.requests.timeline import SCALE, Timeline
 from inference.gateway.lines.seals import batch_of, number_of
 from tenants.billing.receipts import describe, signer
 from tenants.content import reading
+from tenants.content.reading import Exchange
 from tenants.limits.kinds import KINDS
 from tenants.listing import Entry, Listed
 from tenants.models import ApiKey, AuditEntry, RefusedRequest, SupersededAttempt, UsageEvent
@@ -57,6 +61,35 @@ def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 @tenant_page(Permission.READ_CONTENT)
 def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
     """What was asked and answered, where it is stored; the audit log says who looked."""
+    found, exchange = _read(request, caller, request_id)
+    may_open = exchange is not None and caller.may(Permission.USE_PLAYGROUND)
+    may_open = may_open and reopened.pane_of(exchange.request, "") is not None
+    shown = {"exchange": exchange, "unreadable": exchange is None, "may_open": may_open}
+    if "HX-Request" in request.headers:
+        shown |= {"caller": caller, "id": found.pk}
+        return render(request, "request_content.html", shown)
+    return _page(request, caller, request_id, shown)
+
+
+@require_POST
+@never_cache
+@tenant_page(Permission.READ_CONTENT)
+def reopen(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
+    """The playground with what was asked and answered; the audit log says who looked."""
+    caller.require(Permission.USE_PLAYGROUND)
+    _, exchange = _read(request, caller, request_id)
+    if exchange is None:
+        raise Http404
+    pane = reopened.pane_of(exchange.request, next(iter(exchange.answers), ""))
+    if pane is None:
+        raise Http404
+    return show(request, caller, panes=[msgspec.to_builtins(pane)])
+
+
+def _read(
+    request: HttpRequest, caller: Caller, request_id: str
+) -> tuple[UsageEvent | RefusedRequest, Exchange | None]:
+    """A request of which something is stored, and that, as far as it can be read."""
     event = find(caller, request_id)
     error = None if event else caller.refused().named(request_id).first()
     found = event or error
@@ -65,11 +98,7 @@ def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
     actor = actor_of(request)
     assert actor is not None
     AuditEntry.objects.note(actor, caller.tenant, "read", f"req_{found.pk}", kind="content")
-    exchange = reading.read(caller.tenant, found.pk)
-    shown = {"exchange": exchange, "unreadable": exchange is None}
-    if "HX-Request" in request.headers:
-        return render(request, "request_content.html", {"caller": caller, **shown})
-    return _page(request, caller, request_id, shown)
+    return found, reading.read(caller.tenant, found.pk)
 
 
 def _page(

@@ -25,8 +25,10 @@ class Playground extends HTMLElement {
     this.message = this.querySelector("#message");
     this.readOnly = this.hasAttribute("data-read-only");
     if (this.readOnly) return this.#open(given("kept"));
+    // What was posted here is kept as any draft: a reload posts nothing again.
+    if (this.hasAttribute("data-posted")) history.replaceState(null, "", this.dataset.new);
     this.keeping = this.#keeping();
-    const left = this.#draft();
+    const left = this.hasAttribute("data-posted") ? null : this.#draft();
     this.link = new Link(this.dataset.slug, (state) => this.#linked(state));
     this.#open(left?.panes.map((pane) => ({ ...pane, recent: left.recent })) ?? given("kept") ?? [{ model: this.dataset.model }]);
     if (left) this.message.value = left.message;
