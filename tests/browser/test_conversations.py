@@ -204,7 +204,7 @@ def test_what_is_shared_is_read_in_the_tenant_until_the_link_is_revoked(
     page.get_by_role("button", name="Save", exact=True).click()
     saved(page)
     page.get_by_role("button", name="Share").click()
-    follow(page, page.get_by_role("button", name="Create a link"))
+    follow(page, page.get_by_role("button", name="Create link"))
     link = page.locator("#share-link").inner_text()
 
     colleague.goto(link)
@@ -216,7 +216,7 @@ def test_what_is_shared_is_read_in_the_tenant_until_the_link_is_revoked(
     answered(colleague, OTHER)
     saved(colleague)
 
-    follow(page, page.get_by_role("button", name="Revoke the link"))
+    follow(page, page.get_by_role("button", name="Revoke link"))
     expect(log(page).get_by_text("req_")).to_have_count(1)
     street.witness.allow("404 ")
     gone = colleague.goto(link)

@@ -33,7 +33,7 @@ def page(owner: Page) -> Page:
 def test_the_last_message_can_be_edited_and_asked_from_a_program(page: Page) -> None:
     ask(page, "Hello")
     expect(foot(pane(page))).to_be_visible()
-    page.get_by_role("button", name="Edit the last message").click()
+    page.get_by_role("button", name="Edit last message").click()
     expect(page.get_by_label("Message")).to_have_value("Hello")
     ask(page, QUESTION)
     expect(pane(page).get_by_role("log").get_by_text("Hello", exact=True)).to_have_count(0)
@@ -136,7 +136,7 @@ def test_a_prompt_set_runs_over_the_panes_and_votes_add_up(page: Page) -> None:
     page.get_by_role("button", name="Add pane").click()
     page.get_by_role("button", name="Prompt sets").click()
     dialog = page.get_by_role("dialog", name="Prompt sets")
-    dialog.get_by_text("Save a prompt set").click()
+    dialog.get_by_text("New prompt set").click()
     dialog.get_by_label("Name").fill("Greetings")
     dialog.get_by_label("Prompts", exact=True).fill("Hello\n---\nGood morning,\nall")
     dialog.get_by_role("button", name="Save prompt set").click()

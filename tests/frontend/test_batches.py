@@ -61,12 +61,12 @@ def test_an_empty_list_says_how_to_begin(tenant: Tenant) -> None:
 
 def test_it_is_cancelled_once(tenant: Tenant, batch: Batch) -> None:
     client = client_of(tenant, "developer")
-    assert "Cancel the batch?" in text(client, at(batch))
+    assert "Cancel this batch?" in text(client, at(batch))
     assert client.post(at(batch, "cancel")).headers["Location"] == at(batch)
     batch.refresh_from_db()
     assert batch.status == Status.CANCELLING
     assert AuditEntry.objects.filter(action="cancelled batch", name=batch.pk).count() == 1
-    assert "Cancel the batch?" not in text(client, at(batch))
+    assert "Cancel this batch?" not in text(client, at(batch))
     Batch.objects.filter(pk=batch.pk).update(status=Status.CANCELLED, ended_at=timezone.now())
     client.post(at(batch, "cancel"))
     assert "had ended before" in text(client, at(batch))
