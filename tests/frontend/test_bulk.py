@@ -80,7 +80,10 @@ def test_versions_are_archived_and_deleted_unless_in_use(tenant: Tenant) -> None
     live, *others = (make_version(adapter) for _ in range(3))
     adapter.aliases.create(name="live", version=live)
     where = address(tenant, "adapters/support")
-    assert developer.get(f"{where}/").content.count(b'name="row"') == 3
+    page = developer.get(f"{where}/").content.decode()
+    assert page.count('name="row"') == 3
+    for what in ("archive", "delete"):
+        assert f'formaction="{where}/versions/{what}"' in page
     said = sent(developer, f"{where}/versions/archive", live.number, others[0].number)
     assert "1 version is archived." in said
     others[0].refresh_from_db()
