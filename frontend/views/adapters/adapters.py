@@ -294,8 +294,8 @@ def _page(
         "may_try": caller.may(Permission.USE_PLAYGROUND),
         "mark": seen,
         "bulk": [
-            ARCHIVE.of("adapters-archive-some", caller.tenant.slug, name),
-            DELETE.of("adapters-remove-some", caller.tenant.slug, name),
+            ARCHIVE.of("adapters-archive-some", caller.tenant.slug, adapter.name),
+            DELETE.of("adapters-remove-some", caller.tenant.slug, adapter.name),
         ],
         **uploading(request, caller),
     }
