@@ -82,7 +82,9 @@ export class Run {
     this.#asking.delete(answer.id);
     delete answer.id;
     if (message.type === "error") answer.failed = message.message;
+    else if (message.finish_reason === "cancelled") answer.failed = "Stopped.";
     else Object.assign(answer, { done: true, foot: footline(message), cost: message.cost, ttft_ms: message.ttft_ms });
+    if (answer.failed) this.wanted = false; // the rest is asked once somebody has seen why
     noted(notes, answer);
     this.#tell();
   }
