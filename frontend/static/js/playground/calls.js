@@ -40,7 +40,8 @@ export class Calls {
     const form = element("form", "results");
     for (const call of this.list) form.append(field(call));
     form.append(element("div", "actions"));
-    form.lastChild.append(button("Send result", () => form.requestSubmit()));
+    form.lastChild.append(button(this.list.length > 1 ? "Send results" : "Send result", () => form.requestSubmit()));
+    form.querySelector(".button").className = "button primary";
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       send(Object.fromEntries(new FormData(form)));
