@@ -134,6 +134,7 @@ def test_it_is_opened_in_the_playground(tenant: Tenant) -> None:
     where = f"/t/{tenant.slug}/requests/{id}"
     assert "Open with this prompt" in owner.post(f"{where}/content").text
     page = owner.post(f"{where}/open")
+    assert "data-posted" in page.text
     (pane,) = page.context["panes"]
     parameters = {"system": "Be brief.", "temperature": 0.5, "stop": ["END"]}
     assert (pane["model"], pane["parameters"]) == ("base", parameters)
