@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -63,7 +63,7 @@ def _nodes(messages: list[_Message]) -> list[Node]:
     """Questions and answers in turn, from the first question on: neighbours of one side are one."""
     nodes: list[Node] = []
     for one in messages:
-        role = "assistant" if one.role == "assistant" else "user"
+        role: Literal["user", "assistant"] = "assistant" if one.role == "assistant" else "user"
         if one.role in ("system", "developer") or (not nodes and role == "assistant"):
             continue
         if not nodes or nodes[-1].role != role:

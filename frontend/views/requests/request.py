@@ -62,9 +62,9 @@ def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
     """What was asked and answered, where it is stored; the audit log says who looked."""
     found, exchange = _read(request, caller, request_id)
-    may_open = exchange is not None and caller.may(Permission.USE_PLAYGROUND)
-    may_open = may_open and reopened.pane_of(exchange.request, "") is not None
-    shown = {"exchange": exchange, "unreadable": exchange is None, "may_open": may_open}
+    shown: dict[str, Any] = {"exchange": exchange, "unreadable": exchange is None}
+    if exchange is not None and caller.may(Permission.USE_PLAYGROUND):
+        shown["may_open"] = reopened.pane_of(exchange.request, "") is not None
     if "HX-Request" in request.headers:
         shown |= {"caller": caller, "id": found.pk}
         return render(request, "request_content.html", shown)
