@@ -28,12 +28,12 @@ from inference.gateway.exchange import KEY_HEADERS, Exchange, Receive, Scope, Se
 from inference.gateway.http import OpenAIServer
 from inference.gateway.sockets import MAX_REASON, UNAUTHORISED, trust
 from inference.gateway.stored_responses import Responses
+from inference.operations.bodies.reading import decode, decode_part
+from inference.operations.bodies.shape import Shape
 from inference.operations.error_shapes import OPENAI
 from inference.operations.openai import NULL
-from inference.operations.reading import decode, decode_part
-from inference.operations.responses import RESPONSES
-from inference.operations.responses_items import joined, listed
-from inference.operations.shape import Shape
+from inference.operations.responses.items import joined, listed
+from inference.operations.responses.responses import RESPONSES
 
 NOT_ALLOWED, GOING_AWAY = 4403, 1012
 """Websocket close codes: this key may not infer; go to another gateway."""

@@ -32,10 +32,10 @@ from inference.gateway.conversations import Said
 from inference.gateway.exchange import Exchange
 from inference.gateway.space import Space
 from inference.grants import Grant, StoredResponses
+from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
-from inference.operations.responses import RESPONSES
-from inference.operations.responses_items import MAX_PAGE, PAGE, joined, listed, shown
-from inference.operations.shape import Shape
+from inference.operations.responses.items import MAX_PAGE, PAGE, joined, listed, shown
+from inference.operations.responses.responses import RESPONSES
 
 log = structlog.get_logger(__name__)
 

@@ -12,13 +12,13 @@ import msgspec
 from django.conf import settings
 
 from inference.errors import BY_CODE, InferenceError
-from inference.operations import responses_items
 from inference.operations.error_shapes import ANTHROPIC, OPENAI, ErrorShape
 from inference.operations.operation import Operation
 from inference.operations.registry import OPERATIONS
-from tenants.api.endpoints import batches, files
-from tenants.api.endpoints.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
-from tenants.api.endpoints.receipts import MAX_LIMIT
+from inference.operations.responses import items as response_items
+from tenants.api.endpoints.openai import batches, files
+from tenants.api.endpoints.openai.organization import COST_GROUPS, COST_WIDTHS, USAGE_GROUPS, WIDTHS
+from tenants.api.endpoints.usage.receipts import MAX_LIMIT
 from tenants.api.openai import shapes
 from tenants.models import Purpose
 
@@ -138,7 +138,7 @@ def _of_responses() -> Iterator[tuple[str, str, Object]]:
     stored = _looking_up("responses_retrieve", shapes.ResponseObject, [id])
     yield path, "get", stored
     yield path, "delete", _looking_up("responses_delete", shapes.DeletedResponse, [id])
-    page = _pages(responses_items.MAX_PAGE)
+    page = _pages(response_items.MAX_PAGE)
     listed = _looking_up("responses_input_items", shapes.ResponseItems, [id, *page])
     yield f"{path}/input_items", "get", listed
     cancelled = _looking_up("responses_cancel", shapes.ResponseObject, [id])
