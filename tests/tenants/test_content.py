@@ -25,6 +25,7 @@ from inference.link.wire import Delta, Done, Usage
 from tenants.billing.receipts import TYPE as RECEIPT
 from tenants.billing.receipts import InvalidReceipt, signer, verify
 from tenants.content import choice, reading, sealing
+from tenants.content.responses import PostgresResponses
 from tenants.content.sealing import Place, Unreadable
 from tenants.content.store import Item, PostgresContents
 from tenants.errors import ContentUnavailable, NoContentKey
@@ -305,6 +306,28 @@ async def test_what_a_gateway_takes_up_is_written_and_read(store: PostgresConten
     found = await sync_to_async(reading.read)(tenant, "r1")
     assert found == reading.Exchange('{\n  "messages": []\n}', ["Hello"], False)
     assert contents.dropped == 0
+
+
+async def test_responses_are_kept_apart_from_requests_and_by_their_tenant(
+    store: PostgresContents, settings: Any
+) -> None:
+    acme, never = await sync_to_async(keeping)(), await sync_to_async(make_tenant)("never")
+    responses = PostgresResponses(store)
+    assert await responses.keep(acme.pk, "r1", TEXT)
+    assert not await responses.keep(never.pk, "r1", TEXT)
+    assert await responses.read(acme.pk, "r1") == TEXT
+    assert await store.read(acme.pk, REQUEST, "r1") is None
+    assert await responses.read(never.pk, "r1") is None
+    assert not await responses.delete(never.pk, "r1")
+    before, settings.CONTENT_KEY = settings.CONTENT_KEY, MASTER
+    assert await responses.read(acme.pk, "r1") is None, "it can't be read, so it is not there"
+    settings.CONTENT_KEY = before
+    assert await responses.delete(acme.pk, "r1")
+    assert await responses.read(acme.pk, "r1") is None
+    assert await responses.keep(acme.pk, "r1", TEXT)
+    ann = await sync_to_async(make_member)(acme, "owner")
+    await sync_to_async(choice.destroy)(acme, ann)
+    assert await responses.read(acme.pk, "r1") is None
 
 
 async def test_what_cannot_be_written_is_lost_and_holds_up_nobody(transactional_db: None) -> None:
