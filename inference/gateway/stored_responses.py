@@ -34,7 +34,15 @@ from inference.gateway.space import Space
 from inference.grants import Grant, StoredResponses
 from inference.operations.bodies.shape import Shape
 from inference.operations.call import Call
-from inference.operations.responses.items import MAX_PAGE, PAGE, joined, listed, shown
+from inference.operations.responses.items import (
+    MAX_PAGE,
+    PAGE,
+    REFERENCE,
+    joined,
+    listed,
+    shown,
+    unknown_reference,
+)
 from inference.operations.responses.responses import RESPONSES
 
 log = structlog.get_logger(__name__)
@@ -43,6 +51,9 @@ PATH = f"{RESPONSES.path}/"
 MAX_BYTES = 2 << 20
 """Of a response and what the model was given for it."""
 ID = re.compile(rf"{RESPONSES.id_prefix}_([0-9a-f]{{32}})")
+ITEM_ID = re.compile(r"(?:msg|rs|fc)_([0-9a-f]{32})_[0-9]+")
+MAX_REFERRED = 32
+"""Responses that items of one input are of."""
 ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
 """Of items that came without an id."""
 
@@ -65,6 +76,13 @@ class _Event(msgspec.Struct):
     response: msgspec.Raw
 
 
+class _Item(msgspec.Struct):
+    id: str = ""
+    type: str | None = None
+
+
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
+_item = msgspec.json.Decoder(_Item)
 _record = msgspec.json.Decoder(_Record)
 _response = msgspec.json.Decoder(_Response)
 _event = msgspec.json.Decoder(_Event)
@@ -117,30 +135,65 @@ class Responses:
 
     async def followed(self, grant: Grant, call: Call) -> Call:
         """The call, with all that was said before in front of its input if it goes on from a
-        response.
+        response, and with the items that its input refers to.
 
         Raises:
             UnknownResponse: the tenant has no such response.
-            PayloadTooLarge, InvalidRequest: together it is more than a body may have.
+            PayloadTooLarge, InvalidRequest: there is no such item, or together it is more than a
+                body may have.
             Unavailable: the database is away.
         """
-        if not call.follows:
+        if not (call.follows or call.refers):
             return call
-        if (said := await self.said(grant.tenant_id, call.follows)) is None:
-            raise UnknownResponse(param="previous_response_id")
+        before = b""
+        if call.follows:
+            if (said := await self.said(grant.tenant_id, call.follows)) is None:
+                raise UnknownResponse(param="previous_response_id")
+            before = said.items
         fields = _fields.decode(call.body)
-        del fields["previous_response_id"]
-        items = joined(said.items, listed(bytes(fields["input"])))
+        fields.pop("previous_response_id", None)
+        given = bytes(fields["input"])
+        if call.refers:
+            given = await self._resolved(grant.tenant_id, given)
+        items = joined(before, listed(given))
         body = _json(fields | {"input": msgspec.Raw(b"[" + items + b"]")})
-        if len(body) > self._max_body_bytes:
+        self._check_size(len(body))
+        Shape(call.operation.max_numbers).feed(body)
+        whole = call.operation.parse(body)
+        if call.follows:
+            whole.told = {**whole.told, "previous_response_id": call.follows}
+        return whole
+
+    async def _resolved(self, tenant_id: int, given: bytes) -> bytes:
+        """The input, a list, with items in the place of references to them."""
+        parts = _raws.decode(given)
+        known: dict[str, dict[str, msgspec.Raw]] = {}
+        for i, part in enumerate(parts):
+            item = _item.decode(part)
+            if item.type == REFERENCE:
+                named = ITEM_ID.fullmatch(item.id)
+                if named and named[1] not in known and len(known) < MAX_REFERRED:
+                    known[named[1]] = await self._output(tenant_id, named[1])
+                if not named or item.id not in known.get(named[1], {}):
+                    raise unknown_reference(f"input[{i}]")
+                parts[i] = known[named[1]][item.id]
+        self._check_size(sum(len(bytes(part)) for part in parts))
+        return _json(parts)
+
+    async def _output(self, tenant_id: int, request_id: str) -> dict[str, msgspec.Raw]:
+        """The items of this response's output, by their ids; none if there is no such response."""
+        found = await self._store.read(tenant_id, request_id)
+        if found is None:
+            return {}
+        output = _raws.decode(_response.decode(_record.decode(found).response).output)
+        return {_item.decode(part).id: part for part in output}
+
+    def _check_size(self, size: int) -> None:
+        if size > self._max_body_bytes:
             raise PayloadTooLarge(
                 "With all that was said before, the request is over this server's limit of "
                 f"{self._max_body_bytes} bytes."
             )
-        Shape(call.operation.max_numbers).feed(body)
-        whole = call.operation.parse(body)
-        whole.told = {**whole.told, "previous_response_id": call.follows}
-        return whole
 
     async def said(self, tenant_id: int, id: str) -> Said | None:
         """All that was said up to the end of this response; None: the tenant has none such."""

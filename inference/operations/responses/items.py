@@ -16,18 +16,17 @@ from inference.errors import InvalidRequest
 from inference.operations.bodies.reading import check_inner, convert
 from inference.operations.bodies.shape import Shape
 
+REFERENCE = "item_reference"
+"""Names an item of a stored response by its id; gateways put that in its place."""
+
 SERVED: Mapping[str, tuple[str, ...]] = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
     "reasoning": (),
+    REFERENCE: ("id",),
 }
 """Types of items that are served, with the fields that each must have."""
-
-INSTEAD: Mapping[str, str] = {
-    "item_reference": "send the item itself (SDKs do where `store` is `false`)",
-}
-"""What to do where another type is not served."""
 
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 """As chat templates know them."""
@@ -56,6 +55,7 @@ class Item(msgspec.Struct):
     """Of any type that is served."""
 
     type: str | None = None
+    id: str | None = None
     role: str | None = None
     content: Content = None
     summary: list[Part] | None = None
@@ -94,8 +94,8 @@ def read_input(given: Any) -> Input:
     return found
 
 
-def check_input(given: Input) -> None:
-    """See that it is something that is served.
+def check_input(given: Input, *, references: bool = False) -> None:
+    """See that it is something that is served; `references` are only where they are resolved.
 
     Raises:
         InvalidRequest: it isn't.
@@ -108,15 +108,25 @@ def check_input(given: Input) -> None:
     for i, item in enumerate(given):
         at = f"input[{i}]"
         _check_item(item, at)
+        if item.kind == REFERENCE and not references:
+            raise unknown_reference(at)
         if item.arguments is not None:
             check_inner(item.arguments, shape, f"{at}.arguments")
+
+
+def unknown_reference(at: str) -> InvalidRequest:
+    """Of an item that is not stored."""
+    return InvalidRequest(
+        f"`{at}` names an item that is not stored: send the item itself (SDKs do where `store` is "
+        "`false`).",
+        param=at,
+    )
 
 
 def _check_item(item: Item, at: str) -> None:
     if (required := SERVED.get(item.kind)) is None:
         served = ", ".join(f"`{kind}`" for kind in SERVED)
-        instead = INSTEAD.get(item.kind, f"{served} are served")
-        raise InvalidRequest(f"`{at}` is of type `{item.kind}`: {instead}.", param=at)
+        raise InvalidRequest(f"`{at}` is of type `{item.kind}`: {served} are served.", param=at)
     for name in required:
         if getattr(item, name) is None:
             raise InvalidRequest(f"`{at}.{name}` is missing.", param=f"{at}.{name}")
@@ -239,13 +249,7 @@ def joined(*items: bytes) -> bytes:
 # --- as they are shown ---------------------------------------------------------------------------
 
 
-class _Named(Item):
-    """With what it is called."""
-
-    id: str | None = None
-
-
-_named = msgspec.json.Decoder(list[_Named])
+_items = msgspec.json.Decoder(list[Item])
 
 
 def shown(items: bytes, id_of: Callable[[str, int], str]) -> list[dict[str, Any]]:
@@ -254,7 +258,7 @@ def shown(items: bytes, id_of: Callable[[str, int], str]) -> list[dict[str, Any]
     return [
         {"id": item.id or id_of(item.kind, i), "type": item.kind, "status": "completed"}
         | _content_shown(item)
-        for i, item in enumerate(_named.decode(b"[" + items + b"]"))
+        for i, item in enumerate(_items.decode(b"[" + items + b"]"))
     ]
 
 

@@ -34,7 +34,14 @@ from inference.operations.chat import CHAT, plain_messages, template_switches
 from inference.operations.openai import NULL, Sampled
 from inference.operations.operation import Framing, Operation, PlainPrompt
 from inference.operations.responses.framing import ResponsesFraming
-from inference.operations.responses.items import Input, as_messages, check_input, read_input
+from inference.operations.responses.items import (
+    REFERENCE,
+    Input,
+    Item,
+    as_messages,
+    check_input,
+    read_input,
+)
 
 LOGPROBS = "message.output_text.logprobs"
 """What `include` has to name for them."""
@@ -190,7 +197,7 @@ class Responses(Operation):
         fields: ResponsesFields = decode(self.decoder, body)
         if not fields.model:
             raise InvalidRequest("You must provide a model parameter.", param="model")
-        check_input(fields.input)
+        check_input(fields.input, references=True)
         check_structured_outputs(fields.structured_outputs)
         text, (choice, tools) = _read_text(fields.text), _read_tools(fields)
         wants_logprobs = LOGPROBS in (fields.include or ())
@@ -207,6 +214,7 @@ class Responses(Operation):
             told=_told(fields, text, choice, tools),
             stored=fields.store is not False,
             follows=fields.previous_response_id or "",
+            refers=any(item.kind == REFERENCE for item in fields.input if isinstance(item, Item)),
         )
 
     def framing(self, call: Call, id: str, created: int, revision: str = "") -> Framing:

@@ -127,6 +127,40 @@ async def test_it_goes_on_from_a_stored_response(stack: Rig, client: AsyncOpenAI
     assert ended.response.instructions is None, "they are not carried over"
 
 
+async def test_items_of_stored_responses_are_referred_to(stack: Rig, client: AsyncOpenAI) -> None:
+    """As the Vercel AI SDK does unless `store` is false."""
+    first = await client.responses.create(model=MODEL.name, input=SAID)
+    item = first.output[0].to_dict()
+    reference = {"type": "item_reference", "id": item["id"]}
+    before, after = {"role": "user", "content": SAID}, {"role": "user", "content": "And then?"}
+    asked: Any = [before, reference, after]
+    second = await client.responses.create(model=MODEL.name, input=asked)
+    whole: Any = [before, item, after]
+    same = await client.responses.create(model=MODEL.name, input=whole, store=False)
+    assert second.output_text == same.output_text
+    assert second.usage is not None and same.usage is not None
+    assert second.usage.input_tokens == same.usage.input_tokens
+    stack.gateway.keys.keeping.add("globex")
+    unknown = [
+        item["id"] + "0",
+        "msg_" + "0" * 32 + "_0",
+        "msg_mine",
+        "",
+        "fc_" + first.id[5:] + "_0",
+    ]
+    async with stack.gateway.client() as mine, stack.gateway.client("globex") as other:
+        refused = [await other.post(PATH, json=responses(asked))]
+        for id in unknown:
+            body = responses([before, reference | {"id": id}])
+            refused.append(await mine.post(PATH, json=body))
+        for answer in refused:
+            error = answer.json()["error"]
+            assert (answer.status_code, error["param"]) == (400, "input[1]")
+            assert "not stored" in error["message"]
+        many = [reference] * 2000
+        assert (await mine.post(PATH, json=responses(many))).status_code == 413
+
+
 async def test_items_are_listed_in_pages(client: AsyncOpenAI) -> None:
     items: Any = [
         {"role": "developer", "content": "Be short."},
