@@ -274,9 +274,10 @@ async def test_what_is_too_large_is_not_stored(
 
 async def test_nobody_waits_for_another_tenants_room(stack: Rig, client: AsyncOpenAI) -> None:
     space = stack.gateway.hub.contents.space
-    while space.take(len("acme"), 1 << 16):
-        pass
-    assert not stores(await client.responses.create(model=MODEL.name, input=SAID * 40000))
+    for size in (1 << 16, 1):
+        while space.take(len("acme"), size):
+            pass
+    assert not stores(await client.responses.create(model=MODEL.name, input=SAID))
     stack.gateway.keys.keeping.add("globex")
     async with sdk(stack, "globex") as other:
         assert stores(await other.responses.create(model=MODEL.name, input=SAID))
