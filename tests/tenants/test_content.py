@@ -28,9 +28,10 @@ from tenants.content import choice, reading, sealing
 from tenants.content.responses import PostgresResponses
 from tenants.content.sealing import Place, Unreadable
 from tenants.content.store import Item, PostgresContents
+from tenants.directory.reader import Reader
 from tenants.errors import ContentUnavailable, NoContentKey
 from tenants.housekeeping import forget_content
-from tenants.models import AuditEntry, ContentKey, StoredContent, Tenant
+from tenants.models import ApiKey, AuditEntry, ContentKey, StoredContent, Tenant
 from tenants.naming import REQUEST, RESPONSE
 from tests.tenants.making import make_key, make_member, make_tenant, make_user
 
@@ -65,23 +66,28 @@ def test_only_the_tenants_key_opens_a_text_and_only_in_its_place() -> None:
 # --- Choosing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.django_db
-def test_a_key_can_keep_less_than_its_tenant_and_never_more(tenant: Tenant) -> None:
-    def keeps(**fields: Any) -> bool:
-        key, _ = make_key(tenant, **fields)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT t.content_days > 0 AND NOT k.keeps_nothing FROM tenants_apikey k "
-                "JOIN tenants_tenant t ON t.id = k.tenant_id WHERE k.id = %s",
-                [key.pk],
-            )
-            return bool(cursor.fetchone()[0])
+async def test_a_key_can_keep_less_than_its_tenant_and_never_more(transactional_db: None) -> None:
+    reader = Reader()
+    await reader.open()
 
-    assert tenant.content_days == 0 and not keeps() and not keeps(keeps_nothing=True)
-    choice.keep_for(tenant, 7)
-    assert keeps() and not keeps(keeps_nothing=True)
-    quiet, _ = make_key(tenant, keeps_nothing=True)
-    assert quiet.rotate(timedelta(days=1), None)[0].keeps_nothing
+    async def keeps(key: ApiKey) -> bool:
+        row = await reader.key(key.prefix)
+        assert row is not None
+        grant = row.verdict()
+        assert isinstance(grant, Grant)
+        return grant.keeps_content
+
+    try:
+        tenant = await sync_to_async(make_tenant)("acme")
+        plain, _ = await sync_to_async(make_key)(tenant)
+        quiet, _ = await sync_to_async(make_key)(tenant, keeps_nothing=True)
+        assert not await keeps(plain) and not await keeps(quiet)
+        await sync_to_async(choice.keep_for)(tenant, 7)
+        assert await keeps(plain) and not await keeps(quiet)
+        rotated, _ = await sync_to_async(quiet.rotate)(timedelta(days=1), None)
+        assert not await keeps(rotated)
+    finally:
+        await reader.close()
 
 
 @pytest.mark.django_db
