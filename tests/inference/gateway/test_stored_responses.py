@@ -141,13 +141,8 @@ async def test_items_of_stored_responses_are_referred_to(stack: Rig, client: Asy
     assert second.usage is not None and same.usage is not None
     assert second.usage.input_tokens == same.usage.input_tokens
     stack.gateway.keys.keeping.add("globex")
-    unknown = [
-        item["id"] + "0",
-        "msg_" + "0" * 32 + "_0",
-        "msg_mine",
-        "",
-        "fc_" + first.id[5:] + "_0",
-    ]
+    of_first = first.id.removeprefix("resp_")
+    unknown = [f"msg_{of_first}_1", f"fc_{of_first}_0", f"msg_{'0' * 32}_0", "msg_mine", ""]
     async with stack.gateway.client() as mine, stack.gateway.client("globex") as other:
         refused = [await other.post(PATH, json=responses(asked))]
         for id in unknown:
