@@ -26,7 +26,7 @@ Headers = list[tuple[bytes, bytes]]
 
 HOST: Headers = [(b"host", b"localhost"), (b"origin", b"http://localhost")]
 PATIENCE_S = 60.0
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def quoted(size: int, escapes: int) -> bytes:
@@ -211,7 +211,7 @@ def surveyed(application: str, survey: str) -> Any:
     code = (
         "import asyncio, warnings; warnings.simplefilter('ignore')\n"
         f"{application}\n"
-        f"from tests.gateway.test_headers import {survey}\n"
+        f"from tests.gateway.serving.test_headers import {survey}\n"
         f"asyncio.run({survey}(application))"
     )
     plane = {"PYTHONPATH": f"platform{os.pathsep}.", "DJANGO_SETTINGS_MODULE": "gateway.settings"}

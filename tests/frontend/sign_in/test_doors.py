@@ -18,7 +18,7 @@ from django.urls import reverse
 
 from tenants.models import Tenant, User
 from tests.frontend.clients import client_of
-from tests.frontend.doors import Door, doors
+from tests.frontend.sign_in.doors import Door, doors
 from tests.tenants.making import make_member, make_user
 
 pytestmark = pytest.mark.django_db

@@ -19,10 +19,10 @@ from django.contrib.sessions.models import Session
 from django.test import Client
 
 from tenants.models import Invitation, Membership, Role, Tenant, User
-from tests.frontend.identity_provider import CLIENT, IdentityProvider, key, serving
+from tests.frontend.sign_in.identity_provider import CLIENT, IdentityProvider, key, serving
 from tests.tenants.making import make_member, make_tenant, make_user
 
-SETTINGS = Path(__file__).parents[2] / "platform/gateway/settings.py"
+SETTINGS = Path(__file__).parents[3] / "platform/gateway/settings.py"
 SIGN_IN = "/account/oidc/sso/login/"
 NAME = "Parrot <ID>"
 pytestmark = pytest.mark.django_db

@@ -33,8 +33,8 @@ from tenants.models import (
 from tenants.naming import ISOLATION_TENANTS
 from tests.fleet.fake import FakeGateways
 from tests.frontend.clients import client_of
+from tests.frontend.every_page.test_lists import ways
 from tests.frontend.test_audit import rows
-from tests.frontend.test_lists import ways
 from tests.tenants.making import (
     make_adapter,
     make_base,

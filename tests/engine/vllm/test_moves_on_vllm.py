@@ -15,7 +15,7 @@ from inference.gateway.requests.held import Holding
 from inference.gateway.requests.journey import Outcome, Why
 from inference.link.wire import LedgerEntry
 from tests.engine.driving import nameless, said
-from tests.engine.test_resume import JSON, WEATHER
+from tests.engine.vllm.test_resume import JSON, WEATHER
 from tests.inference.answers import MemoryAnswers
 from tests.inference.rig import Gateway, agent_on, chat, gateway, until
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.people import Customer, Street, follow, open_account
 from tests.browser.sweep import Sweep
-from tests.frontend.identity_provider import IdentityProvider
+from tests.frontend.sign_in.identity_provider import IdentityProvider
 
 pytestmark = pytest.mark.stack
 
