@@ -176,19 +176,34 @@ async def test_a_line_that_is_asked_for_again_is_billed_once(one: Rig) -> None:
     assert entry.finish_reason == "stop" and not one.gateway.limits.open
 
 
-async def test_lines_wait_here_and_not_in_front_of_engines(one: Rig) -> None:
-    engine = one.engine
-    assert isinstance(engine, SyntheticEngine)
-    engine.behaviour = STALLED
-    async with lines_of(one) as lines, connected(lines) as worker:
+@pytest.fixture
+def stalled(one: Rig) -> Rig:
+    """Its engine answers nothing."""
+    assert isinstance(one.engine, SyntheticEngine)
+    one.engine.behaviour = STALLED
+    return one
+
+
+@asynccontextmanager
+async def one_in_flight(stalled: Rig) -> AsyncIterator[tuple[Lines, Worker]]:
+    """The engine has the first line."""
+    async with lines_of(stalled) as lines, connected(lines) as worker:
+        worker.open()
+        worker.ask(1)
+        await until(lambda: stalled.gateway.hub.in_flight)
+        yield lines, worker
+
+
+async def test_lines_wait_here_and_not_in_front_of_engines(stalled: Rig) -> None:
+    async with lines_of(stalled) as lines, connected(lines) as worker:
         worker.open()
         for number in range(1, 61):
             worker.ask(number)
         there = RUNNING + AHEAD
-        await until(lambda: len(lines.live) == 60 and one.gateway.hub.in_flight >= there)
+        await until(lambda: len(lines.live) == 60 and stalled.gateway.hub.in_flight >= there)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert one.gateway.hub.in_flight == there
+        assert stalled.gateway.hub.in_flight == there
         worker.say(Withdraw("batch_1"))
         given_back = [await worker.answer(number) for number in range(there + 1, 61)]
         assert {(answer.again_s, answer.sent) for answer in given_back} == {(0.0, False)}
@@ -230,32 +245,20 @@ async def test_a_line_that_meets_a_limit_is_to_be_asked_for_again(one: Rig) -> N
         assert (await worker.answer(1)).again_s is None
 
 
-async def test_a_key_that_ends_ends_its_lines(one: Rig) -> None:
-    engine = one.engine
-    assert isinstance(engine, SyntheticEngine)
-    engine.behaviour = STALLED
-    async with lines_of(one) as lines, connected(lines) as worker:
-        worker.open()
-        worker.ask(1)
-        await until(lambda: one.gateway.hub.in_flight)
-        one.gateway.keys.revoked.add("acme")
-        one.gateway.keys.revoke(4, ApiKeyRevoked())
+async def test_a_key_that_ends_ends_its_lines(stalled: Rig) -> None:
+    async with one_in_flight(stalled) as (_, worker):
+        stalled.gateway.keys.revoked.add("acme")
+        stalled.gateway.keys.revoke(4, ApiKeyRevoked())
         assert (await worker.answer(1)).code == "api_key_revoked"
         worker.ask(2)
         assert (await worker.answer(2)).code == "invalid_api_key"
 
 
-async def test_a_line_of_a_key_that_is_rotated_is_to_be_asked_for_again(one: Rig) -> None:
-    engine = one.engine
-    assert isinstance(engine, SyntheticEngine)
-    engine.behaviour = STALLED
-    async with lines_of(one) as lines, connected(lines) as worker:
-        worker.open()
-        worker.ask(1)
-        await until(lambda: one.gateway.hub.in_flight)
+async def test_a_line_of_a_key_that_is_rotated_is_to_be_asked_for_again(stalled: Rig) -> None:
+    async with one_in_flight(stalled) as (lines, worker):
         assert isinstance(lines.keys, KnownKeys)
         lines.keys.tenants[4] = "globex"  # as if it were the same tenant's
-        one.gateway.keys.revoke(4, ApiKeyRevoked())
+        stalled.gateway.keys.revoke(4, ApiKeyRevoked())
         answer = await worker.answer(1)
         assert answer.again_s is not None and answer.sent
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ import msgspec
 import pytest
 
 from inference.errors import ApiKeyRevoked, InvalidRequest, NoEngine
-from inference.gateway.fleet import engine_link
 from inference.gateway.requests import placing
 from inference.gateway.requests.held import Holding
 from inference.link import wire
@@ -122,12 +120,7 @@ async def test_what_could_start_at_the_end_of_its_time_does(
 async def test_an_engine_that_does_not_read_is_waited_for(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_link, "MAX_OUTBOX_FRAMES", 32)  # to fill it takes less than silence
-    engine = await bench.join()
-    engine.writable.clear()
-    for i in range(33):
-        bench.submit(f"r{i}")
-        await asyncio.sleep(0)
+    await bench.join_unread(monkeypatch)
     bench.submit("waits")
     assert bench.hub.held == {"base": 1}
     other = await bench.join("other")

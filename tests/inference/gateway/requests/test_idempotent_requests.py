@@ -178,16 +178,24 @@ async def test_a_client_that_lost_its_connection_gets_the_answer_by_a_retry(
             assert retry.json()["usage"]["completion_tokens"] == 40
 
 
+async def twice(stack: Rig) -> list[asyncio.Task[httpx.Response]]:
+    """The same request at both gateways: that of the first one runs until the engine goes on, and
+    that of the other one waits for it."""
+    one, other = stack.gateways
+    behave(stack, STALLED)
+    body = chat(max_tokens=4, ignore_eos=True)
+    first = asyncio.create_task(post(one, body))
+    await until(lambda: stack.engine.stats().running)
+    asked = other.answers.asked
+    waits = asyncio.create_task(post(other, body))
+    await until(lambda: other.answers.asked > asked)
+    return [first, waits]
+
+
 async def test_one_that_waits_and_leaves_ends_nothing(tmp_path: Path) -> None:
     async with two_gateways(tmp_path) as stack:
         one, other = stack.gateways
-        behave(stack, STALLED)
-        body = chat(max_tokens=4, ignore_eos=True)
-        first = asyncio.create_task(post(one, body))
-        await until(lambda: stack.engine.stats().running)
-        asked = other.answers.asked
-        waits = asyncio.create_task(post(other, body))
-        await until(lambda: other.answers.asked > asked)
+        first, waits = await twice(stack)
         waits.cancel()
         await asyncio.wait([waits])
         behave(stack, SLOW)
@@ -262,14 +270,8 @@ async def test_a_replay_is_for_keys_that_may_infer_alone(stack: Rig) -> None:
 
 async def test_one_whose_key_was_revoked_while_it_waited_gets_nothing(tmp_path: Path) -> None:
     async with two_gateways(tmp_path) as stack:
-        one, other = stack.gateways
-        behave(stack, STALLED)
-        body = chat(max_tokens=4, ignore_eos=True)
-        first = asyncio.create_task(post(one, body))
-        await until(lambda: stack.engine.stats().running)
-        asked = other.answers.asked
-        waits = asyncio.create_task(post(other, body))
-        await until(lambda: other.answers.asked > asked)
+        other = stack.gateways[1]
+        first, waits = await twice(stack)
         other.keys.revoked.add("acme")
         behave(stack, SLOW)
         assert (await first).is_success
