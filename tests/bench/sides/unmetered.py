@@ -1,6 +1,6 @@
 """Lorikeet without limits, journal and ledger, to see what these cost; the rest is the product's.
 
-`python -m tests.bench.unmetered gateway --port N`, or `engine` with the options of
+`python -m tests.bench.sides.unmetered gateway --port N`, or `engine` with the options of
 `manage.py engine`. It serves the base model alone, and no other gateway knows of it.
 """
 
@@ -101,7 +101,7 @@ def gateway(arguments: list[str]) -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--port", type=int, required=True)
     port: int = options.parse_args(arguments).port
-    sys.path.append(str(Path(__file__).resolve().parents[2] / "platform"))
+    sys.path.append(str(Path(__file__).resolve().parents[3] / "platform"))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
     import django
     from django.conf import settings

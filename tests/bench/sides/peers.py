@@ -48,7 +48,7 @@ async def vllm_serve(
 ) -> AsyncIterator[Peer]:
     """`vllm serve` with this profile; `lean` leaves out its statistics and access log."""
     address = (HOST, free_port())
-    command = [*PYTHON, "-m", "tests.bench.vllm_serve", "serve", profile.model]
+    command = [*PYTHON, "-m", "tests.bench.sides.vllm_serve", "serve", profile.model]
     command += ["--host", HOST, "--port", str(address[1]), *_flags(profile)]
     if lean:
         command += ["--disable-log-stats", "--disable-uvicorn-access-log"]

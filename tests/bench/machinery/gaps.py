@@ -1,4 +1,4 @@
-"""`python -m tests.bench.gaps`: time between the chunks of running streams.
+"""`python -m tests.bench.machinery.gaps`: time between the chunks of running streams.
 
 A process of its own, so that what else the bench does is not measured. It keeps so many streams of
 the tenant's key BENCH_KEY open until its standard input ends, then prints the gaps' figures as
