@@ -14,8 +14,10 @@ import psycopg
 import pytest
 from openai.types import Batch
 
+from tests.stack.furnished import SETTINGS, furnished
 from tests.stack.running import Stack, up
 
+pytestmark = pytest.mark.stack
 END_S = 300.0
 """On a busy machine."""
 SLOW = "--engine synthetic --tokens-per-second 40"
@@ -23,8 +25,8 @@ SLOW = "--engine synthetic --tokens-per-second 40"
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    var = tmp_path_factory.mktemp("batches") / "var"
-    with up(var, ENGINE_OPTIONS=SLOW, GATEWAYS="2") as running:
+    var = furnished(tmp_path_factory.mktemp("batches") / "var")
+    with up(var, ENGINE_OPTIONS=SLOW, GATEWAYS="2", **SETTINGS) as running:
         yield running
 
 
