@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
-import psycopg
 import pytest
 
-from demo import MODEL_NAME, TENANTS
-from tests.stack.asking import CHAT, ask, until
+from demo import TENANTS
+from tests.stack.asking import until
 from tests.stack.engines import another_engine
 from tests.stack.furnished import SETTINGS, furnished
+from tests.stack.revisions import FIRST, answered_by, api, revisions
 from tests.stack.running import Stack, signed_in, up
 
 pytestmark = pytest.mark.stack
 
-FIRST, SECOND, SLOW = "engine-1", "second", "slow"
+SECOND, SLOW = "second", "slow"
 NEWER = ("--max-lora-rank", "32")
 SLOWER = ("--max-lora-rank", "64", "--tokens-per-second", "2")
 """Slow enough for the guard of first tokens, and another revision."""
@@ -36,41 +34,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def operator(stack: Stack) -> Iterator[httpx.Client]:
     with signed_in(stack) as client:
         yield client
-
-
-def api(operator: httpx.Client, method: str, path: str, body: Any = None) -> Any:
-    answer = operator.request(method, f"/api/v1/{path}", json=body)
-    assert answer.is_success, answer.text
-    return answer.json()
-
-
-def revisions(operator: httpx.Client, **known: Any) -> list[dict[str, Any]]:
-    rows = api(operator, "GET", "revisions")["results"]
-    return [row for row in rows if known.items() <= row.items()]
-
-
-def answered_by(stack: Stack, operator: httpx.Client, times: int = 1) -> dict[str, set[str]]:
-    """Which engines answered each of the demo's tenants: its adapter and the base model."""
-    asked: dict[str, str] = {}
-    for tenant in TENANTS:
-        with stack.client(stack.key(tenant.slug)) as client:
-            for model in (tenant.adapter, MODEL_NAME) * times:
-                answer = client.post(CHAT, json=ask(model, max_tokens=2))
-                assert answer.status_code == 200, answer.text
-                asked[answer.headers["x-request-id"].removeprefix("req_")] = tenant.slug
-    engines = engines_of(stack, set(asked))
-    found: dict[str, set[str]] = {tenant.slug: set() for tenant in TENANTS}
-    for id, slug in asked.items():
-        found[slug].add(engines[id])
-    return found
-
-
-def engines_of(stack: Stack, ids: set[str]) -> dict[str, str]:
-    """As the ledger has them."""
-    query = "SELECT id, engine_id FROM tenants_usageevent WHERE id = ANY(%s)"
-    with psycopg.connect(stack.database_url, autocommit=True) as ledger:
-        until(lambda: ledger.execute(query, [list(ids)]).rowcount == len(ids))
-        return dict(ledger.execute(query, [list(ids)]).fetchall())
 
 
 def test_tenants_move_by_weight_after_their_adapters_were_tried(
@@ -137,18 +100,3 @@ def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.
         (new,) = revisions(operator, max_lora_rank=64)
         assert new["standing"] == "withdrawn"
         until(lambda: SLOW not in set().union(*answered_by(stack, operator).values()))
-
-
-def test_other_engines_in_place_of_all_need_no_rollout(tmp_path: Path) -> None:
-    """As after `make up` with other options: they take over, once adapters were tried on them."""
-    var = furnished(tmp_path / "var")
-    with up(var, **SETTINGS, ENGINE_OPTIONS="--engine synthetic"):
-        pass
-    with (
-        up(var, **SETTINGS, ENGINE_OPTIONS="--engine synthetic --max-lora-rank 32") as second,
-        signed_in(second) as operator,
-    ):
-        until(lambda: revisions(operator, engines=1, tried=len(TENANTS)))
-        (new,) = revisions(operator, engines=1)
-        assert (new["max_lora_rank"], new["standing"]) == (32, "waiting")
-        assert answered_by(second, operator) == {tenant.slug: {FIRST} for tenant in TENANTS}
