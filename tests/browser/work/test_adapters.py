@@ -14,6 +14,7 @@ from tests.browser.adapters import PIRATE, SUPPORT, own, too_high
 from tests.browser.people import (
     Customer,
     await_ready,
+    await_rejected,
     completion,
     follow,
     go,
@@ -39,11 +40,7 @@ def test_a_sound_adapter_becomes_ready_before_ones_eyes(owner: Page) -> None:
 def test_a_broken_adapter_is_rejected_with_the_reason(owner: Page, tmp_path: Path) -> None:
     go(owner, "Adapters")
     upload(owner, "broken", too_high(tmp_path / "adapter"))
-    expect(owner.get_by_text("Rejected", exact=True)).to_be_visible()
-    findings = owner.get_by_role("region", name="Why it was rejected").first
-    expect(findings).to_contain_text("Rank 32 is above this pool's 16.")
-    go(owner, "Adapters")
-    expect(owner.get_by_role("row", name="broken")).to_contain_text("Rejected")
+    await_rejected(owner, "broken", "Rank 32 is above this pool's 16.")
 
 
 def test_files_that_are_no_adapter_are_not_even_sent(owner: Page, tmp_path: Path) -> None:
