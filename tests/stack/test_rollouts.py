@@ -12,7 +12,7 @@ from demo import TENANTS
 from tests.stack.asking import until
 from tests.stack.engines import another_engine
 from tests.stack.furnished import SETTINGS, furnished
-from tests.stack.revisions import FIRST, answered_by, api, revisions
+from tests.stack.rolling import FIRST, answered_by, api, revisions
 from tests.stack.running import Stack, signed_in, up
 
 pytestmark = pytest.mark.stack
@@ -43,7 +43,7 @@ def test_tenants_move_by_weight_after_their_adapters_were_tried(
     with another_engine(stack, SECOND, *NEWER):
         until(lambda: revisions(operator, standing="waiting", engines=1))
         (new,) = revisions(operator, standing="waiting")
-        assert answered_by(stack, operator) == everywhere, "it waits for its rollout"
+        assert answered_by(stack) == everywhere, "it waits for its rollout"
         assert new["tried"] == 0
 
         plan = {"steps": [1, 100], "step_s": 1, "min_requests": 1, "max_ttft_ratio": None}
@@ -53,7 +53,7 @@ def test_tenants_move_by_weight_after_their_adapters_were_tried(
         assert api(operator, "PUT", f"{path}/tenants/{first}", {"turn": "first"})["turn"] == "first"
 
         def moved() -> bool:
-            return bool(answered_by(stack, operator)[first] == {SECOND})
+            return bool(answered_by(stack)[first] == {SECOND})
 
         until(moved)
         (now,) = revisions(operator, id=new["id"])
@@ -62,22 +62,22 @@ def test_tenants_move_by_weight_after_their_adapters_were_tried(
         def at_weight(weight: int) -> bool:
             told = api(operator, "GET", path)
             assert told["state"] in ("running", "finished"), told
-            answered_by(stack, operator)  # so that there is something to watch
+            answered_by(stack)  # so that there is something to watch
             return bool(told["weight"] >= weight)
 
         until(lambda: at_weight(1))
         until(lambda: at_weight(100))
         until(lambda: at_weight(100) and api(operator, "GET", path)["state"] == "finished")
-        assert answered_by(stack, operator) == {tenant.slug: {SECOND} for tenant in TENANTS}
+        assert answered_by(stack) == {tenant.slug: {SECOND} for tenant in TENANTS}
         (now,) = revisions(operator, standing="serving")
         assert now["id"] == new["id"] and now["tried"] >= len(TENANTS)
         checks = api(operator, "GET", path)["needs_isolation"]
         assert checks, "and isolation was checked on it at each weight"
-    until(lambda: answered_by(stack, operator) == everywhere)
+    until(lambda: answered_by(stack) == everywhere)
 
 
 def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.Client) -> None:
-    answered_by(stack, operator, times=5)  # what is usual
+    answered_by(stack, times=5)  # what is usual
     with another_engine(stack, SLOW, *SLOWER):
         until(lambda: revisions(operator, standing="waiting", max_lora_rank=64, engines=1))
         (new,) = revisions(operator, max_lora_rank=64)
@@ -90,7 +90,7 @@ def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.
         engines: Counter[str] = Counter()
 
         def rolled_back() -> bool:
-            for names in answered_by(stack, operator).values():
+            for names in answered_by(stack).values():
                 engines.update(names)
             return bool(api(operator, "GET", path)["state"] == "rolled back")
 
@@ -99,4 +99,4 @@ def test_a_guard_that_fails_brings_everybody_back(stack: Stack, operator: httpx.
         assert "First tokens take" in api(operator, "GET", path)["reason"]
         (new,) = revisions(operator, max_lora_rank=64)
         assert new["standing"] == "withdrawn"
-        until(lambda: SLOW not in set().union(*answered_by(stack, operator).values()))
+        until(lambda: SLOW not in set().union(*answered_by(stack).values()))

@@ -20,7 +20,7 @@ from gateway.process_secrets import SECRETS_OF
 from gateway.start import SECRETS
 from tests.otlp import Collector, collector
 from tests.stack.asking import until
-from tests.stack.revisions import FIRST, answered_by, revisions
+from tests.stack.rolling import FIRST, answered_by, revisions
 from tests.stack.running import ROOT, Stack, gone, settings_free, signed_in, up
 
 pytestmark = pytest.mark.stack
@@ -109,7 +109,7 @@ def _other_engines_take_over(stack: Stack) -> None:
         until(lambda: revisions(operator, engines=1, tried=len(TENANTS)))
         (new,) = revisions(operator, engines=1)
         assert (new["max_lora_rank"], new["standing"]) == (32, "waiting")
-        assert answered_by(stack, operator) == {tenant.slug: {FIRST} for tenant in TENANTS}
+        assert answered_by(stack) == {tenant.slug: {FIRST} for tenant in TENANTS}
 
 
 def _it_embeds_at_last(stack: Stack, key: str) -> None:

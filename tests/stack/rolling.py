@@ -1,4 +1,4 @@
-"""What an operator asks of revisions, and which engines answered."""
+"""Rollouts of a running stack, as an operator sees them, and which engines answer meanwhile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tests.stack.asking import CHAT, ask, until
 from tests.stack.running import Stack
 
 FIRST = "engine-1"
-"""The engine that `up` starts."""
 
 
 def api(operator: httpx.Client, method: str, path: str, body: Any = None) -> Any:
@@ -26,7 +25,7 @@ def revisions(operator: httpx.Client, **known: Any) -> list[dict[str, Any]]:
     return [row for row in rows if known.items() <= row.items()]
 
 
-def answered_by(stack: Stack, operator: httpx.Client, times: int = 1) -> dict[str, set[str]]:
+def answered_by(stack: Stack, times: int = 1) -> dict[str, set[str]]:
     """Which engines answered each of the demo's tenants: its adapter and the base model."""
     asked: dict[str, str] = {}
     for tenant in TENANTS:
