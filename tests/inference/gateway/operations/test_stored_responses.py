@@ -18,9 +18,10 @@ from openai.types.responses import Response
 from inference.agent.engines.synthetic import SyntheticEngine
 from inference.gateway import stored_responses
 from tests.inference.answers import MemoryResponses
-from tests.inference.gateway.test_responses import events_of
-from tests.inference.gateway.test_responses_socket import code, socket, turn
-from tests.inference.gateway.test_takeover import ASKED, STEADY, began, fleet, gave_up
+from tests.inference.gateway.fleet.test_takeover import ASKED, began, fleet, gave_up
+from tests.inference.gateway.long_answers import STEADY
+from tests.inference.gateway.operations.test_responses import events_of
+from tests.inference.gateway.operations.test_responses_socket import code, socket, turn
 from tests.inference.operations.bodies import SAID, responses
 from tests.inference.rig import SLOW, Rig, rig, until
 from tests.inference.samples import MODEL
