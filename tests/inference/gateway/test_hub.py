@@ -20,7 +20,7 @@ from inference.errors import (
     Overloaded,
 )
 from inference.gateway.content import Contents
-from inference.gateway.fleet import engine_link, hub
+from inference.gateway.fleet import hub
 from inference.gateway.fleet.engine_link import SILENT_S
 from inference.gateway.requests.order import Order
 from inference.gateway.requests.stream import Stream
@@ -433,12 +433,7 @@ async def test_an_engine_that_is_drained_hears_of_it_and_gets_nothing_new(bench:
 async def test_an_engine_that_does_not_read_is_given_no_more(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_link, "MAX_OUTBOX_FRAMES", 32)  # to fill it takes less than silence
-    engine = await bench.join()
-    engine.writable.clear()
-    for i in range(33):
-        bench.submit(f"r{i}")
-        await asyncio.sleep(0)
+    engine = await bench.join_unread(monkeypatch)
     with pytest.raises(Overloaded) as refused:
         bench.submit("one too many")
     assert refused.value.retry_after_s

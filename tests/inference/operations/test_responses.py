@@ -23,6 +23,7 @@ from inference.operations.responses.framing import ResponsesFraming
 from inference.operations.responses.items import joined, listed, shown
 from inference.operations.responses.responses import RESPONSES
 from tests.document.sdk_types import faults
+from tests.inference.operations.chats import answer
 
 pytestmark = pytest.mark.pure
 
@@ -457,17 +458,6 @@ def test_a_stream_that_fails_says_so_after_all_that_it_said() -> None:
     assert (response["output"], response["error"]["code"]) == ([], "rate_limit_exceeded")
     types, response = read(framing().failed(InvalidRequest("no")))
     assert response["error"]["code"] == "invalid_prompt"
-
-
-def answer(reason: str = "stop", logprobs: Any = None, **message: Any) -> bytes:
-    usage = {
-        "prompt_tokens": 10,
-        "completion_tokens": 7,
-        "prompt_tokens_details": {"cached_tokens": 4},
-        "completion_tokens_details": {"reasoning_tokens": 2},
-    }
-    choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": logprobs}
-    return json.dumps({"id": "x", "choices": [choice], "usage": usage}).encode()
 
 
 def whole(data: bytes) -> Response:
