@@ -14,7 +14,7 @@ from tenants.content.sealing import Place
 from tenants.models import AuditEntry, ContentKey, StoredContent, Tenant
 from tenants.naming import REQUEST
 from tests.frontend.clients import client_of, user_of
-from tests.tenants.making import make_key, make_tenant
+from tests.tenants.making import make_base, make_key, make_tenant
 from tests.tenants.spending import spend
 
 pytestmark = pytest.mark.django_db
@@ -130,6 +130,7 @@ CHAT = {
 
 
 def test_it_is_opened_in_the_playground(tenant: Tenant) -> None:
+    make_base()
     owner, id = client_of(tenant, "owner"), stored(tenant, json.dumps(CHAT))
     where = f"/t/{tenant.slug}/requests/{id}"
     assert "Open with this prompt" in owner.post(f"{where}/content").text
