@@ -13,7 +13,7 @@ from tenants.batches.states import Status
 from tenants.models import ApiKey, AuditEntry, Batch, QuarantinedEntry, State, Tenant
 from tenants.models.fleet.quarantine import Decision
 from tests.frontend.clients import address, client_of, user_of
-from tests.frontend.test_credentials import quarantined
+from tests.frontend.operate.test_credentials import quarantined
 from tests.tenants.making import (
     make_adapter,
     make_batch,
