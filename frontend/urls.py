@@ -47,6 +47,8 @@ ADAPTER = [
     path("aliases/<str:alias>/delete", adapters.drop_alias, name="adapters-unalias"),
     path("versions/<int:number>", versions.version, name="adapters-version"),
     path("versions/<int:number>/diff", versions.diff, name="adapters-diff"),
+    path("versions/archive", versions.archive_some, name="adapters-archive-some"),
+    path("versions/delete", versions.remove_some, name="adapters-remove-some"),
     path("versions/<int:number>/archive", versions.archive, name="adapters-archive"),
     path("versions/<int:number>/delete", versions.remove, name="adapters-remove"),
 ]
@@ -140,6 +142,8 @@ OPERATE: list[URLPattern | URLResolver] = [
     path("engines/credentials/<int:pk>/rotate", credentials.rotate, name="operate_engines-rotate"),
     path("engines/credentials/<int:pk>/revoke", credentials.revoke, name="operate_engines-revoke"),
     path("quarantine", quarantine.quarantine, name="operate_quarantine"),
+    path("quarantine/bill", quarantine.bill_some, name="operate_quarantine-bill-some"),
+    path("quarantine/dismiss", quarantine.dismiss_some, name="operate_quarantine-dismiss-some"),
     path("quarantine/<int:pk>/bill", quarantine.bill, name="operate_quarantine-bill"),
     path("quarantine/<int:pk>/dismiss", quarantine.dismiss, name="operate_quarantine-dismiss"),
     *NOTIFICATIONS_OF_ALL,
@@ -158,6 +162,9 @@ PLAYGROUND: list[URLPattern | URLResolver] = [
     path("conversations/<int:pk>/", include(KEPT)),
     path("prompts", prompts.save, name="playground-save-prompt"),
     path("prompts/<int:pk>/delete", prompts.delete, name="playground-drop-prompt"),
+    path("sets", prompts.save_set, name="playground-save-set"),
+    path("sets/<int:pk>", prompts.prompts_of, name="playground-set"),
+    path("sets/<int:pk>/delete", prompts.delete_set, name="playground-drop-set"),
     path("shared/<uuid:link>", conversations.shared, name="playground-shared"),
     path("shared/<uuid:link>/copy", conversations.copy, name="playground-copy"),
 ]
@@ -186,6 +193,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("limits/adapters/<str:name>", limits.of_adapter, name="limits-adapter"),
                 path("members", members.members, name="members"),
                 path("members/leave", members.leave, name="members-leave"),
+                path("members/remove", members.remove_some, name="members-remove-some"),
                 path("members/<int:pk>/role", members.change_role, name="members-role"),
                 path("members/<int:pk>/remove", members.remove, name="members-remove"),
                 path(
@@ -205,8 +213,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("requests/views/<int:pk>/delete", views.delete, name="requests-drop-view"),
                 path("requests/<str:request_id>", request.request, name="requests-one"),
                 path("requests/<str:request_id>/content", request.content, name="requests-content"),
+                path("requests/<str:request_id>/open", request.reopen, name="requests-reopen"),
                 path("requests/<str:request_id>/receipt", request.receipt, name="requests-receipt"),
                 path("batches", batches.batches, name="batches"),
+                path("batches/cancel", batches.cancel_some, name="batches-cancel-some"),
                 path("batches/<str:batch_id>", batches.batch, name="batches-one"),
                 path("batches/<str:batch_id>/cancel", batches.cancel, name="batches-cancel"),
                 path(
@@ -228,6 +238,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
                 path("playground", playground.playground, name="playground"),
                 path("playground/", include(PLAYGROUND)),
                 path("keys", keys.keys, name="keys"),
+                path("keys/revoke", keys.revoke_some, name="keys-revoke-some"),
                 path("keys/<int:pk>/revoke", keys.revoke, name="keys-revoke"),
                 path("keys/<int:pk>/rotate", keys.rotate, name="keys-rotate"),
             ]

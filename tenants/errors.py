@@ -136,16 +136,10 @@ class TooManyConversations(Refused):
     code = "too_many_conversations"
 
 
-class TooManySavedViews(Refused):
-    """There are as many saved views as one may have: delete some first."""
+class TooManySaved(Refused):
+    """There are as many of its kind as one may have: delete some first."""
 
-    code = "too_many_saved_views"
-
-
-class TooManySavedPrompts(Refused):
-    """There are as many saved prompts as one may have: delete some first."""
-
-    code = "too_many_saved_prompts"
+    code = "too_many_saved"
 
 
 class ConversationTooLarge(Refused):

@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from frontend.playground import messages
-from frontend.playground.messages import Failed, Outcome, Phase, Start, Token
+from frontend.playground.messages import CallPart, Failed, Outcome, Phase, Start, Token
 from frontend.sockets.gate import Message
 from inference.errors import (
     ClientDisconnected,
@@ -74,7 +74,7 @@ class Answer:
 
     def __init__(self, owner: Owner, id: str) -> None:
         self.owner, self.id, self.request_id = owner, id, new_id()
-        self.text, self.tokens = "", list[Token]()
+        self.text, self.tokens, self.calls = "", list[Token](), list[CallPart]()
         self.phase, self.place, self.since = "waiting", 0, time.monotonic()
         self.outcome: Outcome | None = None
         self.began = time.monotonic()
@@ -117,6 +117,7 @@ class Answer:
         """Append newly generated text and tokens."""
         self.text += news.text
         self.tokens += news.tokens
+        self.calls += news.calls
         self._tell()
 
     def end(self, outcome: Outcome) -> None:
@@ -144,6 +145,8 @@ class View:
     sent: int = 0
     """Characters."""
     tokens_sent: int = 0
+    calls_sent: int = 0
+    """Parts of tool calls."""
     phase: tuple[str, int] = field(default=("", 0), init=False)
     """The phase last sent, and the position in the queue."""
     over: bool = field(default=False, init=False)
@@ -156,9 +159,13 @@ class View:
             elapsed_ms = round((time.monotonic() - answer.since) * 1000)
             yield Phase(answer.id, *self.phase, elapsed_ms)
         text, tokens = answer.text[self.sent :], answer.tokens[self.tokens_sent :]
-        if text or tokens:
+        calls = answer.calls[self.calls_sent :]
+        if text or tokens or calls:
             self.sent, self.tokens_sent = len(answer.text), len(answer.tokens)
-            yield messages.Delta(answer.id, self.sent, text, tokens, self.tokens_sent)
+            self.calls_sent = len(answer.calls)
+            yield messages.Delta(
+                answer.id, self.sent, text, tokens, self.tokens_sent, calls, self.calls_sent
+            )
         if answer.outcome is not None and not self.over:
             self.over = True
             yield answer.outcome
@@ -331,10 +338,27 @@ class News:
     text: str
     tokens: list[Token]
     finish_reason: str
+    calls: list[CallPart] = field(default_factory=list)
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    index: int = 0
+    id: str | None = None
+    function: _Function = msgspec.field(default_factory=_Function)
+
+    def part(self) -> CallPart:
+        function = self.function
+        return CallPart(self.index, self.id or "", function.name or "", function.arguments or "")
 
 
 class _Said(msgspec.Struct):
     content: str | None = None
+    tool_calls: list[_Call] | None = None
 
 
 class _Logprobs(msgspec.Struct):
@@ -361,4 +385,5 @@ def read(delta: Delta) -> News:
     text = delta.text + "".join(choice.delta.content or "" for choice in choices)
     told = (choice.logprobs.content or [] for choice in choices if choice.logprobs)
     reason = next((one.finish_reason for one in choices if one.finish_reason), "")
-    return News(text, [token for tokens in told for token in tokens], reason)
+    calls = [call.part() for choice in choices for call in choice.delta.tool_calls or []]
+    return News(text, [token for tokens in told for token in tokens], reason, calls)

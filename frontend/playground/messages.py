@@ -1,8 +1,8 @@
 """The JSON messages between the playground's page and its socket.
 
 The page chooses the ids of its answers; they are unique per user. `seq` counts the characters (code
-points) of an answer so far, `token_seq` the tokens whose probabilities were requested: that is all
-it takes to resume an answer.
+points) of an answer so far, `token_seq` the tokens whose probabilities were requested, `call_seq`
+the parts of its tool calls: that is all it takes to resume an answer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,29 @@ TOP_LOGPROBS = 5
 """Alternatives shown for each token."""
 
 
-class Turn(msgspec.Struct, forbid_unknown_fields=True):
-    """One message of the conversation."""
+class Function(msgspec.Struct, forbid_unknown_fields=True):
+    """What a tool call asks for; its arguments are JSON, as the model wrote it."""
 
-    role: Literal["user", "assistant"]
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool call of the model, as OpenAI has it."""
+
+    id: str
+    function: Function
+    type: Literal["function"] = "function"
+
+
+class Turn(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One message of the conversation, as OpenAI has it."""
+
+    role: Literal["user", "assistant", "tool"]
     content: str
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str = ""
+    """The call whose result this is."""
 
 
 class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
@@ -40,6 +58,8 @@ class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
     seed: int | None = None
     schema: dict[str, Any] | None = None
     """The JSON schema that the answer must conform to."""
+    tools: list[dict[str, Any]] = []
+    """That the model may call, as OpenAI has them."""
     logprobs: bool = False
     """Whether to show the probability and the alternatives of each token."""
 
@@ -51,6 +71,7 @@ class Parameters(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_d
             "max_tokens": self.max_tokens,
             "stop": self.stop or None,
             "seed": self.seed,
+            "tools": self.tools or None,
             "logprobs": self.logprobs or None,
             "top_logprobs": TOP_LOGPROBS if self.logprobs else None,
         }
@@ -85,11 +106,12 @@ class Stop(Message, tag="stop"):
 
 
 class Resume(Message, tag="resume"):
-    """Page to socket: continue this answer after that many characters and tokens."""
+    """Page to socket: continue this answer after that many characters, tokens, parts of calls."""
 
     id: str
     after: int
     tokens: int = 0
+    calls: int = 0
 
 
 class Alternative(msgspec.Struct):
@@ -107,14 +129,26 @@ class Token(Alternative):
     top_logprobs: list[Alternative] = []
 
 
+class CallPart(msgspec.Struct, omit_defaults=True):
+    """A part of the tool call at this `index` of an answer; the first one has its id and name."""
+
+    index: int = 0
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
 class Delta(Message, tag="delta", omit_defaults=True):
-    """Socket to page: more text, more tokens or both; `seq` and `token_seq` include them."""
+    """Socket to page: more text, tokens or parts of tool calls, which `seq`, `token_seq` and
+    `call_seq` include."""
 
     id: str
     seq: int
     text: str
     tokens: list[Token] = []
     token_seq: int = 0
+    calls: list[CallPart] = []
+    call_seq: int = 0
 
 
 class Phase(Message, tag="phase"):

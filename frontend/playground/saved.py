@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from frontend.playground.messages import Parameters
+from frontend.playground.messages import Parameters, ToolCall
 from inference.errors import InvalidRequest
 
 MAX_PANES = 4
@@ -20,6 +20,10 @@ class Node(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     parent: int | None
     role: Literal["user", "assistant"]
     content: str
+    calls: list[ToolCall] = []
+    """The tools that an answer calls."""
+    results: dict[str, str] = {}
+    """What these calls gave, by their ids: a user's message then."""
     foot: str = ""
     """The figures below an answer, as they were shown."""
     why: str = ""

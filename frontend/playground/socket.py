@@ -88,13 +88,14 @@ class Connection:
             return self._watch(self._playground.start(self._owner, message))
         if isinstance(message, Resume):
             answer = self._playground.resume(self._owner, message.id)
-            return self._watch(answer, max(0, message.after), max(0, message.tokens))
+            sent = (max(0, known) for known in (message.after, message.tokens, message.calls))
+            return self._watch(answer, *sent)
         if (known := self._playground.find(self._owner, message.id)) is None:
             raise NotFound("This answer cannot be resumed: it was left too long.")
         known.stop()
 
-    def _watch(self, answer: Answer, sent: int = 0, tokens_sent: int = 0) -> None:
-        self._views[answer.id] = View(answer, sent, tokens_sent)
+    def _watch(self, answer: Answer, *sent: int) -> None:
+        self._views[answer.id] = View(answer, *sent)
         self._playground.join(answer, self._news.set)
         self._news.set()
 

@@ -175,13 +175,34 @@ def options(choices: Iterable[tuple[str, str]], chosen: str) -> SafeString:
 def search(content: str, label: str, words: str) -> SafeString:
     """The search form of a list; further fields go between the tags."""
     return format_html(
-        '<form class="filters" method="get" role="search"><div class="field">'
+        '<form class="filters" method="get" role="search" data-instant><div class="field">'
         '<label class="visually-hidden" for="q">{label}</label>'
         '<input id="q" type="search" name="q" value="{words}" placeholder="{label}"></div>'
-        '{content}<button class="button" type="submit">Filter</button></form>',
+        '{content}<button class="visually-hidden" type="submit" tabindex="-1">Search</button>'
+        "</form>",
         label=label,
         words=words,
         content=content,
+    )
+
+
+@register.simple_tag
+def pick(id: object, name: str, *named: object) -> SafeString:
+    """The cell in which a row is chosen (`components/bulk.html`); its name has a `{}` for each of
+    `named`."""
+    return format_html(
+        '<td class="pick"><input type="checkbox" form="chosen" name="row" value="{}" '
+        'aria-label="Choose {}"></td>',
+        id,
+        name.format(*named) if named else name,
+    )
+
+
+@register.simple_tag
+def pick_all() -> SafeString:
+    """The cell of the head in which all rows of the page are chosen."""
+    return mark_safe(
+        '<td class="pick"><input type="checkbox" data-all="row" aria-label="Choose all"></td>'
     )
 
 

@@ -14,6 +14,7 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_POST
 
+from frontend import bulk
 from frontend.lists import page_of, words_of
 from frontend.pages import tenant_page
 from frontend.views.adapters.marks import as_seen
@@ -27,6 +28,12 @@ from tenants.permissions import Caller, Permission
 
 FILES = {"input": "Requests", "output": "Answers", "error": "Errors"}
 """Of a batch, by their fields without `_file`."""
+CANCELLABLE = (Status.VALIDATING, Status.IN_PROGRESS)
+CANCEL = bulk.Action(
+    "Cancel batches",
+    "Cancel the chosen batches?",
+    "Each ends with the answers that it has; lines that were not asked cost nothing.",
+)
 ROUNDED = timedelta(milliseconds=1)
 """By how much a start in the ledger may differ from the batch's."""
 
@@ -43,7 +50,13 @@ def batches(request: HttpRequest, caller: Caller) -> HttpResponse:
     mark = _mark(rows)
     if as_seen(request, mark):
         return HttpResponse(status=304)
-    context = {"rows": rows, "last": last, "mark": mark, "paged": bool(after)}
+    context = {
+        "rows": [(row, row.status in CANCELLABLE) for row in rows],
+        "last": last,
+        "mark": mark,
+        "paged": bool(after),
+        "bulk": [CANCEL.of("batches-cancel-some", caller.tenant.slug)],
+    }
     return render(request, "batches.html", context)
 
 
@@ -70,6 +83,20 @@ def cancel(request: HttpRequest, caller: Caller, batch_id: str) -> HttpResponse:
     return redirect("batches-one", caller.tenant.slug, found.pk)
 
 
+@require_POST
+@tenant_page(Permission.USE_FILES)
+def cancel_some(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Have the chosen batches end with what they have."""
+
+    def one(id: str) -> None:
+        found = _of(caller.tenant, id)
+        found.cancel()
+        _note(request, caller, "cancelled batch", found.pk)
+
+    bulk.act(request, one, "batch,batches", "cancelled")
+    return redirect("batches", caller.tenant.slug)
+
+
 @require_GET
 @tenant_page(Permission.USE_FILES)
 def download(request: HttpRequest, caller: Caller, batch_id: str, role: str) -> HttpResponseBase:
@@ -91,7 +118,7 @@ def state(tenant: Tenant, batch_id: str) -> dict[str, Any]:
         "batch": found,
         "slug": tenant.slug,
         "ended": found.status in ENDED,
-        "may_cancel": found.status in (Status.VALIDATING, Status.IN_PROGRESS),
+        "may_cancel": found.status in CANCELLABLE,
         "cost": _cost(found),
         "files": [(role, title, kept.get(ids[role])) for role, title in FILES.items() if ids[role]],
     }

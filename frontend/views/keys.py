@@ -19,7 +19,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from frontend import shown_once
+from frontend import bulk, shown_once
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import tenant_page
 from frontend.views.limits import LimitsForm, in_words, last_day
@@ -59,6 +59,14 @@ SCOPES = {
     Scope.READ_USAGE: "Read usage, costs and receipts",
     Scope.ADMIN: "Manage the tenant; such a key should not call models",
 }
+
+
+REVOKE = bulk.Action(
+    "Revoke",
+    "Revoke the chosen keys?",
+    "Requests with them are refused from now on, and their open streams end. "
+    "This cannot be undone.",
+)
 
 
 class ModelNames(forms.CharField):
@@ -172,6 +180,18 @@ def revoke(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 
 @require_POST
 @tenant_page(Permission.EDIT_OWN_KEYS)
+def revoke_some(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """Revoke the chosen keys for good."""
+
+    def one(id: str) -> None:
+        _mine(caller, bulk.number(id)).revoke()
+
+    bulk.act(request, one, "key,keys", "revoked")
+    return redirect("keys", caller.tenant.slug)
+
+
+@require_POST
+@tenant_page(Permission.EDIT_OWN_KEYS)
 def rotate(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
     """Create key like this one; the old one expires after the overlap."""
     old = _mine(caller, pk)
@@ -202,6 +222,7 @@ def _list(
         "limits_form": limits,
         "refused": refused,
         "overlaps": OVERLAPS,
+        "bulk": [REVOKE.of("keys-revoke-some", caller.tenant.slug)],
         "may_create": caller.may(Permission.EDIT_OWN_KEYS) and bool(caller.key_scopes),
     }
     return shown_once.render(request, "keys.html", context, status=422 if refused else 200)

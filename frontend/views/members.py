@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST
 
-from frontend import shown_once
+from frontend import bulk, shown_once
 from frontend.lists import page_of, place_of, words_of
 from frontend.pages import refusals_told, tenant_page
 from tenants.models import Invitation, Membership, Role, User
@@ -24,6 +24,13 @@ ROLES = {
     Role.ADMIN: "Admin: also members, limits, everybody's keys and the audit log",
     Role.OWNER: "Owner: also other owners",
 }
+
+
+REMOVE = bulk.Action(
+    "Remove",
+    "Remove the chosen members?",
+    "They lose access at once. API keys that they made stay: revoke those under API keys.",
+)
 
 
 class RoleForm(forms.Form):
@@ -89,6 +96,18 @@ def remove(request: HttpRequest, caller: Caller, pk: int) -> HttpResponse:
 
 
 @require_POST
+@tenant_page(Permission.EDIT_MEMBERS)
+def remove_some(request: HttpRequest, caller: Caller) -> HttpResponse:
+    """End the chosen memberships."""
+
+    def one(id: str) -> None:
+        _member(caller, bulk.number(id)).remove()
+
+    bulk.act(request, one, "member,members", "removed")
+    return redirect("members", caller.tenant.slug)
+
+
+@require_POST
 @tenant_page(Permission.READ_MEMBERS)
 def leave(request: HttpRequest, caller: Caller) -> HttpResponse:
     """End one's own membership."""
@@ -137,6 +156,7 @@ def _list(request: HttpRequest, caller: Caller, form: InviteForm) -> HttpRespons
         "invitations": _invitations(caller) if may_edit else [],
         "roles": _roles_of(caller),
         "may_edit": may_edit,
+        "bulk": [REMOVE.of("members-remove-some", caller.tenant.slug)],
         "form": form,
     }
     return shown_once.render(request, "members.html", context, status=422 if form.errors else 200)

@@ -16,7 +16,7 @@ import msgspec
 
 from inference.errors import BY_CODE, InferenceError, InvalidRequest, ProtocolViolation
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 OLDEST_VERSION = 1
 
 HASH_BYTES = 8
@@ -178,6 +178,11 @@ class Account(Value, frozen=True):
     prompt, cached prompt and output."""
     dispatch: Dispatch | None = None
     """That a gateway gave this attempt to an engine; None by gateways of protocol version 2."""
+    given_s: float = 0.0
+    """Seconds from `started_at` until this attempt was given to its engine. Like `trace_id` for
+    people alone: not signed, as gateways of protocols before version 7 would not know it."""
+    trace_id: str = ""
+    """Of the request's OpenTelemetry trace, if it has one."""
 
 
 ATTEMPTS_OF_A_TURN = 1000

@@ -48,9 +48,10 @@ is not the row's: it waits."""
 
 _GROUP = "tenant_id, key_id, adapter, model, base_model"
 _TOKENS = "prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens"
+_TIMES = "given_s, queue_s, load_s, ttft_s, total_s"
 _BILL = f"""{_GROUP}, version_id, engine_id, journal, {_TOKENS}, prompt_price, cached_prompt_price,
-        output_price, cost, finish_reason, queue_s, load_s, ttft_s, total_s, attempt,
-        inherited_tokens"""
+        output_price, cost, finish_reason, {_TIMES}, attempt,
+        inherited_tokens, trace_id"""
 """Columns of an event that come from its entry, beside `id` and `started_at`."""
 
 # One JSON array of [engine_id, journal, entry], the entry as on the wire: encoding it in C costs
@@ -69,7 +70,9 @@ WITH sent AS MATERIALIZED (
            coalesce((e->2->3->>4)::float8, 0) AS queue_s,
            coalesce((e->2->3->>5)::float8, 0) AS load_s, (e->2->3->>6)::float8 AS ttft_s,
            coalesce((e->2->3->>7)::float8, 0) AS total_s, e->2->>4 AS finish_reason,
-           (e->2->>5)::int AS attempt, (e->2->>6)::bigint AS inherited_tokens
+           (e->2->>5)::int AS attempt, (e->2->>6)::bigint AS inherited_tokens,
+           coalesce((e->2->1->>8)::float8, 0) AS given_s,
+           left(coalesce(e->2->1->>9, ''), 32) AS trace_id
     FROM jsonb_array_elements(%s) AS e
 )"""
 
@@ -191,10 +194,11 @@ _SUPERSEDE = f""", fresh AS MATERIALIZED (
 ), superseded AS (
     INSERT INTO tenants_supersededattempt (
         request_id, started_at, attempt, engine_id, journal, {_TOKENS}, inherited_tokens,
-        finish_reason)
+        finish_reason, {_TIMES})
     SELECT id, started_at, one.attempt, one.engine_id, one.journal,
            one.prompt_tokens, one.cached_tokens, one.completion_tokens, one.reasoning_tokens,
-           one.inherited_tokens, one.finish_reason
+           one.inherited_tokens, one.finish_reason, one.given_s, one.queue_s, one.load_s,
+           one.ttft_s, one.total_s
     FROM new_or_billed AS one JOIN highest USING (id, started_at)
     WHERE one.attempt < highest.attempt
     ORDER BY id, started_at, one.attempt

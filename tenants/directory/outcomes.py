@@ -77,7 +77,7 @@ ADD = [
 ]
 COLUMNS = (
     "tenant_id", "key_id", "adapter", "base_model", "model", "surface", "outcome", "status",
-    "code", "message", "limit_kind", "limit_scope", "total_s",
+    "code", "message", "limit_kind", "limit_scope", "total_s", "trace_id",
 )  # fmt: skip
 REFUSALS = f"""
 INSERT INTO tenants_refusedrequest (id, started_at, version_id, {", ".join(COLUMNS)})
@@ -86,7 +86,7 @@ SELECT one.id, to_timestamp(one.started_at), nullif(one.version_id, 0),
 FROM jsonb_to_recordset(%(refusals)s::jsonb) AS one(
     id text, started_at float8, version_id bigint, tenant_id bigint, key_id bigint, adapter text,
     base_model text, model text, surface text, outcome text, status int, code text, message text,
-    limit_kind text, limit_scope text, total_s float8)
+    limit_kind text, limit_scope text, total_s float8, trace_id text)
 JOIN tenants_tenant tenant ON tenant.id = one.tenant_id
 ON CONFLICT (id) DO NOTHING
 """

@@ -19,7 +19,7 @@ from tenants.models.keys import ApiKey, Lane, Scope
 from tenants.models.limits import LimitScope, LimitSet
 from tenants.models.notifications import Delivery, Muted, Notification, Target
 from tenants.models.saved.conversations import Conversation
-from tenants.models.saved.prompts import SavedPrompt
+from tenants.models.saved.prompts import PromptSet, SavedPrompt
 from tenants.models.saved.views import SavedView
 from tenants.models.uploads import UploadSession
 from tenants.models.usage.ledger import (
@@ -70,6 +70,7 @@ __all__ = [
     "Notification",
     "PoolRevision",
     "Price",
+    "PromptSet",
     "Purpose",
     "QuarantinedEntry",
     "RefusedRequest",

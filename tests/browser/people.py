@@ -102,7 +102,7 @@ def sign_in(page: Page, name: str, password: str = PASSWORD) -> None:
 def join(page: Page, link: str, name: str, mail: str = "") -> None:
     """Follow an invitation, make an account, and join."""
     page.goto(link)
-    page.get_by_role("link", name="Create an account").click()
+    page.get_by_role("link", name="Create account").click()
     page.get_by_label("Username").fill(name)
     page.get_by_label("Email").fill(mail)
     page.get_by_label("Password", exact=True).fill(PASSWORD)
@@ -180,7 +180,7 @@ def invite(page: Page, role: str, note: str = "") -> str:
     dialog = page.get_by_role("dialog", name="Invite member")
     dialog.get_by_label("Role").select_option(role)
     dialog.get_by_label("For").fill(note)
-    follow(page, dialog.get_by_role("button", name="Create a link"))
+    follow(page, dialog.get_by_role("button", name="Create link"))
     return copied(page, page.get_by_role("region", name="Your invitation"))
 
 

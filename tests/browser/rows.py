@@ -36,6 +36,7 @@ from tenants.models import (
     Role,
     Rollout,
     Standing,
+    SupersededAttempt,
     Tenant,
     UsageEvent,
     UsageRollup,
@@ -77,7 +78,16 @@ def make(slug: str) -> None:
 
 
 def subject(slug: str) -> None:
-    """Print what the pages of the tenant are about."""
+    """Print what the pages of the tenant are about: the newest request, say, which moved."""
+    event = Tenant.objects.get(slug=slug).usage.latest("started_at")
+    moved = {"attempt": 2, "given_s": 0.9, "inherited_tokens": 4, "trace_id": "4bf92f35" * 4}
+    UsageEvent.objects.filter(pk=event.pk).update(**moved, total_s=event.total_s + 0.9)
+    SupersededAttempt.objects.create(
+        request_id=event.pk, started_at=event.started_at, attempt=1, engine_id="engine-7",
+        journal="scenery", prompt_tokens=event.prompt_tokens, cached_tokens=0, completion_tokens=5,
+        reasoning_tokens=0, inherited_tokens=0, finish_reason="engine_lost",
+        queue_s=0.05, load_s=0.2, ttft_s=0.4, total_s=0.8,
+    )  # fmt: skip
     print(json.dumps(asdict(Subject.of(Tenant.objects.get(slug=slug)))))
 
 

@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 from demo import MODEL_NAME
 from tests.browser.people import PATIENCE_MS, Street, go
 from tests.browser.playground import ENDLESS, LONG, answer_to, ask, foot, pane, said
+from tests.browser.scripts.sockets import Sockets
 from tests.stack.asking import QUESTION, serves, until
 from tests.stack.running import Stack
 
@@ -32,7 +33,7 @@ def page(owner: Page) -> Page:
 def test_the_last_message_can_be_edited_and_asked_from_a_program(page: Page) -> None:
     ask(page, "Hello")
     expect(foot(pane(page))).to_be_visible()
-    page.get_by_role("button", name="Edit the last message").click()
+    page.get_by_role("button", name="Edit last message").click()
     expect(page.get_by_label("Message")).to_have_value("Hello")
     ask(page, QUESTION)
     expect(pane(page).get_by_role("log").get_by_text("Hello", exact=True)).to_have_count(0)
@@ -129,3 +130,78 @@ def test_a_saved_prompt_asks_for_its_variables_and_enter_sends_it(page: Page) ->
     expect(pane(page).get_by_text("base", exact=True)).to_be_visible()
     foot(pane(page)).get_by_role("link").click()
     expect(page.get_by_role("heading", name="Request", exact=True)).to_be_visible()
+
+
+def test_a_prompt_set_runs_over_the_panes_and_votes_add_up(page: Page) -> None:
+    page.get_by_role("button", name="Add pane").click()
+    page.get_by_role("button", name="Prompt sets").click()
+    dialog = page.get_by_role("dialog", name="Prompt sets")
+    dialog.get_by_text("New prompt set").click()
+    dialog.get_by_label("Name").fill("Greetings")
+    dialog.get_by_label("Prompts", exact=True).fill("Hello\n---\nGood morning")
+    dialog.get_by_role("button", name="Save prompt set").click()
+    expect(dialog.get_by_text("2 prompts")).to_be_visible()
+    dialog.get_by_role("button", name="Greetings", exact=True).click()
+    run = page.get_by_role("region", name="Greetings")
+    expect(run.get_by_text("2 of 2 prompts answered")).to_be_visible()
+    expect(run.get_by_role("article")).to_have_count(4)
+    expect(run.get_by_text(answer_to("Good morning"))).to_have_count(2)
+    expect(pane(page)).to_be_hidden()
+    run.get_by_role("group", name="Which answer to prompt 1").get_by_label("B better").check()
+    run.get_by_role("group", name="Which answer to prompt 2").get_by_label("Tie").check()
+
+    def sums() -> list[str]:
+        return [text.split()[0] for text in run.locator(".stat dd:first-of-type").all_inner_texts()]
+
+    assert sums() == ["0", "1", "1"] and run.get_by_text("all voted").is_visible()
+    page.reload()
+    expect(run.get_by_text("2 of 2 prompts answered")).to_be_visible()
+    assert sums() == ["0", "1", "1"]
+    run.get_by_role("button", name="Back to the panes").click()
+    expect(pane(page, 2)).to_be_visible()
+    expect(page.get_by_label("Message")).to_be_focused()
+
+
+TOOLS = '[{"type": "function", "function": {"name": "weather", "parameters": {}}}]'
+
+
+def test_a_called_tool_is_a_card_and_its_result_goes_on(page: Page) -> None:
+    sockets = Sockets(page, "/ws/playground/*")
+    page.reload()
+    pane(page).get_by_role("button", name="Settings").click()
+    tools = pane(page).get_by_label("Tools that it may call")
+    tools.fill("{}")
+    tools.blur()
+    expect(pane(page).get_by_text("Tools are a list of objects")).to_be_visible()
+    tools.fill(TOOLS)
+    pane(page).get_by_role("button", name="Settings").click()
+    ask(page, "Is it sunny?")
+    asked = sockets.until(1, 3)[-1]
+    assert asked["parameters"]["tools"][0]["function"]["name"] == "weather"
+    parts = [{"id": "c1", "name": "weather"}, {"arguments": '{"city": '}, {"arguments": '"Bern"}'}]
+    for at, part in enumerate(parts, start=1):
+        sockets.say(type="delta", id=asked["id"], seq=0, text="", calls=[part], call_seq=at)
+    sockets.say(type="done", id=asked["id"], finish_reason="tool_calls", **ENDED)
+    called = pane(page).locator(".call")
+    expect(called).to_contain_text("Calls weather")
+    expect(called.locator(".hljs-attr")).to_have_text('"city"')
+    pane(page).get_by_label("Result of weather").fill('{"sky": "clear"}')
+    pane(page).get_by_role("button", name="Send result").click()
+    again = sockets.until(1, 4)[-1]
+    function = {"name": "weather", "arguments": '{"city": "Bern"}'}
+    call = {"id": "c1", "type": "function", "function": function}
+    assert again["messages"][1:] == [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": '{"sky": "clear"}', "tool_call_id": "c1"},
+    ]
+    expect(called.nth(1)).to_contain_text("Result of weather")
+    page.reload()
+    expect(called.nth(1)).to_contain_text("Result of weather")
+
+
+ENDED = {
+    "request_id": "req_1",
+    "usage": {"prompt_tokens": 9, "completion_tokens": 5,
+              "prompt_tokens_details": {"cached_tokens": 0}},
+    "cost": 10**9, "ttft_ms": 12.5, "tokens_per_s": 60.0, "queue_ms": 0, "load_ms": 0,
+}  # fmt: skip

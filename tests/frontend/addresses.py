@@ -44,10 +44,11 @@ PASSING = frozenset(
         "openid_connect_callback",
         "operate_engines-drain",
         "playground-conversation",
+        "playground-set",
     }
 )
 """Addresses that lead elsewhere, or need what not everybody has at any time: an invitation, an
-engine, a conversation of one's own, a key that was destroyed."""
+engine, a conversation or a prompt set of one's own, a key that was destroyed."""
 NOT_OWN = {"requests-one": Permission.READ_USAGE, "requests-receipt": Permission.READ_USAGE}
 """What else it takes to open these addresses of what others made."""
 ACCOUNT = {

@@ -22,13 +22,14 @@ from tenants.models import (
     AdapterVersion,
     Alias,
     Membership,
+    PromptSet,
     State,
     Tenant,
     UploadSession,
 )
 from tests.adapters.working import unpacking
 from tests.fleet.fake import FakeGateways
-from tests.frontend.clients import client_of
+from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import (
     make_adapter,
     make_base,
@@ -553,8 +554,26 @@ def test_the_configurations_of_two_versions_are_compared(
     client = client_of(tenant, "viewer")
     page = client.get(url(tenant, "support", "versions", 2, "diff"), {"with": "1"})
     assert page.context["changes"] == [("r", "8", "16")] and page.context["same"] == 3
+    assert "Prompt set" not in text(page), "a viewer asks nothing"
     same = client.get(url(tenant, "support", "versions", 1, "diff"), {"with": "1"})
     assert "only the weights differ" in text(same)
+
+
+def test_the_answers_of_two_versions_are_compared_on_a_prompt_set(
+    tenant: Tenant, ready: AdapterVersion
+) -> None:
+    make_version(ready.adapter)
+    client = client_of(tenant, "developer")
+    where = url(tenant, "support", "versions", 2, "diff")
+    assert "Save a set" in text(client.get(where, {"with": "1"}))
+    member = tenant.memberships.get(user=user_of(client))
+    kept = PromptSet.objects.keep(member, "Refunds", prompts=["a", "b"], shared=False)
+    page = client.get(where, {"with": "1"})
+    assert f'<option value="{kept.pk}">Refunds (2 prompts)</option>' in text(page)
+    models = "model=support@1&model=support@2"
+    opened = client.get(f"/t/{tenant.slug}/playground?{models}&set={kept.pk}")
+    assert f'data-set="{kept.pk}"' in text(opened)
+    assert [one["model"] for one in opened.context["asked"]] == ["support@1", "support@2"]
 
 
 @pytest.mark.parametrize("number", ["", "x", "-1", "2", "9" * 5000, "²"])

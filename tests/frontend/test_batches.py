@@ -61,12 +61,12 @@ def test_an_empty_list_says_how_to_begin(tenant: Tenant) -> None:
 
 def test_it_is_cancelled_once(tenant: Tenant, batch: Batch) -> None:
     client = client_of(tenant, "developer")
-    assert "Cancel the batch?" in text(client, at(batch))
+    assert "Cancel this batch?" in text(client, at(batch))
     assert client.post(at(batch, "cancel")).headers["Location"] == at(batch)
     batch.refresh_from_db()
     assert batch.status == Status.CANCELLING
     assert AuditEntry.objects.filter(action="cancelled batch", name=batch.pk).count() == 1
-    assert "Cancel the batch?" not in text(client, at(batch))
+    assert "Cancel this batch?" not in text(client, at(batch))
     Batch.objects.filter(pk=batch.pk).update(status=Status.CANCELLED, ended_at=timezone.now())
     client.post(at(batch, "cancel"))
     assert "had ended before" in text(client, at(batch))
@@ -109,9 +109,9 @@ def test_the_list_comes_in_pages_and_is_told_apart(tenant: Tenant, key: ApiKey) 
     made = [make_batch(key, created_at=now - timedelta(minutes=n)) for n in range(52)]
     client = client_of(tenant, "owner")
     first = client.get(f"/t/{tenant.slug}/batches")
-    assert [row.pk for row in first.context["rows"]] == [one.pk for one in made[:50]]
+    assert [row.pk for row, _ in first.context["rows"]] == [one.pk for one in made[:50]]
     rest = client.get(f"/t/{tenant.slug}/batches?after={made[49].pk}")
-    assert [row.pk for row in rest.context["rows"]] == [one.pk for one in made[50:]]
+    assert [row.pk for row, _ in rest.context["rows"]] == [one.pk for one in made[50:]]
     mark = f'"{first.context["mark"]}"'
     again = client.get(f"/t/{tenant.slug}/batches", headers={"If-None-Match": mark})
     assert again.status_code == 304

@@ -14,7 +14,7 @@ from tenants.content.sealing import Place
 from tenants.models import AuditEntry, ContentKey, StoredContent, Tenant
 from tenants.naming import REQUEST
 from tests.frontend.clients import client_of, user_of
-from tests.tenants.making import make_key, make_tenant
+from tests.tenants.making import make_base, make_key, make_tenant
 from tests.tenants.spending import spend
 
 pytestmark = pytest.mark.django_db
@@ -22,16 +22,14 @@ pytestmark = pytest.mark.django_db
 PROMPT, ANSWER = "what only members may read", "the answer to that"
 
 
-def stored(tenant: Tenant) -> str:
+def stored(tenant: Tenant, request: str = f'["{PROMPT}"]') -> str:
     """A request with content; its id."""
     choice.keep_for(tenant, 7)
     event = spend(make_key(tenant)[0], timezone.now())
     key = ContentKey.objects.get(tenant=tenant, destroyed_at=None)
     assert key.wrapped is not None
     cipher = sealing.tenant_key(sealing.master_keys(), tenant.pk, bytes(key.wrapped))
-    text = json.dumps(
-        {"operation": "chat", "model": "base", "request": f'["{PROMPT}"]', "text": ANSWER}
-    )
+    text = json.dumps({"operation": "chat", "model": "base", "request": request, "text": ANSWER})
     StoredContent.objects.create(
         tenant=tenant, kind=REQUEST, name=event.pk, content_key=key, at=timezone.now(),
         expires_at=timezone.now() + timedelta(days=7),
@@ -114,3 +112,47 @@ def test_without_a_master_key_the_page_says_so(tenant: Tenant, settings: Any) ->
     settings.CONTENT_KEY = ""
     page = client_of(tenant, "owner").get(f"/t/{tenant.slug}/content").content.decode()
     assert "has not set CONTENT_KEY" in page and 'data-opens="choose"' not in page
+
+
+CHAT = {
+    "model": "base",
+    "temperature": 0.5,
+    "stop": "END",
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": PROMPT}, {"type": "image_url"}]},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "sky", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "clear"},
+        {"role": "user", "content": "So?"},
+    ],
+}  # fmt: skip
+
+
+def test_it_is_opened_in_the_playground(tenant: Tenant) -> None:
+    make_base()
+    owner, id = client_of(tenant, "owner"), stored(tenant, json.dumps(CHAT))
+    where = f"/t/{tenant.slug}/requests/{id}"
+    assert "Open with this prompt" in owner.post(f"{where}/content").text
+    page = owner.post(f"{where}/open")
+    assert "data-posted" in page.text
+    (pane,) = page.context["panes"]
+    parameters = {"system": "Be brief.", "temperature": 0.5, "stop": ["END"]}
+    assert (pane["model"], pane["parameters"]) == ("base", parameters)
+    assert [(one["role"], one["content"]) for one in pane["nodes"]] == [
+        ("user", PROMPT), ("assistant", ""), ("user", "So?"), ("assistant", ANSWER)
+    ]  # fmt: skip
+    assert pane["nodes"][1]["calls"][0]["function"]["name"] == "sky"
+    assert pane["nodes"][2]["results"] == {"c1": "clear"} and pane["leaf"] == 4
+    assert "no-store" in page["Cache-Control"]
+    assert AuditEntry.objects.filter(kind="content", action="read").count() == 2
+    for role, status in (("viewer", 403), ("developer", 403), ("operator", 403), ("outsider", 404)):
+        assert client_of(tenant, role).post(f"{where}/open").status_code == status
+
+
+@pytest.mark.parametrize("request_body", ['["x"]', "{", '{"model": "base", "prompt": "x"}'])
+def test_what_is_no_chat_is_not_opened(tenant: Tenant, request_body: str) -> None:
+    owner, id = client_of(tenant, "owner"), stored(tenant, request_body)
+    where = f"/t/{tenant.slug}/requests/{id}"
+    assert "Open with this prompt" not in owner.post(f"{where}/content").text
+    assert owner.post(f"{where}/open").status_code == 404

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from frontend.causes import cause
 from frontend.formats import duration, exact_money
 from frontend.views.operate.requests import InstallationFilter
-from frontend.views.requests.request import SCALE, phases, rate
+from frontend.views.requests.request import rate
 from frontend.views.requests.requests import PAGE, RequestFilter, search
+from frontend.views.requests.timeline import SCALE, Timeline
 from inference.errors import BY_CODE
 from inference.link.wire import Usage
 from tenants.billing.receipts import describe, signer, verify
-from tenants.errors import TooManySavedViews
+from tenants.errors import TooManySaved
 from tenants.listing import Filter, Where, mark_of, text_of
 from tenants.models import (
     ApiKey,
@@ -34,7 +35,6 @@ from tenants.models import (
     Tenant,
     UsageEvent,
 )
-from tenants.models.saved.views import MAX_VIEWS
 from tenants.models.usage.listed import REASONS, Mark, Outcome
 from tests.frontend.clients import client_of, user_of
 from tests.tenants.making import make_adapter, make_key, make_tenant, make_version
@@ -614,11 +614,11 @@ def test_a_view_is_a_filter_under_a_name_and_ones_own(tenant: Tenant) -> None:
 def test_views_are_limited_and_members_alone_have_some(tenant: Tenant, operator: Client) -> None:
     assert operator.post(at(tenant, "views"), {"name": "x"}).status_code == 403
     member = user_of(client_of(tenant, "owner")).memberships.get(tenant=tenant)
-    for number in range(MAX_VIEWS):
-        SavedView.objects.keep(member, f"view {number}", "")
-    with pytest.raises(TooManySavedViews):
-        SavedView.objects.keep(member, "one more", "")
-    SavedView.objects.keep(member, "view 0", "outcome=cut")
+    for number in range(SavedView.most):
+        SavedView.objects.keep(member, f"view {number}", query="")
+    with pytest.raises(TooManySaved):
+        SavedView.objects.keep(member, "one more", query="")
+    SavedView.objects.keep(member, "view 0", query="outcome=cut")
 
 
 @pytest.mark.parametrize("outcome", ["failed", "wrong"])
@@ -647,31 +647,72 @@ def made_of(queue: float, load: float, ttft: float | None, total: float, **more:
     return UsageEvent(**({"adapter": "support", "completion_tokens": 11} | times | more))
 
 
+def told(*tried: UsageEvent | SupersededAttempt, adapter: bool = False) -> list[str]:
+    """Each attempt's phases, with their ends."""
+    shown = Timeline.of(tried, adapter=adapter).attempts
+    return [", ".join(f"{one.name} {one.until:g}" for one in each.phases) for each in shown]
+
+
 @pytest.mark.parametrize(
-    ("event", "told"),
+    ("event", "expected"),
     [
-        (made_of(1, 2, 4, 8), "Queued 1, Load adapter 2, Prefill 1, Decode 4"),
-        (made_of(1, 0, 4, 8, adapter=""), "Queued 1, Prefill 3, Decode 4"),
-        (made_of(1, 1, None, 8), "Queued 1, Load adapter 1, Without a token 6"),
-        (made_of(1, 1, 8, 8), "Queued 1, Load adapter 1, Prefill and decode 6"),
+        (made_of(1, 2, 4, 8), "Queued 1, Load adapter 3, Prefill 4, Decode 8"),
+        (made_of(1, 0, 4, 8, adapter=""), "Queued 1, Prefill 4, Decode 8"),
+        (made_of(1, 1, None, 8), "Queued 1, Load adapter 2, Without a token 8"),
+        (made_of(1, 1, 8, 8), "Queued 1, Load adapter 2, Prefill and decode 8"),
         (made_of(0, 0, None, 0), ""),
+        (made_of(1, 0, 4, 8, adapter="", given_s=2), "Held 2, Queued 3, Prefill 6, Decode 10"),
     ],
 )
-def test_phases(event: UsageEvent, told: str) -> None:
-    assert ", ".join(f"{one.name} {one.seconds:g}" for one in phases(event)) == told
+def test_phases(event: UsageEvent, expected: str) -> None:
+    assert told(event, adapter=bool(event.adapter)) == [expected]
 
 
 times = st.floats(0, 1e5)
 
 
-@given(times, times, times | st.none(), st.floats(0.001, 1e5))
+@given(times, times, times, times | st.none(), st.floats(0.001, 1e5))
 def test_phases_fill_the_whole_time_whatever_was_measured(
-    queue: float, load: float, ttft: float | None, total: float
+    given_s: float, queue: float, load: float, ttft: float | None, total: float
 ) -> None:
-    found = list(phases(made_of(queue, load, ttft, total)))
+    timeline = Timeline.of([made_of(queue, load, ttft, total, given_s=given_s)], adapter=True)
+    found = timeline.attempts[0].phases
     assert all(one.width >= 0 for one in found)
     assert sum(one.width for one in found) == pytest.approx(SCALE, abs=0.05)
-    assert sum(one.seconds for one in found) == pytest.approx(total)
+    assert timeline.total_s == given_s + total
+
+
+def lower(attempt: int, engine: str, total: float, **more: Any) -> SupersededAttempt:
+    known = {"inherited_tokens": 0, "completion_tokens": 4, "finish_reason": "moved"}
+    return SupersededAttempt(attempt=attempt, engine_id=engine, total_s=total, **(known | more))
+
+
+def test_an_engine_that_goes_on_counts_from_the_requests_beginning() -> None:
+    first = lower(1, "rack-1", 3, queue_s=1, ttft_s=2)
+    event = made_of(1, 0, 2, 9, given_s=4, inherited_tokens=4, attempt=2)
+    assert told(first, event) == [
+        "Queued 1, Prefill 2, Decode 3",
+        "Moving 4, Queued 5, Prefill and decode 9",
+    ]
+    shown = Timeline.of([first, event], adapter=False)
+    assert [(one.begun_s, one.ttft_s, one.ended_s) for one in shown.attempts] == [
+        (0, 2, 3),
+        (4, None, 9),
+    ]
+
+
+def test_an_engine_that_died_had_it_until_another_one_did() -> None:
+    event = made_of(0, 0, 1, 2, given_s=5, attempt=2)
+    found = told(lower(1, "rack-1", 0), event)
+    assert found == ["Until it was lost 5", "Queued 5, Prefill 6, Decode 7"]
+    assert Timeline.of([event], adapter=False).unreported
+    assert told(event) == ["Moving 5, Queued 5, Prefill 6, Decode 7"]
+
+
+def test_what_another_gateway_took_over_went_on_at_its_engine() -> None:
+    first = lower(1, "rack-1", 3, queue_s=1, ttft_s=2)
+    event = made_of(1, 0, 2, 9, given_s=3, inherited_tokens=4, attempt=1001, engine_id="rack-1")
+    assert told(first, event)[1] == "Decode, at another gateway 9"
 
 
 @pytest.mark.parametrize(
@@ -729,16 +770,21 @@ def test_the_drawer_is_the_page_without_its_shell(
 
 
 def test_the_drawer_tells_of_every_attempt(tenant: Tenant, key: ApiKey, admin: Client) -> None:
-    event = spend(key, ago(), attempt=2, inherited_tokens=5, regenerated_tokens=2)
+    event = spend(
+        key, ago(), attempt=2, inherited_tokens=5, regenerated_tokens=2, given_s=0.4,
+        trace_id="ab" * 16,
+    )  # fmt: skip
     counts = dict.fromkeys(("prompt_tokens", "cached_tokens", "reasoning_tokens"), 0)
     SupersededAttempt.objects.create(
         request_id=event.id, started_at=event.started_at, attempt=1, engine_id="rack-1",
         journal="j", completion_tokens=96, inherited_tokens=0, finish_reason="engine_lost",
-        **counts,
+        ttft_s=0.15, total_s=0.3, **counts,
     )  # fmt: skip
     page = admin.get(at(tenant, event.id))
-    assert [one.engine_id for one in page.context["attempts"]] == ["rack-1"]
+    shown = page.context["timeline"].attempts
+    assert [one.tried.engine_id for one in shown] == ["rack-1", "e1"]
     text = page.content.decode()
+    assert "TTFT 150 ms" in text and "Given after 400 ms" in text and "ab" * 16 in text
     assert "96 out" in text and "went on after 5 tokens" in text and "2 tokens were" in text
     (row,) = admin.get(at(tenant)).context["rows"]
     assert row.attempts == 2
@@ -750,8 +796,9 @@ def test_the_drawer_tells_of_every_attempt(tenant: Tenant, key: ApiKey, admin: C
 def test_a_refusal_leads_to_the_limit_that_it_met(
     tenant: Tenant, key: ApiKey, admin: Client, scope: str, where: str
 ) -> None:
-    refused = refuse(key, ago(), limit_scope=scope)
+    refused = refuse(key, ago(), limit_scope=scope, trace_id="cd" * 16)
     page = admin.get(at(tenant, refused.id))
+    assert "cd" * 16 in page.content.decode()
     assert page.context["limits_url"] == f"/t/{tenant.slug}/{where.format(pk=key.pk)}"
     other = refuse(key, ago(), limit_scope="", limit_kind="", code="model_not_found")
     assert "limits_url" not in admin.get(at(tenant, other.id)).context

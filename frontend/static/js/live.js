@@ -3,6 +3,7 @@
 // fetches its current content from the console, at most once in `every` seconds and only while the tab
 // is visible: from `src`, else from its page, which answers 304 if it is still as `seen`.
 import { interrupted, restored } from "./interruption.js";
+import { morphing } from "./morphing.js";
 import { Socket } from "./socket.js";
 
 const PAUSE_MS = 60_000; // a tab that was hidden for this long closes its socket
@@ -104,12 +105,6 @@ class Link extends Socket {
 const link = new Link();
 document.addEventListener("hold", (event) => link.hold(event.detail));
 
-// What the user is working with is not replaced: an open dialog, the focused field.
-const morphing = {
-  morphStyle: "innerHTML",
-  ignoreActiveValue: true,
-  callbacks: { beforeNodeMorphed: (old) => !(old instanceof HTMLDialogElement && old.open) },
-};
 
 // The console's answer; undefined if it cannot be fetched now.
 async function textOf(address, headers = {}) {

@@ -18,6 +18,7 @@ from django.urls import reverse
 from django.views.decorators.csrf import csrf_exempt, csrf_protect
 from django.views.decorators.http import require_http_methods, require_POST
 
+from frontend import bulk
 from frontend.lists import page_of, place_of
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.adapters.marks import as_seen, mark
@@ -42,6 +43,17 @@ from tenants.models.audit import actor_of
 from tenants.naming import lora_name
 from tenants.permissions import Caller, Permission
 
+ARCHIVE = bulk.Action(
+    "Archive",
+    "Archive the chosen versions?",
+    "Engines unload them, and requests that name them are refused. "
+    "An upload of the same content brings one back.",
+)
+DELETE = bulk.Action(
+    "Delete",
+    "Delete the chosen versions?",
+    "Their files are deleted as well. What they cost stays in the bill. This cannot be undone.",
+)
 READ, EDIT = Permission.READ_ADAPTERS, Permission.EDIT_ADAPTERS
 VERSIONS = 25
 MAX_CHOICES = 100
@@ -281,6 +293,10 @@ def _page(
         "may_pin": caller.may(Permission.OPERATE),
         "may_try": caller.may(Permission.USE_PLAYGROUND),
         "mark": seen,
+        "bulk": [
+            ARCHIVE.of("adapters-archive-some", caller.tenant.slug, adapter.name),
+            DELETE.of("adapters-remove-some", caller.tenant.slug, adapter.name),
+        ],
         **uploading(request, caller),
     }
     return render(request, "adapter.html", context, status=422 if form.errors else 200)

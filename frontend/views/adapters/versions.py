@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_POST
 
+from frontend import bulk
 from frontend.formats import duration
 from frontend.formats import number as number_of
 from frontend.lists import place_of
@@ -19,6 +20,7 @@ from frontend.views.adapters.adapters import EDIT, MAX_CHOICES, READ, engines_by
 from frontend.views.adapters.marks import as_seen, mark
 from frontend.views.adapters.traffic import of_versions
 from frontend.views.overview.health import later, points, tone
+from frontend.views.playground.prompts import usable_sets
 from tenants.models import LIVE, AdapterVersion, State
 from tenants.permissions import Caller, Permission
 
@@ -149,13 +151,15 @@ def diff(request: HttpRequest, caller: Caller, name: str, number: int) -> HttpRe
     """Differences between this version's configuration and that of `?with=<number>`."""
     new = find(caller, name, number)
     old = find(caller, name, place_of(request, "with") or 0)
+    ready = {old.state, new.state} == {State.READY}
+    may_try = ready and caller.may(Permission.USE_PLAYGROUND)
     context = {
         "version": new,
         "other": old,
         "adapter": new.adapter,
         "changes": changes(old.config, new.config),
-        "may_try": caller.may(Permission.USE_PLAYGROUND)
-        and {old.state, new.state} == {State.READY},
+        "may_try": may_try,
+        "sets": usable_sets(caller) if may_try else [],
         "same": sum(1 for key, value in new.config.items() if old.config.get(key) == value),
     }
     return render(request, "version_diff.html", context)
@@ -201,3 +205,27 @@ def remove(request: HttpRequest, caller: Caller, name: str, number: int) -> Http
         messages.success(request, f"Version {number} is deleted.")
         return redirect("adapters-one", caller.tenant.slug, name)
     return redirect("adapters-version", caller.tenant.slug, name, number)
+
+
+@require_POST
+@tenant_page(EDIT)
+def archive_some(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Take the chosen versions out of service."""
+
+    def one(id: str) -> None:
+        find(caller, name, bulk.number(id)).archive()
+
+    bulk.act(request, one, "version,versions", "archived")
+    return redirect("adapters-one", caller.tenant.slug, name)
+
+
+@require_POST
+@tenant_page(EDIT)
+def remove_some(request: HttpRequest, caller: Caller, name: str) -> HttpResponse:
+    """Delete the chosen versions with their files."""
+
+    def one(id: str) -> None:
+        find(caller, name, bulk.number(id)).remove()
+
+    bulk.act(request, one, "version,versions", "deleted")
+    return redirect("adapters-one", caller.tenant.slug, name)

@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from frontend import bulk
 from frontend.lists import page_of, place_of
 from frontend.pages import operator_page, refusals_told
 from inference.link.wire import LedgerEntry
@@ -20,6 +21,17 @@ from tenants.models.fleet.quarantine import Decision
 
 BIGGEST_ID = 2**63 - 1
 STATES = {"": "Open", Decision.BILLED: "Billed", Decision.DISMISSED: "Dismissed", "all": "All"}
+
+BILL = bulk.Action(
+    "Bill",
+    "Bill the chosen entries?",
+    "Each is billed to the tenant that it names, as its engine says. This cannot be undone.",
+)
+DISMISS = bulk.Action(
+    "Dismiss",
+    "Dismiss the chosen entries?",
+    "They are billed to nobody, and stay in this list. This cannot be undone.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,10 @@ def quarantine(request: HttpRequest) -> HttpResponse:
         "last": last,
         "state": state,
         "states": STATES.items(),
+        "bulk": [
+            BILL.of("operate_quarantine-bill-some"),
+            DISMISS.of("operate_quarantine-dismiss-some"),
+        ],
     }
     return render(request, "operate/quarantine.html", context)
 
@@ -103,4 +119,33 @@ def dismiss(request: HttpRequest, pk: int) -> HttpResponse:
     with refusals_told(request):
         decisions.dismiss(entry, request.user)
         messages.success(request, f"The entry of the request {entry.request_id} is dismissed.")
+    return redirect("operate_quarantine")
+
+
+@require_POST
+@operator_page
+def bill_some(request: HttpRequest) -> HttpResponse:
+    """Bill the chosen entries after all."""
+    user = request.user
+    assert isinstance(user, User)
+
+    def one(id: str) -> None:
+        entry = get_object_or_404(QuarantinedEntry, pk=bulk.number(id))
+        decisions.bill(entry, user, actor_of(request))
+
+    bulk.act(request, one, "entry,entries", "billed")
+    return redirect("operate_quarantine")
+
+
+@require_POST
+@operator_page
+def dismiss_some(request: HttpRequest) -> HttpResponse:
+    """The chosen entries are nobody's."""
+    user = request.user
+    assert isinstance(user, User)
+
+    def one(id: str) -> None:
+        decisions.dismiss(get_object_or_404(QuarantinedEntry, pk=bulk.number(id)), user)
+
+    bulk.act(request, one, "entry,entries", "dismissed")
     return redirect("operate_quarantine")

@@ -12,6 +12,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_GET
 
+from frontend.lists import place_of
 from frontend.pages import tenant_page
 from frontend.views.playground import prompts
 from tenants.models import LIVE, AdapterVersion, Alias, BaseModel, Conversation, Tenant
@@ -36,8 +37,9 @@ def show(
     kept: Conversation | None = None,
     *,
     read_only: bool = False,
+    panes: list[dict[str, Any]] | None = None,
 ) -> HttpResponse:
-    """Render the playground, empty or with a conversation."""
+    """Render the playground, empty, with a conversation that is kept, or with these panes."""
     bases = list(
         BaseModel.objects.that_chat().order_by("name").values_list("name", flat=True)[:MAX_NAMES]
     )
@@ -51,12 +53,14 @@ def show(
         "other": next(iter(bases), ""),
         "base_url": f"{settings.API_URL}/v1",
         "kept": kept,
-        "panes": json.loads(kept.panes) if kept else None,
+        "panes": json.loads(kept.panes) if kept else panes,
         "link": _link(request, caller, kept),
         "read_only": read_only,
         "is_own": kept is not None and kept.member.user == caller.user,
         "may_keep": caller.role is not None and not read_only,
         "prompts": [] if read_only else prompts.usable(caller),
+        "sets": [] if read_only else prompts.usable_sets(caller),
+        "set": place_of(request, "set"),
     }
     return render(request, "playground.html", context)
 

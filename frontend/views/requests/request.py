@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -18,34 +19,19 @@ from django.views.decorators.vary import vary_on_headers
 from frontend.causes import cause, remedy
 from frontend.formats import exact_money
 from frontend.pages import tenant_page
+from frontend.playground import reopened
+from frontend.views.playground.playground import show
 from frontend.views.requests.requests import look_of
+from frontend.views.requests.timeline import SCALE, Timeline
 from inference.gateway.lines.seals import batch_of, number_of
 from tenants.billing.receipts import describe, signer
 from tenants.content import reading
+from tenants.content.reading import Exchange
 from tenants.limits.kinds import KINDS
 from tenants.listing import Entry, Listed
 from tenants.models import ApiKey, AuditEntry, RefusedRequest, SupersededAttempt, UsageEvent
 from tenants.models.audit import actor_of
 from tenants.permissions import Caller, Permission
-
-SCALE = 1000
-"""Width of the timeline, in SVG units."""
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A phase of the request; `x` and `width` are in units of SCALE."""
-
-    name: str
-    look: str
-    seconds: float
-    x: float
-    width: float
-
-    @property
-    def drawn(self) -> float:
-        """The width of its bar: however short it was, it is seen."""
-        return max(self.width, SCALE / 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +61,35 @@ def request(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
 @tenant_page(Permission.READ_CONTENT)
 def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
     """What was asked and answered, where it is stored; the audit log says who looked."""
+    found, exchange = _read(request, caller, request_id)
+    shown: dict[str, Any] = {"exchange": exchange, "unreadable": exchange is None}
+    if exchange is not None and caller.may(Permission.USE_PLAYGROUND):
+        shown["may_open"] = reopened.pane_of(exchange.request, "") is not None
+    if "HX-Request" in request.headers:
+        shown |= {"caller": caller, "id": found.pk}
+        return render(request, "request_content.html", shown)
+    return _page(request, caller, request_id, shown)
+
+
+@require_POST
+@never_cache
+@tenant_page(Permission.READ_CONTENT)
+def reopen(request: HttpRequest, caller: Caller, request_id: str) -> HttpResponse:
+    """The playground with what was asked and answered; the audit log says who looked."""
+    caller.require(Permission.USE_PLAYGROUND)
+    _, exchange = _read(request, caller, request_id)
+    if exchange is None:
+        raise Http404
+    pane = reopened.pane_of(exchange.request, next(iter(exchange.answers), ""))
+    if pane is None:
+        raise Http404
+    return show(request, caller, panes=[msgspec.to_builtins(pane)])
+
+
+def _read(
+    request: HttpRequest, caller: Caller, request_id: str
+) -> tuple[UsageEvent | RefusedRequest, Exchange | None]:
+    """A request of which something is stored, and that, as far as it can be read."""
     event = find(caller, request_id)
     error = None if event else caller.refused().named(request_id).first()
     found = event or error
@@ -83,11 +98,7 @@ def content(request: HttpRequest, caller: Caller, request_id: str) -> HttpRespon
     actor = actor_of(request)
     assert actor is not None
     AuditEntry.objects.note(actor, caller.tenant, "read", f"req_{found.pk}", kind="content")
-    exchange = reading.read(caller.tenant, found.pk)
-    shown = {"exchange": exchange, "unreadable": exchange is None}
-    if "HX-Request" in request.headers:
-        return render(request, "request_content.html", {"caller": caller, **shown})
-    return _page(request, caller, request_id, shown)
+    return found, reading.read(caller.tenant, found.pk)
 
 
 def _page(
@@ -165,7 +176,7 @@ def playground_url(caller: Caller, shown: Listed) -> str:
     return f"{page}?{urlencode({'model': model})}" if model else page
 
 
-def attempts(event: UsageEvent) -> list[SupersededAttempt]:
+def superseded(event: UsageEvent) -> list[SupersededAttempt]:
     """What other engines did of it before, in order."""
     if event.attempt == 1:
         return []
@@ -200,10 +211,9 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
         "batch": batch,
         "line": batch and number_of(event.id),
         "may_see_batches": caller.may(Permission.USE_FILES),
-        "attempts": attempts(event),
+        "timeline": Timeline.of([*superseded(event), event], adapter=bool(event.adapter)),
         "cause": cause(event.finish_reason),
         "remedy": remedy(event.finish_reason),
-        "phases": list(phases(event)),
         "scale": SCALE,
         "share": event.cached_tokens / event.prompt_tokens if event.prompt_tokens else None,
         "rate": rate(event),
@@ -211,33 +221,6 @@ def context_of(caller: Caller, event: UsageEvent) -> dict[str, Any]:
         "cost": exact_money(event.cost),
         "usage": f"{usage}?" + urlencode({"period": "custom", "first": day, "last": day}),
     }
-
-
-def phases(event: UsageEvent) -> Iterator[Phase]:
-    """Its phases from the moment the engine received it, in order; empty if not measured.
-
-    An engine that died reports no times. An answer that was not streamed has no first token, so its
-    prefill and decoding are one phase.
-    """
-    end, x = event.total_s, 0.0
-    for name, look, until in _ends(event) if end > 0 else ():
-        width = max(0.0, min(until, end) / end * SCALE - x)
-        yield Phase(name, look, width / SCALE * end, round(x, 2), round(width, 2))
-        x += width
-
-
-def _ends(event: UsageEvent) -> Iterator[tuple[str, str, float]]:
-    """Each phase with its CSS class, and its end in seconds from the start."""
-    yield "Queued", "queued", event.queue_s
-    if event.adapter:
-        yield "Load adapter", "loading", event.queue_s + event.load_s
-    if event.ttft_s is None:
-        yield "Without a token", "prefill", event.total_s
-    elif event.ttft_s < event.total_s:
-        yield "Prefill", "prefill", event.ttft_s
-        yield "Decode", "decode", event.total_s
-    else:
-        yield "Prefill and decode", "decode", event.total_s
 
 
 def rate(event: UsageEvent) -> float | None:

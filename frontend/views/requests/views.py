@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST
 from frontend.pages import refusals_told, tenant_page
 from frontend.views.requests.requests import RequestFilter, keys_of
 from tenants.models import Membership, SavedView
+from tenants.models.saved.kept import MAX_NAME
 from tenants.models.saved.views import MAX_QUERY
 from tenants.permissions import Caller, Permission
 
@@ -20,7 +21,7 @@ from tenants.permissions import Caller, Permission
 class ViewForm(forms.Form):
     """A name, and the query of the list's address; of that what is a filter is kept."""
 
-    name = forms.CharField(max_length=60)
+    name = forms.CharField(max_length=MAX_NAME)
     query = forms.CharField(required=False, max_length=MAX_QUERY, widget=forms.HiddenInput)
 
     def __init__(self, caller: Caller, *args: object) -> None:
@@ -47,11 +48,11 @@ def save(request: HttpRequest, caller: Caller) -> HttpResponse:
     form = ViewForm(caller, request.POST)
     list_of = reverse("requests", args=[caller.tenant.slug])
     if not form.is_valid():
-        messages.error(request, "The view was not saved: give it a name of up to 60 characters.")
+        messages.error(request, "The view was not saved: give it a name of up to 80 characters.")
         return redirect(list_of)
     query = form.cleaned_data["query"]
     with refusals_told(request):
-        view = SavedView.objects.keep(member, form.cleaned_data["name"], query)
+        view = SavedView.objects.keep(member, form.cleaned_data["name"], query=query)
         messages.success(request, f"“{view.name}” is saved.")
     return redirect(f"{list_of}?{query}" if query else list_of)
 

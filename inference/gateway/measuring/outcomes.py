@@ -93,6 +93,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     limit_kind: str
     limit_scope: str
     total_s: float
+    trace_id: str = ""
 
 
 class Taken(NamedTuple):

@@ -185,6 +185,7 @@ class Records:
                 code=group.code,
                 limit_kind=group.limit_kind,
                 limit_scope=group.limit_scope,
+                trace_id=line.trace_id or "",
             )
         self._outcomes.note(group, _ended(line, stream), refusal)
 

@@ -103,6 +103,7 @@ class Order:
         *,
         attempt: int,
         timeout_s: float,
+        given_s: float,
         ids: bool,
         resume: Resume | None,
         trace: str = "",
@@ -111,8 +112,9 @@ class Order:
         """What the engine with this credential is told of this attempt.
 
         `most` bounds what it reports, which is cumulative, so lower attempts too. With `ids` it
-        says which tokens it generates; with `resume` it goes on where others stopped. `trace` names
-        the attempt's span. What is not kept from its beginning on (`keeps`) has no grace.
+        says which tokens it generates; with `resume` it goes on where others stopped. It is given
+        to it `given_s` after the request began. `trace` names the attempt's span. What is not kept
+        from its beginning on (`keeps`) has no grace.
         """
         grant, target, price = self.grant, self.target, self.target.price
         account = Account(
@@ -123,6 +125,8 @@ class Order:
             adapter_id=target.adapter_id,
             version_id=target.version_id,
             price=(price.prompt, price.cached_prompt, price.output),
+            given_s=given_s,
+            trace_id="" if self.trace is None else self.trace.trace_id,
         )
         id, adapter = self.request_id, target.adapter
         account = dispatches.signed(

@@ -15,6 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Mapping
 
+import msgspec
+
 from inference.errors import GenerationTimeout, InferenceError, Overloaded
 from inference.gateway.fleet.dispatches import Bounds, Dispatches
 from inference.gateway.fleet.engine_link import EngineLink
@@ -151,6 +153,7 @@ class Placing:
             most,
             attempt=stream.attempt,
             timeout_s=left_s,
+            given_s=stream.elapsed_s,
             ids=exact,
             resume=resume,
             trace=self._trace(stream, stream.leg),
@@ -192,8 +195,13 @@ class Placing:
     def _adoption(
         self, stream: Stream, order: Order, link: EngineLink, orphan: Orphan, most: Bounds
     ) -> Adopt:
-        account = self._dispatches.signed(
+        account = msgspec.structs.replace(
             orphan.account,
+            given_s=stream.elapsed_s,
+            trace_id=orphan.account.trace_id if order.trace is None else order.trace.trace_id,
+        )
+        account = self._dispatches.signed(
+            account,
             (orphan.id, stream.attempt),
             orphan.model,
             credential=link.credential.id,

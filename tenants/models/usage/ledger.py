@@ -123,6 +123,10 @@ class UsageEvent(models.Model):
     regenerated_tokens = models.BigIntegerField(default=0, db_default=0)
     """Output tokens that lower attempts generated and the next one did not go on from: beyond the
     bill, as far as their journals are known."""
+    given_s = models.FloatField(default=0.0, db_default=0.0)
+    """Until this attempt was given to its engine, from where on the other times count."""
+    trace_id = models.CharField(max_length=32, default="", db_default="")
+    """Of its OpenTelemetry trace, if it has one."""
 
     objects = UsageEventQuerySet.as_manager()
 
@@ -173,6 +177,12 @@ class SupersededAttempt(models.Model):
     reasoning_tokens = models.BigIntegerField()
     inherited_tokens = models.BigIntegerField()
     finish_reason = models.CharField(max_length=64)
+    given_s = models.FloatField(default=0.0, db_default=0.0)
+    queue_s = models.FloatField(default=0.0, db_default=0.0)
+    load_s = models.FloatField(default=0.0, db_default=0.0)
+    ttft_s = models.FloatField(null=True)
+    total_s = models.FloatField(default=0.0, db_default=0.0)
+    """0: its engine died before it could tell. Times as in `UsageEvent`."""
 
     def __str__(self) -> str:
         return f"{self.request_id}, attempt {self.attempt}"

@@ -226,6 +226,8 @@ class RefusedRequest(models.Model):
     limit_kind = models.CharField(max_length=64)
     limit_scope = models.CharField(max_length=16)
     total_s = models.FloatField()
+    trace_id = models.CharField(max_length=32, default="", db_default="")
+    """Of its OpenTelemetry trace, if it has one."""
 
     objects = RefusedRequestQuerySet.as_manager()
 

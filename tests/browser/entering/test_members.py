@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from secrets import token_hex
 
 import pytest
@@ -69,7 +70,7 @@ def test_an_operators_look_is_in_the_tenants_log(
     before = looks.count()
     go(operator, "Tenants")
     operator.get_by_label("Filter by name or slug").fill(customer.slug)
-    follow(operator, operator.get_by_role("button", name="Filter"))
+    expect(operator).to_have_url(re.compile(f"q={customer.slug}"))
     follow(operator, operator.get_by_role("link", name=f"Open {customer.name}"))
     follow(operator, operator.get_by_role("link", name="API keys").first)
     go(owner, "Audit log")

@@ -55,7 +55,7 @@ def test_what_is_wrong_with_a_file_is_told_by_line(owner: Page, customer: Custom
     owner.goto(customer.page(f"batches/{id}"))
     wrong = owner.get_by_role("region", name="What is wrong").first
     expect(wrong).to_contain_text("model_not_found")
-    expect(owner.get_by_role("button", name="Cancel the batch")).to_have_count(0)
+    expect(owner.get_by_role("button", name="Cancel batch")).to_have_count(0)
 
 
 def test_a_batch_is_cancelled(owner: Page, customer: Customer) -> None:
@@ -63,9 +63,9 @@ def test_a_batch_is_cancelled(owner: Page, customer: Customer) -> None:
         id = begin(program, 3000, max_tokens=64, ignore_eos=True)
     owner.goto(customer.page(f"batches/{id}"))
     expect(owner.get_by_text("In progress")).to_be_visible()
-    owner.get_by_role("button", name="Cancel the batch").click()
-    dialog = owner.get_by_role("dialog", name="Cancel the batch?")
-    follow(owner, dialog.get_by_role("button", name="Cancel the batch"))
+    owner.get_by_role("button", name="Cancel batch").click()
+    dialog = owner.get_by_role("dialog", name="Cancel this batch?")
+    follow(owner, dialog.get_by_role("button", name="Cancel batch"))
     expect(owner.get_by_text("The batch ends with what it has.")).to_be_visible()
     expect(owner.locator(".pill")).to_have_text(re.compile("Cancelled"))
     expect(owner.get_by_role("link", name="Errors")).to_be_visible()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from openai import APIError, AuthenticationError, OpenAI, RateLimitError
 from playwright.sync_api import Page, expect
@@ -38,6 +40,28 @@ def revoke(page: Page, name: str) -> None:
     follow(page, dialog.get_by_role("button", name="Revoke"))
     expect(page.get_by_text(f"“{name}” is revoked.")).to_be_visible()
     expect(row).to_contain_text("Revoked")
+
+
+def test_keys_are_found_as_one_types_and_revoked_together(owner: Page) -> None:
+    go(owner, "API keys")
+    for name in ("alpha one", "alpha two", "beta"):
+        create_key(owner, name)
+    search = owner.get_by_label("Filter by name or prefix")
+    search.press_sequentially("alpha")
+    rows = owner.get_by_role("row").filter(has=owner.get_by_role("checkbox", name="Choose alpha"))
+    expect(owner.get_by_role("row", name="beta")).to_have_count(0)
+    expect(rows).to_have_count(2)
+    expect(search).to_be_focused()
+    expect(owner).to_have_url(re.compile("q=alpha$"))
+    owner.get_by_label("Choose all").check()
+    expect(owner.get_by_role("status").get_by_text("2 chosen")).to_be_visible()
+    owner.get_by_role("form", name="Chosen rows").get_by_role("button", name="Revoke").click()
+    dialog = owner.get_by_role("dialog", name="Revoke the chosen keys?")
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_focused()
+    follow(owner, dialog.get_by_role("button", name="Revoke"))
+    expect(owner.get_by_text("2 keys are revoked.")).to_be_visible()
+    expect(owner.get_by_role("row", name="Revoked")).to_have_count(2)
+    expect(owner.get_by_label("Choose beta")).to_be_visible()
 
 
 def test_a_rotated_key_hands_over_to_a_new_one(owner: Page, customer: Customer) -> None:

@@ -110,7 +110,7 @@ def test_filters_act_at_once_and_the_keyboard_goes_through_what_is_left(
         expect(drawer).to_be_hidden()
         expect(owner).to_have_url(re.compile(r"outcome=cut$"))
     owner.get_by_role("button", name="Save view").click()
-    dialog = owner.get_by_role("dialog", name="Save this view")
+    dialog = owner.get_by_role("dialog", name="Save view")
     dialog.get_by_label("Name").fill("Fine ones")
     follow(owner, dialog.get_by_role("button", name="Save"))
     go(owner, "Requests")

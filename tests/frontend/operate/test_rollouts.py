@@ -66,7 +66,7 @@ def test_a_base_model_shows_its_revisions(operator: Client, revision: PoolRevisi
     text = text_of(page)
     assert revision.short in text and "Waiting" in text and "Serving" in text
     assert '<td class="num">7</td> <td class="num">0</td> <td class="num">1</td>' in text
-    assert "Roll out a revision" in text
+    assert "Roll out revision" in text
 
 
 def test_a_rollout_is_started_from_there(operator: Client, revision: PoolRevision) -> None:

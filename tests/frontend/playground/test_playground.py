@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 
 from frontend.playground import messages
 from frontend.playground.answers import MAX_RUNNING, Answer, News, Playground, View, read
-from frontend.playground.messages import Alternative, Phase, Token, Turn, decode
+from frontend.playground.messages import Alternative, CallPart, Phase, Token, Turn, decode
 from frontend.playground.socket import PlaygroundSocket
 from frontend.sockets.gate import GONE, Gate
 from inference.agent.engines.synthetic import TOKEN_CHARS, Behaviour, SyntheticEngine
@@ -194,6 +194,33 @@ def test_probabilities_are_asked_for_and_read_as_the_api_has_them() -> None:
     best = [Alternative("Hi", -0.1, [72, 105]), Alternative("Ho", -2.5, [72, 111])]
     token = Token("Hi", -0.1, [72, 105], best)
     assert read(Delta("a", chunks=chunks)) == News("Hi", [token], "")
+
+
+def test_tools_are_offered_and_their_calls_read_as_the_api_has_them() -> None:
+    tool = {"type": "function", "function": {"name": "weather"}}
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    turns = [
+        {"role": "user", "content": "Sunny?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "yes", "tool_call_id": "c1"},
+    ]
+    asked = start_message("a") | {"messages": turns, "parameters": {"tools": [tool]}}
+    body = json.loads(decode(json.dumps(asked)).body())  # type: ignore[union-attr]
+    assert body["tools"] == [tool] and body["messages"] == turns
+    first = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": ""}}
+    more = {"index": 0, "function": {"arguments": "{}"}}
+    chunks = [
+        json.dumps({"choices": [{"delta": {"tool_calls": [part]}}]}).encode()
+        for part in (first, more)
+    ]
+    news = read(Delta("a", chunks=chunks))
+    parts = [CallPart(0, "c1", "weather"), CallPart(0, "", "", "{}")]
+    assert news == News("", [], "", parts)
+    answer = Answer((1, 1), "a")
+    answer.add(news)
+    view = View(answer, 0, 0, 1)  # as of one who has heard of the first part
+    _, told = view.news()
+    assert isinstance(told, messages.Delta) and (told.calls, told.call_seq) == (parts[1:], 2)
 
 
 def test_who_comes_back_gets_the_text_and_tokens_that_it_lacks() -> None:

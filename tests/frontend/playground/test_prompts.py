@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from django.test import Client
 
-from tenants.models import Tenant
+from tenants.models import PromptSet, SavedPrompt, Tenant
 from tests.frontend.clients import address, client_of, user_of
 
 
@@ -44,7 +46,44 @@ def test_prompts_are_ones_own_or_shared(tenant: Tenant) -> None:
 
 
 def test_prompts_are_limited(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenants.models.saved.prompts.MAX_PROMPTS", 2)
+    monkeypatch.setattr(SavedPrompt, "most", 2)
     owner, where = client_of(tenant, "owner"), address(tenant, "playground/prompts")
     sent = [owner.post(where, {"name": f"p{n}", "text": "x"}).status_code for n in (1, 2, 3, 1)]
     assert sent == [200, 200, 409, 200]
+
+
+def test_a_prompt_set_is_ones_own_or_shared(tenant: Tenant) -> None:
+    owner, other = client_of(tenant, "owner"), client_of(tenant, "developer")
+    where = address(tenant, "playground/sets")
+
+    def names(client: Client) -> list[tuple[str, int]]:
+        sets = client.get(address(tenant, "playground")).context["sets"]
+        return [(one["name"], one["count"]) for one in sets]
+
+    given = {"name": "Refunds", "prompts": json.dumps([" Hello ", "", "Bye"])}
+    made = owner.post(where, given)
+    assert made.status_code == 200 and made.json()["count"] == 2
+    assert names(owner) == [("Refunds", 2)] and names(other) == []
+    one = f"{where}/{made.json()['id']}"
+    assert owner.get(one).json()["prompts"] == ["Hello", "Bye"]
+    assert other.get(one).status_code == 404
+    owner.post(where, given | {"shared": "on"})
+    assert other.get(one).json()["by"] == user_of(owner).username
+    assert names(other) == [("Refunds", 2)]
+    assert client_of(tenant, "operator").get(one).status_code == 404
+    assert other.post(f"{one}/delete").status_code == 404
+    assert owner.post(f"{one}/delete").status_code == 200 and names(other) == []
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        ("{}", "no list"), ("[1]", "no list"), ("[", "no list"), ('[" "]', "1 to 50 prompts"),
+        (json.dumps(["x"] * 51), "has 51"), (json.dumps(["x" * 20_001]), "Prompt 1 has more than"),
+    ],
+)  # fmt: skip
+def test_what_is_no_prompt_set_is_not_kept(tenant: Tenant, prompts: str, said: str) -> None:
+    owner = client_of(tenant, "owner")
+    sent = owner.post(address(tenant, "playground/sets"), {"name": "x", "prompts": prompts})
+    assert sent.status_code == 422 and said in sent.json()["message"]
+    assert not PromptSet.objects.exists()

@@ -195,6 +195,16 @@ def ask_for_mail(address: str, by: str = HERE) -> Any:
     return Client(REMOTE_ADDR=by).post("/account/password/reset/", {"email": address})
 
 
+def test_mails_say_what_to_do_and_no_more(ada: User) -> None:
+    ask_for_mail("ada@example.com")
+    (sent,) = mail.outbox
+    assert sent.subject == "Reset your password"
+    first, _, link, _, last, *_ = str(sent.body).splitlines()
+    assert first == "Open this link to choose a new password for ada:"
+    assert link.startswith("http") and "/account/password/reset/" in link
+    assert "your password stays as it is" in last and "Thank you" not in sent.body
+
+
 def test_nobody_is_flooded_with_mails(ada: User) -> None:
     for number in range(6):
         answer = ask_for_mail("ada@example.com", f"203.0.113.{number}")

@@ -292,9 +292,9 @@ def test_an_invitation_gives_nobody_the_account_of_another(
     browser = Browser()
     invited(browser, tenant, Role.VIEWER)
     page = browser.sign_on()
-    again = browser.press(page, "Create an account", username="ann2", email="ann@example.com")
+    again = browser.press(page, "Create account", username="ann2", email="ann@example.com")
     assert browser.user is None and "already" in text(again)
-    browser.press(page, "Create an account", username="ann2", email="")
+    browser.press(page, "Create account", username="ann2", email="")
     assert browser.user == User.objects.get(username="ann2") != other
     assert not EmailAddress.objects.filter(user=browser.user, email=other.email).exists()
 

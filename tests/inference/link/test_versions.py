@@ -164,6 +164,15 @@ def test_a_peer_of_version_3_is_not_told_what_is_warm() -> None:
     assert wire.decode(told) == wire.Stats(known, "run")
 
 
+def test_a_peer_of_version_6_is_not_told_when_an_attempt_began() -> None:
+    account = msgspec.structs.replace(ACCOUNT, given_s=1.5, trace_id="ab" * 16)
+    entry = msgspec.structs.replace(ENTRY, account=account)
+    for frame in (wire.UsageReport("journal", [entry]), wire.Adopt("r1", 1001, 1, account)):
+        told = versions.encode(frame, 6)
+        assert told is not None and b"ab" * 16 not in told
+        assert b"ab" * 16 in wire.encode(frame)
+
+
 def test_a_peer_of_version_4_is_not_asked_to_keep_anything() -> None:
     resume = wire.Resume({0: [1]}, usage=wire.Usage(1), text="a", chunks=[b"{}"])
     submit = wire.Submit("r1", "chat", b"{}", "m", "acme", "salt", prefix=PREFIX, resume=resume)

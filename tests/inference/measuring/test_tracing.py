@@ -94,6 +94,8 @@ async def test_a_request_is_one_trace_from_its_client_to_the_engine(traced: Trac
     (root,) = found.named("chat support")
     assert (root.parent, root.service, root.instance) == (PARENT, "lorikeet-gateway", "g1")
     assert found.under(root) == ["authenticate", "read body", "limits", "attempt"]
+    (entry,) = await traced.rig.gateway.ledger.settled()
+    assert entry.account.trace_id == TRACE, "so that the request's page tells it"
     (attempt,) = found.named("attempt")
     assert found.under(attempt) == ["fetch adapter", "queue", "load adapter", "prefill", "decode"]
     for name in found.under(attempt):

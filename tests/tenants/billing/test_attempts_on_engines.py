@@ -123,6 +123,7 @@ def judge() -> None:
     assert event.cached_tokens == 0 and event.cost == cost
     lower = SupersededAttempt.objects.get()
     assert (lower.attempt, lower.engine_id, lower.completion_tokens) == (1, "engine-1", LOST)
+    assert event.given_s > lower.given_s >= 0, "they began one after another"
     assert event.regenerated_tokens == 0
     assert [(row.requests, int(row.cost)) for row in UsageRollup.objects.all()] == [(1, cost)]
     assert [drift for drift in drifts() if drift] == []

@@ -178,7 +178,8 @@ async def test_a_refused_request_is_kept_as_it_was_once(
 ) -> None:
     counted, said = Outcomes(), 'temperature is "hot\0", but must be a number'
     at = NOON + timedelta(microseconds=123_457)
-    one = refusal(keys[0], at=at, message=said, model="a\0b", status=400, code="invalid_request")
+    wrong: dict[str, Any] = {"status": 400, "code": "invalid_request", "trace_id": "ab" * 16}
+    one = refusal(keys[0], at=at, message=said, model="a\0b", **wrong)
     limited = group(keys[0], outcome="refused")
     counted.note(limited, Ended(), one)
     assert await written(registry, counted) == [one]
@@ -186,7 +187,7 @@ async def test_a_refused_request_is_kept_as_it_was_once(
     await written(registry, counted)
     kept = await RefusedRequest.objects.aget()
     assert (kept.started_at, kept.key_id, kept.version_id) == (at, keys[0].pk, None)
-    assert (kept.status, kept.code) == (400, "invalid_request")
+    assert (kept.status, kept.code, kept.trace_id) == (400, "invalid_request", "ab" * 16)
     assert kept.message == said.replace("\0", "\ufffd") and kept.model == "a\ufffdb"
 
 

@@ -1,8 +1,10 @@
 // The playground's socket, one per tab. After a drop, each answer continues where it was.
 import { Socket } from "../socket.js";
 
+const NOTHING = { after: 0, tokens: 0, calls: 0 };
+
 export class Link extends Socket {
-  #answers = new Map(); // id -> { after, tokens, listen }
+  #answers = new Map(); // id -> { after, tokens, calls, listen }
   #unsent = [];
 
   // `changed(state)` is called with Live, Reconnecting or Closed.
@@ -14,13 +16,13 @@ export class Link extends Socket {
 
   // Generate an answer; `listen(message)` is called with each message about it.
   start(id, request, listen) {
-    this.#answers.set(id, { after: 0, tokens: 0, listen });
+    this.#answers.set(id, { ...NOTHING, listen });
     this.#say({ type: "start", id, ...request });
   }
 
   // Receive an answer that was begun earlier, from its start.
   resume(id, listen) {
-    this.#answers.set(id, { after: 0, tokens: 0, listen });
+    this.#answers.set(id, { ...NOTHING, listen });
     if (this.isOpen) this.#resume(id);
   }
 
@@ -44,6 +46,7 @@ export class Link extends Socket {
     if (message.type === "delta") {
       answer.after = message.seq;
       answer.tokens = message.token_seq ?? 0;
+      answer.calls = message.call_seq ?? 0;
     }
     if (message.type === "done" || message.type === "error") this.#answers.delete(message.id);
     answer.listen(message);
@@ -61,8 +64,8 @@ export class Link extends Socket {
   }
 
   #resume(id) {
-    const { after, tokens } = this.#answers.get(id);
-    this.send({ type: "resume", id, after, tokens });
+    const { after, tokens, calls } = this.#answers.get(id);
+    this.send({ type: "resume", id, after, tokens, calls });
   }
 
   #say(message) {

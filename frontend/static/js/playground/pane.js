@@ -1,7 +1,8 @@
 // One pane: a model, its parameters, a tree of messages.
+import { element } from "./elements.js";
 import { PHASES, footline, seconds, waits } from "./figures.js";
 import { Tree } from "./tree.js";
-import { Turn, element } from "./turn.js";
+import { Turn } from "./turn.js";
 
 const REASONS = { length: "Ended at the token limit.", cancelled: "Stopped. This is what is billed:" };
 const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
@@ -38,17 +39,20 @@ class Pane extends HTMLElement {
 
   // The first error in the settings, also shown at its field; empty if there is none.
   problem() {
-    const field = this.field("schema");
-    const said = schemaProblem(field.value.trim());
-    this.querySelector(".schema-problem").textContent = said;
-    field.setAttribute("aria-invalid", String(Boolean(said)));
-    return said;
+    const found = Object.entries(JSON_FIELDS).map(([name, check]) => {
+      const field = this.field(name);
+      const said = jsonProblem(field.value.trim(), check);
+      this.querySelector(`[data-problem="${name}"]`).textContent = said;
+      field.setAttribute("aria-invalid", String(Boolean(said)));
+      return said;
+    });
+    return found.find(Boolean) ?? "";
   }
 
   // Open the settings at the field with an error.
   showProblem() {
     this.#settings(true);
-    this.field("schema").focus();
+    this.querySelector('[aria-invalid="true"]').focus();
   }
 
   // The same as the body of an OpenAI request.
@@ -84,6 +88,18 @@ class Pane extends HTMLElement {
     this.home.altered();
   }
 
+  // Go on with what the tools gave that an answer called.
+  respond(node, results) {
+    if (this.running) return;
+    this.#answer(this.tree.add(node, "user", "", { results }));
+    this.home.altered();
+  }
+
+  // What it asks of which model, as of now, but for the messages.
+  asks() {
+    return { model: this.field("model").value.trim(), parameters: this.parameters() };
+  }
+
   // Another version of a question, and an answer to it.
   resend(node, text) {
     if (this.running) return;
@@ -100,7 +116,7 @@ class Pane extends HTMLElement {
 
   // Another version of the last shown question, or the first question of an empty pane.
   replace(text) {
-    const asked = this.tree.path.findLast((node) => node.role === "user");
+    const asked = this.tree.path.findLast((node) => node.role === "user" && !node.results);
     if (asked) this.resend(asked, text);
     else this.send(text);
   }
@@ -131,7 +147,7 @@ class Pane extends HTMLElement {
     for (const node of this.tree.path) this.#turn(node).offer();
   }
 
-  // Throws a SyntaxError if the schema is not JSON: check `problem` first.
+  // Throws a SyntaxError if the schema or the tools are not JSON: check `problem` first.
   parameters() {
     const found = {};
     for (const name of NUMBERS) {
@@ -142,16 +158,19 @@ class Pane extends HTMLElement {
     const schema = this.field("schema").value.trim();
     if (stop.length) found.stop = stop;
     if (this.field("system").value) found.system = this.field("system").value;
+    const tools = this.field("tools").value.trim();
     if (schema) found.schema = JSON.parse(schema);
+    if (tools) found.tools = JSON.parse(tools);
     if (this.field("logprobs").checked) found.logprobs = true;
     return found;
   }
 
-  #fill(model, { stop = [], schema, logprobs, ...plain }) {
+  #fill(model, { stop = [], schema, tools, logprobs, ...plain }) {
     this.field("model").value = model;
     for (const [name, value] of Object.entries(plain)) this.field(name).value = value ?? "";
     this.field("stop").value = stop.join("\n");
     this.field("schema").value = schema ? JSON.stringify(schema, null, 2) : "";
+    this.field("tools").value = tools ? JSON.stringify(tools, null, 2) : "";
     this.field("logprobs").checked = Boolean(logprobs);
     if (this.readOnly) for (const field of this.querySelectorAll("[data-field]")) field.disabled = true;
   }
@@ -184,7 +203,7 @@ class Pane extends HTMLElement {
   }
 
   #altered(field) {
-    if (field.dataset.field === "schema") this.problem();
+    if (field.dataset.field in JSON_FIELDS) this.problem();
     this.home.edited();
   }
 
@@ -203,12 +222,11 @@ class Pane extends HTMLElement {
   #answer(question) {
     this.tree.choose(question);
     const node = this.tree.add(question, "assistant", "", { running: true });
-    this.#generate(node, (id, listen) => this.home.link.start(id, this.#request(question), listen));
+    this.#generate(node, (id, listen) => this.home.link.start(id, this.#request(this.tree.turns(question)), listen));
   }
 
-  #request(question) {
-    const model = this.field("model").value.trim();
-    return { model, messages: this.tree.turns(question), parameters: this.parameters() };
+  #request(messages) {
+    return { ...this.asks(), messages };
   }
 
   // Continue an answer that was being generated when the page was left; if that is impossible, keep
@@ -217,7 +235,7 @@ class Pane extends HTMLElement {
     const node = this.tree.leaf;
     node.running = true;
     this.#turns.delete(node);
-    const request = this.#request(this.tree.get(node.parent));
+    const request = this.#request(this.tree.turns(this.tree.get(node.parent)));
     const { link } = this.home;
     const begins = recent && !node.content;
     const ask = (listen) => (begins ? link.start(id, request, listen) : link.resume(id, listen));
@@ -238,15 +256,17 @@ class Pane extends HTMLElement {
   #heard(state, message) {
     const down = this.talk.scrollHeight - this.talk.scrollTop - this.talk.clientHeight < 48;
     if (message.type === "phase") this.#waits(state, message);
-    else if (message.type === "delta") this.#add(state, message.text, message.tokens);
+    else if (message.type === "delta") this.#add(state, message);
     else this.#ended(state, message);
     if (down) this.talk.scrollTop = this.talk.scrollHeight;
   }
 
-  #add(state, text, tokens) {
+  #add(state, { text, tokens, calls = [] }) {
     state.text += text;
     state.node.content = state.text;
-    state.writer.add(text, tokens);
+    if (text || tokens) state.writer.add(text, tokens);
+    state.turn.calls.add(calls);
+    state.node.calls = state.turn.calls.list;
   }
 
   // `Queued 0.8 s › Loading the adapter`, with a clock for the current stage.
@@ -271,8 +291,9 @@ class Pane extends HTMLElement {
   }
 
   #ended(state, message) {
-    if (message.code === "not_found" && !state.text) this.#add(state, state.before);
+    if (message.code === "not_found" && !state.text) this.#add(state, { text: state.before });
     state.writer.end();
+    state.turn.calls.end();
     this.running = state.node.running = null;
     if (message.type === "error") this.#failed(state, message);
     else this.#finished(state, message);
@@ -294,12 +315,18 @@ class Pane extends HTMLElement {
   }
 }
 
-function schemaProblem(text) {
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+// What is wrong with what these fields have; nothing if they are empty.
+const JSON_FIELDS = {
+  schema: (value) => (isObject(value) ? "" : "A JSON schema is an object, such as {\"type\": \"object\"}."),
+  tools: (value) => (Array.isArray(value) && value.every(isObject) ? "" : "Tools are a list of objects, such as [{\"type\": \"function\", …}]."),
+};
+
+function jsonProblem(text, check) {
   if (!text) return "";
   try {
-    const schema = JSON.parse(text);
-    if (schema !== null && typeof schema === "object" && !Array.isArray(schema)) return "";
-    return "A JSON schema is an object, such as {\"type\": \"object\"}.";
+    return check(JSON.parse(text));
   } catch (error) {
     return `This is not JSON: ${error.message}`;
   }

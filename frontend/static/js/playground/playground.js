@@ -5,7 +5,9 @@ import { forget, keep, kept } from "./drafts.js";
 import { Keeping } from "./keeping.js";
 import { Link } from "./link.js";
 import "./pane.js";
-import { Prompts } from "./prompts.js";
+import { Prompts } from "./prompts/prompts.js";
+import { Run } from "./prompts/run.js";
+import { Sets } from "./prompts/sets.js";
 
 const MAX_PANES = 4;
 const ENTER = "enter-sends";
@@ -23,12 +25,16 @@ class Playground extends HTMLElement {
     this.message = this.querySelector("#message");
     this.readOnly = this.hasAttribute("data-read-only");
     if (this.readOnly) return this.#open(given("kept"));
+    // What was posted here is kept as any draft: a reload posts nothing again.
+    if (this.hasAttribute("data-posted")) history.replaceState(null, "", this.dataset.new);
     this.keeping = this.#keeping();
-    const left = this.#draft();
+    const left = this.hasAttribute("data-posted") ? null : this.#draft();
     this.link = new Link(this.dataset.slug, (state) => this.#linked(state));
     this.#open(left?.panes.map((pane) => ({ ...pane, recent: left.recent })) ?? given("kept") ?? [{ model: this.dataset.model }]);
     if (left) this.message.value = left.message;
     this.#listen();
+    if (left?.run) this.begin(left.run, left.recent && left.run.answers.flat().some((one) => one.id));
+    else if (this.dataset.set) this.sets?.run(this.dataset.set, false);
     this.#tellDraft();
     if (matchMedia("(hover: hover)").matches) this.message.focus(); // else a keyboard would cover the page
   }
@@ -79,6 +85,25 @@ class Playground extends HTMLElement {
     this.message.value = text;
     this.message.focus();
     this.edited();
+  }
+
+  // Show a prompt set in place of the panes, over which it runs.
+  begin({ name, prompts, panes, answers, votes }, started) {
+    const wrong = this.all.find((pane) => pane.problem());
+    if (wrong) return wrong.showProblem();
+    panes ??= this.all.map((pane) => pane.asks());
+    this.toggleAttribute("data-runs", true);
+    document.getElementById("add-pane").hidden = true;
+    this.run = new Run(this, this.querySelector("#run"), { name, prompts, panes, answers, votes });
+    if (started) this.run.start();
+  }
+
+  // The prompt set is left.
+  closed() {
+    this.run = null;
+    this.toggleAttribute("data-runs", false);
+    document.getElementById("add-pane").hidden = false;
+    this.message.focus();
   }
 
   #tellEnter() {
@@ -139,6 +164,7 @@ class Playground extends HTMLElement {
     document.getElementById("new").addEventListener("click", () => this.#begin());
     document.getElementById("save")?.addEventListener("click", () => this.#save());
     if (document.getElementById("open-prompts")) new Prompts(this, given("prompts"));
+    if (document.getElementById("open-sets")) this.sets = new Sets(this, given("sets"));
     this.enter = this.querySelector("#enter-sends");
     this.enter.checked = localStorage.getItem(ENTER) !== "off";
     this.enter.addEventListener("change", () => {
@@ -179,6 +205,7 @@ class Playground extends HTMLElement {
 
   #stop() {
     for (const pane of this.all) pane.stop();
+    this.run?.stop();
   }
 
   // Begin a new conversation; a saved one stays on the server.
@@ -187,6 +214,7 @@ class Playground extends HTMLElement {
       forget(this.dataset.user, this.dataset.new);
       return location.assign(this.dataset.new);
     }
+    this.run?.close();
     for (const pane of this.all) pane.clear();
     this.#replaces(false);
     this.changed();
@@ -196,7 +224,7 @@ class Playground extends HTMLElement {
 
   // Edit the last question in all panes.
   #edit() {
-    const asked = this.all.flatMap((pane) => pane.tree.path.filter((node) => node.role === "user")).at(-1);
+    const asked = this.all.flatMap((pane) => pane.tree.path.filter((node) => node.role === "user" && !node.results)).at(-1);
     this.#replaces(true, asked?.content);
     this.message.focus();
   }
@@ -252,6 +280,7 @@ class Playground extends HTMLElement {
       message: this.message.value,
       revision: this.keeping?.kept?.revision,
       saving: this.keeping?.saving ?? false,
+      run: this.run?.stored(),
     });
   }
 
@@ -259,7 +288,7 @@ class Playground extends HTMLElement {
     const [pane, ...others] = this.all;
     const { model, parameters, nodes } = pane.stored();
     const set = nodes.length || Object.keys(parameters).length || model !== this.dataset.model;
-    return !others.length && !set && !this.message.value;
+    return !others.length && !set && !this.message.value && !this.run;
   }
 
   // A conversation that is not saved is a draft of this tab.

@@ -45,13 +45,13 @@ export class Tree {
   turns(node) {
     const found = [];
     for (let one = node; one; one = this.get(one.parent)) found.unshift(one);
-    return found.filter((one) => one.content).map(({ role, content }) => ({ role, content }));
+    return found.flatMap(said);
   }
 
   // The tree to store, which `of` reads. Answers in progress, or that failed before their first word,
   // are included only with `running`.
   stored({ running = false } = {}) {
-    const kept = (node) => running || (!node.running && (node.content || node.children.length > 0));
+    const kept = (node) => running || (!node.running && (said(node).length > 0 || node.children.length > 0));
     return {
       nodes: [...this.#nodes.values()].filter(kept).map(fields),
       leaf: this.path.findLast(kept)?.id ?? null,
@@ -79,6 +79,14 @@ export class Tree {
   }
 }
 
-function fields({ id, parent, role, content, foot, why }) {
-  return { id, parent, role, content, ...(foot && { foot }), ...(why && { why }) };
+// What the model is told of a message: of tool calls' results each by itself, of nothing nothing.
+function said({ role, content, calls, results }) {
+  const given = Object.entries(results ?? {}).map(([id, text]) => ({ role: "tool", content: text, tool_call_id: id }));
+  if (calls?.length) return [{ role, content, tool_calls: calls }];
+  return content ? [...given, { role, content }] : given;
+}
+
+function fields({ id, parent, role, content, calls, results, foot, why }) {
+  const more = Object.entries({ calls: calls?.length && calls, results, foot, why }).filter(([, value]) => value);
+  return { id, parent, role, content, ...Object.fromEntries(more) };
 }

@@ -1,42 +1,19 @@
 // The element of one message, with its actions.
+import { Calls, resultsOf } from "./calls.js";
+import { button, element, footed } from "./elements.js";
 import { Answer } from "./json.js";
 import { Tokens } from "./tokens.js";
 
-export function element(tag, className = "", text = "") {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  made.textContent = text;
-  return made;
-}
-
-export function button(text, act, label = "") {
-  const made = element("button", "button plain", text);
-  made.type = "button";
-  if (label) made.setAttribute("aria-label", label);
-  made.addEventListener("click", act);
-  return made;
-}
-
-// The figures below an answer; its request is seen closer by its id.
-function footed(text) {
-  const [, figures, id] = text.match(/^(.*?)(req_[\w-]+)?$/s);
-  const foot = element("p", "foot faint", figures);
-  if (id) {
-    const link = foot.appendChild(element("a", "", `req_…${id.slice(-6)}`));
-    const { slug } = document.querySelector("lora-playground").dataset;
-    [link.href, link.title] = [`/t/${slug}/requests/${id}`, id];
-  }
-  return foot;
-}
-
-// `pane` has: tree, readOnly, choose(node, step), resend(node, text), retry(node), answer(node).
+// `pane` has: tree, readOnly, choose(node, step), resend(node, text), retry(node), answer(node),
+// respond(node, results).
 export class Turn {
   constructor(pane, node) {
     this.pane = pane;
     this.node = node;
     this.root = element("div", `turn ${node.role}`);
-    if (node.role === "user") this.body = this.root.appendChild(element("div", "asked", node.content));
+    if (node.role === "user") this.body = this.root.appendChild(this.#asked());
     else this.body = this.root.appendChild(element("div", "said"));
+    if (node.role === "assistant") this.calls = new Calls(this.root.appendChild(element("div", "calls")));
     this.notes = this.root.appendChild(element("div", "notes"));
     this.tools = this.root.appendChild(element("div", "tools"));
     if (node.role === "assistant" && !node.running) this.#restore();
@@ -45,6 +22,7 @@ export class Turn {
   // The writer of the answer: { add(text, tokens), end() }.
   writer({ tokens = false } = {}) {
     this.body.replaceChildren();
+    this.calls.clear();
     return tokens ? new Tokens(this.body) : new Answer(this.body);
   }
 
@@ -70,7 +48,9 @@ export class Turn {
     const offered = [];
     const { at, of } = this.pane.tree.versions(this.node);
     if (of.length > 1) offered.push(this.#versions(at, of));
-    if (!this.pane.readOnly && !this.pane.running) offered.push(...this.#actions());
+    const free = !this.pane.readOnly && !this.pane.running;
+    if (free) offered.push(...this.#actions());
+    if (this.calls) this.#offerResults(free && this.node === this.pane.tree.leaf && this.node.calls?.length > 0);
     const held = this.tools.contains(document.activeElement) && document.activeElement.dataset.step;
     this.tools.replaceChildren(...offered);
     if (held) this.focusVersions(held);
@@ -86,7 +66,8 @@ export class Turn {
     if (this.node.role === "user") {
       const edit = button("Edit", () => this.#edit());
       const answered = this.node.children.length > 0;
-      return answered ? [edit] : [edit, button("Answer", () => this.pane.answer(this.node))];
+      const answer = answered ? [] : [button("Answer", () => this.pane.answer(this.node))];
+      return this.node.results ? answer : [edit, ...answer];
     }
     const copy = button("Copy", async () => {
       await navigator.clipboard.writeText(this.node.content);
@@ -143,10 +124,24 @@ export class Turn {
     text.focus();
   }
 
+  #asked() {
+    return this.node.results ? resultsOf(this.pane.tree.get(this.node.parent), this.node) : element("div", "asked", this.node.content);
+  }
+
+  // Where the results of its tool calls are written.
+  #offerResults(wanted) {
+    if (wanted && !this.form) {
+      this.form = this.calls.form((results) => this.pane.respond(this.node, results));
+      this.calls.root.after(this.form);
+    }
+    if (this.form) this.form.hidden = !wanted;
+  }
+
   #restore() {
     const writer = this.writer();
     writer.add(this.node.content);
     writer.end();
+    this.calls.show(this.node.calls ?? []);
     this.note(this.node);
   }
 }

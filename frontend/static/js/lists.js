@@ -1,0 +1,74 @@
+// Lists: what is listed follows its filters (<form data-instant>) as they are typed or chosen, and
+// stands in the address; rows are chosen for what is done to several (`components/bulk.html`).
+import { morphing } from "./morphing.js";
+
+const TYPING_MS = 250;
+let typing; // the timer of a pause
+let asked = 0;
+
+document.addEventListener("input", ({ target }) => {
+  const form = instant(target);
+  if (!form || !target.matches("[type=search], [type=text]")) return;
+  clearTimeout(typing);
+  typing = setTimeout(() => follow(form), TYPING_MS);
+});
+
+document.addEventListener("change", ({ target }) => {
+  if (target.matches("[data-all]")) chooseAll(target);
+  if (target.matches("[name=row], [data-all]")) tellChosen();
+  const form = instant(target);
+  if (form && !target.matches("[type=search], [type=text]")) follow(form);
+});
+
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("form[data-instant]")) return;
+  event.preventDefault();
+  follow(event.target);
+});
+
+const instant = (field) => field.form?.closest("form[data-instant]");
+
+function addressOf(form) {
+  const address = new URL(form.getAttribute("action") ?? location.pathname, location.href);
+  const given = [...new FormData(form)].filter(([, value]) => value);
+  address.search = new URLSearchParams(given);
+  return address;
+}
+
+// Charts are drawn anew with the whole page (`data-instant="page"`), all else changes in place.
+async function follow(form) {
+  clearTimeout(typing);
+  const [address, mine] = [addressOf(form), ++asked];
+  if (form.dataset.instant === "page") return location.assign(address);
+  try {
+    const answer = await fetch(address);
+    const html = await answer.text();
+    if (mine !== asked) return;
+    const main = new DOMParser().parseFromString(html, "text/html").querySelector("main");
+    if (answer.redirected || answer.status >= 500 || !main) throw new Error(answer.statusText);
+    Idiomorph.morph(document.querySelector("main"), main.innerHTML, morphing);
+  } catch {
+    if (mine === asked) location.assign(address);
+    return;
+  }
+  history.replaceState(history.state, "", address);
+  tellChosen();
+  dispatchEvent(new Event("live"));
+}
+
+function chooseAll(all) {
+  for (const row of document.querySelectorAll(`[name="${all.dataset.all}"]`)) row.checked = all.checked;
+}
+
+function tellChosen() {
+  const form = document.getElementById("chosen");
+  if (!form) return;
+  const rows = [...document.querySelectorAll("[name=row]")];
+  const chosen = rows.filter((row) => row.checked).length;
+  form.toggleAttribute("data-any", chosen > 0);
+  document.getElementById("chosen-count").textContent = chosen;
+  const all = document.querySelector("[data-all]");
+  [all.checked, all.indeterminate] = [chosen > 0 && chosen === rows.length, chosen > 0 && chosen < rows.length];
+}
+addEventListener("live", tellChosen); // rows came or went
+tellChosen();

@@ -1,0 +1,10 @@
+// How idiomorph changes a part of a page. What the user is working with is not replaced: an open
+// dialog, the focused field, the rows that are chosen.
+export const morphing = {
+  morphStyle: "innerHTML",
+  ignoreActiveValue: true,
+  callbacks: {
+    beforeNodeMorphed: (old) => !(old instanceof HTMLDialogElement && old.open),
+    beforeAttributeUpdated: (name, element) => !(name === "checked" && element.name === "row"),
+  },
+};

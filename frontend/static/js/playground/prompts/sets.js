@@ -1,0 +1,47 @@
+// Prompt sets: to run one over the open panes, and to save one.
+import { button } from "../elements.js";
+import { Shelf } from "./shelf.js";
+
+const BETWEEN = /^\s*-{3,}\s*$/m; // prompts are told apart by a line of dashes
+
+export class Sets extends Shelf {
+  // `home` has: begin({ name, prompts }, started).
+  constructor(home, known) {
+    super("sets", known);
+    this.home = home;
+  }
+
+  note({ count }) {
+    return `${count} prompt${count === 1 ? "" : "s"}`;
+  }
+
+  more(one) {
+    return one.by ? [] : [button("Edit", () => this.#edit(one), `Edit ${one.name}`)];
+  }
+
+  async choose(one) {
+    if (await this.run(one.id, true)) this.dialog.close();
+  }
+
+  // Open this set's run; `started`: its first prompt is asked at once.
+  async run(id, started) {
+    const found = await this.ask(`${this.saving.action}/${id}`);
+    if (found) this.home.begin(found, started);
+    return found;
+  }
+
+  body() {
+    const body = new FormData(this.saving);
+    body.set("prompts", JSON.stringify(body.get("prompts").split(BETWEEN)));
+    return body;
+  }
+
+  async #edit(one) {
+    const found = await this.ask(`${this.saving.action}/${one.id}`);
+    if (!found) return;
+    const { name, prompts, shared } = this.saving.elements;
+    [name.value, prompts.value, shared.checked] = [found.name, found.prompts.join("\n---\n"), found.shared];
+    this.saving.closest("details").open = true;
+    prompts.focus();
+  }
+}

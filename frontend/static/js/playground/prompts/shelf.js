@@ -1,0 +1,80 @@
+// A dialog with what members keep under names: a list of it, each with what can be done with it, and a
+// form that saves one more.
+import { button, element } from "../elements.js";
+
+export class Shelf {
+  // `known` are those that can be used: { id, name, shared, by, … }; `by` is empty of one's own.
+  constructor(name, known) {
+    this.known = known;
+    this.dialog = document.getElementById(`${name}-dialog`);
+    this.list = this.dialog.querySelector(".shelf");
+    this.saving = this.dialog.querySelector("form.keep");
+    this.problem = this.saving.querySelector(".errors");
+    document.getElementById(`open-${name}`).addEventListener("click", () => this.open());
+    this.saving.addEventListener("submit", (event) => this.#save(event));
+  }
+
+  open() {
+    this.show();
+    this.dialog.showModal();
+    (this.list.querySelector("button") ?? this.dialog.querySelector("summary")).focus();
+  }
+
+  show() {
+    this.dialog.querySelector(".none").hidden = this.known.length > 0;
+    this.list.replaceChildren(...this.known.map((one) => this.#line(one)));
+  }
+
+  // For subclasses: choose(one), note(one), more(one) and body().
+  #line(one) {
+    const line = element("li");
+    const whose = one.by ? `shared by ${one.by}` : one.shared ? "shared" : "";
+    const told = [this.note(one), whose].filter(Boolean).join(" · ");
+    line.append(button(one.name, () => this.choose(one)), element("span", "faint", told), ...this.more(one));
+    if (!one.by) line.append(button("Delete", () => this.#delete(one), `Delete ${one.name}`));
+    return line;
+  }
+
+  note() {
+    return "";
+  }
+
+  more() {
+    return [];
+  }
+
+  async #save(event) {
+    event.preventDefault();
+    const saved = await this.#post(this.saving.action, this.body());
+    if (!saved) return;
+    this.known = [...this.known.filter((one) => one.id !== saved.id), saved].sort((a, b) => a.name.localeCompare(b.name));
+    this.saving.closest("details").open = false;
+    this.saving.reset();
+    this.show();
+  }
+
+  async #delete(one) {
+    const done = await this.#post(`${this.saving.action}/${one.id}/delete`, new FormData(this.saving));
+    if (!done) return;
+    this.known = this.known.filter((other) => other !== one);
+    this.show();
+  }
+
+  #post(url, body) {
+    return this.ask(url, { method: "POST", body });
+  }
+
+  // What the server says; null, and a sentence in the dialog, if it refuses or can't be reached.
+  async ask(url, options = {}) {
+    this.problem.textContent = "";
+    try {
+      const answer = await fetch(url, { ...options, redirect: "error" });
+      const said = await answer.json();
+      if (answer.ok) return said;
+      this.problem.textContent = said.message;
+    } catch {
+      this.problem.textContent = "The server could not be reached, or you are signed out.";
+    }
+    return null;
+  }
+}

@@ -1,0 +1,130 @@
+"""What is done to several rows of a list at once: each by itself, and each in the audit log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from frontend.lists import PAGE
+from tenants.batches.states import Status
+from tenants.models import ApiKey, AuditEntry, Batch, QuarantinedEntry, State, Tenant
+from tenants.models.fleet.quarantine import Decision
+from tests.frontend.clients import address, client_of, user_of
+from tests.frontend.operate.test_credentials import quarantined
+from tests.tenants.making import (
+    make_adapter,
+    make_batch,
+    make_key,
+    make_member,
+    make_tenant,
+    make_version,
+)
+
+
+def sent(client: Client, where: str, *rows: Any) -> str:
+    """What the next page says."""
+    answer = client.post(where, {"row": [str(row) for row in rows]}, follow=True)
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def noted(tenant: Tenant) -> int:
+    return AuditEntry.objects.filter(tenant=tenant).count()
+
+
+def test_keys_are_revoked_each_by_itself(tenant: Tenant) -> None:
+    owner = client_of(tenant, "owner")
+    keys = [make_key(tenant)[0] for _ in range(3)]
+    foreign = make_key(make_tenant())[0]
+    page = owner.get(address(tenant, "keys")).content.decode()
+    assert page.count('name="row"') == 3 and 'formaction="/t/acme/keys/revoke"' in page
+    before = noted(tenant)
+    said = sent(owner, address(tenant, "keys/revoke"), keys[0].pk, keys[1].pk, foreign.pk, "x")
+    assert "2 keys are revoked." in said and "not yours to change" in said
+    revoked = ApiKey.objects.exclude(revoked_at=None)
+    assert set(revoked) == set(keys[:2]) and noted(tenant) == before + 2
+    assert owner.get(address(tenant, "keys")).content.decode().count('name="row"') == 1
+    assert "No key was chosen" in sent(owner, address(tenant, "keys/revoke"))
+
+
+def test_a_developer_ends_only_keys_of_his_own(tenant: Tenant) -> None:
+    developer = client_of(tenant, "developer")
+    own = make_key(tenant, created_by=user_of(developer))[0]
+    other = make_key(tenant)[0]
+    said = sent(developer, address(tenant, "keys/revoke"), own.pk, other.pk)
+    assert "1 key is revoked." in said
+    assert list(ApiKey.objects.exclude(revoked_at=None)) == [own]
+    viewer = client_of(tenant, "viewer")
+    assert viewer.post(address(tenant, "keys/revoke"), {"row": other.pk}).status_code == 403
+    assert b'name="row"' not in viewer.get(address(tenant, "keys")).content
+
+
+def test_members_are_removed_but_for_the_last_owner(tenant: Tenant) -> None:
+    owner = client_of(tenant, "owner")
+    for role in ("viewer", "developer"):
+        make_member(tenant, role)
+    rows = [member.pk for member in tenant.memberships.all()]
+    before = noted(tenant)
+    said = sent(owner, address(tenant, "members/remove"), *rows)
+    assert "2 members are removed." in said and "keeps at least one owner" in said
+    assert tenant.memberships.get().user == user_of(owner) and noted(tenant) == before + 2
+    admin = client_of(tenant, "admin")
+    assert "not yours" in sent(admin, address(tenant, "members/remove"), rows[0])
+
+
+def test_versions_are_archived_and_deleted_unless_in_use(tenant: Tenant) -> None:
+    developer, adapter = client_of(tenant, "developer"), make_adapter(tenant)
+    live, *others = (make_version(adapter) for _ in range(3))
+    adapter.aliases.create(name="live", version=live)
+    where = address(tenant, "adapters/support")
+    page = developer.get(f"{where}/").content.decode()
+    assert page.count('name="row"') == 3
+    for what in ("archive", "delete"):
+        assert f'formaction="{where}/versions/{what}"' in page
+    said = sent(developer, f"{where}/versions/archive", live.number, others[0].number)
+    assert "1 version is archived." in said
+    others[0].refresh_from_db()
+    assert others[0].state == State.ARCHIVED
+    before = noted(tenant)
+    said = sent(developer, f"{where}/versions/delete", *(one.number for one in (live, *others)))
+    assert "2 versions are deleted." in said
+    assert list(adapter.versions.all()) == [live] and noted(tenant) >= before + 2
+
+
+def test_batches_are_cancelled_unless_they_ended(tenant: Tenant) -> None:
+    developer, (key, _) = client_of(tenant, "developer"), make_key(tenant)
+    running, ended = make_batch(key), make_batch(key)
+    Batch.objects.filter(pk=ended.pk).update(status=Status.CANCELLED, ended_at=timezone.now())
+    page = developer.get(address(tenant, "batches")).content.decode()
+    assert page.count('name="row"') == 1 and f'value="{running.pk}"' in page
+    said = sent(developer, address(tenant, "batches/cancel"), running.pk, ended.pk)
+    assert "1 batch is cancelled." in said and "Cannot cancel a batch with status" in said
+    running.refresh_from_db()
+    assert running.status == Status.CANCELLING
+    found = AuditEntry.objects.filter(action="cancelled batch")
+    assert [one.name for one in found] == [running.pk]
+
+
+def test_quarantined_entries_are_decided(tenant: Tenant) -> None:
+    operator = client_of(tenant, "operator")
+    first, second, third = (quarantined(tenant, f"r{number}") for number in range(3))
+    said = sent(operator, "/operate/quarantine/dismiss", first.pk, second.pk)
+    assert "2 entries are dismissed." in said
+    said = sent(operator, "/operate/quarantine/dismiss", second.pk, third.pk)
+    assert "1 entry is dismissed." in said
+    assert set(QuarantinedEntry.objects.values_list("status", flat=True)) == {Decision.DISMISSED}
+
+
+@pytest.mark.parametrize("what", ["bill", "dismiss"])
+def test_only_operators_decide(tenant: Tenant, what: str) -> None:
+    owner = client_of(tenant, "owner")
+    assert owner.post(f"/operate/quarantine/{what}", {"row": "1"}).status_code == 404
+
+
+def test_one_page_is_the_most_at_once(tenant: Tenant) -> None:
+    owner = client_of(tenant, "owner")
+    keys = [make_key(tenant)[0].pk for _ in range(PAGE + 1)]
+    assert f"{PAGE} keys are revoked." in sent(owner, address(tenant, "keys/revoke"), *keys)
