@@ -8,6 +8,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from inference.agent.engines.engine import Engine
 from inference.errors import InvalidRequest
@@ -39,12 +40,12 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def loop_went_on(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+@pytest_asyncio.fixture(loop_scope="session")
+async def loop_went_on(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each conversion, whether the loop did something while it lasted."""
     import xgrammar
 
-    loop, seen = asyncio.get_event_loop(), list[bool]()
+    loop, seen = asyncio.get_running_loop(), list[bool]()
 
     def watched(convert: Callable[..., Any]) -> Callable[..., Any]:
         def converting(*args: Any, **kwargs: Any) -> Any:
