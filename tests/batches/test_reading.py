@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.operations.chat import CHAT
+from inference.operations.embeddings import EMBEDDINGS
+from inference.operations.operation import Operation
+from inference.operations.registry import OPERATIONS
 from tenants.batches import reading
 from tenants.batches.reading import Report, lines, read
+from tests.inference.operations.bodies import BODIES
 
 pytestmark = pytest.mark.pure
 
@@ -64,6 +68,37 @@ def test_a_sound_file() -> None:
 )
 def test_what_is_wrong_with_a_line(wrong: bytes, code: str) -> None:
     assert told(line("a") + wrong + line("z")) == [(2, code)]
+
+
+@pytest.mark.parametrize(
+    "operation", [one for one in OPERATIONS if one.in_batches], ids=lambda one: one.name
+)
+def test_bodies_are_read_as_their_operation_reads_them(operation: Operation) -> None:
+    def of(id: str, **changed: Any) -> bytes:
+        return line(id, url=operation.path, body=BODIES[operation.name]("base") | changed)
+
+    content = of("a") + of("b", model="") + of("c", model="other") + line("d", url="/v1/other")
+    report = read(io.BytesIO(content), operation, 1000)
+    assert report.models == {"base": 1, "other": 3}
+    told = [(one["line"], one["code"], one["param"]) for one in report.errors]
+    assert told == [(2, "invalid_request", "body.model"), (4, "mismatched_url", "url")]
+
+
+def test_what_batches_may_have() -> None:
+    names = {one.name for one in OPERATIONS if one.in_batches}
+    assert names == {"chat", "completion", "responses", "embeddings"}
+
+
+def test_so_many_texts_are_embedded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(id: str, *texts: str) -> bytes:
+        return line(id, url=EMBEDDINGS.path, body={"model": "base", "input": texts})
+
+    monkeypatch.setattr(reading, "MAX_TEXTS", 4)
+    content = of("a", "x", "y") + of("b", "x", "y")
+    assert not read(io.BytesIO(content), EMBEDDINGS, 1000).errors
+    more = content + of("c", "x") + of("d", "x")
+    (error,) = read(io.BytesIO(more), EMBEDDINGS, 1000).errors
+    assert (error["line"], error["code"]) == (3, "too_many_inputs")
 
 
 def test_a_field_of_a_body_is_named() -> None:
